@@ -1,0 +1,1 @@
+"""The operator: a functional core that decides and a shell that observes and executes."""

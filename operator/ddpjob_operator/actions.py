@@ -1,0 +1,61 @@
+"""What a plan may ask for. Each action may be executed twice: the second time changes nothing.
+
+May not: execute anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ddpjob_agent.contract import Expectation
+
+
+@dataclasses.dataclass(frozen=True)
+class CreateRendezvous:
+    """Start the rendezvous service of this epoch."""
+
+    name: str
+    epoch: int
+
+
+@dataclasses.dataclass(frozen=True)
+class DeleteRendezvous:
+    """Stop the rendezvous service of this epoch."""
+
+    epoch: int
+
+
+@dataclasses.dataclass(frozen=True)
+class CreateWorker:
+    """Start a worker."""
+
+    name: str
+    group: str
+    index: int
+    incarnation: int
+
+
+@dataclasses.dataclass(frozen=True)
+class DeleteWorker:
+    """Stop a worker, with the grace it is entitled to."""
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Expect:
+    """Tell the rendezvous service whom to wait for; planned in every pass, equal or not."""
+
+    expectation: Expectation
+
+
+Action = CreateRendezvous | DeleteRendezvous | CreateWorker | DeleteWorker | Expect
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """A transition, told once, after the status that shows it is written."""
+
+    reason: str
+    message: str
+    warning: bool = False

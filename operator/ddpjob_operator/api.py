@@ -1,0 +1,234 @@
+"""The DDPJob custom resource: the one source of its fields, defaults, rules and documentation.
+
+The CRD is generated from these models. Rules between fields are checked here and name the field
+and what to do; `problems` turns everything else into the same words.
+May not: act on a job, or know what was observed of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+from pydantic.alias_generators import to_snake
+
+from ddpjob_agent.contract import Policy
+from ddpjob_operator import names
+from ddpjob_operator.groups import ExtraWorkerGroup, Group, WorkerFields, limits, resolve
+from ddpjob_operator.model import InvalidError, Model, ObservedModel, Path, Problem
+from ddpjob_operator.parts import (
+    Count,
+    DnsLabel,
+    Elastic,
+    FailurePolicy,
+    Flag,
+    Network,
+    Positive,
+    Resources,
+    Scheduling,
+    SnapshotSpec,
+    Text,
+)
+from ddpjob_operator.status import DDPJobStatus
+
+__all__ = ["DDPJob", "DDPJobSpec", "DDPJobStatus", "ExtraWorkerGroup", "Group", "Metadata"]
+
+# Modelled, but nothing acts on them: any value but the default is refused. A version that acts
+# on one removes its row.
+NOT_YET = (
+    "env.*.valueFrom",
+    "extraWorkerGroups.*.env.*.valueFrom",
+    "extraWorkerGroups.*.template",
+    "gpuResource",
+    "keepPods",
+    "launcher",
+    "resources",
+    "scheduling",
+    "snapshot.files",
+    "snapshot.storage",
+    "snapshot.uri",
+    "template",
+    "ttlSecondsAfterFinished",
+)
+
+
+class DDPJobSpec(WorkerFields):
+    """What the user wants; the main group of workers stands in the spec itself."""
+
+    min_replicas: Count | None = Field(
+        default=None,
+        description="How many workers the job cannot do without. "
+        "Absent: 1, or 0 when the main group has no workers.",
+    )
+    gpu_resource: Text = Field(
+        default="nvidia.com/gpu", description="Resource that gpusPerWorker counts."
+    )
+    resources: Resources | None = Field(default=None, description="Requests and limits.")
+    extra_worker_groups: tuple[ExtraWorkerGroup, ...] = Field(
+        default=(), description="Further groups of workers."
+    )
+    elastic: Elastic = Field(default=Elastic(), description="When workers may join.")
+    snapshot: SnapshotSpec = Field(default=SnapshotSpec(), description="Training state.")
+    failure_policy: FailurePolicy = Field(
+        default=FailurePolicy(), description="What failures may cost."
+    )
+    launcher: Literal["torchrun", "python", "mpi"] = Field(
+        default="torchrun", description="What the command is started by."
+    )
+    network: Network = Field(default=Network(), description="How processes reach each other.")
+    scheduling: Scheduling | None = Field(default=None, description="Where workers are placed.")
+    suspend: Flag = Field(default=False, description="Whether the job is to pause.")
+    active_deadline_seconds: Positive | None = Field(
+        default=None, description="The job fails when it runs for longer."
+    )
+    ttl_seconds_after_finished: Count | None = Field(
+        default=None, description="A finished job is deleted after so long."
+    )
+    keep_pods: Literal["Failed", "All", "Never"] | None = Field(
+        default=None, description="Pods that stay when the job has finished."
+    )
+
+    @property
+    def minimum(self) -> int:
+        """Workers that the job cannot do without, over all groups."""
+        return max(1, sum(group.minimum for group in self.groups()))
+
+    def groups(self) -> tuple[Group, ...]:
+        """All groups alike, the main group first."""
+        minimum = self.min_replicas
+        least = min(1, self.replicas) if minimum is None else minimum
+        extra = (resolve(self, g, g.name, g.min_replicas) for g in self.extra_worker_groups)
+        return (resolve(self, self, names.MAIN_GROUP, least), *extra)
+
+    def policy(self) -> Policy:
+        """The numbers that the rendezvous service decides by."""
+        return Policy(
+            minimum=self.minimum,
+            startup_wait=self.elastic.startup_wait_seconds,
+            settle=self.elastic.settle_seconds,
+            join_policy=self.elastic.join_policy,
+            min_between_joins=self.elastic.min_seconds_between_joins,
+            max_join_wait=self.elastic.max_join_wait_seconds,
+            max_failures=self.failure_policy.max_restarts.application,
+            max_losses=self.failure_policy.max_restarts.infrastructure,
+            backoff=self.failure_policy.backoff_seconds,
+        )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        problems = [*_size(self), *_groups(self), *_template(self), *_not_yet(self)]
+        if problems:
+            raise InvalidError(problems)
+        return self
+
+
+class Metadata(ObservedModel):
+    """The part of a Kubernetes object's metadata that matters here."""
+
+    name: DnsLabel = Field(description="Name of the job, unique in its namespace.")
+    namespace: Text = Field(default="default", description="Where the job lives.")
+    uid: str = Field(default="", description="Identity given by the API server.")
+    generation: int = Field(default=1, description="Counts changes of the spec.")
+    creation_timestamp: datetime | None = Field(default=None, description="When it was created.")
+    deletion_timestamp: datetime | None = Field(default=None, description="Set while it goes.")
+
+
+class DDPJob(Model):
+    """An elastic PyTorch DDP job."""
+
+    api_version: Literal["ddpjob.io/v1alpha1"] = Field(
+        default="ddpjob.io/v1alpha1", description="Version of this resource."
+    )
+    kind: Literal["DDPJob"] = Field(default="DDPJob", description="Always DDPJob.")
+    metadata: Metadata = Field(description="Name and place of the job.")
+    spec: DDPJobSpec = Field(description="What the user wants.")
+    status: DDPJobStatus = Field(default=DDPJobStatus(), description="What was observed.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        longest = max((group.name for group in self.spec.groups()), key=len)
+        length = len(self.metadata.name) + len(longest)
+        if length > names.MAX_NAMES:
+            message = f"is too long: with '{longest}', the longest name of a group, it has {length}"
+            hint = f" characters; shorten it to {names.MAX_NAMES} together"
+            raise InvalidError([Problem(("metadata", "name"), message + hint)])
+        return self
+
+
+def _size(spec: DDPJobSpec) -> Iterator[Problem]:
+    parts: list[Path] = [(), *(("extraWorkerGroups", i) for i in range(len(spec.groups()) - 1))]
+    fields = (spec, *spec.extra_worker_groups)
+    for at, own, group in zip(parts, fields, spec.groups(), strict=True):
+        size, least, most = group.replicas, group.minimum, group.maximum
+        if own.max_replicas is not None and least > most:
+            message = f"is {least}, above maxReplicas ({most}); lower it or raise maxReplicas"
+            yield Problem((*at, "minReplicas"), message)
+        elif size < least:
+            message = f"is {size}, below minReplicas ({least}); raise it or lower minReplicas"
+            yield Problem((*at, "replicas"), message)
+        elif size > most:
+            message = f"is {size}, above maxReplicas ({most}); lower it or raise maxReplicas"
+            yield Problem((*at, "replicas"), message)
+    if not any(group.replicas for group in spec.groups()):
+        message = "is 0, and no other group has workers; use suspend: true to pause a job"
+        yield Problem(("replicas",), message)
+
+
+def _groups(spec: DDPJobSpec) -> Iterator[Problem]:
+    taken = set[str]()
+    for i, group in enumerate(spec.extra_worker_groups):
+        at: Path = ("extraWorkerGroups", i, "name")
+        if group.name == names.MAIN_GROUP:
+            yield Problem(at, f"'{group.name}' is the main group's name; choose another one")
+        elif group.name in taken:
+            yield Problem(at, f"'{group.name}' is another group's name already; choose another one")
+        taken.add(group.name)
+
+
+def _template(spec: DDPJobSpec) -> Iterator[Problem]:
+    if spec.template is None and not spec.command:
+        message = "is missing; give what each worker runs, for example [torchrun, train.py]"
+        yield Problem(("command",), message)
+    groups = enumerate(spec.extra_worker_groups)
+    every: list[tuple[Path, WorkerFields]] = [
+        ((), spec),
+        *((("extraWorkerGroups", i), group) for i, group in groups),
+    ]
+    for at, own in every:
+        resources = spec.resources if own is spec else None
+        limited = resources is not None and spec.gpu_resource in (resources.limits or {})
+        if own.gpus_per_worker is not None and (limited or spec.gpu_resource in limits(own)):
+            message = f"is given, and a limit of {spec.gpu_resource}, too; remove one of the two"
+            yield Problem((*at, "gpusPerWorker"), message)
+        for field in ("image", "command", "args", "env", "resources"):
+            if own.template is not None and getattr(own, field, None):
+                message = "cannot be combined with template; move it into the template's container"
+                yield Problem((*at, field), message)
+
+
+def _not_yet(spec: DDPJobSpec) -> Iterator[Problem]:
+    for row in NOT_YET:
+        for path, value, default in _values(spec, tuple(row.split("."))):
+            if value == default:
+                continue
+            if default is None:
+                message = "is not supported by this version; remove it"
+            else:
+                message = f"'{value}' is not supported by this version; use '{default}'"
+            yield Problem(path, message)
+
+
+def _values(model: Model, pattern: tuple[str, ...]) -> Iterator[tuple[Path, Any, Any]]:
+    field = to_snake(pattern[0])
+    value = getattr(model, field)
+    if len(pattern) == 1:
+        yield (pattern[0],), value, type(model).model_fields[field].default
+    elif pattern[1] == "*":
+        for i, item in enumerate(value):
+            for path, *rest in _values(item, pattern[2:]):
+                yield (pattern[0], i, *path), rest[0], rest[1]
+    else:
+        for path, *rest in _values(value, pattern[1:]):
+            yield (pattern[0], *path), rest[0], rest[1]

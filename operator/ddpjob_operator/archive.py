@@ -1,0 +1,53 @@
+"""Builds the agent as one executable file: `python agent.pyz`, with any Python from 3.9.
+
+The same sources give the same bytes on every machine: sorted, uncompressed, with fixed times and
+modes, and nothing but modules in it. `python -m ddpjob_operator.archive TARGET` for the image.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import zipfile
+from pathlib import Path
+
+from ddpjob_agent import contract
+
+PACKAGE = Path(contract.__file__).parent
+SHEBANG = b"#!/usr/bin/env python3\n"
+MAIN = f"import {PACKAGE.name}.__main__ as agent\n\nagent.run()\n"
+EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest time that a zip file can hold
+
+
+def build_agent(target: Path) -> None:
+    """Write the application to `target`, in one piece or not at all."""
+    content = {"__main__.py": MAIN.encode()}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        content[path.relative_to(PACKAGE.parent).as_posix()] = path.read_bytes()
+    buffer = io.BytesIO(SHEBANG)
+    buffer.seek(0, os.SEEK_END)
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in content.items():
+            entry = zipfile.ZipInfo(name, date_time=EPOCH)
+            entry.create_system = 3  # Unix, also when built elsewhere
+            entry.external_attr = 0o100644 << 16
+            archive.writestr(entry, data)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = target.with_name(f".{target.name}.{os.getpid()}")
+    scratch.write_bytes(buffer.getvalue())
+    scratch.chmod(0o755)
+    scratch.replace(target)
+
+
+def main() -> None:
+    """Build to the path given on the command line."""
+    if len(sys.argv) != 2:  # noqa: PLR2004 - the program's name and one argument
+        raise SystemExit("usage: python -m ddpjob_operator.archive TARGET")
+    target = Path(sys.argv[1])
+    build_agent(target)
+    print(f"{target}: {target.stat().st_size / 1024:.0f} KiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""What is told once: transitions between the status before a pass and what the pass saw.
+
+May not: tell of anything that is merely still so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpjob_agent.contract import Cause, MembershipId, Report
+from ddpjob_operator import names
+from ddpjob_operator.actions import CreateWorker, Event
+from ddpjob_operator.failures import Verdict
+from ddpjob_operator.names import ConditionType, EventReason
+from ddpjob_operator.observed import Observed
+from ddpjob_operator.placement import Roster
+
+_BY_CAUSE = {
+    Cause.STARTED: EventReason.STARTED,
+    Cause.LOST: EventReason.WORKER_LOST,
+    Cause.FAILED: EventReason.RESTARTED,
+    Cause.LEFT: EventReason.WORKER_LEFT,
+    Cause.JOINED: EventReason.WORKER_JOINED,
+}
+_WARNINGS = (Cause.LOST, Cause.FAILED)
+
+
+def memberships(observed: Observed, report: Report | None) -> Iterator[Event]:
+    """One for each membership since the one in status."""
+    if report is None:
+        return
+    known = observed.job.status.membership
+    newest = MembershipId.parse(known.id) if known else None
+    for each in report.rounds:
+        if newest is None or MembershipId.parse(each.id) > newest:
+            cause = Cause(each.cause)
+            size = f"{len(each.workers)} workers, {each.world_size} processes"
+            text = f"membership {each.id} with {size}: {each.detail or each.cause}"
+            yield Event(_BY_CAUSE[cause].value, text, cause in _WARNINGS)
+
+
+def replacements(observed: Observed, roster: Roster) -> Iterator[Event]:
+    """One for each worker that takes another one's place."""
+    for action in roster.create:
+        if how := _departure(observed, action):
+            text = f"{how}; {action.name} takes its place"
+            yield Event(EventReason.WORKER_REPLACED.value, text)
+
+
+def end(verdict: Verdict) -> Event:
+    """The job has completed or failed."""
+    failed = verdict.type is ConditionType.FAILED
+    reason = EventReason.FAILED if failed else EventReason.COMPLETED
+    return Event(reason.value, verdict.message, failed)
+
+
+def suspension() -> Event:
+    """The user has paused the job."""
+    return Event(EventReason.SUSPENDED.value, "the job is suspended")
+
+
+def _departure(observed: Observed, new: CreateWorker) -> str:
+    job = observed.job
+    name = names.worker_name(job.metadata.name, new.group, new.index, new.incarnation - 1)
+    old = next((worker for worker in observed.workers if worker.name == name), None)
+    if old is not None and old.terminal:
+        return f"{name} has ended" + (f" ({old.message})" if old.message else "")
+    if old is not None:
+        return f"{name} is being deleted"
+    membership = job.status.membership
+    return f"{name} is gone" if membership and name in membership.workers else ""

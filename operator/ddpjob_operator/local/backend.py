@@ -1,0 +1,264 @@
+"""Runs one job on this machine: observe, plan, execute, until the job is finished.
+
+The shell around `plan` that the operator is in a cluster; `nodes` stands in for kubelets.
+May not: decide what `plan` decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ddpjob_agent import contract
+from ddpjob_agent.contract import Expectation, Report
+from ddpjob_operator.actions import (
+    Action,
+    CreateRendezvous,
+    CreateWorker,
+    DeleteRendezvous,
+    DeleteWorker,
+    Expect,
+)
+from ddpjob_operator.api import DDPJob
+from ddpjob_operator.archive import build_agent
+from ddpjob_operator.environment import worker_environment
+from ddpjob_operator.local.chaos import ChaosEvent
+from ddpjob_operator.local.nodes import Nodes, Pod, sweep
+from ddpjob_operator.local.service import Service
+from ddpjob_operator.local.state import StateFolder
+from ddpjob_operator.local.timeline import Timeline
+from ddpjob_operator.observed import Observed
+from ddpjob_operator.plan import plan
+from ddpjob_operator.service_client import ServiceClient, ServiceUnavailableError
+from ddpjob_operator.status import DDPJobStatus
+
+POLL_SECONDS = 30.0
+RETRY_SECONDS = 0.2
+RESYNC_SECONDS = 1.0
+
+
+class LocalBackend:
+    """One run of one job."""
+
+    def __init__(
+        self,
+        job: DDPJob,
+        state: StateFolder,
+        timeline: Timeline,
+        *,
+        workdir: Path,
+        nodes: int,
+        port: int | None = None,
+        chaos: list[ChaosEvent] | None = None,
+    ) -> None:
+        self._uid = state.uid()
+        metadata = job.metadata.model_copy(update={"uid": self._uid})
+        self.job = job.model_copy(update={"metadata": metadata})
+        self._state = state
+        self._timeline = timeline
+        self._workdir = workdir
+        self._chaos = list(chaos or [])
+        self._token = secrets.token_urlsafe(32)
+        self._folder = Path(tempfile.mkdtemp(prefix="ddpjob-local-"))
+        self._agent = self._folder / "ddpjob-agent.pyz"
+        self._wake = asyncio.Event()
+        self.nodes = Nodes(nodes, self._uid, self._wake.set)
+        self.service = self._service(port)
+        self._client = ServiceClient(f"http://127.0.0.1:{self.service.port}", self._token)
+        self.report: Report | None = None
+        self._told: tuple[int, Expectation] | None = None
+        self._stopping = False
+        self._chaos_from: float | None = None
+
+    @property
+    def status(self) -> DDPJobStatus:
+        """What the last pass wrote."""
+        return self.job.status
+
+    @property
+    def logs(self) -> Path:
+        """Where each worker's output is."""
+        return self._state.logs
+
+    async def run(self) -> DDPJobStatus:
+        """Work until the job is finished or `stop` was called; leaves nothing running."""
+        build_agent(self._agent)
+        sweep(self._uid)
+        poll = asyncio.ensure_future(self._poll())
+        try:
+            while not self._stopping:
+                requeue_after = await self._reconcile()
+                if self.status.completion_time and not self.nodes.pods:
+                    break
+                await self._do_chaos()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(
+                        self._wake.wait(), min(requeue_after or RESYNC_SECONDS, RESYNC_SECONDS)
+                    )
+                self._wake.clear()
+        finally:
+            poll.cancel()
+            await self.nodes.stop()
+            await self.service.stop()
+            sweep(self._uid)
+            with contextlib.suppress(asyncio.CancelledError):
+                await poll
+            shutil.rmtree(self._folder, ignore_errors=True)
+        return self.status
+
+    def stop(self) -> None:
+        """End the run; the job can be continued later."""
+        self._stopping = True
+        self._wake.set()
+
+    # --- one pass ---------------------------------------------------------------------------------
+
+    async def _reconcile(self) -> float | None:
+        observed = Observed(
+            job=self.job,
+            workers=tuple(pod.observe() for pod in self.nodes.pods.values()),
+            rendezvous=self.service.observe(),
+            report=self.report,
+        )
+        planned = plan(observed, datetime.now(UTC))
+        if planned.status != self.status:
+            self.job = self.job.model_copy(update={"status": planned.status})
+            self._state.write("status.json", planned.status.model_dump(by_alias=True, mode="json"))
+        for event in planned.events:
+            self._timeline.event(event)
+        for action in planned.actions:
+            await self._execute(action)
+        return planned.requeue_after
+
+    async def _execute(self, action: Action) -> None:
+        match action:
+            case CreateRendezvous():
+                await self.service.start(action.epoch)
+            case DeleteRendezvous():
+                await self.service.stop()
+            case CreateWorker():
+                await self.nodes.create(self._pod(action))
+            case DeleteWorker():
+                self.nodes.delete(action.name)
+            case Expect():
+                await self._expect(action.expectation)
+
+    async def _expect(self, expectation: Expectation) -> None:
+        boot = self.report.boot if self.report else 0
+        if self._told == (boot, expectation):
+            return
+        try:
+            await self._client.expect(expectation)
+            self._told = (boot, expectation)
+        except ServiceUnavailableError:
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, self._wake.set)
+
+    async def _poll(self) -> None:
+        """Follow the service's report."""
+        while True:
+            version = self.report.version if self.report else 0
+            try:
+                report = await self._client.report(after=version, timeout=POLL_SECONDS)
+            except ServiceUnavailableError:
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            if self.report is None or report.boot != self.report.boot:
+                self._told = None
+            self.report = report
+            self._state.write("report.json", report.to_json())
+            self._timeline.follow(report)
+            self._wake.set()
+
+    async def _do_chaos(self) -> None:
+        if self.report is None or not self.report.rounds or self.status.completion_time:
+            return
+        self._chaos_from = self._chaos_from or time.monotonic()
+        elapsed = time.monotonic() - self._chaos_from
+        while self._chaos and self._chaos[0].is_due(self.report, elapsed):
+            self._timeline.chaos(await break_it(self._chaos.pop(0), self.nodes, self.service))
+
+    # --- pods -------------------------------------------------------------------------------------
+
+    def _pod(self, created: CreateWorker) -> Pod:
+        group = next(g for g in self.job.spec.groups() if g.name == created.group)
+        return Pod(
+            created=created,
+            command=self._agent_command("worker", "--", *group.command),
+            environment={
+                **inherited_environment(),
+                **worker_environment(self.job, group),
+                contract.ENV_WORKER: created.name,
+                contract.ENV_SERVICE: f"127.0.0.1:{self.service.port}",
+                contract.ENV_TOKEN: self._token,
+                contract.ENV_ADDRESS: "127.0.0.1",
+                contract.ENV_SNAPSHOT_DIR: str(self._state.snapshots),
+                contract.ENV_TERMINATION_LOG: str(self._state.logs / f"{created.name}.message"),
+                "TMPDIR": str(self._folder),
+            },
+            workdir=self._workdir,
+            log=self._state.logs / f"{created.name}.log",
+        )
+
+    def _service(self, port: int | None) -> Service:
+        policy = json.dumps(self.job.spec.policy().to_json())
+        command = self._agent_command("rendezvous", "--host", "127.0.0.1", "--policy", policy)
+        environment = {
+            **inherited_environment(),
+            contract.ENV_JOB_UID: self._uid,
+            contract.ENV_TOKEN: self._token,
+        }
+        return Service(command, environment, self._folder, self._state.logs, self._wake.set, port)
+
+    def _agent_command(self, *arguments: str) -> list[str]:
+        return [sys.executable, str(self._agent), "--die-with-parent", *arguments]
+
+
+def inherited_environment() -> dict[str, str]:
+    """This process's environment without what another job or launcher put there."""
+    foreign = ("DDPJOB_", "PET_", "TORCHELASTIC_")
+    names = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k not in names}
+    return {**kept, "PATH": search_path()}
+
+
+def search_path() -> str:
+    """PATH, with the programs of this Python's environment, such as torchrun, first."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+
+
+async def break_it(event: ChaosEvent, nodes: Nodes, service: Service) -> str:
+    """Do what a chaos event asks for; returns what was done, for people."""
+    if event.action == "join":
+        return f"{await nodes.add()} comes up"
+    if event.action == "rendezvous":
+        service.kill()
+        return "the rendezvous service is killed"
+    node = event.node or next(reversed(nodes.busy()), None)
+    if node not in nodes.up:
+        return f"no node {node or 'with a worker'} to {event.action}"
+    match event.action:
+        case "kill":
+            nodes.kill(node)
+            return f"{node} is killed"
+        case "freeze":
+            nodes.signal(node, signal.SIGSTOP)
+            return f"{node} is frozen"
+        case "thaw":
+            nodes.signal(node, signal.SIGCONT)
+            return f"{node} goes on"
+        case "agent":
+            nodes.kill_agent(node)
+            return f"the agent on {node} is killed"
+        case _:
+            nodes.kill_process(node)
+            return f"a training process on {node} is killed"

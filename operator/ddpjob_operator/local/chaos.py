@@ -1,0 +1,68 @@
+"""Events that a user asks for: `--chaos kill=30%,join=60%`. Parses them and says which are due.
+
+May not: do them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+
+from ddpjob_agent.contract import Report
+
+ACTIONS = {
+    "kill": "SIGKILL every process of a node, which is gone then",
+    "join": "a new node",
+    "freeze": "SIGSTOP every process of a node",
+    "thaw": "SIGCONT to a frozen node",
+    "agent": "SIGKILL the agent of a worker",
+    "process": "SIGKILL one training process",
+    "rendezvous": "SIGKILL the rendezvous service",
+}
+GRAMMAR = "ACTION[:NODE]=WHEN, for example kill=30%,join=60% or kill:node-0=step120,join=90s"
+_EVENT = re.compile(r"(?P<action>[a-z]+)(?::(?P<node>[\w.-]+))?=(?P<when>[\w.%]+)")
+_WHEN = re.compile(r"(?P<percent>\d+(\.\d+)?)%|step(?P<step>\d+)|(?P<seconds>\d+(\.\d+)?)s")
+
+
+class ChaosError(ValueError):
+    """The text does not follow the grammar."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ChaosEvent:
+    """One event; due by step, by share of all steps, or by seconds since the first membership."""
+
+    action: str
+    node: str | None
+    when: str
+    is_due: Callable[[Report, float], bool] = dataclasses.field(compare=False, repr=False)
+
+
+def parse_chaos(text: str) -> list[ChaosEvent]:
+    """All events of `text`, in its order; raises ChaosError."""
+    return [_parse(part.strip()) for part in text.split(",") if part.strip()]
+
+
+def _parse(part: str) -> ChaosEvent:
+    match = _EVENT.fullmatch(part)
+    if match is None:
+        raise ChaosError(f"--chaos: cannot read '{part}'; write {GRAMMAR}")
+    action, node, when = match["action"], match["node"], match["when"]
+    if action not in ACTIONS:
+        raise ChaosError(f"--chaos: no action '{action}'; there are {', '.join(ACTIONS)}")
+    time = _WHEN.fullmatch(when)
+    if time is None:
+        raise ChaosError(f"--chaos: cannot read the time '{when}'; write 30%, step120 or 90s")
+    return ChaosEvent(action, node, when, _due(time))
+
+
+def _due(time: re.Match[str]) -> Callable[[Report, float], bool]:
+    if time["seconds"]:
+        return lambda _, elapsed: elapsed >= float(time["seconds"])
+    if time["step"]:
+        return lambda report, _: (report.step or 0) >= int(time["step"])
+    share = float(time["percent"]) / 100
+    return lambda report, _: bool(
+        report.total_steps and (report.step or 0) >= share * report.total_steps
+    )

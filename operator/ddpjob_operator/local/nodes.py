@@ -1,0 +1,246 @@
+"""Simulated nodes: pods as process trees, one worker on each node, and ways to break them.
+
+Stands in for kubelet and scheduler: starts what was placed, restarts the rendezvous container,
+notices what ended. A pod's processes are found as the kernel would find them in a real one: all
+below its agent, and whoever carries its name in the environment.
+May not: decide which pods there should be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import signal
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
+
+import psutil
+
+from ddpjob_agent.contract import ENV_JOB_UID, ENV_WORKER, Exit
+from ddpjob_operator.actions import CreateWorker
+from ddpjob_operator.observed import Phase, Worker
+
+STOP_SECONDS = 15.0  # a pod's terminationGracePeriodSeconds
+NO_NODE = "no free node: every node that is up has a worker already"
+
+
+@dataclasses.dataclass(eq=False)
+class Pod:
+    """A worker pod; `process` is its agent."""
+
+    created: CreateWorker
+    command: list[str]
+    environment: Mapping[str, str]
+    workdir: Path
+    log: Path
+    node: str | None = None
+    process: asyncio.subprocess.Process | None = None
+    phase: Phase = Phase.PENDING
+    message: str = ""
+    deleting: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the worker."""
+        return self.created.name
+
+    def observe(self) -> Worker:
+        """As the operator sees it."""
+        return Worker(
+            name=self.name,
+            group=self.created.group,
+            index=self.created.index,
+            incarnation=self.created.incarnation,
+            phase=self.phase,
+            node=self.node,
+            unschedulable=None if self.node else NO_NODE,
+            deleting=self.deleting,
+            message=self.message,
+        )
+
+
+class Nodes:
+    """The machine park of one job."""
+
+    def __init__(self, count: int, uid: str, changed: Callable[[], None]) -> None:
+        self._uid = uid
+        self._changed = changed
+        self.up = [f"node-{i}" for i in range(count)]
+        self._made = count
+        self.pods: dict[str, Pod] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- pods -----------------------------------------------------------------------------------
+
+    async def create(self, pod: Pod) -> None:
+        """Accept a pod; it starts as soon as a node is free. A name exists once."""
+        if pod.name not in self.pods:
+            self.pods[pod.name] = pod
+            await self._place()
+
+    def delete(self, name: str) -> None:
+        """Let a pod's agent end its processes, then forget the pod."""
+        pod = self.pods.get(name)
+        if pod is None or pod.deleting:
+            return
+        pod.deleting = True
+        self._spawn(self._delete(pod))
+
+    async def _delete(self, pod: Pod) -> None:
+        if pod.process is not None and pod.process.returncode is None:
+            pod.process.terminate()
+            try:
+                await asyncio.wait_for(pod.process.wait(), STOP_SECONDS)
+            except TimeoutError:
+                kill_all(self._processes_of(pod))
+        kill_all(self._processes_of(pod))
+        await self._forget(pod)
+
+    async def _forget(self, pod: Pod) -> None:
+        if self.pods.get(pod.name) is pod:
+            del self.pods[pod.name]
+        await self._place()
+        self._changed()
+
+    async def _place(self) -> None:
+        for pod in self.pods.values():
+            busy = {other.node for other in self.pods.values() if other.phase is Phase.RUNNING}
+            free = [node for node in self.up if node not in busy]
+            if pod.node is None and not pod.deleting and free:
+                pod.node, pod.phase = free[0], Phase.RUNNING
+                await self._start(pod)
+
+    async def _start(self, pod: Pod) -> None:
+        with pod.log.open("ab") as log:
+            pod.process = await asyncio.create_subprocess_exec(
+                *pod.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=pod.workdir,
+                env={**pod.environment, "DDPJOB_NODE": pod.node or ""},
+                start_new_session=True,
+            )
+        self._spawn(self._watch(pod, pod.process))
+        self._changed()
+
+    async def _watch(self, pod: Pod, process: asyncio.subprocess.Process) -> None:
+        code = await process.wait()
+        kill_all(self._processes_of(pod))
+        pod.phase = Phase.SUCCEEDED if code == Exit.OK else Phase.FAILED
+        pod.message = "" if code == Exit.OK else f"its agent ended with exit code {code}"
+        await self._place()
+        self._changed()
+
+    # --- breaking things --------------------------------------------------------------------------
+
+    async def add(self) -> str:
+        """A new node comes up; returns its name."""
+        node = f"node-{self._made}"
+        self._made += 1
+        self.up.append(node)
+        await self._place()
+        return node
+
+    def on(self, node: str) -> Pod | None:
+        """The pod that runs on a node."""
+        running = (pod for pod in self.pods.values() if pod.phase is Phase.RUNNING)
+        return next((pod for pod in running if pod.node == node), None)
+
+    def busy(self) -> list[str]:
+        """Nodes with a running pod, oldest first."""
+        return [node for node in self.up if self.on(node)]
+
+    def kill(self, node: str) -> None:
+        """The node and everything on it is gone at once."""
+        self.up.remove(node)
+        pod = self.on(node)
+        if pod is not None:
+            kill_all(self._processes_of(pod))
+            del self.pods[pod.name]
+        self._changed()
+
+    def signal(self, node: str, number: int) -> None:
+        """Send a signal to every process on a node."""
+        pod = self.on(node)
+        for process in self._processes_of(pod) if pod else []:
+            process.send_signal(number)
+
+    def kill_agent(self, node: str) -> None:
+        """The first process of the pod dies, as by the kernel's hand."""
+        pod = self.on(node)
+        if pod is not None and pod.process is not None:
+            pod.process.kill()
+
+    def kill_process(self, node: str) -> None:
+        """One training process dies: the one of the highest rank on the node."""
+        pod = self.on(node)
+        trainers = [(r, p) for p in self._processes_of(pod) if (r := rank_of(p)) is not None]
+        if trainers:
+            max(trainers, key=lambda pair: pair[0])[1].kill()
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """End every pod, gently first, and everything with the job's mark."""
+        for name in list(self.pods):
+            self.delete(name)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=STOP_SECONDS + 5)
+        sweep(self._uid)
+
+    def _processes_of(self, pod: Pod | None) -> list[psutil.Process]:
+        if pod is None:
+            return []
+        found = {p.pid: p for p in marked(self._uid) if _environ(p).get(ENV_WORKER) == pod.name}
+        if pod.process is not None and pod.process.returncode is None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                agent = psutil.Process(pod.process.pid)
+                found |= {p.pid: p for p in (agent, *agent.children(recursive=True))}
+        return list(found.values())
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def marked(uid: str) -> list[psutil.Process]:
+    """Living processes that carry the job's mark in their environment."""
+    return [p for p in psutil.process_iter() if _environ(p).get(ENV_JOB_UID) == uid]
+
+
+def sweep(uid: str) -> None:
+    """SIGKILL whatever is left of a job."""
+    while processes := marked(uid):
+        kill_all(processes)
+
+
+def kill_all(processes: Iterable[psutil.Process]) -> None:
+    """SIGKILL, after a SIGSTOP to all so that none reacts to another one's death."""
+    processes = list(processes)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+
+def rank_of(process: psutil.Process) -> int | None:
+    """The rank of a training process; None for any other."""
+    environment = _environ(process)
+    if "RANK" not in environment or "LOCAL_RANK" not in environment:
+        return None
+    parent = process.parent()
+    is_child = parent is not None and "RANK" in _environ(parent)
+    return None if is_child else int(environment["RANK"])
+
+
+def _environ(process: psutil.Process) -> dict[str, str]:
+    try:
+        if process.status() == psutil.STATUS_ZOMBIE or process.pid == os.getpid():
+            return {}
+        return process.environ()
+    except (psutil.Error, OSError):
+        return {}

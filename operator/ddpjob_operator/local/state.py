@@ -1,0 +1,103 @@
+"""The folder in which a local job keeps what outlives a run: snapshots, logs, its last status.
+
+    .ddpjob/NAMESPACE/NAME/  lock  uid  status.json  report.json  timeline.jsonl
+                             logs/  snapshots/
+May not: start processes or decide what the job does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+
+class AlreadyRunningError(Exception):
+    """Another process runs this job from this folder."""
+
+
+class StateFolder:
+    """One job's folder, locked while the job runs."""
+
+    def __init__(self, root: Path, namespace: str, name: str) -> None:
+        self.path = (root / namespace / name).resolve()
+        self.logs = self.path / "logs"
+        self.snapshots = self.path / "snapshots"
+        self._lock: int | None = None
+
+    @property
+    def previous(self) -> Path:
+        """Where a finished run is kept until the next one finishes."""
+        return self.path.with_name(self.path.name + ".previous")
+
+    def lock(self) -> None:
+        """Make this the only run; raises AlreadyRunningError."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(handle, 32).decode() or "unknown"
+            os.close(handle)
+            raise AlreadyRunningError(
+                f"this job is already running here, as process {holder} in {self.path}; end that"
+                " one first, or choose another folder with --state-dir"
+            ) from None
+        os.ftruncate(handle, 0)
+        os.write(handle, str(os.getpid()).encode())
+        self._lock = handle
+
+    def unlock(self) -> None:
+        """Let others run this job."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def begin(self, *, fresh: bool) -> bool:
+        """Prepare a run; returns whether it goes on from an earlier one.
+
+        A completed run is put aside, an interrupted or failed one is continued.
+        """
+        completed = self.read("status.json").get("state") == "Complete"
+        if fresh or completed:
+            self._put_aside()
+        resumed = self.snapshots.is_dir() and any(self.snapshots.iterdir())
+        self.logs.mkdir(exist_ok=True)
+        self.snapshots.mkdir(exist_ok=True)
+        for name in ("status.json", "report.json", "timeline.jsonl"):
+            (self.path / name).unlink(missing_ok=True)
+        return resumed
+
+    def _put_aside(self) -> None:
+        shutil.rmtree(self.previous, ignore_errors=True)
+        self.previous.mkdir()
+        for item in self.path.iterdir():
+            if item.name not in ("lock", "uid"):
+                item.rename(self.previous / item.name)
+
+    def uid(self) -> str:
+        """The job's identity, the same in every run from this folder."""
+        file = self.path / "uid"
+        with contextlib.suppress(FileNotFoundError):
+            return file.read_text()
+        file.write_text(uuid.uuid4().hex)
+        return file.read_text()
+
+    def read(self, name: str) -> dict[str, Any]:
+        """A JSON file of the folder; empty when there is none or it was cut short."""
+        try:
+            content = json.loads((self.path / name).read_text())
+        except (FileNotFoundError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    def write(self, name: str, content: Any) -> None:
+        """Replace a JSON file at once."""
+        aside = self.path / f".{name}.new"
+        aside.write_text(json.dumps(content, indent=1, default=str) + "\n")
+        aside.replace(self.path / name)

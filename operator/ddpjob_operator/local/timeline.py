@@ -1,0 +1,92 @@
+"""Tells a local run as it goes: memberships with cause, steps, what was broken, how it ended.
+
+Prints for people and writes `timeline.jsonl` for programs. May not: change anything else.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from ddpjob_agent.contract import Report, Round
+from ddpjob_operator.actions import Event
+
+STEP_LINES = 10  # a line at every tenth of all steps
+STEP_SECONDS = 10.0  # and after so long without one
+STYLES = {
+    "started": "green", "joined": "green", "resumed": "cyan", "lost": "yellow",
+    "failed": "red", "left": "yellow", "chaos": "magenta", "Complete": "bold green",
+    "Failed": "bold red",
+}  # fmt: skip
+
+
+class Timeline:
+    """One run's story."""
+
+    def __init__(self, console: Console, file: Path) -> None:
+        self._console = console
+        self._file = file
+        self._start = time.monotonic()
+        self._seen: dict[str, Round] = {}
+        self._next_step = 0
+        self._last_line = 0.0
+
+    def line(self, kind: str, text: str, **facts: Any) -> None:
+        """One line: when, what kind, what happened."""
+        at = time.monotonic() - self._start
+        self._last_line = at
+        stamp = f"{int(at // 60):02d}:{at % 60:04.1f}"
+        style = STYLES.get(kind, "")
+        self._console.print(Text.assemble((stamp, "dim"), "  ", (f"{kind:<10}", style), text))
+        with self._file.open("a") as file:
+            file.write(json.dumps({"at": round(at, 3), "kind": kind, "text": text, **facts}) + "\n")
+
+    def event(self, event: Event) -> None:
+        """An event of the operator's core; memberships are told from the report instead."""
+        if event.reason not in ("Started", "WorkerLost", "Restarted", "WorkerLeft", "WorkerJoined"):
+            self.line("event", f"{event.reason}: {event.message}")
+
+    def chaos(self, text: str) -> None:
+        """Something was broken on purpose."""
+        self.line("chaos", text)
+
+    def follow(self, report: Report) -> None:
+        """Tell what is new in a report of the rendezvous service."""
+        for number, item in enumerate(report.rounds, start=1):
+            known = self._seen.get(item.id)
+            if known is None:
+                self._membership(number, item)
+            if item.resumed_step and (known is None or known.resumed_step is None):
+                self.line("resumed", f"from the snapshot of step {item.resumed_step}")
+            if item.first_step is not None and (known is None or known.first_step is None):
+                self._first_step(item)
+            self._seen[item.id] = item
+        self._steps(report)
+
+    def _membership(self, number: int, item: Round) -> None:
+        text = f"membership {number}: world size {item.world_size}; {item.detail}"
+        self.line(item.cause, text, id=item.id, world_size=item.world_size)
+
+    def _first_step(self, item: Round) -> None:
+        seconds = (item.first_step_at or item.since) - item.since
+        self.line("step", f"{item.first_step} is the first one, after {seconds:.1f} s")
+        self._next_step = 0
+
+    def _steps(self, report: Report) -> None:
+        if report.step is None:
+            return
+        silence = time.monotonic() - self._start - self._last_line
+        total = report.total_steps
+        if report.step < self._next_step and silence < STEP_SECONDS:
+            return
+        every = max(1, (total or 1000) // STEP_LINES)
+        self._next_step = (report.step // every + 1) * every
+        size = report.membership.world_size if report.membership else 0
+        metrics = "  ".join(f"{name} {value:.4f}" for name, value in report.metrics.items())
+        of = f" of {total}" if total else ""
+        self.line("step", f"{report.step}{of}  world size {size}  {metrics}", step=report.step)

@@ -1,0 +1,69 @@
+"""What one pass saw of a job: frozen values, parsed by whoever looked.
+
+May not: decide anything, or remember an earlier pass.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from enum import StrEnum
+
+from ddpjob_agent.contract import Report
+from ddpjob_operator.api import DDPJob
+
+
+class Phase(StrEnum):
+    """How far a worker is; the words are a pod's."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Worker:
+    """One worker, that is one pod or what stands for it."""
+
+    name: str
+    group: str
+    index: int
+    incarnation: int  # counts the workers that had this index
+    phase: Phase = Phase.PENDING
+    node: str | None = None
+    unschedulable: str | None = None  # the scheduler's words
+    deleting: bool = False
+    message: str = ""  # how it ended, or what keeps it from running
+
+    @property
+    def terminal(self) -> bool:
+        """Whether it has ended, well or badly."""
+        return self.phase in (Phase.SUCCEEDED, Phase.FAILED)
+
+    @property
+    def live(self) -> bool:
+        """Whether it runs, or will unless something happens."""
+        return not self.terminal and not self.deleting
+
+    @property
+    def placed(self) -> bool:
+        """Whether it has a node."""
+        return self.live and (self.node is not None or self.phase is Phase.RUNNING)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rendezvous:
+    """The job's rendezvous service."""
+
+    epoch: int
+    ready: bool = False  # it can be told whom to expect
+
+
+@dataclasses.dataclass(frozen=True)
+class Observed:
+    """Everything that a plan follows from, beside the time."""
+
+    job: DDPJob
+    workers: tuple[Worker, ...] = ()
+    rendezvous: Rendezvous | None = None
+    report: Report | None = None  # of that rendezvous

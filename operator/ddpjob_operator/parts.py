@@ -1,0 +1,156 @@
+"""The smaller parts of a job's spec, each with its field types and defaults.
+
+May not: compare one part with another; that is `api`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, MinLen
+from pydantic import AfterValidator, AllowInfNan, BeforeValidator, Field, Strict
+
+from ddpjob_operator.model import Model
+
+DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+
+
+def _dns_label(name: str) -> str:
+    if not DNS_LABEL.fullmatch(name) or len(name) > 63:
+        raise ValueError(
+            f"'{name}' is not a valid name; use lower-case letters, digits and '-', "
+            "with a letter or digit first and last, 63 at most"
+        )
+    return name
+
+
+def _env_name(name: str) -> str:
+    if not ENV_NAME.fullmatch(name):
+        raise ValueError(f"'{name}' is not a valid name of an environment variable")
+    if name.startswith("DDPJOB_"):
+        raise ValueError(f"'{name}' is set by ddpjob; choose a name that does not begin so")
+    return name
+
+
+def _processes(value: object) -> object:
+    if value == "auto" or (type(value) is int and value >= 1):
+        return value
+    raise ValueError(f"must be a whole number of at least 1, or auto, not {value!r}")
+
+
+Text = Annotated[str, MinLen(1)]
+Count = Annotated[int, Strict(), Ge(0)]
+Positive = Annotated[int, Strict(), Ge(1)]
+Seconds = Annotated[float, Strict(), Ge(0), AllowInfNan(False)]
+Flag = Annotated[bool, Strict()]
+DnsLabel = Annotated[str, AfterValidator(_dns_label)]
+Processes = Annotated[int | Literal["auto"], BeforeValidator(_processes)]
+
+
+class EnvVar(Model):
+    """One environment variable of the user's processes."""
+
+    name: Annotated[str, AfterValidator(_env_name)] = Field(description="Name of the variable.")
+    value: str = Field(default="", description="Its value, as text.")
+    value_from: dict[str, Any] | None = Field(
+        default=None, description="Source of the value, as in a pod."
+    )
+
+
+class Resources(Model):
+    """Requests and limits of the trainer container, as in a pod."""
+
+    limits: dict[str, int | float | str] | None = Field(
+        default=None, description="The most a worker may use."
+    )
+    requests: dict[str, int | float | str] | None = Field(
+        default=None, description="What a node must have free for a worker."
+    )
+
+
+class Elastic(Model):
+    """When the set of workers that train together may change."""
+
+    join_policy: Literal["Auto", "Immediate", "Never"] = Field(
+        default="Auto",
+        description="When a new worker is let in: Auto at the cheapest moment, Immediate at once, "
+        "Never only at a change that happens anyway.",
+    )
+    startup_wait_seconds: Seconds = Field(
+        default=300, description="How long the first start waits for all workers."
+    )
+    settle_seconds: Seconds = Field(
+        default=3, description="How long no further worker must have come before a start."
+    )
+    min_seconds_between_joins: Seconds = Field(
+        default=300, description="Joins of a job without snapshots are at least so far apart."
+    )
+    max_join_wait_seconds: Seconds = Field(
+        default=900, description="A new worker never waits longer than this."
+    )
+    orphan_seconds: Seconds = Field(
+        default=60, description="A worker that cannot reach the job's service for so long stops."
+    )
+
+
+class SnapshotSpec(Model):
+    """Where the training state is kept, and how often it is saved."""
+
+    storage: dict[str, Any] | None = Field(
+        default=None, description="Volume that keeps the snapshots, as in a pod."
+    )
+    uri: Text | None = Field(default=None, description="Object store that keeps the snapshots.")
+    every_steps: Positive | None = Field(
+        default=None, description="Steps between two snapshots. Absent: as the script says."
+    )
+    keep: Positive | None = Field(
+        default=None, description="How many snapshots stay. Absent: as the script says."
+    )
+    files: tuple[Text, ...] | None = Field(
+        default=None, description="Files that a script without ddpjob_trainer writes its state to."
+    )
+
+
+class MaxRestarts(Model):
+    """How many restarts a job may have before it fails, by what made them necessary."""
+
+    application: Count = Field(default=3, description="Restarts because a process failed.")
+    infrastructure: Count | None = Field(
+        default=None, description="Restarts because a worker was lost. Absent: any number."
+    )
+
+
+class FailurePolicy(Model):
+    """What a failure may cost before the job is given up."""
+
+    max_restarts: MaxRestarts = Field(default=MaxRestarts(), description="Budgets of restarts.")
+    backoff_seconds: Seconds = Field(
+        default=5, description="Pause before the first restart; doubles with each further one."
+    )
+
+
+class Network(Model):
+    """How the processes reach each other."""
+
+    interface: Text | None = Field(
+        default=None, description="Network interface for NCCL and gloo. Absent: they choose."
+    )
+    nccl_debug: Literal["VERSION", "WARN", "INFO", "ABORT", "TRACE"] | None = Field(
+        default=None, description="How much NCCL writes to the log."
+    )
+
+
+class Scheduling(Model):
+    """Where workers are placed."""
+
+    topology_key: Text | None = Field(
+        default=None, description="Label of nodes that workers should share."
+    )
+    gang: dict[str, Any] | None = Field(
+        default=None, description="Gang scheduling of the minimum of workers."
+    )
+    priority_class_name: Text | None = Field(
+        default=None, description="Priority class of the workers."
+    )

@@ -1,0 +1,160 @@
+"""The status that a pass comes to: counts, what the service reports, and conditions.
+
+May not: decide what is to be done, or remember what can be observed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from ddpjob_agent.contract import Report
+from ddpjob_operator import conditions, names
+from ddpjob_operator.failures import Verdict
+from ddpjob_operator.names import ConditionType, Reason
+from ddpjob_operator.observed import Observed, Phase
+from ddpjob_operator.placement import Roster
+from ddpjob_operator.status import (
+    Condition,
+    DDPJobStatus,
+    GroupStatus,
+    MembershipStatus,
+    ProgressStatus,
+    RestartsStatus,
+    SnapshotStatus,
+)
+
+
+def active(
+    observed: Observed, report: Report | None, roster: Roster, now: datetime
+) -> DDPJobStatus:
+    """Status of a job that runs, or would if it could."""
+    old = observed.job.status
+    status = _counted(
+        observed,
+        {
+            **_reported(old, report, now),
+            "start_time": old.start_time or now,
+            "replace_after": roster.replace_after,
+        },
+    )
+    found = (
+        conditions.running(status, report),
+        conditions.resizing(status, report, roster),
+        conditions.condition(ConditionType.SUSPENDED, False, Reason.NOT_SUSPENDED),
+        conditions.stalled(observed, report, roster),
+    )
+    return _concluded(observed, status, found, now)
+
+
+def suspended(observed: Observed, now: datetime) -> DDPJobStatus:
+    """Status of a job that the user has paused; resumed, it starts anew from its snapshot."""
+    cleared = {"start_time": None, "membership": None, "replace_after": None}
+    status = _counted(observed, {**cleared, "restarts": RestartsStatus()})
+    text = "the job is suspended; it resumes when spec.suspend is false"
+    found = (
+        conditions.condition(ConditionType.RUNNING, False, Reason.SUSPENDED, text),
+        conditions.condition(ConditionType.RESIZING, False, Reason.NOT_RUNNING),
+        conditions.condition(ConditionType.SUSPENDED, True, Reason.SUSPENDED, text),
+        conditions.condition(ConditionType.STALLED, False, Reason.NOT_STALLED),
+    )
+    return _concluded(observed, status, found, now)
+
+
+def ended(
+    observed: Observed, report: Report | None, verdict: Verdict, now: datetime
+) -> DDPJobStatus:
+    """Status of a job that has just completed or failed."""
+    status = _counted(
+        observed,
+        {
+            **_reported(observed.job.status, report, now),
+            "completion_time": now,
+            "replace_after": None,
+        },
+    )
+    found = (
+        conditions.condition(ConditionType.RUNNING, False, verdict.reason),
+        conditions.condition(ConditionType.RESIZING, False, Reason.NOT_RUNNING),
+        conditions.condition(ConditionType.SUSPENDED, False, Reason.NOT_SUSPENDED),
+        conditions.condition(ConditionType.STALLED, False, Reason.NOT_STALLED),
+        conditions.condition(verdict.type, True, verdict.reason, verdict.message),
+    )
+    return _concluded(observed, status, found, now)
+
+
+def remains(observed: Observed) -> DDPJobStatus:
+    """Status of a job that ended earlier: only the workers are counted."""
+    return _counted(observed, {})
+
+
+def _concluded(
+    observed: Observed, status: DDPJobStatus, found: Iterable[Condition], now: datetime
+) -> DDPJobStatus:
+    generation = observed.job.metadata.generation
+    current = status.conditions
+    for each in found:
+        seen = each.model_copy(update={"observed_generation": generation})
+        current = conditions.set_condition(current, seen, now)
+    return status.model_copy(update={"conditions": current, "state": conditions.state(current)})
+
+
+# --- what is counted and reported ----------------------------------------------------------------
+
+
+def _counted(observed: Observed, changes: dict[str, Any]) -> DDPJobStatus:
+    job = observed.job
+    live = [worker for worker in observed.workers if worker.live]
+    groups = tuple(
+        GroupStatus(
+            name=group.name,
+            replicas=group.replicas,
+            placed=sum(worker.placed for worker in live if worker.group == group.name),
+            ready=sum(w.phase is Phase.RUNNING for w in live if w.group == group.name),
+        )
+        for group in job.spec.groups()
+    )
+    return job.status.model_copy(
+        update={
+            **changes,
+            "observed_generation": job.metadata.generation,
+            "groups": groups,
+            "replicas": sum(worker.group == names.MAIN_GROUP for worker in live),
+            "selector": names.selector(job.metadata.name),
+        }
+    )
+
+
+def _reported(old: DDPJobStatus, report: Report | None, now: datetime) -> dict[str, Any]:
+    if report is None:
+        return {}
+    news: dict[str, Any] = {
+        "membership": _membership(old, report, now),
+        "restarts": RestartsStatus(
+            application=max(report.failures, old.restarts.application),
+            infrastructure=max(report.losses, old.restarts.infrastructure),
+        ),
+    }
+    if report.step is not None:
+        metrics = dict(report.metrics)
+        news["progress"] = ProgressStatus(
+            step=report.step, total_steps=report.total_steps, metrics=metrics
+        )
+    if report.snapshot_step is not None:
+        news["snapshot"] = SnapshotStatus(step=report.snapshot_step)
+    return news
+
+
+def _membership(old: DDPJobStatus, report: Report, now: datetime) -> MembershipStatus | None:
+    new = report.membership
+    if new is None or (old.membership and old.membership.id == str(new.id)):
+        return old.membership
+    times = {each.id: datetime.fromtimestamp(each.since, UTC) for each in report.rounds}
+    return MembershipStatus(
+        id=str(new.id),
+        workers=tuple(member.worker for member in new.members),
+        world_size=new.world_size,
+        since=times.get(str(new.id), now),
+        cause=new.cause.value,
+    )

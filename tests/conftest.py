@@ -1,0 +1,179 @@
+"""What holds for every test: tiers are counted, and no process outlives the session.
+
+`--tier=NAME` (given by the Makefile) makes a run strict: it fails when a test is skipped,
+deselected or expected to fail, and when fewer pass than tests/tiers.toml demands. Without it,
+`pytest -k something` is free to select.
+
+Processes are recognised by an environment variable that pytest hands down, because one that
+lost its parent is no longer pytest's descendant.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import tomllib
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TIERS = ROOT / "tests" / "tiers.toml"
+REPORTS = ROOT / "build" / "tiers"
+
+ENV_SESSION = "DDPJOB_TEST_SESSION"
+ENV_JOB_UID = "DDPJOB_JOB_UID"
+GRACE_SECONDS = 3.0  # for processes that are ending just now
+# multiprocessing's own helpers live exactly as long as pytest does
+HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+
+# Of the reports of one test the gravest counts.
+GRAVITY = ("passed", "xfailed", "skipped", "failed")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tier", metavar="NAME", help="count strictly, as a tier of tests/tiers.toml")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    session = uuid.uuid4().hex
+    os.environ[ENV_SESSION] = session
+    config.pluginmanager.register(Leaks(session), "ddpjob-leaks")
+    tier = config.getoption("--tier")
+    if tier is None:
+        return
+    tiers = tomllib.loads(TIERS.read_text())
+    if tier not in tiers:
+        raise pytest.UsageError(f"--tier: {tier!r} is not in {TIERS.relative_to(ROOT)}")
+    config.pluginmanager.register(Tier(tier, tiers[tier]["minimum"]), "ddpjob-tier")
+
+
+class Tier:
+    """Counts what became of every test, and decides whether that is enough."""
+
+    def __init__(self, name: str, minimum: int) -> None:
+        self.name = name
+        self.minimum = minimum
+        self.collected = 0
+        self.deselected = 0
+        self.broken_modules = 0
+        self.skipped_modules = 0
+        self.outcomes: dict[str, str] = {}
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self.skipped_modules += report.skipped
+        self.broken_modules += report.failed
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        self.deselected += len(items)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.collected = len(session.items) + self.deselected
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        outcome = "xfailed" if report.skipped and hasattr(report, "wasxfail") else report.outcome
+        if outcome == "passed" and report.when != "call":
+            return
+        before = self.outcomes.get(report.nodeid, GRAVITY[0])
+        self.outcomes[report.nodeid] = max(before, outcome, key=GRAVITY.index)
+
+    def counts(self) -> dict[str, int]:
+        outcomes = Counter(self.outcomes.values())
+        return {
+            "collected": self.collected,
+            "passed": outcomes["passed"],
+            "failed": outcomes["failed"] + self.broken_modules,
+            "skipped": outcomes["skipped"] + self.skipped_modules,
+            "xfailed": outcomes["xfailed"],
+            "deselected": self.deselected,
+            "minimum": self.minimum,
+        }
+
+    def complaints(self) -> list[str]:
+        counts = self.counts()
+        found = [f"{counts[k]} {k}" for k in ("skipped", "xfailed", "deselected") if counts[k]]
+        if counts["passed"] < self.minimum:
+            found.append(f"{counts['passed']} passed, fewer than the minimum of {self.minimum}")
+        return found
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.complaints():
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        REPORTS.mkdir(parents=True, exist_ok=True)
+        (REPORTS / f"{self.name}.json").write_text(json.dumps(self.counts()) + "\n")
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        counts = self.counts()
+        terminalreporter.write_line(
+            f"tier {self.name}: collected {counts['collected']}, passed {counts['passed']}, "
+            f"failed {counts['failed']}, skipped {counts['skipped'] + counts['xfailed']}, "
+            f"deselected {counts['deselected']} (minimum {self.minimum})"
+        )
+        for complaint in self.complaints():
+            terminalreporter.write_line(f"tier {self.name} FAILS: {complaint}", red=True)
+
+
+class Leaks:
+    """Ends what tests left running, and fails the session for it."""
+
+    def __init__(self, session: str) -> None:
+        self.session = session
+        self.leaked: list[str] = []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        left = self.wait_for_none()
+        for process in left:
+            self.leaked.append(describe(process))
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        if left:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def wait_for_none(self) -> list[psutil.Process]:
+        deadline = time.monotonic() + GRACE_SECONDS
+        while left := self.find():
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        return left
+
+    def find(self) -> list[psutil.Process]:
+        descendants = {child.pid for child in psutil.Process().children(recursive=True)}
+        return [p for p in psutil.process_iter() if self.is_ours(p, p.pid in descendants)]
+
+    def is_ours(self, process: psutil.Process, descends: bool) -> bool:
+        if process.pid == os.getpid():
+            return False
+        try:
+            environment = process.environ()
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return False
+            if any(helper in word for word in process.cmdline() for helper in HELPERS):
+                return False
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            return False
+        return environment.get(ENV_SESSION) == self.session or (
+            descends and ENV_JOB_UID in environment
+        )
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for line in self.leaked:
+            terminalreporter.write_line(f"LEAKED by the tests, killed now: {line}", red=True)
+
+
+def describe(process: psutil.Process) -> str:
+    try:
+        command = " ".join(process.cmdline())[:200]
+        uid = process.environ().get(ENV_JOB_UID)
+    except psutil.Error:
+        return f"pid {process.pid}"
+    return f"pid {process.pid}" + (f" of job {uid}" if uid else "") + f": {command}"

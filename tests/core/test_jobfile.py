@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddpjob_operator.jobfile import JobFileError, inelastic_flags, parse
+
+HEAD = """\
+apiVersion: ddpjob.io/v1alpha1
+kind: DDPJob
+metadata: {name: digits}
+spec:
+"""
+GOOD = HEAD + "  replicas: 2\n  command: [torchrun, train.py]\n"
+WHAT = "it must hold one DDPJob, which begins with apiVersion, kind, metadata and spec"
+
+
+def complaint(text: str) -> list[str]:
+    with pytest.raises(JobFileError) as caught:
+        parse(text)
+    assert "pydantic" not in str(caught.value)
+    return str(caught.value).splitlines()
+
+
+REFUSED: list[tuple[str, str, list[str]]] = [
+    ("empty", "", ["the file is empty; it must hold one DDPJob"]),
+    ("only_a_separator", "---\n", ["the file is empty; it must hold one DDPJob"]),
+    ("only_comments", "# nothing\n", ["the file is empty; it must hold one DDPJob"]),
+    ("list", "- a\n", [f"line 1: the file holds a list; {WHAT}"]),
+    ("single_value", "\n42\n", [f"line 2: the file holds a single value; {WHAT}"]),
+    (
+        "two_documents",
+        GOOD + "---\n" + GOOD,
+        ["line 8: the file holds 2 documents; give each job a file of its own"],
+    ),
+    (
+        "wrong_kind",
+        GOOD.replace("DDPJob", "PyTorchJob"),
+        ["line 2: kind: must be DDPJob, not 'PyTorchJob'"],
+    ),
+    (
+        "wrong_version",
+        GOOD.replace("v1alpha1", "v1"),
+        ["line 1: apiVersion: must be ddpjob.io/v1alpha1, not 'ddpjob.io/v1'"],
+    ),
+    ("no_kind", GOOD.replace("kind: DDPJob\n", ""), ["line 1: kind: is missing; add kind: DDPJob"]),
+    (
+        "no_spec",
+        HEAD.replace("spec:\n", ""),
+        ["line 1: spec: is missing; add it: what the user wants"],
+    ),
+    ("empty_spec", HEAD, ["line 4: spec: is empty; give it a value or remove it"]),
+    (
+        "no_name",
+        GOOD.replace("name: digits", ""),
+        ["line 3: metadata.name: is missing; add it: name of the job, unique in its namespace"],
+    ),
+    (
+        "tab",
+        HEAD + "\treplicas: 2\n",
+        ["line 5, column 1: a tab stands where YAML wants spaces"],
+    ),
+    (
+        "open_bracket",
+        HEAD + "  command: [torchrun\n  replicas: 2\n",
+        [
+            (
+                "line 6, column 11: expected ',' or ']', but got ':' "
+                "(while parsing a flow sequence at line 5)"
+            )
+        ],
+    ),
+    ("two_colons", "a: b: c\n", ["line 1, column 5: mapping values are not allowed here"]),
+    (
+        "python_object",
+        "a: !!python/object:os.system x\n",
+        [
+            (
+                "line 1, column 4: could not determine a constructor for the tag "
+                "'tag:yaml.org,2002:python/object:os.system'"
+            )
+        ],
+    ),
+    ("too_deep", "[" * 5000, ["the file is nested too deeply"]),
+    (
+        "control_character",
+        "a: \x01",
+        [
+            (
+                "the file is not valid YAML: unacceptable character #x0001: "
+                "special characters are not allowed"
+            )
+        ],
+    ),
+    (
+        "given_twice",
+        GOOD + "  replicas: 3\n",
+        ["line 7: spec.replicas: is given twice, lines 5 and 7; remove one of them"],
+    ),
+    (
+        "misspelt",
+        HEAD + "  replica: 2\n  command: [x]\n",
+        ["line 5: spec.replica: unknown field 'replica'; did you mean 'replicas'?"],
+    ),
+    (
+        "deep_inside",
+        GOOD + "  failurePolicy:\n    maxRestarts:\n      aplication: 3\n",
+        [
+            (
+                "line 9: spec.failurePolicy.maxRestarts.aplication: unknown field 'aplication'; "
+                "did you mean 'application'?"
+            )
+        ],
+    ),
+    (
+        "outside_of_spec",
+        GOOD + "replicas: 2\n",
+        ["line 7: replicas: unknown field 'replicas' here; it belongs to spec"],
+    ),
+    (
+        "in_a_list",
+        GOOD + "  env:\n  - {name: A, value: a}\n  - name: B\n    value: 5\n",
+        ['line 10: spec.env[1].value: must be text; put it in quotes: "5"'],
+    ),
+    (
+        "command_as_text",
+        GOOD.replace("[torchrun, train.py]", "torchrun train.py"),
+        ["line 6: spec.command: must be a list: [torchrun, train.py]"],
+    ),
+    (
+        "rule_between_fields",
+        GOOD + "\n  # at least\n  minReplicas: 3\n",
+        ["line 5: spec.replicas: is 2, below minReplicas (3); raise it or lower minReplicas"],
+    ),
+    (
+        "not_yet",
+        GOOD + "  scheduling: {topologyKey: zone}\n",
+        ["line 7: spec.scheduling: is not supported by this version; remove it"],
+    ),
+    (
+        "several_in_the_order_of_the_file",
+        HEAD + "  replicas: two\n  gpusPerWorker: -1\n  command: [x]\n  suspend: maybe\n",
+        [
+            "line 5: spec.replicas: must be a whole number, not 'two'",
+            "line 6: spec.gpusPerWorker: must be at least 0, not -1",
+            "line 8: spec.suspend: must be true or false, not 'maybe'",
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"), [pytest.param(text, lines, id=name) for name, text, lines in REFUSED]
+)
+def test_refuses_with_the_place_and_a_remedy(text: str, lines: list[str]) -> None:
+    assert complaint(text) == lines
+
+
+def test_reads_a_job() -> None:
+    job = parse(GOOD)
+    assert (job.metadata.name, job.metadata.namespace) == ("digits", "default")
+    assert job.spec.command == ("torchrun", "train.py")
+
+
+def test_a_date_stays_text() -> None:
+    assert parse(GOOD + "  args: [2026-01-02]\n").spec.args == ("2026-01-02",)
+
+
+def test_anchors_and_merges_are_read() -> None:
+    groups = "  extraWorkerGroups:\n  - &a {name: a, replicas: 1}\n  - {<<: *a, name: b}\n"
+    assert [group.name for group in parse(GOOD + groups).spec.groups()] == ["worker", "a", "b"]
+
+
+def test_status_of_another_run_is_left_out() -> None:
+    exported = GOOD + "status: {state: Complete, rendezvousEpoch: 7}\n"
+    assert parse(exported) == parse(GOOD)
+
+
+@given(st.text(max_size=80), st.integers(0, len(GOOD)))
+def test_any_text_gives_a_job_or_a_complaint(text: str, at: int) -> None:
+    for each in (text, GOOD[:at] + text + GOOD[at:]):
+        with contextlib.suppress(JobFileError):
+            parse(each)
+
+
+PINS = "; remove it: ddpjob sets it anew whenever the workers change"
+
+
+@pytest.mark.parametrize(
+    ("command", "warnings"),
+    [
+        pytest.param(["torchrun", "train.py"], [], id="elastic"),
+        pytest.param(["python", "train.py", "--nnodes", "2"], [], id="no_torchrun"),
+        pytest.param(["torchrun", "train.py", "--nnodes=2"], [], id="flag_of_the_script"),
+        pytest.param(
+            ["torchrun", "--nnodes", "2", "train.py"],
+            [f"--nnodes 2 pins the number of workers{PINS}"],
+            id="separate_value",
+        ),
+        pytest.param(
+            ["/opt/bin/torchrun", "--nnodes=1:4", "--max-restarts", "3", "train.py"],
+            [f"--nnodes=1:4 pins the number of workers{PINS}"],
+            id="joined_value_and_path",
+        ),
+        pytest.param(
+            ["python", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "x.py"],
+            [
+                f"--standalone pins the job to a single worker{PINS}",
+                f"--nproc_per_node=2 pins the number of processes of each worker{PINS}",
+            ],
+            id="module_and_underscores",
+        ),
+        pytest.param(
+            ["sh", "-c", "exec torchrun --node-rank 0 train.py"],
+            [f"--node-rank 0 pins the rank of the worker{PINS}"],
+            id="inside_a_shell",
+        ),
+        pytest.param(["sh", "-c", "echo 'torchrun"], [], id="unbalanced_quotes"),
+    ],
+)
+def test_flags_that_keep_a_job_from_changing_size(command: list[str], warnings: list[str]) -> None:
+    assert list(inelastic_flags(command)) == warnings

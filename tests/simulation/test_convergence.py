@@ -1,0 +1,184 @@
+"""Whatever dies, and whenever: the job arrives where the user wants it, and stays there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from ddpjob_agent.contract import State
+from ddpjob_operator import conditions
+from ddpjob_operator.observed import Phase
+from simulation.world import World
+
+WRITES = 110  # more than the script has
+PICK = st.integers(0, 30)
+
+
+def assert_as_wanted(world: World) -> None:
+    """Exactly the wanted workers are there, and they train together."""
+    spec = world.job().spec
+    over = conditions.finished(world.status.conditions) or spec.suspend
+    if over:
+        assert not world.pods
+        assert world.service is None
+        return
+    wanted = {group.name: group.replicas for group in spec.groups() if group.replicas}
+    assert Counter(pod.group for pod in world.pods.values()) == wanted
+    slots = {(pod.group, pod.index) for pod in world.pods.values()}
+    assert len(slots) == len(world.pods)
+    assert world.service is not None
+    assert world.service.membership is not None
+    assert world.service.state is State.RUNNING
+    assert {m.worker for m in world.service.membership.members} == set(world.pods)
+    assert world.status.state == "Running"
+    assert world.status.membership is not None
+    assert world.status.membership.id == str(world.service.membership.id)
+
+
+class Disturbed(RuleBasedStateMachine):
+    """Operator, cluster, training and user act in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.epoch = 0
+
+    @rule(writes=st.integers(0, 12), status_first=st.booleans())
+    def operator_passes_and_is_killed(self, writes: int, status_first: bool) -> None:
+        self.world.reconcile(writes, status_first)
+
+    @rule()
+    def operator_passes(self) -> None:
+        self.world.reconcile()
+
+    @rule(times=st.integers(1, 3))
+    def time_passes(self, times: int) -> None:
+        for _ in range(times):
+            self.world.reconcile()
+            self.world.tick()
+
+    @rule()
+    def only_the_cluster_acts(self) -> None:
+        self.world.tick()
+
+    @rule(pick=PICK, phase=st.sampled_from([Phase.FAILED, Phase.SUCCEEDED]))
+    def worker_ends(self, pick: int, phase: Phase) -> None:
+        # No agent ends with 0 while its service does not say that the job is complete, so a
+        # single worker that does is the most that a world without such a service may show.
+        self._change(pick, phase=phase)
+
+    @rule(pick=PICK)
+    def worker_vanishes_with_its_node(self, pick: int) -> None:
+        if self.world.pods:
+            del self.world.pods[self._name(pick)]
+
+    @rule(pick=PICK, stuck=st.booleans())
+    def worker_is_deleted_by_somebody(self, pick: int, stuck: bool) -> None:
+        if self.world.pods:
+            self._change(pick, deleting=True)
+            if stuck:
+                self.world.stuck.add(self._name(pick))
+
+    @rule()
+    def rendezvous_is_lost(self) -> None:
+        self.world.service = None
+
+    @rule(capacity=st.integers(0, 6))
+    def cluster_changes_size(self, capacity: int) -> None:
+        self.world.capacity = capacity
+
+    @rule(replicas=st.integers(1, 5), spot=st.sampled_from([None, 0, 1, 3]))
+    def user_resizes(self, replicas: int, spot: int | None) -> None:
+        groups = [] if spot is None else [{"name": "spot", "replicas": spot}]
+        self.world.change(replicas=replicas, extraWorkerGroups=groups)
+
+    @rule(suspend=st.booleans())
+    def user_suspends(self, suspend: bool) -> None:
+        self.world.change(suspend=suspend)
+
+    @rule(state=st.sampled_from([State.COMPLETE, State.FAILED]))
+    def training_ends(self, state: State) -> None:
+        self.world.finish(state)
+
+    @invariant()
+    def epochs_only_grow(self) -> None:
+        assert self.world.status.rendezvous_epoch >= self.epoch
+        self.epoch = self.world.status.rendezvous_epoch
+
+    def teardown(self) -> None:
+        self.world.converge()
+        assert_as_wanted(self.world)
+        finished = conditions.finished(self.world.status.conditions)
+        if finished:
+            self.world.change(suspend=False, replicas=5)
+            self.world.converge()
+            assert conditions.finished(self.world.status.conditions)
+            assert_as_wanted(self.world)
+
+    def _name(self, pick: int) -> str:
+        return sorted(self.world.pods)[pick % len(self.world.pods)]
+
+    def _change(self, pick: int, **fields: Any) -> None:
+        if self.world.pods:
+            name = self._name(pick)
+            self.world.pods[name] = dataclasses.replace(self.world.pods[name], **fields)
+
+
+TestDisturbed = Disturbed.TestCase
+TestDisturbed.settings = settings(
+    max_examples=200,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
+def scripted(world: World, die_after: int) -> None:
+    """A life with everything in it; the operator dies once, after so many writes in all."""
+    for event in ("started", "grown", "worker lost", "service lost", "shrunk"):
+        if event in ("grown", "shrunk"):
+            world.change(replicas=5 if event == "grown" else 2)
+        elif event == "worker lost":
+            world.pods.pop("digits-worker-001-1", None)
+        elif event == "service lost":
+            world.service = None
+        for _ in range(8):
+            left = die_after - world.writes
+            world.reconcile(left if left > 0 else 1000)
+            world.tick()
+
+
+@pytest.mark.parametrize("die_after", range(1, WRITES + 1), ids="after_write_{}".format)
+def test_operator_may_die_after_every_single_write(die_after: int) -> None:
+    world = World()
+    scripted(world, die_after)
+    world.converge()
+    assert_as_wanted(world)
+    assert sorted(pod.index for pod in world.pods.values()) == [0, 1]
+
+
+def test_script_has_no_more_writes_than_are_tried() -> None:
+    world = World()
+    scripted(world, 10_000)
+    assert world.writes <= WRITES
+    assert world.status.rendezvous_epoch == 2
+    assert len(world.formed) == 4  # started, grown, a worker replaced, shrunk
+
+
+def test_completion_survives_the_loss_of_the_service_that_knew_it() -> None:
+    world = World()
+    world.converge()
+    world.finish(State.COMPLETE)
+    world.service = None
+    world.converge()
+    assert world.status.state == "Complete"
+
+
+def test_undisturbed_start_takes_few_passes() -> None:
+    assert World().converge() <= 6

@@ -1,0 +1,261 @@
+"""What is true of the project as a whole: its promises to machines it has not seen."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from ddpjob_operator.archive import build_agent
+
+ROOT = Path(__file__).resolve().parent.parent
+AGENT = ROOT / "trainer-image" / "ddpjob_agent"
+AGENT_MODULES = sorted(AGENT.rglob("*.py"))
+OLDEST = (3, 9)  # that the agent runs on
+NEWEST = (3, 13)
+# In today's standard library, but missing somewhere between OLDEST and NEWEST.
+NOT_EVERYWHERE = frozenset(
+    "_pyrepl aifc annotationlib asynchat asyncore audioop binhex cgi cgitb chunk compression crypt "
+    "distutils formatter imghdr imp lib2to3 mailcap msilib nis nntplib ossaudiodev parser pipes "
+    "smtpd sndhdr spwd sunau symbol telnetlib tomllib uu xdrlib".split()
+)
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def git(*arguments: str) -> str:
+    command = ["git", "-c", "safe.directory=*", *arguments]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+def project_files() -> list[Path]:
+    """Everything that is, or could be, committed."""
+    names = git("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
+    return sorted(ROOT / name for name in set(names) if name and (ROOT / name).is_file())
+
+
+def text_of(path: Path) -> str:
+    content = path.read_bytes()
+    return "" if b"\0" in content else content.decode(errors="replace")
+
+
+# The folder called operator
+
+
+def test_the_folder_called_operator_does_not_shadow_the_standard_library() -> None:
+    assert operator.__file__ is not None
+    assert Path(operator.__file__).parent == Path(sysconfig.get_path("stdlib"))
+    assert not (ROOT / "operator" / "__init__.py").exists()
+
+
+def test_the_standard_librarys_operator_wins_from_the_root_of_the_project() -> None:
+    # -S: before site has imported it as a side effect
+    command = [sys.executable, "-S", "-c", "import operator; print(operator.__file__)"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    answer = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
+    assert not answer.stdout.decode().startswith(str(ROOT / "operator"))
+
+
+# The agent runs in whatever image the user brings
+
+
+@pytest.mark.parametrize("path", AGENT_MODULES, ids=relative)
+def test_agent_module_is_valid_for_the_oldest_python(path: Path) -> None:
+    ast.parse(path.read_text(), filename=str(path), feature_version=OLDEST)
+
+
+@pytest.mark.parametrize("path", AGENT_MODULES, ids=relative)
+def test_agent_module_imports_only_the_standard_library_and_itself(path: Path) -> None:
+    allowed = (sys.stdlib_module_names - NOT_EVERYWHERE) | {AGENT.name}
+    foreign = {name for name in imports_of(path) if name not in allowed}
+    assert not foreign
+
+
+def imports_of(path: Path) -> set[str]:
+    """Top-level names of the absolute imports, wherever in the module they stand."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("agent") / "ddpjob-agent.pyz"
+    build_agent(target)
+    return target
+
+
+def test_the_built_agent_is_the_same_bytes_each_time(agent: Path, tmp_path: Path) -> None:
+    build_agent(tmp_path / "again.pyz")
+    assert (tmp_path / "again.pyz").read_bytes() == agent.read_bytes()
+
+
+def pythons() -> dict[tuple[int, int], Path]:
+    """One interpreter of each version from OLDEST to NEWEST that this machine has.
+
+    Version managers leave stubs on PATH that exist but do not run: each is tried.
+    """
+    folders = [Path(entry) for entry in os.get_exec_path()]
+    folders += sorted(pyenv_root().glob("versions/*/bin"))
+    folders += sorted(uv_pythons().glob("*/bin"))
+    found = {sys.version_info[:2]: Path(sys.executable)}
+    for minor in range(OLDEST[1], NEWEST[1] + 1):
+        for folder in folders:
+            candidate = folder / f"python3.{minor}"
+            if (3, minor) not in found and version_of(candidate) == f"3.{minor}":
+                found[3, minor] = candidate
+    return found
+
+
+def pyenv_root() -> Path:
+    return Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+
+
+def uv_pythons() -> Path:
+    chosen = os.environ.get("UV_PYTHON_INSTALL_DIR")
+    return Path(chosen) if chosen else Path.home() / ".local" / "share" / "uv" / "python"
+
+
+def version_of(python: Path) -> str | None:
+    if shutil.which(python) is None:
+        return None
+    command = [str(python), "-S", "-E", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+    answer = subprocess.run(command, check=False, capture_output=True, text=True)
+    return answer.stdout.strip() if answer.returncode == 0 else None
+
+
+def test_the_built_agent_runs_with_every_python_of_this_machine(agent: Path) -> None:
+    # bare interpreters: no site-packages, no environment
+    import_all = (
+        "import sys, pkgutil, importlib; sys.path.insert(0, sys.argv[1]); import ddpjob_agent\n"
+        "for m in pkgutil.walk_packages(ddpjob_agent.__path__, 'ddpjob_agent.'):\n"
+        "    m.name.endswith('__main__') or importlib.import_module(m.name)"
+    )
+    failures = []
+    for version, python in pythons().items():
+        bare = [str(python), "-W", "error", "-S", "-E"]
+        for command in ([*bare, str(agent), "--help"], [*bare, "-c", import_all, str(agent)]):
+            done = subprocess.run(command, check=False, capture_output=True, text=True)
+            if done.returncode != 0:
+                failures.append(f"{version}: {command[4:]}: {done.stderr}")
+    assert not failures, "\n".join(failures)
+
+
+# The lock
+
+
+def pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def declared() -> list[Requirement]:
+    """All requirements of the project, its extras, its groups and its build."""
+    content = pyproject()
+    lines = [*content["project"]["dependencies"], *content["build-system"]["requires"]]
+    for extra in content["project"]["optional-dependencies"].values():
+        lines += extra
+    for group in content["dependency-groups"].values():
+        lines += [line for line in group if isinstance(line, str)]
+    return [Requirement(line) for line in lines]
+
+
+def locked(path: Path) -> dict[str, list[tuple[Requirement, int]]]:
+    """Of each package its pins, one per environment marker, and how many hashes each has."""
+    content = path.read_text().replace("\\\n", " ")
+    pins: dict[str, list[tuple[Requirement, int]]] = {}
+    for line in content.splitlines():
+        if line.strip() and not line.startswith("#"):
+            pin, *hashes = re.split(r"\s+--hash=sha256:[0-9a-f]{64}", line)
+            requirement = Requirement(pin)
+            pins.setdefault(canonicalize_name(requirement.name), []).append(
+                (requirement, len(hashes))
+            )
+    return pins
+
+
+LOCK = locked(ROOT / "requirements.lock")
+
+
+@pytest.mark.parametrize("requirement", declared(), ids=str)
+def test_each_declared_requirement_is_pinned_to_a_version_that_it_allows(
+    requirement: Requirement,
+) -> None:
+    for pin, _ in LOCK[canonicalize_name(requirement.name)]:
+        version = str(pin.specifier).removeprefix("==")
+        assert requirement.specifier.contains(version, prereleases=True)
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "tools/uv.lock"])
+def test_every_line_of_a_lock_is_one_pin_with_hashes(name: str) -> None:
+    pins = [pin for entries in locked(ROOT / name).values() for pin in entries]
+    assert pins
+    for requirement, hashes in pins:
+        assert str(requirement.specifier).startswith("==")
+        assert hashes > 0, requirement
+
+
+# Nothing in the project belongs to one machine or to one network
+
+
+FORBIDDEN = {
+    # written so that this file does not match itself
+    "a package registry's host": r"py" + r"pi\.(org|python)|python" + r"hosted|npm" + r"js\.org",
+    "an index for packages": r"--(extra-)?index" + r"-url|INDEX" + r"_URL|--find" + r"-links",
+    "a path of one machine": r"(?<![\w.~*}-])/(work|root|home/[a-z]\w*)" + r"/\w",
+}
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_no_file_holds(what: str) -> None:
+    needle = re.compile(FORBIDDEN[what])
+    found = [
+        f"{relative(path)}:{number}: {line.strip()[:100]}"
+        for path in project_files()
+        for number, line in enumerate(text_of(path).splitlines(), 1)
+        if needle.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("what", "line"),
+    [
+        ("a package registry's host", "https://py" + "pi.org/simple"),
+        ("an index for packages", "pip install --index" + "-url x"),
+        ("a path of one machine", "cd /ro" + "ot/x"),
+        ("a path of one machine", 'path = "/wo' + 'rk/main"'),
+    ],
+)
+def test_the_search_finds(what: str, line: str) -> None:
+    assert re.search(FORBIDDEN[what], line)
+
+
+@pytest.mark.parametrize("path", ["tools/setup.sh", ".ci/run"])
+def test_script_is_executable_and_valid(path: str) -> None:
+    assert os.access(ROOT / path, os.X_OK)
+    subprocess.run(["bash", "-n", str(ROOT / path)], check=True)
+
+
+def test_every_make_target_is_listed_by_help() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z][a-z-]*):(?!=)", makefile, flags=re.MULTILINE))
+    answer = subprocess.run(["make", "help"], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert set(re.findall(r"^  ([a-z-]+) ", answer.stdout, flags=re.MULTILINE)) == targets

@@ -1,0 +1,70 @@
+"""Real sockets and environments to try the trainer library with."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddpjob_agent import contract
+from trainer.runs import Run
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", *(v for k, v in vars(contract).items() if k[:4] == "ENV_")):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def python_env() -> dict[str, str]:
+    """For processes that import the trainer."""
+    return {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT}/trainer-image:{ROOT}/tests",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+class Listener:
+    """An agent's report socket."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(str(path))
+        self.socket.settimeout(120)
+
+    def next(self) -> dict[str, Any]:
+        message: dict[str, Any] = json.loads(self.socket.recv(1 << 16))
+        return message
+
+    def pending(self) -> list[dict[str, Any]]:
+        self.socket.setblocking(False)
+        messages = []
+        while True:
+            try:
+                messages.append(self.next())
+            except BlockingIOError:
+                self.socket.settimeout(120)
+                return messages
+
+
+@pytest.fixture
+def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
+    listener = Listener(tmp_path / "report.sock")
+    monkeypatch.setenv(contract.ENV_REPORT_SOCKET, str(listener.path))
+    yield listener
+    listener.socket.close()
+
+
+@pytest.fixture
+def run() -> Run:
+    return Run()

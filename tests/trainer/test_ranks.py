@@ -1,0 +1,63 @@
+"""Several processes, one directory: one writes, all load the same."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddpjob_trainer import Snapshots
+from trainer.runs import Run
+
+
+def both_ranks(out: Path, kind: str, env: dict[str, str]) -> list[dict[str, Any]]:
+    script = str(Path(__file__).with_name("two_ranks.py"))
+    ranks = [
+        subprocess.Popen([sys.executable, script, str(rank), str(out), kind], env=env)
+        for rank in range(2)
+    ]
+    assert [rank.wait() for rank in ranks] == [0, 0]
+    return [json.loads((out / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+def test_rank_0_writes_and_all_load_what_it_wrote(
+    tmp_path: Path, python_env: dict[str, str]
+) -> None:
+    first, second = both_ranks(tmp_path, "shared", python_env)
+    assert first == second
+    assert first["names"] == ["step-000000000005"]
+    assert first["step"] == 5
+    assert first["bias"] == [1.0] * 4, "rank 0's"
+    unwrapped = Run()
+    assert Snapshots(tmp_path / "shared").load(**unwrapped.parts()) is not None
+    assert unwrapped.first.bias.tolist() == [1.0] * 4
+
+
+def test_directories_that_are_not_shared_are_found_out(
+    tmp_path: Path, python_env: dict[str, str]
+) -> None:
+    first, second = both_ranks(tmp_path, "apart", python_env)
+    assert (first["step"], first["problem"]) == (5, None)
+    assert (second["names"], second["step"]) == ([], None)
+    assert "rank 1 cannot use it" in second["problem"]
+    assert "all workers share" in second["problem"]
+
+
+def test_every_rank_hears_that_nothing_is_usable(
+    tmp_path: Path, python_env: dict[str, str]
+) -> None:
+    first, second = both_ranks(tmp_path, "damaged", python_env)
+    assert "none is usable" in first["problem"]
+    assert first["problem"] == second["problem"]
+
+
+def test_without_a_process_group_the_environment_says_who_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    Snapshots(tmp_path).save(1, **Run().parts())
+    assert list(tmp_path.iterdir()) == []

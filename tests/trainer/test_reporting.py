@@ -1,0 +1,111 @@
+"""Reports reach the agent when they can, and cost training nothing when they cannot."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from ddpjob_agent import contract
+from ddpjob_trainer import reporting, step_done
+
+if TYPE_CHECKING:
+    from trainer.conftest import Listener
+
+
+def fill(path: Path) -> int:
+    """Sends until the socket takes no more; how many that were."""
+    sent = 0
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.setblocking(False)
+        while True:
+            try:
+                sender.sendto(b'{"event": "filler"}', str(path))
+            except BlockingIOError:
+                return sent
+            sent += 1
+
+
+def test_a_step_travels_with_total_and_metrics(listener: Listener) -> None:
+    step_done(12, 900, loss=0.5, accuracy=torch.tensor(0.25))  # type: ignore[arg-type]
+    assert listener.next() == {
+        "event": "step",
+        "step": 12,
+        "total": 900,
+        "metrics": {"loss": 0.5, "accuracy": 0.25},
+    }
+
+
+def test_a_step_without_total_says_none(listener: Listener) -> None:
+    step_done(3)
+    assert listener.next() == {"event": "step", "step": 3, "metrics": {}}
+
+
+def test_metrics_that_json_cannot_hold_are_left_out(listener: Listener) -> None:
+    step_done(1, loss=float("nan"), best=float("inf"), name="x", rate=1)  # type: ignore[arg-type]
+    assert listener.next()["metrics"] == {"rate": 1.0}
+
+
+def test_saved_and_resumed_travel(listener: Listener) -> None:
+    reporting.saved(20)
+    reporting.resumed(0)
+    assert listener.pending() == [
+        {"event": "saved", "step": 20},
+        {"event": "resumed", "step": 0},
+    ]
+
+
+def test_only_rank_0_reports(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    step_done(1)
+    reporting.saved(1)
+    reporting.resumed(1)
+    assert listener.pending() == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [None, "", "/nowhere/report.sock", "/" + "x" * 200],
+    ids=["unset", "empty", "no listener", "too long"],
+)
+def test_without_an_agent_nothing_happens(
+    path: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if path is not None:
+        monkeypatch.setenv(contract.ENV_REPORT_SOCKET, path)
+    step_done(1, 2, loss=1.0)
+    reporting.saved(1)
+    reporting.resumed(1)
+
+
+def test_a_full_socket_drops_steps_without_waiting(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporting, "PATIENCE", 3600)  # a step that waited would hang the test
+    fillers = fill(listener.path)
+    step_done(1, 2, loss=1.0)
+    assert len(listener.pending()) == fillers
+    step_done(2, 3)
+    assert [message["step"] for message in listener.pending()] == [2]
+
+
+def test_a_full_socket_does_not_hold_up_rare_reports_for_ever(listener: Listener) -> None:
+    fillers = fill(listener.path)
+    reporting.saved(1)
+    reporting.resumed(1)
+    step_done(2, 2)
+    assert len(listener.pending()) == fillers
+
+
+def test_the_last_step_waits_for_room(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporting, "PATIENCE", 100)
+    fillers = fill(listener.path)
+    training = threading.Thread(target=step_done, args=(9, 9), kwargs={"accuracy": 1.0})
+    training.start()
+    messages = [listener.next() for _ in range(fillers + 1)]
+    training.join()
+    assert messages[-1] == {"event": "step", "step": 9, "total": 9, "metrics": {"accuracy": 1.0}}

@@ -1,0 +1,51 @@
+"""One rank of two that save and load together; writes what it saw to OUT/RANK.json.
+
+two_ranks.py RANK OUT {shared|apart|damaged}
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+
+import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+
+from ddpjob_trainer import SnapshotError, Snapshots
+from trainer.runs import Run
+
+
+def main(rank: int, out: Path, kind: str) -> None:
+    logging.disable()
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", f"file://{out}/meet", world_size=2, rank=rank)
+    directory = out / (f"of-{rank}" if kind == "apart" else "shared")
+    run = Run(seed=rank)
+    model = DistributedDataParallel(run.model)
+    snapshots = Snapshots(directory)
+    run.first.bias.data.fill_(float(rank + 1))
+    snapshots.save(5, model=model, optimizer=run.optimizer)
+    distributed.barrier()
+    names = sorted(path.name for path in directory.glob("step-*"))
+    if kind == "damaged":
+        (directory / names[0] / "COMMIT").unlink(missing_ok=True)
+        distributed.barrier()
+    run.first.bias.data.zero_()
+    problem = step = None
+    try:
+        loaded = snapshots.load(model=model, optimizer=run.optimizer)
+        step = loaded and loaded.step
+    except SnapshotError as error:
+        problem = str(error)
+    bias = run.first.bias.tolist()
+    seen = {"names": names, "problem": problem, "step": step, "bias": bias}
+    (out / f"{rank}.json").write_text(json.dumps(seen))
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])

@@ -1,0 +1,150 @@
+"""Command line of the zipapp: `worker -- COMMAND…` and `rendezvous`.
+
+Reads the environment and the arguments; nobody else in this package does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import ctypes
+import errno
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from typing import List, Mapping, Optional
+
+from . import contract
+from .agent import Agent, Settings
+from .contract import Exit, Policy
+from .registry import Registry
+from .rendezvous import RendezvousServer
+
+PR_SET_PDEATHSIG = 1
+
+
+class UsageError(Exception):
+    """A variable or flag is missing or wrong; the message says which and what to do."""
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    """Run one of the two roles; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="ddpjob-agent", description=__doc__)
+    roles = parser.add_subparsers(dest="role", required=True)
+    worker = roles.add_parser("worker", help="run a command as one worker of a job")
+    worker.add_argument("argv", nargs="+", metavar="COMMAND", help="the command, after --")
+    service = roles.add_parser("rendezvous", help="run the rendezvous service of one job")
+    service.add_argument("--host", default="0.0.0.0")
+    service.add_argument("--port", type=int, default=29400)
+    service.add_argument("--epoch", type=int, default=1, help="counts rendezvous pods")
+    service.add_argument("--boot-file", help="counts the starts of this container")
+    service.add_argument("--policy", default="{}", help="the job's numbers, JSON")
+    parser.add_argument("--die-with-parent", action="store_true", help="SIGTERM when it ends")
+    options = parser.parse_args(arguments)
+    if options.die_with_parent:
+        _die_with_parent()
+    logging.basicConfig(
+        level=os.environ.get("DDPJOB_LOG_LEVEL", "INFO"),
+        format="%(asctime)s %(name)s %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        if options.role == "worker":
+            return asyncio.run(_run_worker(options.argv, os.environ))
+        return asyncio.run(_run_service(options, os.environ))
+    except UsageError as error:
+        print(f"ddpjob-agent: {error}", file=sys.stderr)
+        return Exit.USAGE
+
+
+async def _run_worker(argv: List[str], environment: Mapping[str, str]) -> int:
+    host, _, port = _required(environment, contract.ENV_SERVICE).rpartition(":")
+    settings = Settings(
+        worker=_required(environment, contract.ENV_WORKER),
+        processes=_positive(environment, contract.ENV_PROCESSES),
+        host=host,
+        port=_number(contract.ENV_SERVICE, port),
+        token=_required(environment, contract.ENV_TOKEN),
+        address=_required(environment, contract.ENV_ADDRESS),
+        orphan_seconds=float(environment.get(contract.ENV_ORPHAN_SECONDS, "60")),
+        termination_log=environment.get(contract.ENV_TERMINATION_LOG, "/dev/termination-log"),
+    )
+    return await Agent(settings, argv, environment).run()
+
+
+async def _run_service(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
+    try:
+        policy = Policy.from_json(json.loads(options.policy))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"--policy cannot be read: {error}") from error
+    token = _required(environment, contract.ENV_TOKEN)
+    boot = _next_boot(options.boot_file) if options.boot_file else 1
+    registry = Registry(policy, options.epoch, boot, time.time() - time.monotonic())
+    server = asyncio.ensure_future(RendezvousServer(registry, token).run(options.host, options.port))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.cancel)
+    try:
+        with contextlib.suppress(asyncio.CancelledError):
+            await server
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        print(
+            f"ddpjob-agent: port {options.port} is in use; end what listens there or choose"
+            " another with --port",
+            file=sys.stderr,
+        )
+        return Exit.PORT_IN_USE
+    return Exit.OK
+
+
+def _die_with_parent() -> None:
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit(Exit.STOPPED)
+
+
+def _next_boot(path: str) -> int:
+    try:
+        with open(path, encoding="ascii") as file:
+            boot = int(file.read()) + 1
+    except FileNotFoundError:
+        boot = 1
+    with open(path + ".new", "w", encoding="ascii") as file:
+        file.write(str(boot))
+    os.replace(path + ".new", path)
+    return boot
+
+
+def _required(environment: Mapping[str, str], name: str) -> str:
+    value = environment.get(name, "")
+    if not value:
+        raise UsageError(f"{name} is not set; the operator sets it in every pod of a job")
+    return value
+
+
+def _positive(environment: Mapping[str, str], name: str) -> int:
+    number = _number(name, _required(environment, name))
+    if number < 1:
+        raise UsageError(f"{name} must be at least 1, not {number}")
+    return number
+
+
+def _number(name: str, value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise UsageError(f"{name} must hold a number, not {value!r}") from None
+
+
+def run() -> None:
+    """Entry point of the zipapp."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,264 @@
+"""What agent, rendezvous service, operator and trainer library say to each other.
+
+The one module that all of them share: names of environment variables, exit codes, and the
+JSON shapes that travel. Standard library only; it opens no file and no socket.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
+
+Message = Dict[str, Any]  # JSON; "type" says which
+
+PROTOCOL = 1  # raised when an older peer could misread a newer one
+
+# Set in a worker pod by who creates it, read by the agent.
+ENV_WORKER = "DDPJOB_WORKER"  # name of the worker, unique within the job
+ENV_PROCESSES = "DDPJOB_PROCESSES"  # how many processes this worker contributes
+ENV_SERVICE = "DDPJOB_SERVICE"  # host:port of the rendezvous service
+ENV_TOKEN = "DDPJOB_TOKEN"  # secret of the job; never reaches the user's processes
+ENV_ADDRESS = "DDPJOB_ADDRESS"  # the address under which other workers reach this one
+ENV_ORPHAN_SECONDS = "DDPJOB_ORPHAN_SECONDS"  # without the service for so long: stop the processes
+ENV_TERMINATION_LOG = "DDPJOB_TERMINATION_LOG"  # file that takes the last word
+
+# Set by who creates the worker, or by the agent, for the user's processes.
+ENV_JOB = "DDPJOB_JOB"  # namespace/name
+ENV_JOB_UID = "DDPJOB_JOB_UID"  # marks every process of the job
+ENV_MEMBERSHIP = "DDPJOB_MEMBERSHIP"  # identity of the membership, "epoch.boot.n"
+ENV_REPORT_SOCKET = "DDPJOB_REPORT_SOCKET"  # Unix datagram socket that takes reports
+ENV_SNAPSHOT_DIR = "DDPJOB_SNAPSHOT_DIR"
+ENV_SNAPSHOT_EVERY = "DDPJOB_SNAPSHOT_EVERY"  # steps between snapshots
+ENV_SNAPSHOT_KEEP = "DDPJOB_SNAPSHOT_KEEP"  # how many snapshots stay
+
+TOKEN_HEADER = "X-DDPJob-Token"  # not Authorization: the API server's proxy removes that one
+
+
+class Exit(enum.IntEnum):
+    """Exit codes of the agent and of the rendezvous service, documented in docs/exit-codes.md."""
+
+    OK = 0
+    FAILED = 1  # the job failed; the reason is in the termination message
+    USAGE = 2  # a variable or flag is missing or wrong
+    PORT_IN_USE = 3
+    REFUSED = 4  # the service refused the token or the protocol
+    STOPPED = 143  # SIGTERM
+
+
+class Cause(str, enum.Enum):
+    """Why a membership was formed; exactly one each, the gravest of what happened."""
+
+    STARTED = "started"
+    LOST = "lost"
+    FAILED = "failed"
+    LEFT = "left"
+    JOINED = "joined"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class MembershipId(NamedTuple):
+    """Orders all memberships of a job: who holds a lower one has been overtaken."""
+
+    epoch: int  # counts rendezvous pods
+    boot: int  # counts starts of that pod's container
+    n: int  # counts memberships, over all epochs
+
+    def __str__(self) -> str:
+        return f"{self.epoch}.{self.boot}.{self.n}"
+
+    @classmethod
+    def parse(cls, text: str) -> MembershipId:
+        """Inverse of str()."""
+        epoch, boot, n = text.split(".")
+        return cls(int(epoch), int(boot), int(n))
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """One worker in a membership: a pod with its process count."""
+
+    worker: str
+    incarnation: str  # new for every agent process
+    address: str
+    processes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Membership:
+    """The ordered workers of one round; order gives ranks, survivors first."""
+
+    id: MembershipId
+    members: Tuple[Member, ...]
+    cause: Cause
+    detail: str  # which workers came and went, for people
+    failures: int = 0  # application failures so far: survives the service, because agents keep it
+    losses: int = 0  # memberships formed because a worker was lost
+
+    @property
+    def world_size(self) -> int:
+        """Processes over all members."""
+        return sum(member.processes for member in self.members)
+
+    def to_json(self) -> Dict[str, Any]:
+        """As it travels."""
+        return {**dataclasses.asdict(self), "id": str(self.id), "cause": self.cause.value}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Membership:
+        """Inverse of to_json()."""
+        return cls(
+            id=MembershipId.parse(data["id"]),
+            members=tuple(Member(**member) for member in data["members"]),
+            cause=Cause(data["cause"]),
+            detail=data["detail"],
+            failures=data["failures"],
+            losses=data["losses"],
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """How a worker's command ended badly, told in the words of the process that failed first."""
+
+    at: float  # seconds since the epoch, on the clock of the failing node
+    summary: str  # one line
+    traceback: str = ""  # of the first failing rank, if it left one
+    rank: Optional[int] = None
+    exit_code: Optional[int] = None
+    consequential: bool = False  # looks like the echo of another process's death
+    permanent: bool = False  # trying again cannot help: the command does not exist
+
+    def to_json(self) -> Dict[str, Any]:
+        """As it travels."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Failure:
+        """Inverse of to_json()."""
+        return cls(**data)
+
+
+class Event(str, enum.Enum):
+    """What the user's processes tell their agent: one JSON datagram each, see `progress`."""
+
+    STEP = "step"  # {"event": "step", "step": 12, "total": 900, "metrics": {"loss": 0.3}}
+    SAVED = "saved"  # {"event": "saved", "step": 12}
+    RESUMED = "resumed"  # {"event": "resumed", "step": 12}; 0 when there was no snapshot
+
+
+class State(str, enum.Enum):
+    """What the rendezvous service is doing, as the operator reads it."""
+
+    WAITING = "Waiting"  # no membership runs: too few workers, or backing off
+    RUNNING = "Running"
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """What one membership did, for status, timeline and tests. Times in seconds since the epoch."""
+
+    id: str
+    cause: str
+    detail: str
+    workers: Tuple[str, ...]
+    world_size: int
+    since: float
+    snapshot_step: Optional[int] = None  # newest snapshot when the round was formed
+    resumed_step: Optional[int] = None  # where the processes say that they went on from
+    first_step: Optional[int] = None
+    first_step_at: Optional[float] = None  # when the service heard of it
+    last_step: Optional[int] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Everything that the service tells the operator: GET /report."""
+
+    version: int  # grows with every change; a long poll names the one it has
+    boot: int
+    state: State
+    reason: str  # what it waits for, or why it ended; one sentence
+    workers: Tuple[str, ...]  # registered now
+    membership: Optional[Membership] = None
+    failures: int = 0
+    losses: int = 0
+    step: Optional[int] = None
+    total_steps: Optional[int] = None
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    snapshot_step: Optional[int] = None
+    failure: Optional[Failure] = None  # the last one that was blamed
+    rounds: Tuple[Round, ...] = ()  # oldest first, bounded
+
+    def to_json(self) -> Dict[str, Any]:
+        """As it travels."""
+        return {
+            **dataclasses.asdict(self),
+            "state": self.state.value,
+            "membership": self.membership and self.membership.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Report:
+        """Inverse of to_json()."""
+        membership, failure = data["membership"], data["failure"]
+        return cls(**{
+            **data,
+            "state": State(data["state"]),
+            "workers": tuple(data["workers"]),
+            "membership": Membership.from_json(membership) if membership else None,
+            "failure": Failure.from_json(failure) if failure else None,
+            "rounds": tuple(
+                Round(**{**item, "workers": tuple(item["workers"])}) for item in data["rounds"]
+            ),
+        })
+
+
+@dataclasses.dataclass(frozen=True)
+class Expectation:
+    """What the operator tells the service: PUT /expected. Until the first one nothing starts."""
+
+    workers: Tuple[str, ...]  # pods that are bound to a node or may still be; no other one lives
+    draining: Tuple[str, ...] = ()  # to be left out at the next membership, which is due now
+
+    def to_json(self) -> Dict[str, Any]:
+        """As it travels."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Expectation:
+        """Inverse of to_json()."""
+        return cls(workers=tuple(data["workers"]), draining=tuple(data["draining"]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """The job's numbers that the service decides by; times in seconds. Passed at its start."""
+
+    minimum: int = 1  # workers
+    startup_wait: float = 300
+    settle: float = 3
+    join_policy: str = "Auto"  # Auto | Immediate | Never
+    min_between_joins: float = 300
+    max_join_wait: float = 900
+    max_failures: int = 3
+    max_losses: Optional[int] = None  # None: unlimited
+    backoff: float = 5
+    reconnect_grace: float = 0.5  # a closed connection may come back within
+    heartbeat_deadline: float = 10  # a silent worker is lost after
+
+    def to_json(self) -> Dict[str, Any]:
+        """As it travels."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Policy:
+        """Inverse of to_json()."""
+        return cls(**data)

@@ -1,0 +1,162 @@
+"""The agent's one connection to the rendezvous service: kept up, and everything unanswered resent.
+
+Offers the c10d store of the current membership as requests over that connection. Keeps the last
+entry of every key that this agent wrote, so that a service which lost its memory gets it back.
+Knows nothing of processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import itertools
+import logging
+import random
+import time
+from typing import Callable, Dict, Optional
+
+from .c10d_protocol import Request
+from .c10d_store import Entry
+from .contract import Message
+from .wire import Connection, WireError, connect
+
+BEAT_SECONDS = 1.0
+SILENCE_SECONDS = 10.0  # a service that says nothing for so long has lost us, or we it
+RETRY_SECONDS = (0.05, 1.0)  # first and longest pause between attempts
+
+log = logging.getLogger("ddpjob.link")
+
+
+class OvertakenError(ConnectionError):
+    """The membership that a request belongs to is no longer the current one."""
+
+
+class _Pending:
+    def __init__(self, message: Message) -> None:
+        self.message = message
+        self.answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+
+class Link:
+    """Talks to the service; `hello` says who we are at every (re)connection."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        token: str,
+        hello: Callable[[], Message],
+        receive: Callable[[Message], None],
+    ) -> None:
+        self._address = (host, port)
+        self._token = token
+        self._hello = hello
+        self._receive = receive
+        self._connection: Optional[Connection] = None
+        self._pending: Dict[int, _Pending] = {}
+        self._numbers = itertools.count(1)
+        self._entries: Dict[bytes, Entry] = {}
+        self.membership = ""  # whose store requests go to
+        self.last_heard = time.monotonic()
+
+    def enter(self, membership: str) -> None:
+        """From now on the store is that of this membership; older requests are overtaken."""
+        if membership == self.membership:
+            return
+        self.membership = membership
+        self._entries.clear()
+        for pending in self._pending.values():
+            if not pending.answer.done():
+                pending.answer.set_exception(OvertakenError(membership))
+
+    def send(self, message: Message) -> None:
+        """Send if connected; what must not get lost belongs into hello, too."""
+        if self._connection is not None:
+            self._connection.send(message)
+
+    async def execute(self, request: Request, membership: str) -> bytes:
+        """A store request of one membership; survives reconnections; raises OvertakenError."""
+        if membership != self.membership:
+            raise OvertakenError(membership)
+        number = next(self._numbers)
+        message = {
+            "type": "store",
+            "id": number,
+            "membership": membership,
+            "request": request.to_json(),
+        }
+        pending = self._pending[number] = _Pending(message)
+        self.send(message)
+        try:
+            answer = await pending.answer
+        except asyncio.CancelledError:
+            self.send({"type": "cancel", "id": number})
+            raise
+        finally:
+            del self._pending[number]
+        if answer.get("overtaken"):
+            raise OvertakenError(membership)
+        return base64.b64decode(answer["reply"])
+
+    async def run(self) -> None:
+        """Stay connected for ever; raises WrongTokenError when the service is not ours."""
+        pause = RETRY_SECONDS[0]
+        while True:
+            try:
+                connection = await connect(*self._address, self._token)
+            except (OSError, WireError, asyncio.TimeoutError) as error:
+                log.debug("no rendezvous service: %r", error)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(2 * pause, RETRY_SECONDS[1])
+                continue
+            pause = RETRY_SECONDS[0]
+            try:
+                await self._talk(connection)
+            except WireError as error:
+                log.warning("the rendezvous service sent what cannot be read: %s", error)
+            finally:
+                self._connection = None
+                connection.close()
+            log.info("connection to the rendezvous service lost; trying again")
+
+    async def _talk(self, connection: Connection) -> None:
+        entries = [entry.to_json() for entry in self._entries.values()]
+        connection.send({"type": "hello", **self._hello(), "entries": entries})
+        self._connection = connection
+        for pending in list(self._pending.values()):
+            connection.send(pending.message)
+        beats = asyncio.ensure_future(self._beat(connection))
+        try:
+            while True:
+                message = await asyncio.wait_for(connection.receive(), SILENCE_SECONDS)
+                if message is None:
+                    return
+                self.last_heard = time.monotonic()
+                if message["type"] == "stored":
+                    self._stored(message)
+                elif message["type"] != "beat":
+                    self._receive(message)
+        except asyncio.TimeoutError:
+            log.warning("nothing heard for %.0f s", SILENCE_SECONDS)
+        finally:
+            beats.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await beats
+
+    def _stored(self, message: Message) -> None:
+        pending = self._pending.get(message["id"])
+        if pending is None:
+            return
+        if pending.message["membership"] == self.membership:
+            for item in message.get("entries", ()):
+                entry = Entry.from_json(item)
+                self._entries[entry.key] = entry
+        if not pending.answer.done():
+            pending.answer.set_result(message)
+
+    @staticmethod
+    async def _beat(connection: Connection) -> None:
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            connection.send({"type": "beat"})

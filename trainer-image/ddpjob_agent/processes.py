@@ -1,0 +1,153 @@
+"""The processes below the agent: starts the command, reaps, and ends the whole tree.
+
+As PID 1, or as a subreaper elsewhere, the agent becomes the parent of every process that its
+own parent leaves behind: torchrun's workers, which have sessions of their own, DataLoader
+workers, daemons. So the tree below the agent is all there is to kill. Linux only. Knows nothing
+of memberships.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Callable, Dict, List, Mapping, Optional, Sequence
+
+PR_SET_CHILD_SUBREAPER = 36
+TAIL_BYTES = 128 << 10
+TRACEBACK = b"Traceback (most recent call last)"
+
+log = logging.getLogger("ddpjob.processes")
+
+
+def descendants(root: int) -> List[int]:
+    """Process ids below `root`, zombies included."""
+    children: Dict[int, List[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", encoding="latin-1") as stat:
+                    parent = int(stat.read().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            children.setdefault(parent, []).append(int(name))
+    found: List[int] = []
+    todo = [root]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+class Processes:
+    """The command of one membership and whatever it started."""
+
+    def __init__(self, on_exit: Callable[[int], None]) -> None:
+        self._on_exit = on_exit
+        self._command: Optional[int] = None
+        self._pipe: Optional[int] = None
+        self.stderr_tail = bytearray()
+        self.traceback_at: Optional[float] = None  # when the first traceback was printed
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "cannot become a subreaper")
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
+
+    def start(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start the command; raises OSError when it cannot be executed."""
+        self._close_pipe()
+        self.stderr_tail.clear()
+        self.traceback_at = None
+        reader, writer = os.pipe()
+        try:
+            child = subprocess.Popen(
+                argv, env=environment, stdin=subprocess.DEVNULL, stderr=writer,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError:
+            os.close(reader)
+            raise
+        finally:
+            os.close(writer)
+        child.returncode = 0  # reaped here, not by Popen
+        self._command = child.pid
+        os.set_blocking(reader, False)
+        self._pipe = reader
+        self._loop.add_reader(reader, self._pump)
+
+    def signal(self, number: int) -> None:
+        """Forward a signal to the command."""
+        if self._command is not None:
+            os.kill(self._command, number)
+
+    async def stop(self, grace: float) -> None:
+        """End the whole tree: SIGTERM first if `grace` seconds are given, then SIGKILL."""
+        self._command = None
+        if grace > 0:
+            self._signal_all(signal.SIGTERM)
+            deadline = time.monotonic() + grace
+            while self._alive() and time.monotonic() < deadline:
+                await asyncio.sleep(0.02)
+        warn_at = time.monotonic() + 10
+        while self._alive():
+            self._signal_all(signal.SIGKILL)
+            await asyncio.sleep(0.01)
+            if time.monotonic() > warn_at:
+                log.warning("processes %s do not die", descendants(os.getpid()))
+                warn_at += 60
+        self._close_pipe()
+
+    def _alive(self) -> bool:
+        self._reap()
+        return bool(descendants(os.getpid()))
+
+    @staticmethod
+    def _signal_all(number: int) -> None:
+        for pid in descendants(os.getpid()):
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                continue
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self._command:
+                self._command = None
+                self._pump()
+                self._on_exit(os.waitstatus_to_exitcode(status))
+
+    def _pump(self) -> None:
+        """Pass stderr on as it comes, keeping its end for the story of a failure."""
+        while self._pipe is not None:
+            try:
+                data = os.read(self._pipe, 64 << 10)
+            except BlockingIOError:
+                return
+            if not data:
+                self._close_pipe()
+                return
+            if self.traceback_at is None and TRACEBACK in data:
+                self.traceback_at = time.time()
+            self.stderr_tail += data
+            del self.stderr_tail[:-TAIL_BYTES]
+            sys.stderr.buffer.write(data)
+            sys.stderr.buffer.flush()
+
+    def _close_pipe(self) -> None:
+        if self._pipe is not None:
+            self._loop.remove_reader(self._pipe)
+            os.close(self._pipe)
+            self._pipe = None

@@ -1,0 +1,65 @@
+"""The history of a job's memberships, as status and timelines show it.
+
+May not: read a clock or decide anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from .contract import Event, Membership, Round
+
+MAX_ROUNDS = 50
+
+
+class Rounds:
+    """Keeps the last rounds and what the processes reported, of the newest one."""
+
+    def __init__(self) -> None:
+        self._rounds: List[Round] = []
+        self.step: Optional[int] = None
+        self.total_steps: Optional[int] = None
+        self.metrics: Dict[str, float] = {}
+        self.snapshot_step: Optional[int] = None
+
+    def all(self) -> Tuple[Round, ...]:
+        """Oldest first."""
+        return tuple(self._rounds)
+
+    def begin(self, membership: Membership, wall: float) -> None:
+        """A membership was formed, or relearned from an agent."""
+        self._rounds.append(
+            Round(
+                id=str(membership.id),
+                cause=membership.cause.value,
+                detail=membership.detail,
+                workers=tuple(member.worker for member in membership.members),
+                world_size=membership.world_size,
+                since=wall,
+                snapshot_step=self.snapshot_step,
+            )
+        )
+        del self._rounds[:-MAX_ROUNDS]
+
+    def hear(self, message: Mapping[str, Any], wall: float) -> None:
+        """Take a report of the processes, see `contract.Event`; raises KeyError, ValueError."""
+        event, step = Event(message["event"]), int(message["step"])
+        if event is Event.SAVED:
+            self.snapshot_step = step
+        elif event is Event.RESUMED:
+            self._update(resumed_step=step)
+        else:
+            self._stepped(step, wall)
+            self.total_steps = message.get("total") or self.total_steps
+            self.metrics.update(message.get("metrics", {}))
+
+    def _stepped(self, step: int, wall: float) -> None:
+        self.step = step
+        if self._rounds and self._rounds[-1].first_step is None:
+            self._update(first_step=step, first_step_at=wall)
+        self._update(last_step=step)
+
+    def _update(self, **changes: Any) -> None:
+        if self._rounds:
+            self._rounds[-1] = dataclasses.replace(self._rounds[-1], **changes)

@@ -1,0 +1,112 @@
+"""One authenticated connection between an agent and the rendezvous service: JSON in frames.
+
+Both sides prove that they know the job's token by an HMAC over fresh nonces; the token itself
+never travels. A frame is a big-endian 32-bit length and that many bytes of JSON. Knows nothing
+of what the messages mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import os
+import struct
+from typing import Optional
+
+from .contract import Message
+
+MAGIC = b"DDPJ1"
+NONCE_BYTES = 16
+PROOF_BYTES = 32
+MAX_FRAME_BYTES = 64 << 20
+HANDSHAKE_SECONDS = 10.0
+
+
+class WrongTokenError(Exception):
+    """The other side does not know this job's token."""
+
+
+class WireError(Exception):
+    """The other side does not speak this protocol."""
+
+
+class Connection:
+    """Sends and receives messages; one task receives, any may send."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    def send(self, message: Message) -> None:
+        """Queue a message; what a closed connection swallows is the caller's to send again."""
+        data = json.dumps(message, separators=(",", ":")).encode()
+        self._writer.write(struct.pack(">I", len(data)) + data)
+
+    async def drain(self) -> None:
+        """Wait until the peer takes what was sent."""
+        await self._writer.drain()
+
+    async def receive(self) -> Optional[Message]:
+        """The next message, None when the connection is closed."""
+        try:
+            (length,) = struct.unpack(">I", await self._reader.readexactly(4))
+            if length > MAX_FRAME_BYTES:
+                raise WireError(f"a frame of {length} bytes")
+            message = json.loads(await self._reader.readexactly(length))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+        except ValueError as error:
+            raise WireError(f"not JSON: {error}") from error
+        if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+            raise WireError("a message without a type")
+        return message
+
+    def close(self) -> None:
+        """Close without waiting."""
+        self._writer.close()
+
+
+def _proof(token: str, side: bytes, nonces: bytes) -> bytes:
+    return hmac.digest(token.encode(), side + nonces, "sha256")
+
+
+async def connect(host: str, port: int, token: str) -> Connection:
+    """Open a connection to the service; raises OSError, WrongTokenError or WireError."""
+    return await asyncio.wait_for(_connect(host, port, token), HANDSHAKE_SECONDS)
+
+
+async def _connect(host: str, port: int, token: str) -> Connection:
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        mine = os.urandom(NONCE_BYTES)
+        writer.write(MAGIC + mine)
+        answer = await reader.readexactly(NONCE_BYTES + PROOF_BYTES)
+        nonces = mine + answer[:NONCE_BYTES]
+        if not hmac.compare_digest(answer[NONCE_BYTES:], _proof(token, b"service", nonces)):
+            raise WrongTokenError("the rendezvous service does not know this job's token")
+        writer.write(_proof(token, b"agent", nonces))
+    except asyncio.IncompleteReadError as error:
+        writer.close()
+        raise WireError("the peer closed the connection during the handshake") from error
+    except BaseException:
+        writer.close()
+        raise
+    return Connection(reader, writer)
+
+
+async def accept(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str
+) -> Connection:
+    """The service's half, after MAGIC was read; raises WrongTokenError or WireError."""
+    try:
+        theirs = await reader.readexactly(NONCE_BYTES)
+        mine = os.urandom(NONCE_BYTES)
+        nonces = theirs + mine
+        writer.write(mine + _proof(token, b"service", nonces))
+        proof = await reader.readexactly(PROOF_BYTES)
+    except asyncio.IncompleteReadError as error:
+        raise WireError("the peer closed the connection during the handshake") from error
+    if not hmac.compare_digest(proof, _proof(token, b"agent", nonces)):
+        raise WrongTokenError("the agent does not know this job's token")
+    return Connection(reader, writer)

@@ -1,0 +1,13 @@
+"""What a training script imports: snapshots that are whole or absent, and progress reports.
+
+May import torch, safetensors, the standard library and `ddpjob_agent.contract`; never the operator.
+Importing it opens no file and no socket.
+"""
+
+from __future__ import annotations
+
+from ddpjob_trainer.errors import SnapshotError
+from ddpjob_trainer.reporting import step_done
+from ddpjob_trainer.snapshot import Loaded, Snapshots
+
+__all__ = ["Loaded", "SnapshotError", "Snapshots", "step_done"]

@@ -1,0 +1,170 @@
+"""One snapshot folder: tensors, a manifest with checksums, and the commit record, written last.
+
+The format is described in docs/snapshot-format.md. Knows one folder at a time: neither which is
+the newest nor who may write; it never deletes and never renames.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+
+from ddpjob_trainer import tree
+
+FORMAT = "ddpjob-snapshot"
+VERSION = 1
+TENSORS = "tensors.safetensors"
+MANIFEST = "manifest.json"
+COMMIT = "COMMIT"
+
+
+class UnusableError(Exception):
+    """A folder is no whole snapshot that this version can read; the text says why."""
+
+
+def name_of(step: int) -> str:
+    """The folder's name, such as step-000000000123."""
+    return f"step-{step:012d}"
+
+
+def step_of(name: str) -> int | None:
+    """Inverse of name_of(); None for any other name."""
+    match = re.fullmatch(r"step-(\d{12})", name)
+    return int(match[1]) if match else None
+
+
+class Content:
+    """A state made ready to be written, with its size known before the first byte."""
+
+    def __init__(self, step: int, state: dict[str, Any]) -> None:
+        """Raises SnapshotError when the state holds something that has no form in a snapshot."""
+        self._step = step
+        self._tensors: dict[str, torch.Tensor] = {}
+        self._state: dict[str, Any] = {}
+        for part, value in state.items():
+            self._state[part], tensors = tree.flatten(value, part)
+            self._tensors.update(tensors)
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk, within a few kilobytes."""
+        tensors = sum(tensor.nbytes for tensor in self._tensors.values())
+        return tensors + 200 * len(self._tensors) + len(json.dumps(self._state)) + 4096
+
+    def write(self, folder: Path) -> None:
+        """Fills the empty folder, durably. Raises OSError."""
+        _save_tensors(self._tensors, folder / TENSORS)
+        manifest = json.dumps({
+            "format": FORMAT,
+            "version": VERSION,
+            "step": self._step,
+            "torch": torch.__version__,
+            "files": {TENSORS: {
+                "sha256": _digest(folder / TENSORS), "size": (folder / TENSORS).stat().st_size,
+            }},
+            "state": self._state,
+        }, allow_nan=False).encode()  # fmt: skip
+        _write(folder / MANIFEST, manifest)
+        _write(folder / COMMIT, _commit_record(manifest))
+        sync(folder)
+
+
+def check(folder: Path, *, content: bool = True) -> dict[str, Any]:
+    """The manifest of a whole snapshot. Raises UnusableError.
+
+    With `content=False` only sizes are compared: cheap, and blind to flipped bits in tensors.
+    """
+    try:
+        return _check(folder, content)
+    except FileNotFoundError as error:
+        raise UnusableError(f"it is incomplete: {Path(error.filename).name} is missing") from None
+    except OSError as error:
+        raise UnusableError(f"it cannot be read: {error.strerror}") from error
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The state in a whole snapshot, every byte of it verified. Raises UnusableError."""
+    manifest = check(folder)
+    try:
+        mapped = safetensors.torch.load_file(str(folder / TENSORS))
+        # A mapped tensor keeps a deleted file on the disk, and lies unaligned: sums over it
+        # round differently, and the resumed run would leave the path of the undisturbed one.
+        tensors = {name: tensor.clone() for name, tensor in mapped.items()}
+        return {part: tree.restore(node, tensors) for part, node in manifest["state"].items()}
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
+        raise UnusableError(f"its content makes no sense: {error!r}") from error
+
+
+def sync(path: Path) -> None:
+    """Makes a file's bytes or a folder's entries durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _check(folder: Path, content: bool) -> dict[str, Any]:
+    raw = (folder / MANIFEST).read_bytes()
+    try:
+        manifest = json.loads(raw)
+    except ValueError:
+        raise UnusableError(f"it is damaged: {MANIFEST} is not JSON") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise UnusableError(f"it is not a ddpjob snapshot: {MANIFEST} does not say {FORMAT}")
+    if manifest.get("version") != VERSION:
+        raise UnusableError(
+            f"it has format version {manifest.get('version')}, this ddpjob_trainer reads {VERSION}"
+        )
+    if (folder / COMMIT).read_bytes() != _commit_record(raw):
+        raise UnusableError(f"it is damaged: {MANIFEST} is not the one that {COMMIT} names")
+    if folder.name != name_of(manifest["step"]):
+        raise UnusableError(f"it was renamed: it holds step {manifest['step']}")
+    expected, path = manifest["files"][TENSORS], folder / TENSORS
+    size = path.stat().st_size
+    if size != expected["size"]:
+        raise UnusableError(
+            f"it is damaged: {TENSORS} has {size} bytes instead of {expected['size']}"
+        )
+    if content and _digest(path) != expected["sha256"]:
+        raise UnusableError(f"it is damaged: the checksum of {TENSORS} does not match")
+    return manifest
+
+
+def _save_tensors(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    try:
+        safetensors.torch.save_file(tensors, str(path))
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
+    path.chmod(path.parent.stat().st_mode & 0o666)  # safetensors makes it private to the user
+    sync(path)
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _commit_record(manifest: bytes) -> bytes:
+    return f"{hashlib.sha256(manifest).hexdigest()}  {MANIFEST}\n".encode()

@@ -1,0 +1,173 @@
+"""Saving and restoring a training run: what belongs to it, which rank does what, what to say.
+
+Files are the business of `shelf` and `folder`. Every rank calls both save() and load(); rank 0
+alone writes, and says which snapshot all of them go on from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+
+from ddpjob_agent import contract
+from ddpjob_trainer import folder, reporting, state
+from ddpjob_trainer.errors import SnapshotError
+from ddpjob_trainer.shelf import Shelf
+
+KEEP = 3  # snapshots, when neither the caller nor the job says
+EVERY = 100  # steps between two, when the job does not say
+
+_log = logging.getLogger("ddpjob")
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """What a snapshot gave beside the state that is already restored."""
+
+    step: int  # steps done when it was saved
+    extra: Any
+
+
+class Snapshots:
+    """The snapshots of one training run, in a directory that every worker sees."""
+
+    def __init__(
+        self, directory: str | os.PathLike[str] | None = None, keep: int | None = None
+    ) -> None:
+        """Directory and number to keep come from the job unless given. Raises SnapshotError."""
+        chosen = directory or os.environ.get(contract.ENV_SNAPSHOT_DIR)
+        if not chosen:
+            raise SnapshotError(
+                "There is no directory for snapshots. Give the job a spec.snapshot, set "
+                f"{contract.ENV_SNAPSHOT_DIR}, or call Snapshots(directory)."
+            )
+        if keep is None:
+            keep = _count(contract.ENV_SNAPSHOT_KEEP, KEEP)
+        if keep < 1:
+            raise SnapshotError(f"keep is {keep}: at least one snapshot must stay")
+        self._every = _count(contract.ENV_SNAPSHOT_EVERY, EVERY)
+        self._shelf = Shelf(Path(chosen).absolute(), keep)
+
+    def due(self, step: int) -> bool:
+        """Whether a snapshot is wanted after this many steps."""
+        return step > 0 and step % self._every == 0
+
+    def save(
+        self, step: int, *, model: torch.nn.Module, optimizer: Any = None, scheduler: Any = None,
+        extra: Any = None,
+    ) -> None:  # fmt: skip
+        """Saves the state after `step` steps, durably; rank 0 writes, others return at once.
+
+        Raises SnapshotError; earlier snapshots are then untouched.
+        """
+        if not 0 <= step < 10**12:
+            raise ValueError(f"step is {step}: it counts the steps that are done")
+        if _rank() != 0:
+            return
+        content = folder.Content(step, state.collect(model, optimizer, scheduler, extra))
+        try:
+            self._shelf.publish(step, content)
+        except OSError as error:
+            raise SnapshotError(self._cannot_write(step, content.size, error)) from error
+        reporting.saved(step)
+
+    def load(
+        self, *, model: torch.nn.Module, optimizer: Any = None, scheduler: Any = None
+    ) -> Loaded | None:
+        """Restores the newest whole snapshot in place, the same on every rank; None without one.
+
+        Raises SnapshotError when there are snapshots but none is usable, or when one does not fit.
+        """
+        found = self._agreed()
+        if found is None:
+            reporting.resumed(0)
+            return None
+        step, content = found
+        try:
+            state.restore(content, model, optimizer, scheduler)
+        except state.MisfitError as error:
+            raise SnapshotError(
+                f"The script's model differs from the one in {self._shelf.path(step)}: {error}\n"
+                "To go on, run the script that saved it. To start afresh, use an empty snapshot "
+                f"directory: mv {self._shelf.directory} {self._shelf.directory}.old"
+            ) from error
+        reporting.resumed(step)
+        return Loaded(step, content["extra"])
+
+    def _agreed(self) -> tuple[int, dict[str, Any]] | None:
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return self._newest()
+        answer: list[Any] = [None, None]  # step, problem: all ranks hear both, so none waits
+        found = None
+        if distributed.get_rank() == 0:
+            try:
+                found = self._newest()
+                answer = [found and found[0], None]
+            except SnapshotError as error:
+                answer = [None, str(error)]
+        distributed.broadcast_object_list(answer, src=0)
+        step, problem = answer
+        if problem is not None:
+            raise SnapshotError(problem)
+        if step is None or found is not None:
+            return found
+        try:
+            return step, folder.read(self._shelf.path(step))
+        except folder.UnusableError as why:
+            raise SnapshotError(
+                f"Rank 0 goes on from {self._shelf.path(step)}, but rank {_rank()} cannot use it: "
+                f"{why}. The snapshot directory must be one that all workers share."
+            ) from why
+
+    def _newest(self) -> tuple[int, dict[str, Any]] | None:
+        reasons: list[str] = []
+        try:
+            steps = self._shelf.steps()
+        except OSError as error:
+            raise SnapshotError(f"Cannot read {self._shelf.directory}: {error.strerror}") from error
+        for step in steps:
+            try:
+                return step, folder.read(self._shelf.path(step))
+            except folder.UnusableError as why:
+                reasons.append(f"{self._shelf.path(step)}: {why}")
+                _log.warning("ignoring snapshot %s", reasons[-1])
+        if reasons:
+            raise SnapshotError(
+                f"There are snapshots in {self._shelf.directory}, but none is usable:\n  "
+                + "\n  ".join(reasons)
+                + "\nPut back a good copy, or, to start afresh and lose that progress: "
+                f"mv {self._shelf.directory} {self._shelf.directory}.old"
+            )
+        return None
+
+    def _cannot_write(self, step: int, size: int, error: OSError) -> str:
+        cause, remedy = str(error), "Check the volume and its permissions."
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            cause = f"it is full, and {size:,} bytes are needed"
+            remedy = "Free space there, enlarge the volume, or keep fewer snapshots."
+        earlier = self._shelf.complete()[:1] if self._shelf.directory.is_dir() else []
+        intact = "There is no earlier snapshot."
+        if earlier:
+            intact = f"The snapshot of step {earlier[0]} is intact."
+        where = self._shelf.directory
+        return f"Cannot save step {step} in {where}: {cause}. {intact} {remedy}"
+
+
+def _rank() -> int:
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank()
+    return int(os.environ.get("RANK", "0"))
+
+
+def _count(variable: str, default: int) -> int:
+    text = os.environ.get(variable) or str(default)
+    if not text.isdecimal() or int(text) < 1:
+        raise SnapshotError(f"{variable} is {text!r}: a whole number from 1 on is needed")
+    return int(text)

@@ -1,0 +1,55 @@
+"""What belongs to a training run: gathered into one tree to be saved, and put back in place.
+
+Knows the objects of torch, and neither files nor ranks.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+
+class MisfitError(Exception):
+    """A state was saved by a script whose model, optimizer or scheduler was another."""
+
+
+def collect(model: torch.nn.Module, optimizer: Any, scheduler: Any, extra: Any) -> dict[str, Any]:
+    """The state of all that is given, sharing memory with it."""
+    weights = _unwrapped(model).state_dict()
+    parts = {"optimizer": optimizer, "scheduler": scheduler}
+    given = {name: part for name, part in parts.items() if part is not None}
+    return {
+        "model": weights,
+        "versions": getattr(weights, "_metadata", None),  # of modules, for their own migrations
+        **{name: part.state_dict() for name, part in given.items()},
+        "types": {name: type(part).__name__ for name, part in given.items()},
+        "extra": extra,
+    }
+
+
+def restore(state: dict[str, Any], model: torch.nn.Module, optimizer: Any, scheduler: Any) -> None:
+    """Inverse of collect(), in place; what is None is left out. Raises MisfitError."""
+    parts = {"optimizer": optimizer, "scheduler": scheduler}
+    given = {name: part for name, part in parts.items() if part is not None}
+    for name, part in given.items():
+        was, now = state["types"].get(name, "none"), type(part).__name__
+        if was != now:
+            raise MisfitError(f"its {name} was {was}, the script's is {now}")
+    weights = collections.OrderedDict(state["model"])
+    if state["versions"] is not None:
+        weights._metadata = state["versions"]  # type: ignore[attr-defined]  # noqa: SLF001
+    try:
+        _unwrapped(model).load_state_dict(weights)
+        for name, part in given.items():
+            part.load_state_dict(state[name])
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise MisfitError(str(error)) from error
+
+
+def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
+    return model.module if isinstance(model, DistributedDataParallel) else model
