@@ -100,7 +100,7 @@ install_packages() {
   else
     say "bringing $VENV in step with requirements.lock"
   fi
-  "$UV" pip sync --quiet --python "$VENV/bin/python" --require-hashes requirements.lock ||
+  "$UV" pip sync --compile-bytecode --quiet --python "$VENV/bin/python" --require-hashes requirements.lock ||
     die "the packages could not be installed (see above, with uv at $UV); nothing is broken: try again"
   # hatchling comes from the lock too, so that nothing unpinned is fetched to build with
   "$UV" pip install --quiet --python "$VENV/bin/python" --no-deps --no-build-isolation --editable . ||

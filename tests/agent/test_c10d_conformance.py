@@ -4,14 +4,17 @@ our c10d store and torch's own. Every test runs against both; the few real diffe
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import json
+import os
 import socket
 import struct
-import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +22,6 @@ import torch.distributed
 
 from ddpjob_agent import c10d_protocol as protocol
 from ddpjob_agent.c10d_protocol import Op
-from ddpjob_agent.c10d_store import LocalBackend, Store, serve_client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,53 +29,12 @@ if TYPE_CHECKING:
 c10d: Any = torch.distributed  # its annotations lack half of what a store can do
 Client = Any
 
+SCRIPT = Path(__file__).parent / "scripts" / "c10d_server.py"
+AGENT = Path(__file__).resolve().parents[2] / "trainer-image"
 HOST = "127.0.0.1"
 PATIENCE = timedelta(seconds=60)  # never used up when all is well
 SOON = timedelta(milliseconds=20)  # for waits that are meant to time out
 BROKEN = 64  # a command that no version of torch has
-
-
-class OurServer:
-    """Our store on a loopback port, in a thread; notices errors, and tasks that do not end."""
-
-    def __init__(self) -> None:
-        self.errors: list[object] = []
-        self._ports: Future[int] = Future()
-        self._stop: asyncio.Event
-        self._thread = threading.Thread(target=asyncio.run, args=(self._run(),))
-
-    def start(self) -> int:
-        self._thread.start()
-        return self._ports.result(PATIENCE.seconds)
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(PATIENCE.seconds)
-        assert not self._thread.is_alive()
-        assert not self.errors
-
-    async def _run(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._loop.set_exception_handler(lambda _, context: self.errors.append(context))
-        self._stop = asyncio.Event()
-        backend = LocalBackend(Store())
-        own = asyncio.all_tasks()
-
-        writers = []
-
-        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writers.append(writer)
-            await serve_client(reader, writer, backend)
-
-        server = await asyncio.start_server(connected, HOST, 0)
-        self._ports.set_result(server.sockets[0].getsockname()[1])
-        await self._stop.wait()
-        server.close()
-        for writer in writers:
-            writer.close()
-        while tasks := asyncio.all_tasks() - own:
-            await asyncio.wait(tasks)
-        assert not backend._waiters
 
 
 @dataclass
@@ -87,17 +48,48 @@ class Server:
         )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def impatient_resolver() -> Iterator[None]:
+    """Torch asks DNS for the name of every peer, loopback included; a lost answer costs 5 s."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RES_OPTIONS", "timeout:1 attempts:1")
+        yield
+
+
+@pytest.fixture(scope="module")
+def our_process() -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, SCRIPT],
+        env={**os.environ, "PYTHONPATH": str(AGENT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield process
+        assert process.stdin
+        process.stdin.close()
+        assert process.wait(PATIENCE.seconds) == 0
+
+
 @pytest.fixture(params=["ours", "torch"])
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+def server(request: pytest.FixtureRequest, our_process: subprocess.Popen[str]) -> Iterator[Server]:
     if request.param == "torch":
         master = c10d.TCPStore(
             HOST, 0, is_master=True, wait_for_workers=False, timeout=PATIENCE, use_libuv=True
         )
         yield Server("torch", master.port)
     else:
-        ours = OurServer()
-        yield Server("ours", ours.start())
-        ours.stop()
+        yield Server("ours", int(tell(our_process)))
+        assert json.loads(tell(our_process)) == []
+
+
+def tell(process: subprocess.Popen[str]) -> str:
+    """The answer of scripts/c10d_server.py to its next line."""
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return process.stdout.readline()
 
 
 @pytest.fixture
@@ -164,11 +156,17 @@ class Raw:
         self.connection.close()
 
 
+@contextlib.contextmanager
+def connect(server: Server) -> Iterator[Raw]:
+    with socket.create_connection((HOST, server.port), PATIENCE.seconds) as connection:
+        yield Raw(connection)
+
+
 @pytest.fixture
 def stranger(server: Server) -> Iterator[Raw]:
     """Connected, nothing said."""
-    with socket.create_connection((HOST, server.port), PATIENCE.seconds) as connection:
-        yield Raw(connection)
+    with connect(server) as raw:
+        yield raw
 
 
 @pytest.fixture
@@ -377,10 +375,14 @@ def test_queue_and_value_of_one_name_are_apart(client: Client) -> None:
     assert not client.check(["key"])
 
 
-def test_queue_pop_waits(client: Client, other: Client, pool: ThreadPoolExecutor) -> None:
-    pending = pool.submit(client.queue_pop, "queue")
-    other.queue_push("queue", "item")
-    assert pending.result() == b"item"
+def test_queue_pop_waits(raw: Raw, client: Client) -> None:
+    """What queue_pop() does, as bytes: torch holds the GIL meanwhile, and nobody could push."""
+    raw.send(bytes([Op.WAIT]), keys(b"/queue"))
+    raw.ping()
+    client.queue_push("queue", "item")
+    assert raw.receive(1) == protocol.STOP_WAITING
+    raw.ask(Op.QUEUE_POP, text(b"/queue"), answer=integer(1) + text(b"item"))
+    raw.ask(Op.QUEUE_POP, text(b"/queue"), answer=integer(0))
 
 
 def test_queue_pop_times_out(client: Client) -> None:
@@ -391,12 +393,20 @@ def test_queue_pop_times_out(client: Client) -> None:
     assert client.queue_pop("queue") == b"item"
 
 
-def test_each_item_wakes_one_client(server: Server, pool: ThreadPoolExecutor) -> None:
-    pending = [pool.submit(server.client().queue_pop, "queue") for _ in range(3)]
-    pusher = server.client()
-    for item in "abc":
-        pusher.queue_push("queue", item)
-    assert sorted(pop.result() for pop in pending) == [b"a", b"b", b"c"]
+def test_each_item_wakes_one_client(server: Server, client: Client) -> None:
+    with contextlib.ExitStack() as stack:
+        waiting = [stack.enter_context(connect(server)) for _ in range(3)]
+        for raw in waiting:
+            raw.send(HELLO, bytes([Op.WAIT]), keys(b"/queue"))
+            raw.ping()
+        for item in "abc":
+            client.queue_push("queue", item)
+            raw = waiting.pop(0)
+            assert raw.receive(1) == protocol.STOP_WAITING
+            for other in waiting:
+                other.ping()
+            answer = integer(1) + text(item.encode())
+            raw.ask(Op.QUEUE_POP, text(b"/queue"), answer=answer)
 
 
 def test_barrier(client: Client, other: Client, pool: ThreadPoolExecutor) -> None:
@@ -478,18 +488,13 @@ def test_get_of_a_missing_key_is_empty(raw: Raw) -> None:
     raw.ask(Op.GETNUMKEYS, answer=integer(0))
 
 
-def test_list_keys(raw: Raw, client: Client) -> None:
-    """As bytes, because torch's list_keys() keeps the GIL: our server could not answer."""
-    raw.ask(Op.LIST_KEYS, answer=integer(0))
+def test_list_keys(client: Client) -> None:
+    assert client.list_keys() == []
     client.multi_set(["a", "bc"], ["", ""])
     client.queue_push("queue", "item")
     client.add("gone", 1)
     client.delete_key("gone")
-    raw.send(bytes([Op.LIST_KEYS]))
-    assert raw.receive(8) == integer(2)
-    listed = raw.receive(len(text(b"/a") + text(b"/bc")))
-    assert listed in {text(b"/a") + text(b"/bc"), text(b"/bc") + text(b"/a")}
-    raw.ping()
+    assert sorted(client.list_keys()) == ["a", "bc"]
 
 
 def test_cancel_wait(raw: Raw, client: Client) -> None:
@@ -515,7 +520,8 @@ def test_cancel_wait_after_the_wait_has_ended(raw: Raw) -> None:
 def test_a_waiting_client_may_go_on_asking(raw: Raw) -> None:
     raw.send(bytes([Op.WAIT]), keys(b"/key"))
     raw.ask(Op.ADD, text(b"/n"), integer(1), answer=integer(1))
-    raw.ask(Op.ADD, text(b"/key"), integer(1), answer=protocol.STOP_WAITING + integer(1))
+    raw.send(bytes([Op.SET]), text(b"/key"), text(b"value"))
+    assert raw.receive(1) == protocol.STOP_WAITING
 
 
 def test_compare_set_that_writes_nothing_ends_no_wait(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ddpjob_agent import c10d_protocol as protocol
 from ddpjob_agent.c10d_protocol import Op, ProtocolError, Request
-from ddpjob_agent.c10d_store import Applied, Entry, LocalBackend, Store
+from ddpjob_agent.c10d_store import Applied, Entry, LocalBackend, Store, serve_client
 
 MUST_WAIT = None
 
@@ -392,5 +392,71 @@ def test_a_push_wakes_one_waiter() -> None:
             assert await served == Applied(b"\0")
             assert [wait.done() for wait in waits].count(True) == waits.index(served) + 1
             await backend.execute(Request(Op.QUEUE_POP, (b"q",)))
+
+    asyncio.run(scenario())
+
+
+HELLO = b"\0" + struct.pack("<I", protocol.MAGIC)
+WAIT_FOR_KEY = b"\x06" + number(1) + text(b"key")
+
+
+@pytest.mark.parametrize("goodbye", ["eof", "garbage"])
+def test_a_client_that_leaves_in_a_wait_leaves_nothing_behind(goodbye: str) -> None:
+    async def scenario() -> None:
+        backend = LocalBackend(Store())
+        served: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()
+
+        def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            served.put_nowait(asyncio.create_task(serve_client(reader, writer, backend)))
+
+        server = await asyncio.start_server(connected, "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(HELLO + WAIT_FOR_KEY + b"\x0dping")
+        assert await reader.readexactly(4) == b"ping"
+        assert backend._waiters
+        if goodbye == "eof":
+            writer.write_eof()
+        else:
+            writer.write(b"\xff")
+        assert await reader.read() == b""
+        await (await served.get())
+        assert not backend._waiters
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        writer.close()
+        await writer.wait_closed()
+        server.close()
+
+    asyncio.run(scenario())
+
+
+class BrokenBackend:
+    """Like the relay's when its connection to the service is lost."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    async def execute(self, request: Request) -> bytes:
+        await asyncio.sleep(0)
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [ProtocolError("no"), ConnectionError("gone")], ids=type)
+@pytest.mark.parametrize("request_", [WAIT_FOR_KEY, b"\x07"], ids=["wait", "count keys"])
+def test_a_backend_that_fails_ends_the_connection(error: Exception, request_: bytes) -> None:
+    async def scenario() -> None:
+        served: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()
+
+        def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.create_task(serve_client(reader, writer, BrokenBackend(error)))
+            served.put_nowait(task)
+
+        server = await asyncio.start_server(connected, "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(HELLO + request_)
+        assert await reader.read() == b""
+        await (await served.get())
+        writer.close()
+        await writer.wait_closed()
+        server.close()
 
     asyncio.run(scenario())

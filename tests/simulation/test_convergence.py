@@ -182,3 +182,17 @@ def test_completion_survives_the_loss_of_the_service_that_knew_it() -> None:
 
 def test_undisturbed_start_takes_few_passes() -> None:
     assert World().converge() <= 6
+
+
+@pytest.mark.parametrize("state", [State.COMPLETE, State.FAILED])
+@pytest.mark.parametrize("die_after", range(8), ids="after_write_{}".format)
+def test_an_end_that_was_reported_is_not_forgotten(die_after: int, state: State) -> None:
+    world = World()
+    world.converge()
+    world.finish(state)
+    world.reconcile(die_after)
+    world.reconcile(max(1, die_after - 1))
+    world.tick()
+    world.converge()
+    assert world.status.state == state
+    assert_as_wanted(world)

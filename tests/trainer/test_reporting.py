@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -102,10 +102,22 @@ def test_a_full_socket_does_not_hold_up_rare_reports_for_ever(listener: Listener
 
 
 def test_the_last_step_waits_for_room(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    about_to_send = threading.Event()
+    patience: list[float | None] = []
+
+    class Watched(socket.socket):
+        def send(self, *arguments: Any) -> int:
+            patience.append(self.gettimeout())
+            about_to_send.set()
+            return super().send(*arguments)
+
+    monkeypatch.setattr(socket, "socket", Watched)
     monkeypatch.setattr(reporting, "PATIENCE", 100)
     fillers = fill(listener.path)
     training = threading.Thread(target=step_done, args=(9, 9), kwargs={"accuracy": 1.0})
     training.start()
+    about_to_send.wait()
+    assert patience == [100]
     messages = [listener.next() for _ in range(fillers + 1)]
     training.join()
     assert messages[-1] == {"event": "step", "step": 9, "total": 9, "metrics": {"accuracy": 1.0}}

@@ -16,13 +16,16 @@ import os
 import signal
 import sys
 import time
-from typing import List, Mapping, Optional
+from typing import TYPE_CHECKING, List, Optional
 
 from . import contract
 from .agent import Agent, Settings
 from .contract import Exit, Policy
 from .registry import Registry
 from .rendezvous import RendezvousServer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 PR_SET_PDEATHSIG = 1
 
@@ -31,7 +34,7 @@ class UsageError(Exception):
     """A variable or flag is missing or wrong; the message says which and what to do."""
 
 
-def main(arguments: Optional[List[str]] = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run one of the two roles; returns the exit code."""
     parser = argparse.ArgumentParser(prog="ddpjob-agent", description=__doc__)
     roles = parser.add_subparsers(dest="role", required=True)
@@ -61,7 +64,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
         return Exit.USAGE
 
 
-async def _run_worker(argv: List[str], environment: Mapping[str, str]) -> int:
+async def _run_worker(argv: list[str], environment: Mapping[str, str]) -> int:
     host, _, port = _required(environment, contract.ENV_SERVICE).rpartition(":")
     settings = Settings(
         worker=_required(environment, contract.ENV_WORKER),
@@ -84,7 +87,9 @@ async def _run_service(options: argparse.Namespace, environment: Mapping[str, st
     token = _required(environment, contract.ENV_TOKEN)
     boot = _next_boot(options.boot_file) if options.boot_file else 1
     registry = Registry(policy, options.epoch, boot, time.time() - time.monotonic())
-    server = asyncio.ensure_future(RendezvousServer(registry, token).run(options.host, options.port))
+    server = asyncio.ensure_future(
+        RendezvousServer(registry, token).run(options.host, options.port)
+    )
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.cancel)
     try:
         with contextlib.suppress(asyncio.CancelledError):

@@ -20,7 +20,7 @@ import signal
 import tempfile
 import time
 import uuid
-from typing import Mapping, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from .contract import PROTOCOL, Cause, Exit, Failure, Member, Membership, Message
 from .failure import read_failure
@@ -30,6 +30,9 @@ from .processes import Processes
 from .relay import Relay
 from .reports import Reports
 from .wire import WrongTokenError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 FORWARDED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGWINCH)
 PLANNED = (Cause.JOINED, Cause.LEFT)
@@ -67,12 +70,12 @@ class Agent:
         self._link = Link(settings.host, settings.port, settings.token, self._hello, self._obey)
         self._relay = Relay(self._link)
         self._reports = Reports(self._report)
-        self._membership: Optional[Membership] = None  # the highest seen
+        self._membership: Membership | None = None  # the highest seen
         self._running = False  # it is to run, and was not halted since
-        self._started: Optional[Membership] = None  # whose processes there may be
+        self._started: Membership | None = None  # whose processes there may be
         self._done = False
-        self._failure: Optional[Failure] = None
-        self._finish: Optional[Message] = None
+        self._failure: Failure | None = None
+        self._finish: Message | None = None
         self._leaving = False
         self._wake = asyncio.Event()
 
@@ -148,7 +151,7 @@ class Agent:
         if self._leaving:
             await self._processes.stop(LEAVE_SECONDS)
 
-    def _wanted(self) -> Optional[Membership]:
+    def _wanted(self) -> Membership | None:
         return self._membership if self._running and not self._finish else None
 
     def _start(self, membership: Membership) -> None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional, Tuple
 
-Message = Dict[str, Any]  # JSON; "type" says which
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Message = dict[str, Any]  # JSON; "type" says which
 
 PROTOCOL = 1  # raised when an older peer could misread a newer one
 
@@ -91,7 +94,7 @@ class Membership:
     """The ordered workers of one round; order gives ranks, survivors first."""
 
     id: MembershipId
-    members: Tuple[Member, ...]
+    members: tuple[Member, ...]
     cause: Cause
     detail: str  # which workers came and went, for people
     failures: int = 0  # application failures so far: survives the service, because agents keep it
@@ -102,7 +105,7 @@ class Membership:
         """Processes over all members."""
         return sum(member.processes for member in self.members)
 
-    def to_json(self) -> Dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As it travels."""
         return {**dataclasses.asdict(self), "id": str(self.id), "cause": self.cause.value}
 
@@ -126,12 +129,12 @@ class Failure:
     at: float  # seconds since the epoch, on the clock of the failing node
     summary: str  # one line
     traceback: str = ""  # of the first failing rank, if it left one
-    rank: Optional[int] = None
-    exit_code: Optional[int] = None
+    rank: int | None = None
+    exit_code: int | None = None
     consequential: bool = False  # looks like the echo of another process's death
     permanent: bool = False  # trying again cannot help: the command does not exist
 
-    def to_json(self) -> Dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As it travels."""
         return dataclasses.asdict(self)
 
@@ -168,14 +171,14 @@ class Round:
     id: str
     cause: str
     detail: str
-    workers: Tuple[str, ...]
+    workers: tuple[str, ...]
     world_size: int
     since: float
-    snapshot_step: Optional[int] = None  # newest snapshot when the round was formed
-    resumed_step: Optional[int] = None  # where the processes say that they went on from
-    first_step: Optional[int] = None
-    first_step_at: Optional[float] = None  # when the service heard of it
-    last_step: Optional[int] = None
+    snapshot_step: int | None = None  # newest snapshot when the round was formed
+    resumed_step: int | None = None  # where the processes say that they went on from
+    first_step: int | None = None
+    first_step_at: float | None = None  # when the service heard of it
+    last_step: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,18 +189,18 @@ class Report:
     boot: int
     state: State
     reason: str  # what it waits for, or why it ended; one sentence
-    workers: Tuple[str, ...]  # registered now
-    membership: Optional[Membership] = None
+    workers: tuple[str, ...]  # registered now
+    membership: Membership | None = None
     failures: int = 0
     losses: int = 0
-    step: Optional[int] = None
-    total_steps: Optional[int] = None
+    step: int | None = None
+    total_steps: int | None = None
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    snapshot_step: Optional[int] = None
-    failure: Optional[Failure] = None  # the last one that was blamed
-    rounds: Tuple[Round, ...] = ()  # oldest first, bounded
+    snapshot_step: int | None = None
+    failure: Failure | None = None  # the last one that was blamed
+    rounds: tuple[Round, ...] = ()  # oldest first, bounded
 
-    def to_json(self) -> Dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As it travels."""
         return {
             **dataclasses.asdict(self),
@@ -209,26 +212,28 @@ class Report:
     def from_json(cls, data: Mapping[str, Any]) -> Report:
         """Inverse of to_json()."""
         membership, failure = data["membership"], data["failure"]
-        return cls(**{
-            **data,
-            "state": State(data["state"]),
-            "workers": tuple(data["workers"]),
-            "membership": Membership.from_json(membership) if membership else None,
-            "failure": Failure.from_json(failure) if failure else None,
-            "rounds": tuple(
-                Round(**{**item, "workers": tuple(item["workers"])}) for item in data["rounds"]
-            ),
-        })
+        return cls(
+            **{
+                **data,
+                "state": State(data["state"]),
+                "workers": tuple(data["workers"]),
+                "membership": Membership.from_json(membership) if membership else None,
+                "failure": Failure.from_json(failure) if failure else None,
+                "rounds": tuple(
+                    Round(**{**item, "workers": tuple(item["workers"])}) for item in data["rounds"]
+                ),
+            }
+        )
 
 
 @dataclasses.dataclass(frozen=True)
 class Expectation:
     """What the operator tells the service: PUT /expected. Until the first one nothing starts."""
 
-    workers: Tuple[str, ...]  # pods that are bound to a node or may still be; no other one lives
-    draining: Tuple[str, ...] = ()  # to be left out at the next membership, which is due now
+    workers: tuple[str, ...]  # pods that are bound to a node or may still be; no other one lives
+    draining: tuple[str, ...] = ()  # to be left out at the next membership, which is due now
 
-    def to_json(self) -> Dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As it travels."""
         return dataclasses.asdict(self)
 
@@ -249,12 +254,12 @@ class Policy:
     min_between_joins: float = 300
     max_join_wait: float = 900
     max_failures: int = 3
-    max_losses: Optional[int] = None  # None: unlimited
+    max_losses: int | None = None  # None: unlimited
     backoff: float = 5
     reconnect_grace: float = 0.5  # a closed connection may come back within
     heartbeat_deadline: float = 10  # a silent worker is lost after
 
-    def to_json(self) -> Dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As it travels."""
         return dataclasses.asdict(self)
 

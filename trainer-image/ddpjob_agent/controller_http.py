@@ -14,10 +14,13 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-from typing import Any, Callable, Coroutine, Dict, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Tuple
 from urllib.parse import parse_qs, urlsplit
 
 from .contract import TOKEN_HEADER, Expectation, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
 
 METHODS = (b"GET /", b"PUT /")  # the first five bytes, which tell HTTP from agents
 MAX_HEAD_BYTES = 16 << 10
@@ -60,8 +63,8 @@ class Controller:
         await writer.drain()
 
     async def _answer(
-        self, method: str, target: str, headers: Dict[str, str], body: bytes
-    ) -> Dict[str, Any]:
+        self, method: str, target: str, headers: dict[str, str], body: bytes
+    ) -> dict[str, Any]:
         url = urlsplit(target)
         if (method, url.path) == ("GET", "/healthz"):
             return {"ok": True}
@@ -84,7 +87,7 @@ class Controller:
 
 async def _read_request(
     first: bytes, reader: asyncio.StreamReader
-) -> Tuple[str, str, Dict[str, str], bytes]:
+) -> tuple[str, str, dict[str, str], bytes]:
     head = (first + await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     if len(head) > MAX_HEAD_BYTES:
         raise _HttpError("431 Request Header Fields Too Large", "the head is too large")
@@ -101,7 +104,7 @@ async def _read_request(
     return method, target, headers, await reader.readexactly(length)
 
 
-def _respond(writer: asyncio.StreamWriter, status: str, answer: Dict[str, Any]) -> None:
+def _respond(writer: asyncio.StreamWriter, status: str, answer: dict[str, Any]) -> None:
     body = json.dumps(answer).encode()
     head = (
         f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\n"

@@ -30,7 +30,7 @@ _ROOT_CAUSE = re.compile(
 
 
 class _Story(NamedTuple):
-    rank: Optional[int]
+    rank: int | None
     traceback: str
 
     @property
@@ -43,7 +43,7 @@ class _Story(NamedTuple):
 
 
 def read_failure(
-    exit_code: int, ended_at: float, stderr: bytes, traceback_at: Optional[float], log_dir: str
+    exit_code: int, ended_at: float, stderr: bytes, traceback_at: float | None, log_dir: str
 ) -> Failure:
     """The failure of a command; times in seconds since the epoch."""
     text = stderr.decode(errors="replace")
@@ -71,7 +71,7 @@ def read_failure(
     )
 
 
-def _who(rank: Optional[int]) -> str:
+def _who(rank: int | None) -> str:
     return "the command" if rank is None else f"rank {rank}"
 
 
@@ -82,7 +82,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _recorded(log_dir: str) -> Optional[Tuple[_Story, float]]:
+def _recorded(log_dir: str) -> tuple[_Story, float] | None:
     """The oldest error file that torch's @record wrote, and its time."""
     paths = glob.glob(os.path.join(glob.escape(log_dir), "**", "error.json"), recursive=True)
     for path in sorted(paths, key=os.path.getmtime):
@@ -95,7 +95,7 @@ def _recorded(log_dir: str) -> Optional[Tuple[_Story, float]]:
     return None
 
 
-def _tracebacks(text: str) -> List[_Story]:
+def _tracebacks(text: str) -> list[_Story]:
     """Tracebacks in order of their first lines, torchrun's own left out."""
     lines = text.splitlines()
     found = []
@@ -109,7 +109,7 @@ def _tracebacks(text: str) -> List[_Story]:
     return found
 
 
-def _block(lines: List[str], prefix: str) -> str:
+def _block(lines: list[str], prefix: str) -> str:
     """One traceback: up to and with its first line that is not indented."""
     block = []
     for line in lines:

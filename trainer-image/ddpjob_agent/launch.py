@@ -7,10 +7,14 @@ Pure: builds a dict.
 from __future__ import annotations
 
 import os.path
-from typing import Dict, Mapping
+from typing import TYPE_CHECKING, Dict
 
 from . import contract
-from .contract import Membership
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .contract import Membership
 
 AGENT_ONLY = (contract.ENV_TOKEN, contract.ENV_SERVICE)  # never reach the user's processes
 
@@ -22,7 +26,7 @@ def command_environment(
     relay_port: int,
     folder: str,
     log_folder: str,
-) -> Dict[str, str]:
+) -> dict[str, str]:
     """`base` with what the command needs to meet the other members of `membership`.
 
     `folder` holds the report socket, `log_folder` what torchrun writes in this membership.

@@ -14,12 +14,14 @@ import itertools
 import logging
 import random
 import time
-from typing import Callable, Dict, Optional
+from typing import TYPE_CHECKING, Callable, Dict, Optional
 
-from .c10d_protocol import Request
 from .c10d_store import Entry
-from .contract import Message
 from .wire import Connection, WireError, connect
+
+if TYPE_CHECKING:
+    from .c10d_protocol import Request
+    from .contract import Message
 
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 10.0  # a service that says nothing for so long has lost us, or we it
@@ -53,10 +55,10 @@ class Link:
         self._token = token
         self._hello = hello
         self._receive = receive
-        self._connection: Optional[Connection] = None
-        self._pending: Dict[int, _Pending] = {}
+        self._connection: Connection | None = None
+        self._pending: dict[int, _Pending] = {}
         self._numbers = itertools.count(1)
-        self._entries: Dict[bytes, Entry] = {}
+        self._entries: dict[bytes, Entry] = {}
         self.membership = ""  # whose store requests go to
         self.last_heard = time.monotonic()
 

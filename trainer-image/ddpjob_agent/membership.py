@@ -23,9 +23,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, List, Optional, Tuple
 
 from .contract import Cause, Expectation, Failure, Member, Membership, MembershipId, Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 CONFIRM_SECONDS = 1.0
 MAX_BACKOFF_SECONDS = 300.0
@@ -38,11 +41,11 @@ class Worker:
     member: Member
     registered_at: float
     last_heard: float
-    closed_at: Optional[float] = None  # when its connection closed; None while it is open
+    closed_at: float | None = None  # when its connection closed; None while it is open
     leaving: bool = False
     done: bool = False  # its command ended with 0 in the current membership
-    exit_at: Optional[float] = None  # when the service heard that its command failed
-    failure: Optional[Failure] = None
+    exit_at: float | None = None  # when the service heard that its command failed
+    failure: Failure | None = None
 
     def lost_at(self, policy: Policy) -> float:
         """When this worker counts as lost unless it is heard from before."""
@@ -57,20 +60,20 @@ class View:
     """Everything that the decision depends on."""
 
     policy: Policy
-    workers: Tuple[Worker, ...]
+    workers: tuple[Worker, ...]
     epoch: int
     boot: int
-    expectation: Optional[Expectation] = None
+    expectation: Expectation | None = None
     expected_since: float = 0.0  # when the first expectation came
-    current: Optional[Membership] = None
+    current: Membership | None = None
     running: bool = False  # the processes of `current` are meant to run
     formed_at: float = 0.0
     failures: int = 0
-    blamed: Optional[Failure] = None  # a failure whose back-off is running
+    blamed: Failure | None = None  # a failure whose back-off is running
     resume_at: float = 0.0  # end of that back-off
-    lost: Tuple[str, ...] = ()  # workers whose loss halted `current`
+    lost: tuple[str, ...] = ()  # workers whose loss halted `current`
     snapshots: bool = False  # the job has reported a snapshot: level L1
-    saved_at: Optional[float] = None  # last one in the current membership
+    saved_at: float | None = None  # last one in the current membership
 
 
 class Action(enum.Enum):
@@ -90,10 +93,10 @@ class Decision:
 
     action: Action
     reason: str
-    again_at: Optional[float] = None  # decide again then, whatever happens before
-    membership: Optional[Membership] = None
-    failure: Optional[Failure] = None
-    lost: Tuple[str, ...] = ()
+    again_at: float | None = None  # decide again then, whatever happens before
+    membership: Membership | None = None
+    failure: Failure | None = None
+    lost: tuple[str, ...] = ()
 
 
 def decide_membership(view: View, now: float) -> Decision:
@@ -174,9 +177,7 @@ def _shrink(view: View, now: float, lost: Sequence[str], leaving: Sequence[str])
     return _form(view, present, "a member is gone")
 
 
-def _blame(
-    view: View, members: Sequence[Worker], failed: Sequence[Worker], now: float
-) -> Decision:
+def _blame(view: View, members: Sequence[Worker], failed: Sequence[Worker], now: float) -> Decision:
     first = min(worker.exit_at for worker in failed if worker.exit_at is not None)
     unheard = [w for w in members if w.last_heard < first + CONFIRM_SECONDS]
     if unheard:
@@ -231,7 +232,7 @@ def _consider_joiners(view: View, current: Membership, now: float) -> Decision:
 # --- shared ---------------------------------------------------------------------------------------
 
 
-def _members(view: View, current: Membership) -> Tuple[List[Worker], List[str]]:
+def _members(view: View, current: Membership) -> tuple[list[Worker], list[str]]:
     """The workers of `current` that are still the same, and the names of those that are not."""
     table = {worker.member.worker: worker for worker in view.workers}
     members, gone = [], []
@@ -257,7 +258,7 @@ def _is_lost(view: View, worker: Worker, now: float) -> bool:
     return worker.lost_at(view.policy) <= now or (unknown and not worker.leaving)
 
 
-def _eligible(view: View, now: float) -> List[Worker]:
+def _eligible(view: View, now: float) -> list[Worker]:
     """Workers that a new membership may hold: connected, alive, expected, staying."""
     return [
         worker
@@ -268,7 +269,7 @@ def _eligible(view: View, now: float) -> List[Worker]:
     ]
 
 
-def _doubts(view: View, members: Sequence[Worker], now: float) -> List[float]:
+def _doubts(view: View, members: Sequence[Worker], now: float) -> list[float]:
     """When it will be known of each doubtful member whether it is lost, too: one loss, one change.
 
     In doubt is whose connection is closed, and who has been silent for most of the deadline.
@@ -281,12 +282,12 @@ def _doubts(view: View, members: Sequence[Worker], now: float) -> List[float]:
     ]
 
 
-def _next_loss(view: View, now: float) -> Optional[float]:
+def _next_loss(view: View, now: float) -> float | None:
     times = [worker.lost_at(view.policy) for worker in view.workers]
     return min((at for at in times if at > now), default=None)
 
 
-def _soonest(at: float, other: Optional[float]) -> float:
+def _soonest(at: float, other: float | None) -> float:
     return at if other is None else min(at, other)
 
 

@@ -16,7 +16,10 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Callable, Dict, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 PR_SET_CHILD_SUBREAPER = 36
 TAIL_BYTES = 128 << 10
@@ -25,9 +28,9 @@ TRACEBACK = b"Traceback (most recent call last)"
 log = logging.getLogger("ddpjob.processes")
 
 
-def descendants(root: int) -> List[int]:
+def descendants(root: int) -> list[int]:
     """Process ids below `root`, zombies included."""
-    children: Dict[int, List[int]] = {}
+    children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
@@ -36,7 +39,7 @@ def descendants(root: int) -> List[int]:
             except OSError:
                 continue
             children.setdefault(parent, []).append(int(name))
-    found: List[int] = []
+    found: list[int] = []
     todo = [root]
     while todo:
         below = children.get(todo.pop(), [])
@@ -50,10 +53,10 @@ class Processes:
 
     def __init__(self, on_exit: Callable[[int], None]) -> None:
         self._on_exit = on_exit
-        self._command: Optional[int] = None
-        self._pipe: Optional[int] = None
+        self._command: int | None = None
+        self._pipe: int | None = None
         self.stderr_tail = bytearray()
-        self.traceback_at: Optional[float] = None  # when the first traceback was printed
+        self.traceback_at: float | None = None  # when the first traceback was printed
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "cannot become a subreaper")

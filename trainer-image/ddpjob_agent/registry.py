@@ -10,11 +10,14 @@ May not: open sockets, read a clock (`now` is passed in) or import asyncio.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Mapping, Optional, Set
+from typing import TYPE_CHECKING, Any, Dict, Optional, Set
 
 from .contract import Expectation, Failure, Member, Membership, Message, Policy, Report, State
 from .membership import Action, Decision, View, Worker, decide_membership
 from .rounds import Rounds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Registry:
@@ -22,16 +25,16 @@ class Registry:
 
     def __init__(self, policy: Policy, epoch: int, boot: int, wall_offset: float) -> None:
         self._view = View(policy=policy, workers=(), epoch=epoch, boot=boot)
-        self._workers: Dict[str, Worker] = {}
+        self._workers: dict[str, Worker] = {}
         self._wall_offset = wall_offset  # seconds since the epoch at monotonic zero
         self._rounds = Rounds()
         self._reason = ""
         self._state = State.WAITING
-        self._failure: Optional[Failure] = None
-        self.unseen: Set[str] = set()  # members known from other agents only, since a restart
+        self._failure: Failure | None = None
+        self.unseen: set[str] = set()  # members known from other agents only, since a restart
 
     @property
-    def current(self) -> Optional[Membership]:
+    def current(self) -> Membership | None:
         """The newest membership, running or not."""
         return self._view.current
 
@@ -131,7 +134,7 @@ class Registry:
 
     # --- decisions ------------------------------------------------------------------------------
 
-    def decide(self, now: float) -> Optional[float]:
+    def decide(self, now: float) -> float | None:
         """Apply decisions until there is nothing to do; returns when to look again."""
         while self._state not in (State.COMPLETE, State.FAILED):
             self._set(workers=tuple(self._workers.values()))

@@ -7,10 +7,13 @@ one's keys, whatever --rdzv_id the user chose. Holds no keys itself.
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
-from .c10d_protocol import Request
 from .c10d_store import serve_client
-from .link import Link
+
+if TYPE_CHECKING:
+    from .c10d_protocol import Request
+    from .link import Link
 
 HOST = "127.0.0.1"
 

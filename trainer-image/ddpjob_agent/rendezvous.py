@@ -13,14 +13,16 @@ import collections
 import contextlib
 import logging
 import time
-from typing import Dict, Optional, Set
+from typing import TYPE_CHECKING, Dict, Optional, Set
 
 from .c10d_protocol import ProtocolError, Request
 from .c10d_store import Entry, LocalBackend, Store
 from .contract import PROTOCOL, Expectation, Message, Report
 from .controller_http import METHODS, Controller
-from .registry import Registry
 from .wire import HANDSHAKE_SECONDS, MAGIC, Connection, WireError, WrongTokenError, accept
+
+if TYPE_CHECKING:
+    from .registry import Registry
 
 TICK_SECONDS = 0.5
 STALL_SECONDS = 1.0  # a tick that is later by more than this: the service itself stood still
@@ -28,7 +30,7 @@ REMEMBERED_WRITES = 256  # per agent: what it may send again after its connectio
 
 log = logging.getLogger("ddpjob.rendezvous")
 
-Replies = Dict[str, "collections.OrderedDict[int, Message]"]
+Replies = dict[str, "collections.OrderedDict[int, Message]"]
 
 
 class _Session:
@@ -38,8 +40,8 @@ class _Session:
         self.connection = connection
         self.worker = worker
         self.incarnation = incarnation
-        self.order: Optional[Message] = None
-        self.requests: Dict[int, asyncio.Task[None]] = {}
+        self.order: Message | None = None
+        self.requests: dict[int, asyncio.Task[None]] = {}
 
 
 class RendezvousServer:
@@ -49,7 +51,7 @@ class RendezvousServer:
         self._registry = registry
         self._token = token
         self._controller = Controller(token, self._report_after, self._expect)
-        self._sessions: Dict[str, _Session] = {}
+        self._sessions: dict[str, _Session] = {}
         self._store = LocalBackend(Store())
         self._store_of = ""
         self._store_ready = asyncio.Event()
@@ -57,8 +59,8 @@ class RendezvousServer:
         self._version = 1
         self._report = registry.report(1)
         self._reported = asyncio.Condition()
-        self._tasks: Set[asyncio.Task[None]] = set()
-        self._timer: Optional[asyncio.TimerHandle] = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
         self._last_tick = time.monotonic()
 
     async def run(self, host: str, port: int) -> None:

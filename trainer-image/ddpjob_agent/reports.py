@@ -16,7 +16,7 @@ from .contract import Event
 
 INTERVAL_SECONDS = 0.2
 
-Report = Dict[str, Any]
+Report = dict[str, Any]
 log = logging.getLogger("ddpjob.reports")
 
 
@@ -25,18 +25,16 @@ class Reports(asyncio.DatagramProtocol):
 
     def __init__(self, send: Callable[[Report], None]) -> None:
         self._send = send
-        self._latest: Dict[Event, Report] = {}
-        self._waiting: Optional[Report] = None
-        self._timer: Optional[asyncio.TimerHandle] = None
+        self._latest: dict[Event, Report] = {}
+        self._waiting: Report | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     async def listen(self, path: str) -> None:
         """Open the socket at `path`."""
         loop = asyncio.get_running_loop()
-        await loop.create_datagram_endpoint(
-            lambda: self, local_addr=path, family=socket.AF_UNIX
-        )
+        await loop.create_datagram_endpoint(lambda: self, local_addr=path, family=socket.AF_UNIX)
 
-    def recall(self) -> List[Report]:
+    def recall(self) -> list[Report]:
         """The last report of each kind, for a service that lost its memory."""
         return list(self._latest.values())
 
@@ -46,7 +44,7 @@ class Reports(asyncio.DatagramProtocol):
         for event in (Event.RESUMED, Event.STEP):
             self._latest.pop(event, None)
 
-    def datagram_received(self, data: bytes, addr: Tuple[str, int]) -> None:
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         """asyncio calls this for each datagram."""
         try:
             report = json.loads(data)

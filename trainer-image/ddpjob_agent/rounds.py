@@ -6,9 +6,12 @@ May not: read a clock or decide anything.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from .contract import Event, Membership, Round
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MAX_ROUNDS = 50
 
@@ -17,13 +20,13 @@ class Rounds:
     """Keeps the last rounds and what the processes reported, of the newest one."""
 
     def __init__(self) -> None:
-        self._rounds: List[Round] = []
-        self.step: Optional[int] = None
-        self.total_steps: Optional[int] = None
-        self.metrics: Dict[str, float] = {}
-        self.snapshot_step: Optional[int] = None
+        self._rounds: list[Round] = []
+        self.step: int | None = None
+        self.total_steps: int | None = None
+        self.metrics: dict[str, float] = {}
+        self.snapshot_step: int | None = None
 
-    def all(self) -> Tuple[Round, ...]:
+    def all(self) -> tuple[Round, ...]:
         """Oldest first."""
         return tuple(self._rounds)
 

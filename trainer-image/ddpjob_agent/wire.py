@@ -12,9 +12,10 @@ import hmac
 import json
 import os
 import struct
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
-from .contract import Message
+if TYPE_CHECKING:
+    from .contract import Message
 
 MAGIC = b"DDPJ1"
 NONCE_BYTES = 16
@@ -47,7 +48,7 @@ class Connection:
         """Wait until the peer takes what was sent."""
         await self._writer.drain()
 
-    async def receive(self) -> Optional[Message]:
+    async def receive(self) -> Message | None:
         """The next message, None when the connection is closed."""
         try:
             (length,) = struct.unpack(">I", await self._reader.readexactly(4))

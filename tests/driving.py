@@ -1,0 +1,121 @@
+"""Runs jobs on the local back end for tests: waits on conditions in the report, never on time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import textwrap
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from ddpjob_agent.contract import Report
+from ddpjob_operator import jobfile
+from ddpjob_operator.local.backend import LocalBackend
+from ddpjob_operator.local.nodes import marked
+from ddpjob_operator.local.state import StateFolder
+from ddpjob_operator.local.timeline import Timeline
+
+PATIENCE_SECONDS = 240.0  # generous: the machine may be slow and shared
+
+# Without torch, so that it is quick: each process steps until the file `end` appears.
+SCRIPT = """
+    import json, os, pathlib, signal, socket, sys, time
+    agent = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    end = pathlib.Path(sys.argv[1])
+    def report(**what):
+        agent.sendto(json.dumps(what).encode(), os.environ["DDPJOB_REPORT_SOCKET"])
+    step = 0
+    while not end.exists():
+        step += 1
+        report(event="step", step=step, total=1000000)
+        time.sleep(0.02)
+"""
+
+
+def job_text(command: str, **spec: object) -> str:
+    """A job file with one main group of workers."""
+    fields = {"replicas": 3, "command": command, **spec}
+    lines = "\n".join(f"  {name}: {value}" for name, value in fields.items())
+    head = "apiVersion: ddpjob.io/v1alpha1\nkind: DDPJob\nmetadata: {name: probe}\nspec:\n"
+    return head + lines + "\n"
+
+
+class Run:
+    """A job that runs in the background."""
+
+    def __init__(self, folder: Path, text: str, nodes: int) -> None:
+        self.state = StateFolder(folder / "state", "default", "probe")
+        self.state.lock()
+        self.state.begin(fresh=False)
+        self.console = io.StringIO()
+        timeline = Timeline(Console(file=self.console), self.state.path / "timeline.jsonl")
+        job = jobfile.parse(text)
+        self.backend = LocalBackend(job, self.state, timeline, workdir=folder, nodes=nodes)
+        self.end = folder / "end"
+        self.task = asyncio.ensure_future(self.backend.run())
+
+    @property
+    def report(self) -> Report:
+        """The newest report of the rendezvous service."""
+        assert self.backend.report is not None
+        return self.backend.report
+
+    def history(self) -> list[tuple[str, int]]:
+        """Cause and world size of every membership so far."""
+        return [(each.cause, each.world_size) for each in self.report.rounds]
+
+    async def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait until the condition holds, with everything known if it never does."""
+        deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+        while not condition():
+            if self.task.done():
+                await self.task
+                raise AssertionError(f"the job ended before {what}\n{self.story()}")
+            if asyncio.get_running_loop().time() > deadline:
+                raise AssertionError(f"never: {what}\n{self.story()}")
+            await asyncio.sleep(0.02)
+
+    async def until_stepping(self, memberships: int) -> None:
+        """Wait until the processes of the n-th membership have done steps."""
+
+        def stepping() -> bool:
+            report = self.backend.report
+            return bool(
+                report and len(report.rounds) == memberships and (report.rounds[-1].last_step or 0)
+            )
+
+        await self.until(stepping, f"steps in membership {memberships}")
+
+    async def finish(self) -> str:
+        """Let the processes end, and return the job's state."""
+        self.end.touch()
+        status = await asyncio.wait_for(self.task, PATIENCE_SECONDS)
+        return status.state
+
+    def story(self) -> str:
+        """What happened, for a failing test."""
+        logs = [
+            f"--- {path.name}\n{textwrap.indent(path.read_text(errors='replace')[-3000:], '  ')}"
+            for path in sorted(self.state.logs.glob("*.log"))
+        ]
+        return "\n".join([self.console.getvalue(), str(self.backend.report), *logs])
+
+
+@contextlib.asynccontextmanager
+async def running(
+    folder: Path, text: str, nodes: int = 3, script: str = SCRIPT
+) -> AsyncIterator[Run]:
+    """A job that is stopped at the end of the block; nothing of it may be left."""
+    (folder / "train.py").write_text(textwrap.dedent(script))
+    run = Run(folder, text, nodes)
+    try:
+        yield run
+    finally:
+        run.backend.stop()
+        await asyncio.wait([run.task])
+        run.state.unlock()
+        left = marked(run.backend.job.metadata.uid)
+        assert not left, f"left running: {left}"

@@ -1,0 +1,234 @@
+"""What each fault leads to: memberships, their causes, and who keeps running. Real processes.
+
+The commands are plain Python without torch, so that the table is quick; `test_torchrun.py` runs
+the same agent under real torchrun. A fault and its outcome are one row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ddpjob_agent.contract import ENV_WORKER
+from ddpjob_operator.local.nodes import marked
+from driving import Run, job_text, running
+
+COMMAND = "[python3, train.py, end]"
+QUICK = {"elastic": "{joinPolicy: Immediate, settleSeconds: 0.2}"}
+STARTED = ("started", 3)
+
+
+def in_background(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
+    """Run an async test."""
+
+    def wrapper(tmp_path: Path) -> None:
+        asyncio.run(test(tmp_path))  # type: ignore[arg-type]
+
+    wrapper.__name__ = test.__name__
+    wrapper.__doc__ = test.__doc__
+    return wrapper
+
+
+def trainers(run: Run, node: str) -> list[psutil.Process]:
+    pod = run.backend.nodes.on(node)
+    assert pod is not None
+    assert pod.process is not None
+    return psutil.Process(pod.process.pid).children(recursive=True)
+
+
+def pids(run: Run) -> dict[str, int]:
+    """The process of each worker's command."""
+    found = {}
+    for process in marked(run.backend.job.metadata.uid):
+        if process.name().startswith("python") and "train.py" in process.cmdline():
+            found[process.environ()[ENV_WORKER]] = process.pid
+    return found
+
+
+@in_background
+async def test_agent_killed(tmp_path: Path) -> None:
+    """Its pod dies with it; a new one takes its place on the same node."""
+    async with running(tmp_path, job_text(COMMAND, **QUICK)) as run:
+        await run.until_stepping(1)
+        run.backend.nodes.kill_agent("node-1")
+        await run.until_stepping(3)
+        assert run.history() == [STARTED, ("lost", 2), ("joined", 3)]
+        assert run.report.failures == 0
+        assert await run.finish() == "Complete"
+
+
+@in_background
+async def test_worker_process_killed(tmp_path: Path) -> None:
+    """An application failure: one restart of the budget, the same workers."""
+    policy = {"failurePolicy": "{backoffSeconds: 0.1}"}
+    async with running(tmp_path, job_text(COMMAND, **QUICK, **policy)) as run:
+        await run.until_stepping(1)
+        for process in trainers(run, "node-2"):
+            process.kill()
+        await run.until_stepping(2)
+        assert run.history() == [STARTED, ("failed", 3)]
+        assert (run.report.failures, run.report.losses) == (1, 0)
+        assert run.report.failure is not None
+        assert "SIGKILL" in run.report.failure.summary
+        assert await run.finish() == "Complete"
+
+
+@in_background
+async def test_node_of_rank_0_killed(tmp_path: Path) -> None:
+    async with running(tmp_path, job_text(COMMAND, **QUICK)) as run:
+        await run.until_stepping(1)
+        before = run.report.membership
+        assert before is not None
+        pod = next(
+            p for p in run.backend.nodes.pods.values() if p.name == before.members[0].worker
+        )
+        assert pod.node is not None
+        run.backend.nodes.kill(pod.node)
+        await run.until_stepping(2)
+        assert run.history() == [STARTED, ("lost", 2)]
+        after = run.report.membership
+        assert after is not None
+        assert after.members == before.members[1:], "survivors keep their order"
+        assert await run.finish() == "Complete"
+
+
+@in_background
+async def test_rendezvous_killed(tmp_path: Path) -> None:
+    """Nobody restarts, and the next change works."""
+    async with running(tmp_path, job_text(COMMAND, **QUICK)) as run:
+        await run.until_stepping(1)
+        before = pids(run)
+        run.backend.service.kill()
+        await run.until(lambda: run.report.boot == 2, "the service's second boot")
+        await run.until(lambda: len(run.report.workers) == 3, "all agents are back")
+        await run.until(lambda: (run.report.step or 0) > 0, "steps are reported again")
+        assert pids(run) == before
+        assert run.history() == [STARTED], "relearned from the agents"
+        run.backend.nodes.kill("node-0")
+        await run.until_stepping(2)
+        assert run.history() == [STARTED, ("lost", 2)]
+        assert run.report.membership is not None
+        assert str(run.report.membership.id) == "1.2.2"
+        assert await run.finish() == "Complete"
+
+
+@in_background
+async def test_two_nodes_killed_at_once(tmp_path: Path) -> None:
+    async with running(tmp_path, job_text(COMMAND, **QUICK)) as run:
+        await run.until_stepping(1)
+        run.backend.nodes.kill("node-0")
+        run.backend.nodes.kill("node-2")
+        await run.until_stepping(2)
+        assert run.history() == [STARTED, ("lost", 1)], "one change, not two"
+        assert await run.finish() == "Complete"
+
+
+@in_background
+async def test_node_killed_while_a_change_goes_on(tmp_path: Path) -> None:
+    """The second node goes when the membership without the first has just been formed."""
+    async with running(tmp_path, job_text(COMMAND, **QUICK)) as run:
+        await run.until_stepping(1)
+        run.backend.nodes.kill("node-0")
+        await run.until(lambda: len(run.report.rounds) == 2, "the first change")
+        run.backend.nodes.kill("node-1")
+        await run.until_stepping(3)
+        assert run.history() == [STARTED, ("lost", 2), ("lost", 1)]
+        assert run.report.failures == 0
+        assert await run.finish() == "Complete"
+
+
+@in_background
+async def test_node_frozen_for_longer_than_the_heartbeat(tmp_path: Path) -> None:
+    """It is lost; when it thaws, its old processes are ended and it joins again."""
+    async with running(tmp_path, job_text(COMMAND, **QUICK)) as run:
+        await run.until_stepping(1)
+        before = pids(run)
+        pod = run.backend.nodes.on("node-1")
+        assert pod is not None
+        run.backend.nodes.signal("node-1", signal.SIGSTOP)
+        await run.until_stepping(2)
+        assert run.history() == [STARTED, ("lost", 2)]
+        assert psutil.pid_exists(before[pod.name]), "frozen, not dead"
+        run.backend.nodes.signal("node-1", signal.SIGCONT)
+        await run.until_stepping(3)
+        assert run.history() == [STARTED, ("lost", 2), ("joined", 3)]
+        assert not psutil.pid_exists(before[pod.name])
+        assert await run.finish() == "Complete"
+
+
+@in_background
+async def test_heavy_load_loses_nobody(tmp_path: Path) -> None:
+    """30 s of busy loops beside every agent, at a higher priority than the agents'."""
+    async with running(tmp_path, job_text(COMMAND, **QUICK)) as run:
+        await run.until_stepping(1)
+        for pod in run.backend.nodes.pods.values():
+            assert pod.process is not None
+            psutil.Process(pod.process.pid).nice(10)
+        count = 4 * (os.cpu_count() or 1)
+        burn = "import time; end = time.monotonic() + 30\nwhile time.monotonic() < end: pass"
+        burners = [
+            await asyncio.create_subprocess_exec("python3", "-c", burn) for _ in range(count)
+        ]
+        try:
+            await asyncio.gather(*(burner.wait() for burner in burners))
+        finally:
+            for burner in burners:
+                if burner.returncode is None:
+                    burner.kill()
+        assert run.history() == [STARTED]
+        assert len(run.report.workers) == 3
+        assert await run.finish() == "Complete"
+
+
+@in_background
+async def test_below_the_minimum_it_waits_and_goes_on_with_a_new_node(tmp_path: Path) -> None:
+    spec = {"minReplicas": 3, **QUICK}
+    async with running(tmp_path, job_text(COMMAND, **spec)) as run:
+        await run.until_stepping(1)
+        run.backend.nodes.kill("node-1")
+        await run.until(lambda: run.report.state == "Waiting", "it waits")
+        await run.until(lambda: not pids(run), "the others are stopped")
+        assert "2 of at least 3 workers" in run.report.reason
+        await run.backend.nodes.add()
+        await run.until_stepping(2)
+        assert run.history() == [STARTED, ("lost", 3)]
+        assert run.report.failures == 0
+        assert await run.finish() == "Complete"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param('["sh", "-c", "true; python3 train.py end; true"]', id="below a shell"),
+        pytest.param('["python3", "daemons.py", "end"]', id="with a daemonised grandchild"),
+    ],
+)
+def test_the_whole_tree_ends_with_its_membership(tmp_path: Path, command: str) -> None:
+    (tmp_path / "daemons.py").write_text(
+        "import os, subprocess, sys, time\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    if os.fork() == 0:\n"
+        "        os.environ.clear()\n"
+        "        time.sleep(3600)\n"
+        "    os._exit(0)\n"
+        "sys.exit(subprocess.call([sys.executable, 'train.py', *sys.argv[1:]]))\n"
+    )
+
+    async def body() -> None:
+        async with running(tmp_path, job_text(command, **QUICK)) as run:
+            await run.until_stepping(1)
+            before = [p for node in ("node-0", "node-1") for p in trainers(run, node)]
+            assert len(before) >= 4
+            run.backend.nodes.kill("node-2")
+            await run.until_stepping(2)
+            assert not [p for p in before if p.is_running()], "of the first membership"
+            assert run.history() == [STARTED, ("lost", 2)]
+
+    asyncio.run(body())
