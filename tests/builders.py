@@ -67,6 +67,7 @@ def make_report(*workers: Worker, membership: Membership | None = None, **fields
         membership = make_membership(*workers)
     defaults: dict[str, Any] = {
         "version": 1,
+        "epoch": 1,
         "boot": 1,
         "state": State.RUNNING if membership else State.WAITING,
         "reason": "running" if membership else "0 of at least 1 workers are here",

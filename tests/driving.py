@@ -18,7 +18,7 @@ from ddpjob_operator.local.nodes import marked
 from ddpjob_operator.local.state import StateFolder
 from ddpjob_operator.local.timeline import Timeline
 
-PATIENCE_SECONDS = 240.0  # generous: the machine may be slow and shared
+PATIENCE_SECONDS = 120.0  # generous: the machine may be slow and shared
 
 # Without torch, so that it is quick: each process steps until the file `end` appears.
 SCRIPT = """

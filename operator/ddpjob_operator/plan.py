@@ -151,7 +151,14 @@ def _expect(observed: Observed, roster: Roster) -> Iterator[Action]:
     come = [action.name for action in roster.create]
     leaving = [worker for worker in observed.workers if worker.deleting and not worker.terminal]
     go = {worker.name for worker in (*roster.draining, *leaving)}
-    yield Expect(Expectation(workers=tuple(sorted(stay + come)), draining=tuple(sorted(go))))
+    yield Expect(
+        Expectation(
+            workers=tuple(sorted(stay + come)),
+            draining=tuple(sorted(go)),
+            policy=observed.job.spec.policy(),
+            failures=status.restarts.application,
+        )
+    )
 
 
 def _again(observed: Observed, status: DDPJobStatus, now: datetime) -> float | None:

@@ -595,7 +595,7 @@ def test_wrong_magic(stranger: Raw, client: Client) -> None:
     stranger.connection.settimeout(0.05)
     while True:
         try:
-            stranger.send(bytes([Op.VALIDATE]))
+            stranger.send(bytes([Op.PING]), b"ping")
             assert stranger.connection.recv(1) == b""
         except TimeoutError:
             continue

@@ -68,7 +68,8 @@ def create(index: int, incarnation: int = 1, group: str = "worker") -> CreateWor
 def expect(*workers: Worker | CreateWorker, draining: tuple[Worker, ...] = ()) -> Expect:
     """The action that announces these workers."""
     names = tuple(worker.name for worker in workers)
-    return Expect(Expectation(names, tuple(worker.name for worker in draining)))
+    gone = tuple(worker.name for worker in draining)
+    return Expect(Expectation(names, gone, make_job().spec.policy()))
 
 
 def membership_of(*workers: Worker, id_: str = "1.1.1") -> MembershipStatus:

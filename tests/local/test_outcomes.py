@@ -46,7 +46,7 @@ def pids(run: Run) -> dict[str, int]:
     """The process of each worker's command."""
     found = {}
     for process in marked(run.backend.job.metadata.uid):
-        if process.name().startswith("python") and "train.py" in process.cmdline():
+        if process.cmdline()[1:2] == ["train.py"]:
             found[process.environ()[ENV_WORKER]] = process.pid
     return found
 

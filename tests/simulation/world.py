@@ -54,6 +54,7 @@ class Service:
     def report(self, workers: tuple[str, ...]) -> Report:
         return Report(
             version=1,
+            epoch=self.epoch,
             boot=1,
             state=self.state,
             reason=str(self.state),

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import ctypes
 import errno
-import json
 import logging
 import os
 import signal
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, List, Optional
 
 from . import contract
 from .agent import Agent, Settings
-from .contract import Exit, Policy
+from .contract import Exit
 from .registry import Registry
 from .rendezvous import RendezvousServer
 
@@ -45,7 +44,6 @@ def main(arguments: list[str] | None = None) -> int:
     service.add_argument("--port", type=int, default=29400)
     service.add_argument("--epoch", type=int, default=1, help="counts rendezvous pods")
     service.add_argument("--boot-file", help="counts the starts of this container")
-    service.add_argument("--policy", default="{}", help="the job's numbers, JSON")
     parser.add_argument("--die-with-parent", action="store_true", help="SIGTERM when it ends")
     options = parser.parse_args(arguments)
     if options.die_with_parent:
@@ -80,13 +78,9 @@ async def _run_worker(argv: list[str], environment: Mapping[str, str]) -> int:
 
 
 async def _run_service(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
-    try:
-        policy = Policy.from_json(json.loads(options.policy))
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"--policy cannot be read: {error}") from error
     token = _required(environment, contract.ENV_TOKEN)
     boot = _next_boot(options.boot_file) if options.boot_file else 1
-    registry = Registry(policy, options.epoch, boot, time.time() - time.monotonic())
+    registry = Registry(options.epoch, boot, time.time() - time.monotonic())
     server = asyncio.ensure_future(
         RendezvousServer(registry, token).run(options.host, options.port)
     )

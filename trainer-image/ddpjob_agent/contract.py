@@ -186,6 +186,7 @@ class Report:
     """Everything that the service tells the operator: GET /report."""
 
     version: int  # grows with every change; a long poll names the one it has
+    epoch: int
     boot: int
     state: State
     reason: str  # what it waits for, or why it ended; one sentence
@@ -227,25 +228,8 @@ class Report:
 
 
 @dataclasses.dataclass(frozen=True)
-class Expectation:
-    """What the operator tells the service: PUT /expected. Until the first one nothing starts."""
-
-    workers: tuple[str, ...]  # pods that are bound to a node or may still be; no other one lives
-    draining: tuple[str, ...] = ()  # to be left out at the next membership, which is due now
-
-    def to_json(self) -> dict[str, Any]:
-        """As it travels."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Expectation:
-        """Inverse of to_json()."""
-        return cls(workers=tuple(data["workers"]), draining=tuple(data["draining"]))
-
-
-@dataclasses.dataclass(frozen=True)
 class Policy:
-    """The job's numbers that the service decides by; times in seconds. Passed at its start."""
+    """The job's numbers that the service decides by; times in seconds."""
 
     minimum: int = 1  # workers
     startup_wait: float = 300
@@ -259,11 +243,26 @@ class Policy:
     reconnect_grace: float = 0.5  # a closed connection may come back within
     heartbeat_deadline: float = 10  # a silent worker is lost after
 
+
+@dataclasses.dataclass(frozen=True)
+class Expectation:
+    """What the operator tells the service: PUT /expected. Until the first one nothing starts."""
+
+    workers: tuple[str, ...]  # pods that are bound to a node or may still be; no other one lives
+    draining: tuple[str, ...] = ()  # to be left out at the next membership, which is due now
+    policy: Policy = Policy()
+    failures: int = 0  # at least so many: the operator's status outlives every agent
+
     def to_json(self) -> dict[str, Any]:
         """As it travels."""
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Policy:
+    def from_json(cls, data: Mapping[str, Any]) -> Expectation:
         """Inverse of to_json()."""
-        return cls(**data)
+        return cls(
+            workers=tuple(data["workers"]),
+            draining=tuple(data["draining"]),
+            policy=Policy(**data["policy"]),
+            failures=data["failures"],
+        )

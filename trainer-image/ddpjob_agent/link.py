@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import itertools
 import logging
 import random
@@ -143,8 +142,6 @@ class Link:
             log.warning("nothing heard for %.0f s", SILENCE_SECONDS)
         finally:
             beats.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await beats
 
     def _stored(self, message: Message) -> None:
         pending = self._pending.get(message["id"])

@@ -149,9 +149,9 @@ def _supervise(view: View, current: Membership, now: float) -> Decision:
     lost = gone + [w.member.worker for w in members if _is_lost(view, w, now)]
     leaving = [w.member.worker for w in members if _leaves(view, w)]
     if lost:
-        doubtful = [at for at in _doubts(view, members, now) if at > now]
-        if doubtful:
-            return Decision(Action.KEEP, f"lost {', '.join(lost)}; others in doubt", min(doubtful))
+        doubts = _doubts(view, members, now)
+        if doubts:
+            return Decision(Action.KEEP, f"lost {', '.join(lost)}; others in doubt", min(doubts))
     if lost or leaving:
         return _shrink(view, now, lost, leaving)
     if members and all(worker.done for worker in members):
@@ -278,7 +278,8 @@ def _doubts(view: View, members: Sequence[Worker], now: float) -> list[float]:
     return [
         worker.lost_at(view.policy)
         for worker in members
-        if worker.closed_at is not None or now - worker.last_heard > 0.8 * limit
+        if not _is_lost(view, worker, now)
+        and (worker.closed_at is not None or now - worker.last_heard > 0.8 * limit)
     ]
 
 

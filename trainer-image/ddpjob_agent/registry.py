@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Registry:
     """The state of one job's rendezvous."""
 
-    def __init__(self, policy: Policy, epoch: int, boot: int, wall_offset: float) -> None:
-        self._view = View(policy=policy, workers=(), epoch=epoch, boot=boot)
+    def __init__(self, epoch: int, boot: int, wall_offset: float) -> None:
+        self._view = View(policy=Policy(), workers=(), epoch=epoch, boot=boot)
         self._workers: dict[str, Worker] = {}
         self._wall_offset = wall_offset  # seconds since the epoch at monotonic zero
         self._rounds = Rounds()
@@ -43,7 +43,12 @@ class Registry:
     def expect(self, expectation: Expectation, now: float) -> None:
         """The operator says which workers to count on."""
         since = self._view.expected_since if self._view.expectation else now
-        self._set(expectation=expectation, expected_since=since)
+        self._set(
+            expectation=expectation,
+            expected_since=since,
+            policy=expectation.policy,
+            failures=max(self._view.failures, expectation.failures),
+        )
 
     def hello(self, message: Mapping[str, Any], now: float) -> str:
         """An agent registers, or comes back; returns the worker's name."""
@@ -208,6 +213,7 @@ class Registry:
         view, rounds = self._view, self._rounds
         return Report(
             version=version,
+            epoch=view.epoch,
             boot=view.boot,
             state=self._state,
             reason=self._reason,

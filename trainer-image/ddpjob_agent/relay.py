@@ -7,6 +7,7 @@ one's keys, whatever --rdzv_id the user chose. Holds no keys itself.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 from .c10d_store import serve_client
@@ -31,7 +32,8 @@ class Relay:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await serve_client(reader, writer, _Backend(self._link))
+        with contextlib.suppress(asyncio.CancelledError):  # the agent ends
+            await serve_client(reader, writer, _Backend(self._link))
 
 
 class _Backend:

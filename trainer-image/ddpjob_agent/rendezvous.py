@@ -88,6 +88,8 @@ class RendezvousServer:
             log.warning("refused %s: %s", writer.get_extra_info("peername"), error)
         except (asyncio.TimeoutError, asyncio.IncompleteReadError, ConnectionError) as error:
             log.debug("connection ended: %r", error)
+        except asyncio.CancelledError:
+            log.debug("the service ends")
         finally:
             writer.close()
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import secrets
 import shutil
@@ -76,7 +75,7 @@ class LocalBackend:
         self.service = self._service(port)
         self._client = ServiceClient(f"http://127.0.0.1:{self.service.port}", self._token)
         self.report: Report | None = None
-        self._told: tuple[int, Expectation] | None = None
+        self._told: tuple[int, int, Expectation] | None = None
         self._stopping = False
         self._chaos_from: float | None = None
 
@@ -101,11 +100,7 @@ class LocalBackend:
                 if self.status.completion_time and not self.nodes.pods:
                     break
                 await self._do_chaos()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(
-                        self._wake.wait(), min(requeue_after or RESYNC_SECONDS, RESYNC_SECONDS)
-                    )
-                self._wake.clear()
+                await self._wait(requeue_after)
         finally:
             poll.cancel()
             await self.nodes.stop()
@@ -115,6 +110,12 @@ class LocalBackend:
                 await poll
             shutil.rmtree(self._folder, ignore_errors=True)
         return self.status
+
+    async def _wait(self, requeue_after: float | None) -> None:
+        limit = RESYNC_SECONDS if requeue_after is None else min(requeue_after, RESYNC_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), limit)
+        self._wake.clear()
 
     def stop(self) -> None:
         """End the run; the job can be continued later."""
@@ -146,6 +147,7 @@ class LocalBackend:
                 await self.service.start(action.epoch)
             case DeleteRendezvous():
                 await self.service.stop()
+                self.report = None
             case CreateWorker():
                 await self.nodes.create(self._pod(action))
             case DeleteWorker():
@@ -154,26 +156,26 @@ class LocalBackend:
                 await self._expect(action.expectation)
 
     async def _expect(self, expectation: Expectation) -> None:
-        boot = self.report.boot if self.report else 0
-        if self._told == (boot, expectation):
+        service = (self.report.epoch, self.report.boot) if self.report else (0, 0)
+        if self._told == (*service, expectation):
             return
         try:
             await self._client.expect(expectation)
-            self._told = (boot, expectation)
+            self._told = (*service, expectation)
         except ServiceUnavailableError:
             asyncio.get_running_loop().call_later(RETRY_SECONDS, self._wake.set)
 
     async def _poll(self) -> None:
         """Follow the service's report."""
+        version = 0
         while True:
-            version = self.report.version if self.report else 0
             try:
                 report = await self._client.report(after=version, timeout=POLL_SECONDS)
             except ServiceUnavailableError:
+                version = 0
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
-            if self.report is None or report.boot != self.report.boot:
-                self._told = None
+            version = report.version
             self.report = report
             self._state.write("report.json", report.to_json())
             self._timeline.follow(report)
@@ -210,8 +212,7 @@ class LocalBackend:
         )
 
     def _service(self, port: int | None) -> Service:
-        policy = json.dumps(self.job.spec.policy().to_json())
-        command = self._agent_command("rendezvous", "--host", "127.0.0.1", "--policy", policy)
+        command = self._agent_command("rendezvous", "--host", "127.0.0.1")
         environment = {
             **inherited_environment(),
             contract.ENV_JOB_UID: self._uid,
