@@ -59,9 +59,8 @@ class Run:
 
     @property
     def report(self) -> Report:
-        """The newest report of the rendezvous service."""
-        assert self.backend.report is not None
-        return self.backend.report
+        """The newest report of the rendezvous service, also after its end."""
+        return self.backend.report or Report.from_json(self.state.read("report.json"))
 
     def history(self) -> list[tuple[str, int]]:
         """Cause and world size of every membership so far."""
@@ -95,12 +94,14 @@ class Run:
         status = await asyncio.wait_for(self.task, PATIENCE_SECONDS)
         return status.state
 
+    def output(self) -> str:
+        """What all workers and the service wrote."""
+        paths = sorted(self.state.logs.glob("*.log"))
+        return "\n".join(f"--- {path.name}\n{path.read_text()}" for path in paths)
+
     def story(self) -> str:
         """What happened, for a failing test."""
-        logs = [
-            f"--- {path.name}\n{textwrap.indent(path.read_text(errors='replace')[-3000:], '  ')}"
-            for path in sorted(self.state.logs.glob("*.log"))
-        ]
+        logs = [self.output()[-10000:]]
         return "\n".join([self.console.getvalue(), str(self.backend.report), *logs])
 
 

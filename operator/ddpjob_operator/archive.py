@@ -42,7 +42,7 @@ def build_agent(target: Path) -> None:
 
 def main() -> None:
     """Build to the path given on the command line."""
-    if len(sys.argv) != 2:  # noqa: PLR2004 - the program's name and one argument
+    if len(sys.argv) != 2:
         raise SystemExit("usage: python -m ddpjob_operator.archive TARGET")
     target = Path(sys.argv[1])
     build_agent(target)

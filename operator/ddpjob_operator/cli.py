@@ -146,7 +146,7 @@ async def _run(
 
 def _tell_end(status: DDPJobStatus, backend: LocalBackend, timeline: Timeline) -> ExitCode:
     if status.state == "Complete":
-        metrics = backend.report.metrics if backend.report else {}
+        metrics = status.progress.metrics if status.progress else {}
         facts = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
         timeline.line("Complete", facts)
         return ExitCode.OK

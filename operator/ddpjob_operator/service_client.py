@@ -6,14 +6,14 @@ May not: decide anything or keep state.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import http.client
 import json
-import urllib.error
-import urllib.request
 from typing import Any
 
 from ddpjob_agent.contract import TOKEN_HEADER, Expectation, Report
 
-MARGIN_SECONDS = 5.0  # a poll may answer later than asked by this much
+MARGIN_SECONDS = 5.0  # an answer may come later than asked for by this much
 
 
 class ServiceUnavailableError(Exception):
@@ -23,30 +23,32 @@ class ServiceUnavailableError(Exception):
 class ServiceClient:
     """One service at one address."""
 
-    def __init__(self, url: str, token: str) -> None:
-        self._url = url
+    def __init__(self, host: str, port: int, token: str) -> None:
+        self._host = host
+        self._port = port
         self._token = token
 
-    async def report(self, after: int = 0, timeout: float = 0.0) -> Report:
-        """The report as soon as its version is not `after`, at the latest after `timeout` s."""
-        path = f"/report?after={after}&timeout={timeout:g}"
-        return Report.from_json(await self._request("GET", path, None, timeout + MARGIN_SECONDS))
+    async def report(self, after: int = 0, wait: float = 0.0) -> Report:
+        """The report as soon as its version is not `after`, at the latest after `wait` seconds."""
+        path = f"/report?after={after}&timeout={wait:g}"
+        return Report.from_json(await asyncio.to_thread(self._request, "GET", path, None, wait))
 
     async def expect(self, expectation: Expectation) -> None:
         """Tell the service which workers to count on."""
-        await self._request("PUT", "/expected", expectation.to_json(), MARGIN_SECONDS)
+        body = json.dumps(expectation.to_json())
+        await asyncio.to_thread(self._request, "PUT", "/expected", body, 0.0)
 
-    async def _request(self, method: str, path: str, body: Any, timeout: float) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(
-            self._url + path, data=data, method=method, headers={TOKEN_HEADER: self._token}
+    def _request(self, method: str, path: str, body: str | None, wait: float) -> Any:
+        connection = http.client.HTTPConnection(
+            self._host, self._port, timeout=wait + MARGIN_SECONDS
         )
-        try:
-            return await asyncio.to_thread(_open, request, timeout)
-        except (OSError, ValueError) as error:
-            raise ServiceUnavailableError(str(error)) from error
-
-
-def _open(request: urllib.request.Request, timeout: float) -> Any:
-    with urllib.request.urlopen(request, timeout=timeout) as answer:
-        return json.load(answer)
+        with contextlib.closing(connection):
+            try:
+                connection.request(method, path, body, {TOKEN_HEADER: self._token})
+                response = connection.getresponse()
+                answer = json.load(response)
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                raise ServiceUnavailableError(str(error)) from error
+        if response.status != http.client.OK:
+            raise ServiceUnavailableError(f"{method} {path}: {response.status} {answer}")
+        return answer

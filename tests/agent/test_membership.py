@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -21,10 +22,10 @@ POLICY = Policy(settle=3, startup_wait=300, min_between_joins=300, max_join_wait
 NOW = 1000.0
 
 
-def worker(name: str, **changes: object) -> Worker:
+def worker(name: str, **changes: Any) -> Worker:
     member = Member(name, f"{name}-first", "127.0.0.1", 1)
     base = Worker(member, registered_at=0.0, last_heard=NOW)
-    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(base, **changes)
 
 
 def membership(*names: str, n: int = 1) -> Membership:
@@ -32,18 +33,18 @@ def membership(*names: str, n: int = 1) -> Membership:
     return Membership(MembershipId(1, 1, n), members, Cause.STARTED, "")
 
 
-def view(*workers: Worker, expected: str = "", **changes: object) -> View:
+def view(*workers: Worker, expected: str = "", **changes: Any) -> View:
     names = tuple(expected.split() or [w.member.worker for w in workers])
     base = View(policy=POLICY, workers=workers, epoch=1, boot=1, expectation=Expectation(names))
-    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(base, **changes)
 
 
-def running(current: Membership, *workers: Worker, **changes: object) -> View:
+def running(current: Membership, *workers: Worker, **changes: Any) -> View:
     return view(*workers, current=current, running=True, **changes)
 
 
-def failure(**changes: object) -> Failure:
-    return dataclasses.replace(Failure(at=NOW, summary="rank 0: boom"), **changes)  # type: ignore[arg-type]
+def failure(**changes: Any) -> Failure:
+    return dataclasses.replace(Failure(at=NOW, summary="rank 0: boom"), **changes)
 
 
 def names(formed: Membership | None) -> list[str]:

@@ -85,9 +85,7 @@ async def test_node_of_rank_0_killed(tmp_path: Path) -> None:
         await run.until_stepping(1)
         before = run.report.membership
         assert before is not None
-        pod = next(
-            p for p in run.backend.nodes.pods.values() if p.name == before.members[0].worker
-        )
+        pod = next(p for p in run.backend.nodes.pods.values() if p.name == before.members[0].worker)
         assert pod.node is not None
         run.backend.nodes.kill(pod.node)
         await run.until_stepping(2)

@@ -11,7 +11,6 @@ failure means.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import os
@@ -20,7 +19,7 @@ import signal
 import tempfile
 import time
 import uuid
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple
 
 from .contract import PROTOCOL, Cause, Exit, Failure, Member, Membership, Message
 from .failure import read_failure
@@ -98,7 +97,7 @@ class Agent:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             await next(iter(done))
         except WrongTokenError as error:
-            log.error("%s; the worker and the service belong to different jobs", error)
+            log.error("%s; worker and service belong to different jobs", error)  # noqa: TRY400 - no traceback for people
             return Exit.REFUSED
         finally:
             await self._processes.stop(grace=0)
@@ -232,7 +231,9 @@ class Agent:
             return Exit.STOPPED
         if self._finish["ok"]:
             return Exit.OK
-        with contextlib.suppress(OSError):
+        try:
             with open(self._settings.termination_log, "w", encoding="utf-8") as file:
                 file.write(self._finish["reason"])
+        except OSError as error:
+            log.debug("no termination message: %s", error)
         return Exit.FAILED

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import signal
-from typing import List, NamedTuple, Optional, Tuple
+from typing import NamedTuple
 
 from .contract import Failure
 

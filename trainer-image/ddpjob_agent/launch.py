@@ -7,7 +7,7 @@ Pure: builds a dict.
 from __future__ import annotations
 
 import os.path
-from typing import TYPE_CHECKING, Dict
+from typing import TYPE_CHECKING
 
 from . import contract
 

@@ -13,7 +13,7 @@ import itertools
 import logging
 import random
 import time
-from typing import TYPE_CHECKING, Callable, Dict, Optional
+from typing import TYPE_CHECKING, Callable
 
 from .c10d_store import Entry
 from .wire import Connection, WireError, connect
@@ -108,7 +108,7 @@ class Link:
                 connection = await connect(*self._address, self._token)
             except (OSError, WireError, asyncio.TimeoutError) as error:
                 log.debug("no rendezvous service: %r", error)
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
                 pause = min(2 * pause, RETRY_SECONDS[1])
                 continue
             pause = RETRY_SECONDS[0]

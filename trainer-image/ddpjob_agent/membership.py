@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import TYPE_CHECKING, List, Optional, Tuple
+from typing import TYPE_CHECKING
 
 from .contract import Cause, Expectation, Failure, Member, Membership, MembershipId, Policy
 
@@ -144,7 +144,6 @@ def _waiting_for(missing: Sequence[str]) -> str:
 
 
 def _supervise(view: View, current: Membership, now: float) -> Decision:
-    policy = view.policy
     members, gone = _members(view, current)
     lost = gone + [w.member.worker for w in members if _is_lost(view, w, now)]
     leaving = [w.member.worker for w in members if _leaves(view, w)]
@@ -314,7 +313,7 @@ def _form(view: View, present: Sequence[Worker], reason: str) -> Decision:
         parts.insert(0, view.blamed.summary)
     membership = Membership(
         id=MembershipId(view.epoch, view.boot, view.current.id.n + 1 if view.current else 1),
-        members=tuple([*staying, *arriving]),
+        members=(*staying, *arriving),
         cause=cause,
         detail="; ".join(parts),
         failures=view.failures,

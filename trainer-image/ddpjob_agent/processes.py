@@ -9,6 +9,7 @@ of memberships.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import logging
 import os
@@ -16,10 +17,11 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Callable, Dict, List, Optional
+from typing import TYPE_CHECKING, Callable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
 PR_SET_CHILD_SUBREAPER = 36
 TAIL_BYTES = 128 << 10
@@ -93,11 +95,11 @@ class Processes:
     async def stop(self, grace: float) -> None:
         """End the whole tree: SIGTERM first if `grace` seconds are given, then SIGKILL."""
         self._command = None
-        if grace > 0:
-            self._signal_all(signal.SIGTERM)
-            deadline = time.monotonic() + grace
-            while self._alive() and time.monotonic() < deadline:
-                await asyncio.sleep(0.02)
+        asked: set[int] = set()
+        deadline = time.monotonic() + grace
+        while time.monotonic() < deadline and self._alive():
+            asked |= self._signal_all(signal.SIGTERM, but=asked)
+            await asyncio.sleep(0.02)
         warn_at = time.monotonic() + 10
         while self._alive():
             self._signal_all(signal.SIGKILL)
@@ -112,12 +114,12 @@ class Processes:
         return bool(descendants(os.getpid()))
 
     @staticmethod
-    def _signal_all(number: int) -> None:
-        for pid in descendants(os.getpid()):
-            try:
+    def _signal_all(number: int, but: AbstractSet[int] = frozenset()) -> set[int]:
+        found = set(descendants(os.getpid())) - but
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-            except ProcessLookupError:
-                continue
+        return found
 
     def _reap(self) -> None:
         while True:

@@ -10,7 +10,7 @@ May not: open sockets, read a clock (`now` is passed in) or import asyncio.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Dict, Optional, Set
+from typing import TYPE_CHECKING, Any
 
 from .contract import Expectation, Failure, Member, Membership, Message, Policy, Report, State
 from .membership import Action, Decision, View, Worker, decide_membership

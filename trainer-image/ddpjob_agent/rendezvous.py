@@ -13,7 +13,7 @@ import collections
 import contextlib
 import logging
 import time
-from typing import TYPE_CHECKING, Dict, Optional, Set
+from typing import TYPE_CHECKING
 
 from .c10d_protocol import ProtocolError, Request
 from .c10d_store import Entry, LocalBackend, Store
@@ -124,10 +124,9 @@ class RendezvousServer:
             self._drop(older)
         self._sessions[worker] = session
         self._follow_membership()
-        current = self._registry.current
-        if current and hello.get("membership", {}) and self._registry.is_member(worker):
-            if hello["membership"]["id"] == str(current.id):
-                self._store.restore([Entry.from_json(item) for item in hello["entries"]])
+        held = hello.get("membership") or {}
+        if held.get("id") == self._store_of and self._registry.is_member(worker):
+            self._store.restore([Entry.from_json(item) for item in hello["entries"]])
         log.info("%s registered", worker)
         return session
 

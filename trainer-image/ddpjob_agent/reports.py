@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import socket
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable
 
 from .contract import Event
 
@@ -44,7 +44,7 @@ class Reports(asyncio.DatagramProtocol):
         for event in (Event.RESUMED, Event.STEP):
             self._latest.pop(event, None)
 
-    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+    def datagram_received(self, data: bytes, _addr: object) -> None:
         """asyncio calls this for each datagram."""
         try:
             report = json.loads(data)

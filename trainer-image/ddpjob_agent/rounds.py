@@ -6,7 +6,7 @@ May not: read a clock or decide anything.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any
 
 from .contract import Event, Membership, Round
 

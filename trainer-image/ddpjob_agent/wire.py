@@ -12,7 +12,7 @@ import hmac
 import json
 import os
 import struct
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .contract import Message

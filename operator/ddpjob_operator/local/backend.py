@@ -73,7 +73,7 @@ class LocalBackend:
         self._wake = asyncio.Event()
         self.nodes = Nodes(nodes, self._uid, self._wake.set)
         self.service = self._service(port)
-        self._client = ServiceClient(f"http://127.0.0.1:{self.service.port}", self._token)
+        self._client = ServiceClient("127.0.0.1", self.service.port, self._token)
         self.report: Report | None = None
         self._told: tuple[int, int, Expectation] | None = None
         self._stopping = False
@@ -170,7 +170,7 @@ class LocalBackend:
         version = 0
         while True:
             try:
-                report = await self._client.report(after=version, timeout=POLL_SECONDS)
+                report = await self._client.report(after=version, wait=POLL_SECONDS)
             except ServiceUnavailableError:
                 version = 0
                 await asyncio.sleep(RETRY_SECONDS)
@@ -250,16 +250,12 @@ async def break_it(event: ChaosEvent, nodes: Nodes, service: Service) -> str:
     match event.action:
         case "kill":
             nodes.kill(node)
-            return f"{node} is killed"
         case "freeze":
             nodes.signal(node, signal.SIGSTOP)
-            return f"{node} is frozen"
         case "thaw":
             nodes.signal(node, signal.SIGCONT)
-            return f"{node} goes on"
         case "agent":
             nodes.kill_agent(node)
-            return f"the agent on {node} is killed"
-        case _:
+        case "process":
             nodes.kill_process(node)
-            return f"a training process on {node} is killed"
+    return f"{event.action} on {node}"

@@ -42,7 +42,8 @@ class Timeline:
         self._last_line = at
         stamp = f"{int(at // 60):02d}:{at % 60:04.1f}"
         style = STYLES.get(kind, "")
-        self._console.print(Text.assemble((stamp, "dim"), "  ", (f"{kind:<10}", style), text))
+        line = Text.assemble((stamp, "dim"), "  ", (f"{kind:<10}", style), text)
+        self._console.print(line, soft_wrap=True)
         with self._file.open("a") as file:
             file.write(json.dumps({"at": round(at, 3), "kind": kind, "text": text, **facts}) + "\n")
 

@@ -1,0 +1,111 @@
+"""What every benchmark hands in: figures with their peers, as JSON, as a table, as Markdown.
+
+A figure keeps all samples, so that table and Markdown can be made anew from the file. A sample of
+None did not end within the figure's cap; a median of such is null in the file and `>cap` in print.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import platform
+import statistics
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+Samples = Mapping[str, Sequence[float | None]]  # by peer
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """Samples in three numbers; infinite where they did not end within the cap."""
+
+    median: float
+    p90: float
+    max: float
+    n: int
+
+    @classmethod
+    def of(cls, samples: Sequence[float | None]) -> Summary:
+        """p90 is the smallest sample that nine of ten do not exceed."""
+        values = sorted(math.inf if value is None else value for value in samples)
+        p90 = values[math.ceil(0.9 * len(values)) - 1]
+        return cls(statistics.median(values), p90, values[-1], len(values))
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """One measured number of ours, beside the same number of others."""
+
+    name: str
+    unit: str
+    ours: str  # its name among the samples
+    samples: Samples
+    goal: float | None = None
+    limit: str | None = None  # what nothing can be better than; its name among the samples
+    cap: float | None = None
+    better: str = "lower"
+
+    def to_json(self) -> dict[str, Any]:
+        """`ratio`: how many times better ours is than the best peer."""
+        summaries = {name: Summary.of(samples) for name, samples in self.samples.items()}
+        ours = summaries[self.ours]
+        peers = {
+            name: _finite(summary.median)
+            for name, summary in summaries.items()
+            if name not in (self.ours, self.limit)
+        }
+        known = [median for median in peers.values() if median is not None]
+        lower = self.better == "lower"
+        best = (min(known) if lower else max(known)) if known else None
+        ratio = None
+        if best is not None:
+            ratio = best / ours.median if lower else ours.median / best
+        return {
+            "name": self.name,
+            "unit": self.unit,
+            "ours": ours.median,
+            "p90": ours.p90,
+            "max": ours.max,
+            "peers": peers,
+            "limit": summaries[self.limit].median if self.limit else None,
+            "goal": self.goal,
+            "better": self.better,
+            "ratio": ratio,
+            "n": ours.n,
+            "cap": self.cap,
+            "samples": {name: list(samples) for name, samples in self.samples.items()},
+            "names": {"ours": self.ours, "limit": self.limit},
+        }
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "load_before": round(os.getloadavg()[0], 2),
+    }
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Of Python and the packages."""
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+def _cpu_model() -> str:
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor()
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,126 @@
+"""Stock torchrun as a peer, and the floor that no cold start can be quicker than.
+
+Three torchrun agents in process groups of their own, one process each, `--nnodes=1:3`; the c10d
+store is torch's own TCPStore in a fourth process, so that any node may die
+(`is_host=false`). TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, because torch 2.15 never recovers without
+it: the survivors' agents wait 60 s for a key that an earlier round left behind, then die.
+
+TUNED has the shortest time-outs that hold: `last_call_timeout=1` is the smallest that torch takes
+(whole seconds; 30 by default, paid in full whenever fewer than the maximum come), keep-alives every
+second, three may be missed (5 s and three by default). Two (`1x2`) is quicker on paper, but then
+healthy idle agents lose their heartbeats, and the next node that joins splits the group in two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+from benchmarks.trials import NODES, PATIENCE_SECONDS, POLL_SECONDS, WORKLOADS, TrialError
+
+from ddpjob_agent.contract import ENV_JOB_UID
+from ddpjob_operator.local.backend import inherited_environment
+from ddpjob_operator.local.nodes import kill_all, sweep
+from ddpjob_operator.local.service import free_port, is_free
+
+DEFAULT: Mapping[str, int] = {}
+TUNED = {"last_call_timeout": 1, "keep_alive_interval": 1, "keep_alive_max_attempt": 3}
+
+
+class Processes:
+    """Processes that are found again by a mark in their environment, whoever started them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._mark = uuid.uuid4().hex
+        self._started: list[asyncio.subprocess.Process] = []
+
+    async def start(
+        self, script: str, *arguments: object, **environment: str
+    ) -> asyncio.subprocess.Process:
+        """Run one of the workloads."""
+        with (self._folder / f"{script}-{len(self._started)}.log").open("wb") as log:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                str(WORKLOADS / script),
+                *map(str, arguments),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                env={**inherited_environment(), ENV_JOB_UID: self._mark, **environment},
+                start_new_session=True,
+            )
+        self._started.append(process)
+        return process
+
+    async def stop(self) -> None:
+        """SIGKILL all, with whatever they started."""
+        sweep(self._mark)
+        for process in self._started:
+            await process.wait()
+
+
+class TorchrunJob:
+    """Three torchrun agents and a store."""
+
+    def __init__(self, folder: Path, conf: Mapping[str, int]) -> None:
+        self._folder = folder
+        self._conf = {"is_host": "false", **conf}
+        self._processes = Processes(folder)
+        self._port = free_port()
+        self._store: asyncio.subprocess.Process | None = None
+        self._agents: list[asyncio.subprocess.Process] = []
+
+    async def start(self) -> None:
+        """Let the agents go when all have imported torch."""
+        self._store = await self._processes.start("host_store.py", self._port)
+        go, ready = self._folder / "go", [self._folder / f"ready-{i}" for i in range(NODES)]
+        arguments = (
+            f"--nnodes=1:{NODES}", "--nproc-per-node=1", "--max-restarts=10",
+            "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self._port}", "--rdzv-id=bench",
+            "--rdzv-conf=" + ",".join(f"{key}={value}" for key, value in self._conf.items()),
+            "--local-addr=127.0.0.1", WORKLOADS / "step_forever.py", self._folder,
+        )  # fmt: skip
+        environment = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        for file in ready:
+            agent = await self._processes.start(
+                "gated_torchrun.py", file, go, *arguments, **environment
+            )
+            self._agents.append(agent)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while is_free(self._port) or not all(file.exists() for file in ready):
+            if time.monotonic() > deadline:
+                raise TrialError("torchrun's agents or their store do not start")
+            await asyncio.sleep(POLL_SECONDS)
+        go.touch()
+
+    def kill(self, node: int) -> float:
+        """The agent and its worker, which has a session of its own, are stopped, then killed."""
+        agent = psutil.Process(self._agents[node].pid)
+        processes = (agent, *agent.children(recursive=True))
+        killed = time.time()
+        kill_all(processes)
+        return killed
+
+    def is_over(self) -> bool:
+        """Whether every agent has given up."""
+        return all(agent.returncode is not None for agent in self._agents)
+
+    def service_bytes(self) -> int:
+        """Of the process that hosts the store."""
+        assert self._store is not None
+        return psutil.Process(self._store.pid).memory_info().rss
+
+    def decided(self) -> float | None:
+        """torchrun does not tell."""
+        return None
+
+    async def stop(self) -> None:
+        """Agents, workers, store."""
+        await self._processes.stop()

@@ -1,0 +1,58 @@
+"""Every example runs on the local back end, is disturbed there, and computes what it should."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from driving import running
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+def test_every_example_has_a_test() -> None:
+    assert sorted(path.parent.name for path in EXAMPLES.glob("*/ddpjob.yaml")) == [
+        "digits",
+        "multinode",
+    ]
+
+
+def test_digits_is_the_demo() -> None:
+    """tools/demo.py fails by itself unless memberships, steps and accuracy are right."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "demo.py"], check=False, stdout=subprocess.PIPE, text=True
+    )
+    assert done.returncode == 0, done.stdout
+    assert "demo passed" in done.stdout
+
+
+def test_multinode_goes_on_from_its_own_file_after_a_killed_node(tmp_path: Path) -> None:
+    """An unmodified script in the tutorial's style: `torchrun train.py 50 10`."""
+    text = (EXAMPLES / "multinode" / "ddpjob.yaml").read_text()
+    text = text.replace("name: multinode", "name: probe")
+    shutil.copy(EXAMPLES / "multinode" / "train.py", tmp_path / "train.py")
+    script = (tmp_path / "train.py").read_text()
+    assert not re.search("import.*ddpjob|DDPJOB", script)
+
+    async def body() -> str:
+        async with running(tmp_path, text, 2, script) as run:
+            await run.until((tmp_path / "snapshot.pt").exists, "its first snapshot")
+            run.backend.nodes.kill("node-1")
+            await run.until(lambda: len(run.report.rounds) == 2, "a membership of one")
+            assert await run.finish() == "Complete", run.story()
+            assert [cause for cause, _ in run.history()] == ["started", "lost"]
+            return run.output()
+
+    story = asyncio.run(body())
+    resumed = [int(epoch) for epoch in re.findall(r"rank 0\] resuming after epoch (\d+)", story)]
+    assert len(resumed) == 1, story
+    assert resumed[0] % 10 == 0, "a multiple of its interval"
+    epochs = [int(epoch) for epoch in re.findall(r"rank 0\] epoch (\d+)", story)]
+    assert epochs[-1] == 50
+    again = epochs.index(resumed[0] + 1, epochs.index(resumed[0]))
+    assert epochs[again:] == list(range(resumed[0] + 1, 51)), "no epoch is left out"

@@ -1,0 +1,107 @@
+"""The agent under real torchrun and gloo: what the plain-Python table cannot show."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from ddpjob_agent.contract import ENV_WORKER
+from ddpjob_operator.local.nodes import marked, rank_of
+from driving import Run, job_text, running
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# All processes stop at the same step, the one after which one of them has seen the file.
+SCRIPT = """
+    import os, pathlib, sys, time
+    import torch
+    import torch.distributed as dist
+    from ddpjob_trainer import step_done
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    end, step, seen = pathlib.Path(sys.argv[1]), 0, torch.zeros(1)
+    while not seen.item():
+        step += 1
+        seen = torch.tensor([float(end.exists())])
+        dist.all_reduce(seen)
+        step_done(step, 1_000_000, world=float(dist.get_world_size()))
+        time.sleep(0.02)
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+COMMAND = "[torchrun, train.py, end]"
+SPEC = {"elastic": "{joinPolicy: Immediate, settleSeconds: 0.2}", "processesPerWorker": 1}
+GROUPS = "[{name: small, replicas: 1, processesPerWorker: 1}]"
+
+
+def ranks(run: Run) -> dict[tuple[str, int], int]:
+    """Process id by worker and rank of everything that trains."""
+    return {
+        (process.environ()[ENV_WORKER], rank): process.pid
+        for process in marked(run.backend.job.metadata.uid)
+        if (rank := rank_of(process)) is not None
+    }
+
+
+async def service_comes_back(run: Run, boot: int) -> None:
+    """Kill the service; its next boot must find everybody still at work."""
+    run.backend.service.kill()
+    await run.until(lambda: run.report.boot == boot, "the service is back")
+    await run.until(lambda: len(run.report.workers) == 2, "both agents are back")
+    await run.until(lambda: bool(run.report.step), "steps are reported again")
+    step = run.report.step or 0
+    await run.until(lambda: (run.report.step or 0) > step + 50, "it goes on")
+
+
+def test_service_killed_under_a_running_torchrun_job(tmp_path: Path) -> None:
+    """Relay: nobody restarts, and the next changes work: a loss, and a join."""
+
+    async def body() -> None:
+        spec = {**SPEC, "replicas": 1, "processesPerWorker": 2, "extraWorkerGroups": GROUPS}
+        async with running(tmp_path, job_text(COMMAND, **spec), 2, SCRIPT) as run:
+            await run.until_stepping(1)
+            before = ranks(run)
+            assert sorted(rank for _, rank in before) == [0, 1, 2]
+            await service_comes_back(run, boot=2)
+            await service_comes_back(run, boot=3)
+            assert ranks(run) == before
+            assert run.history() == [("started", 3)]
+            run.backend.nodes.kill("node-1")
+            await run.until_stepping(2)
+            assert run.history() == [("started", 3), ("lost", 2)]
+            assert run.report.metrics["world"] == 2
+            await run.backend.nodes.add()
+            await run.until_stepping(3)
+            assert run.history() == [("started", 3), ("lost", 2), ("joined", 3)]
+            assert run.report.metrics["world"] == 3
+            assert str(run.report.membership and run.report.membership.id) == "1.3.3"
+            assert await run.finish() == "Complete", run.story()
+            assert (run.report.failures, run.report.losses) == (0, 1)
+
+    asyncio.run(body())
+
+
+def test_one_of_several_processes_killed(tmp_path: Path) -> None:
+    """The whole membership starts again, once, and the killed rank is blamed."""
+
+    async def body() -> None:
+        policy = {"failurePolicy": "{backoffSeconds: 0.1}"}
+        spec = {**SPEC, **policy, "replicas": 1, "processesPerWorker": 2}
+        spec["extraWorkerGroups"] = GROUPS
+        async with running(tmp_path, job_text(COMMAND, **spec), 2, SCRIPT) as run:
+            await run.until_stepping(1)
+            worker = run.backend.nodes.on("node-0")
+            assert worker is not None
+            victim = max(rank for name, rank in ranks(run) if name == worker.name)
+            run.backend.nodes.kill_process("node-0")
+            await run.until_stepping(2)
+            assert run.history() == [("started", 3), ("failed", 3)]
+            failure = run.report.failure
+            assert failure is not None
+            assert failure.summary == f"rank {victim} was ended by SIGKILL", run.story()
+            assert (run.report.failures, run.report.losses) == (1, 0)
+            assert await run.finish() == "Complete", run.story()
+
+    asyncio.run(body())

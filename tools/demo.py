@@ -1,0 +1,109 @@
+"""The README's first command: an elastic run of the digits example, checked against a quiet one.
+
+Runs `ddpjob run --local` twice, undisturbed and with a node killed at 30 % and a new one at 60 %
+of the steps, shows the second one, and fails unless it did what ddpjob promises.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from ddpjob_agent.contract import Report
+from ddpjob_operator.local.nodes import marked
+
+ROOT = Path(__file__).resolve().parent.parent
+JOB = ROOT / "examples" / "digits" / "ddpjob.yaml"
+CHAOS = "kill=30%,join=60%"
+MIN_SHARE = 0.2  # of the steps at each world size
+MIN_ACCURACY = 0.95
+MAX_DIFFERENCE = 0.01  # between the accuracies of the two runs
+
+
+def run(folder: Path, *options: str, quiet: bool) -> tuple[int, Report, str, str]:
+    """One run of the job: exit code, last report, state and the mark of its processes."""
+    command = [
+        str(Path(sys.executable).with_name("ddpjob")),
+        "run", "--local", str(JOB), "--state-dir", str(folder), *options,
+    ]  # fmt: skip
+    done = subprocess.run(command, check=False, capture_output=quiet, text=True)
+    if quiet and done.returncode:
+        print(done.stdout, done.stderr)
+    state = folder / "default" / "digits"
+    report = Report.from_json(json.loads((state / "report.json").read_text()))
+    status = json.loads((state / "status.json").read_text())
+    return done.returncode, report, status["state"], (state / "uid").read_text()
+
+
+def problems(code: int, report: Report, state: str, uid: str, undisturbed: float) -> list[str]:
+    """What the disturbed run did not do."""
+    found = []
+    if code or state != "Complete":
+        found.append(f"it ended as {state} with exit code {code}, not Complete")
+    causes = [each.cause for each in report.rounds]
+    found += [
+        f"no membership with the cause '{cause}'"
+        for cause in ("started", "lost", "joined")
+        if cause not in causes
+    ]
+    total = report.total_steps or 0
+    steps = Counter[int]()
+    for each in report.rounds:
+        if each.first_step is not None and each.last_step is not None:
+            steps[each.world_size] += each.last_step - each.first_step + 1
+    found += [
+        f"{count} of {total} steps at world size {size}, fewer than {MIN_SHARE:.0%}"
+        for size, count in steps.items()
+        if count < MIN_SHARE * total
+    ]
+    if len(steps) < 2:
+        found.append(f"steps at world size {list(steps)} only")
+    found += [
+        f"membership {each.id} went on from step {each.resumed_step}, its last snapshot was of"
+        f" step {each.snapshot_step}"
+        for each in report.rounds[1:]
+        if each.resumed_step is None or each.resumed_step < (each.snapshot_step or 0)
+    ]
+    accuracy = report.metrics.get("accuracy", 0.0)
+    if accuracy < MIN_ACCURACY:
+        found.append(f"accuracy {accuracy:.4f}, below {MIN_ACCURACY}")
+    if abs(accuracy - undisturbed) > MAX_DIFFERENCE:
+        found.append(f"accuracy {accuracy:.4f}, undisturbed {undisturbed:.4f}")
+    if left := marked(uid):
+        found.append(f"processes left running: {left}")
+    return found
+
+
+def main() -> int:
+    """Run both; returns the exit code."""
+    began = time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix="ddpjob-demo-"))
+    try:
+        print("1/2  digits, undisturbed (half a minute; torch is imported five times) ...")
+        sys.stdout.flush()
+        code, quiet, state, _ = run(folder / "undisturbed", quiet=True)
+        accuracy = quiet.metrics.get("accuracy", 0.0)
+        if code or state != "Complete":
+            print(f"demo: the undisturbed run ended as {state} with exit code {code}")
+            return 1
+        print(f"     {state}, accuracy {accuracy:.4f} on held-out digits\n")
+        print(f"2/2  digits, with --chaos {CHAOS}: a node is killed, later a new one comes")
+        sys.stdout.flush()
+        found = problems(*run(folder / "elastic", "--chaos", CHAOS, quiet=False), accuracy)
+        for problem in found:
+            print(f"demo: {problem}")
+        verdict = "failed" if found else "passed"
+        print(f"\ndemo {verdict} in {time.monotonic() - began:.0f} s")
+        return 1 if found else 0
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
