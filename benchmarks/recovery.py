@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
@@ -121,6 +122,7 @@ def main() -> int:
     if "--markdown" in sys.argv[1:]:
         print(markdown(json.loads(RESULT.read_text())))
         return 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing is left running
     quick = os.environ.get("QUICK", "") not in ("", "0")
     facts = machine()
     repeat = 1 if quick else int(os.environ.get("REPEAT", "7"))
@@ -129,6 +131,8 @@ def main() -> int:
     except TrialError as error:
         console.print(f"failed: {error}", markup=False)
         return 1
+    except KeyboardInterrupt:
+        return 130
     left_out = [f"QUICK: one repetition; left out: {STOCK} (some 47 s, see the full run)."]
     result: dict[str, Any] = {
         "name": "recovery",

@@ -22,7 +22,7 @@ def show(result: Mapping[str, Any], console: Console) -> None:
         for row in _rows(figure):
             table.add_row(*row)
         console.print(table)
-        console.print(_goal(figure))
+        console.print(_goal(figure), end="\n\n")
     for line in _circumstances(result):
         console.print(line)
 
@@ -33,7 +33,7 @@ def markdown(result: Mapping[str, Any]) -> str:
     for figure in result["figures"]:
         lines += [f"**{figure['name']}** ({figure['unit']})", ""]
         lines += [_line(HEAD), _line(["---", *["---:"] * (len(HEAD) - 1)])]
-        lines += [*map(_line, _rows(figure)), "", _goal(figure), ""]
+        lines += [*map(_line, _rows(figure)), "", *filter(None, [_goal(figure)]), ""]
     return "\n".join([*lines, *(f"{line}  " for line in _circumstances(result))])
 
 
@@ -42,10 +42,8 @@ def _rows(figure: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for name, samples in figure["samples"].items():
         summary = Summary.of(samples)
         numbers = (_number(each, figure) for each in (summary.median, summary.p90, summary.max))
-        ratio = summary.median / figure["ours"]
         label = f"{name} (limit)" if name == limit else name
-        told = f"{ratio:.2f}" if math.isfinite(ratio) else "∞"
-        yield (label, *numbers, str(summary.n), "1" if name == ours else told)
+        yield (label, *numbers, str(summary.n), "1" if name == ours else _ratio(summary, figure))
 
 
 def _number(value: float, figure: Mapping[str, Any]) -> str:
@@ -54,10 +52,16 @@ def _number(value: float, figure: Mapping[str, Any]) -> str:
     return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
 
 
+def _ratio(summary: Summary, figure: Mapping[str, Any]) -> str:
+    if math.isinf(summary.median):
+        return f">{figure['cap'] / figure['ours']:.2f}"
+    return f"{summary.median / figure['ours']:.2f}"
+
+
 def _goal(figure: Mapping[str, Any]) -> str:
     goal, ours = figure["goal"], figure["ours"]
     if goal is None:
-        return "No goal."
+        return ""
     met = ours <= goal if figure["better"] == "lower" else ours >= goal
     sign = "≤" if figure["better"] == "lower" else "≥"
     return f"Goal: {sign} {goal:g} {figure['unit']}, {'met' if met else 'MISSED'}."

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+import shlex
 import shutil
 import signal
 import sys
@@ -22,7 +23,7 @@ from ddpjob_operator.api import DDPJob
 from ddpjob_operator.local.backend import LocalBackend, search_path
 from ddpjob_operator.local.chaos import GRAMMAR, ChaosError, ChaosEvent, parse_chaos
 from ddpjob_operator.local.service import PortInUseError
-from ddpjob_operator.local.state import AlreadyRunningError, StateFolder
+from ddpjob_operator.local.state import AlreadyRunningError, StateFolder, StateFolderError
 from ddpjob_operator.local.timeline import Timeline
 from ddpjob_operator.status import DDPJobStatus
 
@@ -41,8 +42,8 @@ class ExitCode(IntEnum):
 
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 JobFile = Annotated[Path, typer.Argument(help="A DDPJob as YAML.", show_default=False)]
 
@@ -95,6 +96,9 @@ def run(
         message = f"{file}: spec.suspend is true, so there is nothing to run; set it to false"
         raise CommandError(ExitCode.INVALID, message)
     folder = (workdir or file.parent).resolve()
+    if not folder.is_dir():
+        message = f"--workdir: there is no folder {folder}; make it or correct the path"
+        raise CommandError(ExitCode.INVALID, message)
     _check_command(job, folder)
     try:
         events = parse_chaos(chaos)
@@ -105,6 +109,8 @@ def run(
         state.lock()
     except AlreadyRunningError as error:
         raise CommandError(ExitCode.ALREADY_RUNNING, str(error)) from error
+    except StateFolderError as error:
+        raise CommandError(ExitCode.INVALID, str(error)) from error
     resumed = state.begin(fresh=fresh)
     wanted = sum(group.replicas for group in job.spec.groups())
     count = wanted if nodes is None else nodes
@@ -118,7 +124,7 @@ def run(
     finally:
         state.unlock()
     if code is ExitCode.INTERRUPTED:
-        again = " ".join(["ddpjob", *(a for a in sys.argv[1:] if a != "--fresh")])
+        again = shlex.join(["ddpjob", *(a for a in sys.argv[1:] if a != "--fresh")])
         out.print(f"stopped; to go on from the last snapshot: {again}")
     raise typer.Exit(code)
 
@@ -152,18 +158,19 @@ def _tell_end(status: DDPJobStatus, backend: LocalBackend, timeline: Timeline) -
         return ExitCode.OK
     condition = next(c for c in status.conditions if c.type == "Failed")
     timeline.line("Failed", f"{condition.reason}: {condition.message}")
-    err.print(f"logs: {backend.logs}", markup=False)
+    err.print(f"logs: {backend.logs}")
     return ExitCode.JOB_FAILED
 
 
 def _load(file: Path) -> DDPJob:
     try:
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
     except OSError as error:
-        message = f"cannot read {file}: {error.strerror}"
+        message = f"cannot read {file}: {error.strerror}; give the path of a job file"
         raise CommandError(ExitCode.INVALID, message) from error
     except UnicodeDecodeError as error:
-        raise CommandError(ExitCode.INVALID, f"{file} is not UTF-8 text: {error}") from error
+        message = f"{file} is not UTF-8 text (byte {error.start + 1}); save it as UTF-8"
+        raise CommandError(ExitCode.INVALID, message) from error
     try:
         job = jobfile.parse(text)
     except jobfile.JobFileError as error:
@@ -171,7 +178,7 @@ def _load(file: Path) -> DDPJob:
         raise CommandError(ExitCode.INVALID, lines) from error
     for group in job.spec.groups():
         for warning in jobfile.inelastic_flags(group.command):
-            err.print(f"{file}: warning: {group.name}: {warning}", markup=False)
+            err.print(f"{file}: warning: {group.name}: {warning}")
     return job
 
 
@@ -192,5 +199,5 @@ def main() -> None:
     try:
         app()
     except CommandError as error:
-        err.print(str(error), markup=False, style="red", soft_wrap=True)
+        err.print(str(error), style="red")
         sys.exit(error.code)

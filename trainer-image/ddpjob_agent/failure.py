@@ -1,7 +1,8 @@
 """What went wrong in a command that ended badly, in the words of the process that failed first.
 
 Sources, best first: the error files of scripts under torch's @record; tracebacks on stderr, with
-torch's "[rank1]:" prefix or without; torchrun's own "Root Cause" paragraph; the exit code.
+torch's "[rank1]:" prefix or without; torchrun's own "Root Cause" paragraph; the last line on
+stderr that is not torchrun's; the exit code.
 Reads files; starts nothing.
 """
 
@@ -17,13 +18,25 @@ from typing import NamedTuple
 from .contract import Failure
 
 MAX_TRACEBACK_CHARS = 4000
+MAX_SUMMARY_CHARS = 500
 # What a process says when it dies of the death of another one.
 ECHO = re.compile(
     r"Connection (closed|reset) by peer|Broken pipe|Connection refused|recvBytes|sendBytes"
     r"|ncclRemoteError|NCCL communicator was aborted|remote process exited|DistNetworkError"
     r"|DistStoreError|Socket Timeout"
 )
-_TRACEBACK = re.compile(r"^(?:\[rank(\d+)\]:\s?)?Traceback \(most recent call last\):")
+MAX_MESSAGE_LINES = 20  # of an exception: where it ends is not marked
+_RANK = re.compile(r"\[rank(\d+)\]:\s?")
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
+# Python says where a script cannot be parsed without a traceback's first line.
+_SYNTAX = re.compile(
+    r'^  File ".*", line \d+\n(?:    .*\n)*(?:Syntax|Indentation|Tab)Error: .*', re.MULTILINE
+)
+_CHAIN = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+_LOG = re.compile(r"\[?[DIWEF]\d{4} \d\d:\d\d:\d\d\.\d+ ")
 _ROOT_CAUSE = re.compile(
     r"Root Cause \(first observed failure\):.*?rank\s+: (\d+) .*?exitcode\s+: (-?\d+)", re.DOTALL
 )
@@ -32,14 +45,17 @@ _ROOT_CAUSE = re.compile(
 class _Story(NamedTuple):
     rank: int | None
     traceback: str
+    exceptions: list[str]  # the first line of each, from the cause to the last
 
     @property
     def summary(self) -> str:
-        return self.traceback.rstrip().rpartition("\n")[2].strip()
+        """The exception that ended the process, unless it only echoes another one's death."""
+        own = [line for line in self.exceptions if not ECHO.search(line)]
+        return (own or self.exceptions)[-1]
 
     @property
     def is_echo(self) -> bool:
-        return bool(ECHO.search(self.summary))
+        return bool(ECHO.search(self.exceptions[0]))
 
 
 def read_failure(
@@ -58,12 +74,14 @@ def read_failure(
         return Failure(ended_at, f"{_who(rank)} {what}", rank=rank, exit_code=code)
     story = story or next(iter(stories), None)
     if story is None:
-        summary = f"{_who(rank)} ended with exit code {code}"
+        words = _last_words(text)
+        told = f"; last on stderr: {words}" if words else ""
+        summary = f"{_who(rank)} ended with exit code {code}{told}"[:MAX_SUMMARY_CHARS]
         return Failure(at, summary, rank=rank, exit_code=code)
     who = story.rank if story.rank is not None else rank
     return Failure(
         at=at,
-        summary=f"{_who(who)}: {story.summary}"[:500],
+        summary=f"{_who(who)}: {story.summary}"[:MAX_SUMMARY_CHARS],
         traceback=story.traceback[-MAX_TRACEBACK_CHARS:],
         rank=who,
         exit_code=code,
@@ -89,35 +107,70 @@ def _recorded(log_dir: str) -> tuple[_Story, float] | None:
         try:
             with open(path, encoding="utf-8") as file:
                 message = json.load(file)["message"]
-            return _Story(None, message["extraInfo"]["py_callstack"]), os.path.getmtime(path)
-        except (OSError, ValueError, KeyError, TypeError):
+            story = _story(message["extraInfo"]["py_callstack"].splitlines(), None)[0]
+            return story, os.path.getmtime(path)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
             continue
     return None
 
 
 def _tracebacks(text: str) -> list[_Story]:
     """Tracebacks in order of their first lines, torchrun's own left out."""
-    lines = text.splitlines()
+    streams: dict[int | None, list[tuple[int, str]]] = {}  # by rank: number and text of its lines
+    for number, line in enumerate(text.splitlines()):
+        match = _RANK.match(line)
+        rank, bare = (int(match[1]), line[match.end() :]) if match else (None, line)
+        streams.setdefault(rank, []).append((number, bare))
     found = []
-    for start, line in enumerate(lines):
-        match = _TRACEBACK.match(line)
-        if match:
-            prefix = line[: match.start(0)] if match[1] is None else f"[rank{match[1]}]:"
-            story = _Story(int(match[1]) if match[1] else None, _block(lines[start:], prefix))
-            if "ChildFailedError" not in story.traceback:
-                found.append(story)
-    return found
+    for rank, numbered in streams.items():
+        lines = [line for _, line in numbered]
+        at = 0
+        while at < len(lines):
+            if not _TRACEBACK.match(lines[at]):
+                at += 1
+                continue
+            story, length = _story(lines[at:], rank)
+            if "ChildFailedError" not in story.summary:
+                found.append((numbered[at][0], story))
+            at += length
+    if not found:
+        found = [(0, _syntax_error(match[0])) for match in _SYNTAX.finditer(text)][:1]
+    return [story for _, story in sorted(found, key=lambda pair: pair[0])]
 
 
-def _block(lines: list[str], prefix: str) -> str:
-    """One traceback: up to and with its first line that is not indented."""
-    block = []
-    for line in lines:
-        if not line.startswith(prefix):
-            continue
-        bare = line[len(prefix) :]
-        bare = bare[1:] if prefix and bare.startswith(" ") else bare
-        block.append(bare)
-        if len(block) > 1 and bare and not bare.startswith(" "):
-            break
-    return "\n".join(block)
+def _story(lines: list[str], rank: int | None) -> tuple[_Story, int]:
+    """The traceback that begins with the first line, with all it is chained to; and its length."""
+    exceptions, end = [], 0
+    while True:
+        end += 1
+        while end < len(lines) and lines[end].startswith(" "):
+            end += 1
+        exceptions.append(lines[min(end, len(lines) - 1)].strip())
+        limit = min(end + MAX_MESSAGE_LINES, len(lines))
+        end += 1
+        while end < limit and not _ends_message(lines[end]):
+            end += 1
+        chained = end + 2 < len(lines) and lines[end] in _CHAIN
+        if not (chained and _TRACEBACK.match(lines[end + 2])):
+            return _Story(rank, "\n".join(lines[:end]).rstrip(), exceptions), end
+        end += 2
+
+
+def _ends_message(line: str) -> bool:
+    return line in _CHAIN or bool(_TRACEBACK.match(line) or _LOG.match(line))
+
+
+def _syntax_error(text: str) -> _Story:
+    return _Story(None, text, [text.rpartition("\n")[2]])
+
+
+def _last_words(text: str) -> str:
+    """The last line before torchrun tells of the end, log lines left out."""
+    words = ""
+    for line in text.splitlines():
+        if _LOG.match(line):
+            if "failed (exitcode" in line:
+                break
+        elif line.strip():
+            words = line.strip()
+    return words

@@ -106,7 +106,7 @@ class Link:
         while True:
             try:
                 connection = await connect(*self._address, self._token)
-            except (OSError, WireError, asyncio.TimeoutError) as error:
+            except (OSError, WireError) as error:
                 log.debug("no rendezvous service: %r", error)
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
                 pause = min(2 * pause, RETRY_SECONDS[1])
@@ -127,10 +127,14 @@ class Link:
         self._connection = connection
         for pending in list(self._pending.values()):
             connection.send(pending.message)
+        loop = asyncio.get_running_loop()
         beats = asyncio.ensure_future(self._beat(connection))
+        silence = loop.call_later(SILENCE_SECONDS, self._give_up, connection)
         try:
             while True:
-                message = await asyncio.wait_for(connection.receive(), SILENCE_SECONDS)
+                message = await connection.receive()
+                silence.cancel()
+                silence = loop.call_later(SILENCE_SECONDS, self._give_up, connection)
                 if message is None:
                     return
                 self.last_heard = time.monotonic()
@@ -138,10 +142,14 @@ class Link:
                     self._stored(message)
                 elif message["type"] != "beat":
                     self._receive(message)
-        except asyncio.TimeoutError:
-            log.warning("nothing heard for %.0f s", SILENCE_SECONDS)
         finally:
+            silence.cancel()
             beats.cancel()
+
+    @staticmethod
+    def _give_up(connection: Connection) -> None:
+        log.warning("the rendezvous service has been silent for %.0f s", SILENCE_SECONDS)
+        connection.close()
 
     def _stored(self, message: Message) -> None:
         pending = self._pending.get(message["id"])

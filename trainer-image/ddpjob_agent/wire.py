@@ -74,7 +74,15 @@ def _proof(token: str, side: bytes, nonces: bytes) -> bytes:
 
 async def connect(host: str, port: int, token: str) -> Connection:
     """Open a connection to the service; raises OSError, WrongTokenError or WireError."""
-    return await asyncio.wait_for(_connect(host, port, token), HANDSHAKE_SECONDS)
+    task = asyncio.ensure_future(_connect(host, port, token))
+    # not wait_for: before Python 3.12 it may swallow a cancellation
+    try:
+        await asyncio.wait({task}, timeout=HANDSHAKE_SECONDS)
+    finally:
+        task.cancel()
+    if not task.done():
+        raise WireError(f"no answer within {HANDSHAKE_SECONDS:.0f} s")
+    return task.result()
 
 
 async def _connect(host: str, port: int, token: str) -> Connection:

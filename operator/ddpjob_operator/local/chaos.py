@@ -50,10 +50,12 @@ def _parse(part: str) -> ChaosEvent:
         raise ChaosError(f"--chaos: cannot read '{part}'; write {GRAMMAR}")
     action, node, when = match["action"], match["node"], match["when"]
     if action not in ACTIONS:
-        raise ChaosError(f"--chaos: no action '{action}'; there are {', '.join(ACTIONS)}")
+        raise ChaosError(f"--chaos: no action '{action}'; choose one of {', '.join(ACTIONS)}")
     time = _WHEN.fullmatch(when)
     if time is None:
         raise ChaosError(f"--chaos: cannot read the time '{when}'; write 30%, step120 or 90s")
+    if time["percent"] and float(time["percent"]) > 100:
+        raise ChaosError(f"--chaos: '{when}' never comes; write at most 100%")
     return ChaosEvent(action, node, when, _due(time))
 
 

@@ -21,6 +21,10 @@ class AlreadyRunningError(Exception):
     """Another process runs this job from this folder."""
 
 
+class StateFolderError(Exception):
+    """The folder cannot be used."""
+
+
 class StateFolder:
     """One job's folder, locked while the job runs."""
 
@@ -36,7 +40,16 @@ class StateFolder:
         return self.path.with_name(self.path.name + ".previous")
 
     def lock(self) -> None:
-        """Make this the only run; raises AlreadyRunningError."""
+        """Make this the only run; raises AlreadyRunningError or StateFolderError."""
+        try:
+            self._lock_folder()
+        except OSError as error:
+            raise StateFolderError(
+                f"cannot keep the job's state in {self.path}: {error.strerror}; mend that, or"
+                " choose another folder with --state-dir"
+            ) from error
+
+    def _lock_folder(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -64,14 +77,15 @@ class StateFolder:
         A completed run is put aside, an interrupted or failed one is continued.
         """
         completed = self.read("status.json").get("state") == "Complete"
-        if fresh or completed:
+        saved = self.snapshots.is_dir() and any(self.snapshots.iterdir())
+        if completed or (fresh and saved):  # what holds nothing must not replace what does
             self._put_aside()
-        resumed = self.snapshots.is_dir() and any(self.snapshots.iterdir())
+            saved = False
         self.logs.mkdir(exist_ok=True)
         self.snapshots.mkdir(exist_ok=True)
         for name in ("status.json", "report.json", "timeline.jsonl"):
             (self.path / name).unlink(missing_ok=True)
-        return resumed
+        return saved
 
     def _put_aside(self) -> None:
         shutil.rmtree(self.previous, ignore_errors=True)
@@ -85,7 +99,9 @@ class StateFolder:
         file = self.path / "uid"
         with contextlib.suppress(FileNotFoundError):
             return file.read_text()
-        file.write_text(uuid.uuid4().hex)
+        aside = self.path / ".uid.new"
+        aside.write_text(uuid.uuid4().hex)
+        aside.replace(file)
         return file.read_text()
 
     def read(self, name: str) -> dict[str, Any]:
@@ -97,7 +113,8 @@ class StateFolder:
         return content if isinstance(content, dict) else {}
 
     def write(self, name: str, content: Any) -> None:
-        """Replace a JSON file at once."""
+        """Replace a JSON file at once; a full disk costs the record, not the job."""
         aside = self.path / f".{name}.new"
-        aside.write_text(json.dumps(content, indent=1, default=str) + "\n")
-        aside.replace(self.path / name)
+        with contextlib.suppress(OSError):
+            aside.write_text(json.dumps(content, indent=1, default=str) + "\n")
+            aside.replace(self.path / name)

@@ -5,6 +5,7 @@ Prints for people and writes `timeline.jsonl` for programs. May not: change anyt
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -18,6 +19,10 @@ from ddpjob_operator.actions import Event
 
 STEP_LINES = 10  # a line at every tenth of all steps
 STEP_SECONDS = 10.0  # and after so long without one
+# Memberships from the report, the end by who runs the job.
+TOLD_ELSEWHERE = frozenset(
+    "Started WorkerLost Restarted WorkerLeft WorkerJoined Completed Failed".split()
+)
 STYLES = {
     "started": "green", "joined": "green", "resumed": "cyan", "lost": "yellow",
     "failed": "red", "left": "yellow", "chaos": "magenta", "Complete": "bold green",
@@ -44,12 +49,12 @@ class Timeline:
         style = STYLES.get(kind, "")
         line = Text.assemble((stamp, "dim"), "  ", (f"{kind:<10}", style), text)
         self._console.print(line, soft_wrap=True)
-        with self._file.open("a") as file:
+        with contextlib.suppress(OSError), self._file.open("a") as file:  # full: the job goes on
             file.write(json.dumps({"at": round(at, 3), "kind": kind, "text": text, **facts}) + "\n")
 
     def event(self, event: Event) -> None:
-        """An event of the operator's core; memberships are told from the report instead."""
-        if event.reason not in ("Started", "WorkerLost", "Restarted", "WorkerLeft", "WorkerJoined"):
+        """An event of the operator's core, unless it is told elsewhere."""
+        if event.reason not in TOLD_ELSEWHERE:
             self.line("event", f"{event.reason}: {event.message}")
 
     def chaos(self, text: str) -> None:

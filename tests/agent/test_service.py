@@ -1,0 +1,336 @@
+"""The rendezvous service as a real process, talked to by real links: what survives what."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ddpjob_agent.c10d_protocol import Op, Request
+from ddpjob_agent.contract import (
+    PROTOCOL,
+    Expectation,
+    Member,
+    Membership,
+    Message,
+    Policy,
+    Report,
+)
+from ddpjob_agent.link import Link, OvertakenError
+from ddpjob_agent.wire import WrongTokenError, connect
+from ddpjob_operator.local.service import free_port
+from ddpjob_operator.service_client import ServiceClient, ServiceUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+PATIENCE_SECONDS = 60.0
+TOKEN = "the token of this job"
+IMPATIENT = Policy(settle=0, heartbeat_deadline=2.0)
+
+
+class Service:
+    """The process; `kill` and `start` are a restart of its container."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self._boots = folder / "boots"
+        self.process: asyncio.subprocess.Process
+
+    async def start(self) -> None:
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "ddpjob_agent", "rendezvous", "--host", "127.0.0.1",
+            "--port", str(self.port), "--boot-file", str(self._boots),
+            env={**os.environ, "DDPJOB_TOKEN": TOKEN},
+        )  # fmt: skip
+
+    async def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        await self.process.wait()
+
+
+class Agent:
+    """The part of an agent that talks: does what it is told, without processes."""
+
+    def __init__(self, worker: str, port: int) -> None:
+        self.member = Member(worker, uuid.uuid4().hex, "127.0.0.1", 1)
+        self.membership: Membership | None = None
+        self.running = False
+        self.orders: list[str] = []
+        self.link = Link("127.0.0.1", port, TOKEN, self._hello, self._obey)
+        self.task = asyncio.ensure_future(self.link.run())
+
+    def _hello(self) -> Message:
+        return {
+            "protocol": PROTOCOL,
+            "member": dataclasses.asdict(self.member),
+            "membership": self.membership and self.membership.to_json(),
+            "running": self.running,
+            "done": False,
+            "failure": None,
+            "reports": [],
+        }
+
+    def _obey(self, order: Message) -> None:
+        self.orders.append(order["type"])
+        self.running = order["type"] == "run"
+        if self.running:
+            self.membership = Membership.from_json(order["membership"])
+            self.link.enter(str(self.membership.id))
+
+    async def do(self, op: Op, *keys: bytes, values: tuple[bytes, ...] = (), n: int = 0) -> bytes:
+        assert self.membership is not None
+        request = Request(op, keys, values, n)
+        return await self.link.execute(request, str(self.membership.id))
+
+    async def add(self, key: bytes, amount: int) -> int:
+        return int.from_bytes(await self.do(Op.ADD, key, n=amount), "little", signed=True)
+
+
+class Job:
+    """A service with a client and agents."""
+
+    def __init__(self, folder: Path) -> None:
+        self.service = Service(folder)
+        self.client = ServiceClient("127.0.0.1", self.service.port, TOKEN)
+        self.agents: list[Agent] = []
+
+    def agent(self, worker: str, port: int | None = None) -> Agent:
+        self.agents.append(Agent(worker, port or self.service.port))
+        return self.agents[-1]
+
+    async def expect(self, *workers: str) -> None:
+        await until(lambda: self.client.expect(Expectation(workers, policy=IMPATIENT)))
+
+    async def report(self) -> Report:
+        found: Report = await until(self.client.report)
+        return found
+
+    async def formed(self, n: int) -> None:
+        """Wait until every agent runs the n-th membership."""
+
+        async def all_run() -> None:
+            at = [a.membership.id.n if a.membership and a.running else 0 for a in self.agents]
+            if set(at) != {n}:
+                raise ServiceUnavailableError(f"memberships {at}")
+
+        await until(all_run)
+
+
+async def until(attempt: Callable[[], Awaitable[Any]]) -> Any:
+    """The first answer."""
+    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+    while True:
+        try:
+            return await attempt()
+        except ServiceUnavailableError:
+            if asyncio.get_running_loop().time() > deadline:
+                raise
+            await asyncio.sleep(0.02)
+
+
+@contextlib.asynccontextmanager
+async def a_job(folder: Path) -> AsyncIterator[Job]:
+    job = Job(folder)
+    await job.service.start()
+    try:
+        yield job
+    finally:
+        for agent in job.agents:
+            agent.task.cancel()
+        await asyncio.gather(*(agent.task for agent in job.agents), return_exceptions=True)
+        await job.service.kill()
+
+
+def run(body: Callable[[Job], Awaitable[None]], folder: Path) -> None:
+    async def main() -> None:
+        async with a_job(folder) as job:
+            await asyncio.wait_for(body(job), 2 * PATIENCE_SECONDS)
+
+    asyncio.run(main())
+
+
+def test_without_the_token_nobody_gets_in(tmp_path: Path) -> None:
+    async def body(job: Job) -> None:
+        await job.expect("a")
+        stranger = ServiceClient("127.0.0.1", job.service.port, "guessed")
+        with pytest.raises(ServiceUnavailableError, match="403"):
+            await stranger.report()
+        with pytest.raises(ServiceUnavailableError, match="403"):
+            await stranger.expect(Expectation(()))
+        with pytest.raises(WrongTokenError):
+            await connect("127.0.0.1", job.service.port, "guessed")
+        assert (await job.report()).workers == ()
+
+    run(body, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x00" * 64,
+        b"GET /report HTTP/1.1\r\n" + b"x" * 100_000,
+        b"PUT /expected HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
+        b"DDPJ1" + b"n" * 16 + b"p" * 32 + b"\xff" * 64,
+        b"DD",
+    ],
+    ids=["zeros", "endless header", "endless body", "wrong proof", "half a word"],
+)
+def test_garbage_ends_a_connection_and_nothing_else(tmp_path: Path, data: bytes) -> None:
+    async def body(job: Job) -> None:
+        await job.expect("a")
+        job.agent("a")
+        await job.formed(1)
+        reader, writer = await asyncio.open_connection("127.0.0.1", job.service.port)
+        writer.write(data)
+        writer.write_eof()
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+        assert (await job.report()).workers == ("a",)
+
+    run(body, tmp_path)
+
+
+def test_a_restarted_service_gets_membership_and_store_back(tmp_path: Path) -> None:
+    async def body(job: Job) -> None:
+        await job.expect("a", "b")
+        a, b = job.agent("a"), job.agent("b")
+        await job.formed(1)
+        assert await a.add(b"count", 1) == 1
+        assert await b.add(b"count", 2) == 3
+        await a.do(Op.SET, b"by a", values=(b"first",))
+        await b.do(Op.SET, b"by a", values=(b"second",))
+        waiting = asyncio.ensure_future(b.do(Op.WAIT, b"later"))
+        orders = [list(a.orders), list(b.orders)]
+        await job.service.kill()
+        adding = asyncio.ensure_future(a.add(b"count", 10))
+        await job.service.start()
+        await job.expect("a", "b")
+        assert await adding == 13
+        assert (await b.do(Op.GET, b"by a")).endswith(b"second")
+        await a.do(Op.SET, b"later", values=(b"",))
+        assert await waiting == b"\x00"
+        report = await job.report()
+        assert report.boot == 2
+        assert [(each.id, each.cause) for each in report.rounds] == [("1.1.1", "started")]
+        assert [a.orders[: len(orders[0])], b.orders[: len(orders[1])]] == orders
+        assert "halt" not in [*a.orders[len(orders[0]) :], *b.orders[len(orders[1]) :]]
+
+    run(body, tmp_path)
+
+
+def test_a_restarted_service_misses_who_died_meanwhile(tmp_path: Path) -> None:
+    async def body(job: Job) -> None:
+        await job.expect("a", "b")
+        a, b = job.agent("a"), job.agent("b")
+        await job.formed(1)
+        await job.service.kill()
+        b.task.cancel()
+        await asyncio.wait([b.task])
+        job.agents.remove(b)
+        await job.service.start()
+        await job.expect("a", "b")
+        await job.formed(2)
+        assert a.membership is not None
+        assert str(a.membership.id) == "1.2.2"
+        assert [(m.worker, a.membership.cause) for m in a.membership.members] == [("a", "lost")]
+
+    run(body, tmp_path)
+
+
+def test_a_write_is_applied_once_though_its_answer_was_lost(tmp_path: Path) -> None:
+    """A proxy passes the request on and cuts the connection before the answer."""
+
+    async def body(job: Job) -> None:
+        lose_next_answer = asyncio.Event()
+
+        async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            there, back = await asyncio.open_connection("127.0.0.1", job.service.port)
+
+            async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+                while data := await source.read(65536):
+                    if b'"stored"' in data and lose_next_answer.is_set():
+                        lose_next_answer.clear()
+                        break
+                    sink.write(data)
+                sink.close()
+
+            with contextlib.suppress(ConnectionError):
+                ways = [pump(reader, back), pump(there, writer)]
+                await asyncio.wait(
+                    [asyncio.ensure_future(way) for way in ways],
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            writer.close()
+            back.close()
+
+        server = await asyncio.start_server(proxy, "127.0.0.1", 0)
+        await job.expect("a")
+        a = job.agent("a", server.sockets[0].getsockname()[1])
+        await job.formed(1)
+        assert await a.add(b"count", 1) == 1
+        lose_next_answer.set()
+        assert await a.add(b"count", 1) == 2
+        assert not lose_next_answer.is_set(), "the answer was lost"
+        assert await a.add(b"count", 1) == 3
+        assert [each.cause for each in (await job.report()).rounds] == ["started"]
+        server.close()
+
+    run(body, tmp_path)
+
+
+def test_who_holds_an_overtaken_membership_is_stopped(tmp_path: Path) -> None:
+    """It was cut off; it comes back with its old membership, whose keys are gone."""
+
+    async def body(job: Job) -> None:
+        await job.expect("a", "b")
+        a, b = job.agent("a"), job.agent("b")
+        await job.formed(1)
+        await b.do(Op.SET, b"old", values=(b"1",))
+        b.task.cancel()
+        await asyncio.wait([b.task])
+        job.agents.remove(b)
+        await job.formed(2)
+        back = job.agent("b")
+        back.member, back.membership, back.running = b.member, b.membership, True
+        back.link.membership = b.link.membership
+
+        async def halted() -> None:
+            if back.orders[-1:] != ["halt"]:
+                raise ServiceUnavailableError(str(back.orders))
+
+        await until(halted)
+        with pytest.raises(OvertakenError):
+            await back.do(Op.GET, b"old")
+        count = await a.do(Op.GETNUMKEYS)
+        assert int.from_bytes(count, "little") == 0, "a fresh key space"
+
+    run(body, tmp_path)
+
+
+def test_a_service_that_stood_still_loses_nobody(tmp_path: Path) -> None:
+    async def body(job: Job) -> None:
+        await job.expect("a", "b")
+        job.agent("a")
+        job.agent("b")
+        await job.formed(1)
+        job.service.process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(2 * IMPATIENT.heartbeat_deadline)  # that it stands still is the test
+        job.service.process.send_signal(signal.SIGCONT)
+        before = [len(agent.orders) for agent in job.agents]
+        report = await job.report()
+        assert report.workers == ("a", "b")
+        assert [each.cause for each in report.rounds] == ["started"]
+        assert [len(agent.orders) for agent in job.agents] == before
+
+    run(body, tmp_path)

@@ -1,0 +1,129 @@
+"""Runs the real `ddpjob` command in a folder: its output, its report, its processes, its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ddpjob_operator.local.nodes import marked, sweep
+from driving import PATIENCE_SECONDS, SCRIPT, job_text
+
+DDPJOB = str(Path(sys.executable).with_name("ddpjob"))
+RUN = ("run", "--local", "job.yaml")
+QUICK = {"elastic": "{joinPolicy: Immediate, settleSeconds: 0.2}"}
+
+
+def write_job(folder: Path, command: str, script: str = SCRIPT, **spec: object) -> None:
+    """A job file `job.yaml` and its script `train.py`."""
+    (folder / "job.yaml").write_text(job_text(command, **{**QUICK, **spec}))
+    (folder / "train.py").write_text(textwrap.dedent(script))
+
+
+class Command:
+    """One `ddpjob` process; at the end of `started` nothing of its job may be left."""
+
+    def __init__(self, folder: Path, arguments: Sequence[str], prefix: Sequence[str]) -> None:
+        self.state = folder / ".ddpjob" / "default" / "probe"
+        self._output = folder / f"output-{time.monotonic_ns()}.txt"
+        with self._output.open("wb") as output:
+            self.process = psutil.Popen(
+                [*prefix, DDPJOB, *arguments],
+                cwd=folder,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    @property
+    def output(self) -> str:
+        """What it has printed so far."""
+        return self._output.read_text(errors="replace")
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The rendezvous service's last report; empty before there is one."""
+        try:
+            report: dict[str, Any] = json.loads((self.state / "report.json").read_text())
+        except FileNotFoundError:
+            return {}
+        return report
+
+    @property
+    def causes(self) -> list[str]:
+        """Of all memberships."""
+        return [each["cause"] for each in self.report["rounds"]]
+
+    @property
+    def logs(self) -> str:
+        """What the workers have written."""
+        return "\n".join(p.read_text() for p in sorted((self.state / "logs").glob("*worker*.log")))
+
+    def processes(self) -> list[psutil.Process]:
+        """Whatever runs for the job, by its mark."""
+        try:
+            uid = (self.state / "uid").read_text()
+        except FileNotFoundError:
+            return []
+        return marked(uid)
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        """Wait until the condition holds."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, f"never: {what}\n{self.output}\n{self.report}"
+            time.sleep(0.02)
+
+    def until_stepping(self) -> None:
+        """Wait until the processes have done steps."""
+
+        def stepping() -> bool:
+            assert self.process.is_running(), self.output
+            return bool(self.report.get("step"))
+
+        self.until(stepping, "steps")
+
+    def wait(self) -> int:
+        """The exit code."""
+        return int(self.process.wait(PATIENCE_SECONDS))
+
+
+@contextlib.contextmanager
+def started(folder: Path, *arguments: str, prefix: Sequence[str] = ()) -> Iterator[Command]:
+    """`ddpjob` with these arguments, `run --local job.yaml` without any."""
+    command = Command(folder, arguments or RUN, prefix)
+    try:
+        yield command
+    finally:
+        if command.process.poll() is None:
+            command.process.kill()
+            command.process.wait()
+        left = command.processes()
+        if left:
+            sweep((command.state / "uid").read_text())
+        assert not left, f"left running: {left}"
+
+
+def run_to_end(folder: Path, *arguments: str, prefix: Sequence[str] = ()) -> tuple[int, Command]:
+    """Exit code of a command that ends by itself."""
+    with started(folder, *arguments, prefix=prefix) as command:
+        code = command.wait()
+    return code, command
+
+
+def on_small_disk(folder: Path) -> list[str]:
+    """Prefix of a command that sees `folder` as a disk of 1 MiB, gone with the command."""
+    folder.mkdir(parents=True)
+    mount = f'mount -t tmpfs -o size=1m tmpfs "{folder}" && exec "$@"'
+    user = ["--user", "--map-root-user"] if os.geteuid() != 0 else []
+    return ["unshare", *user, "--mount", "sh", "-c", mount, "sh"]

@@ -1,0 +1,214 @@
+"""The `ddpjob` command from its start to its end, whoever ends it, and what the next one finds."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ddpjob_operator.cli import ExitCode
+from local.command import RUN, Command, run_to_end, started, write_job
+
+COMMAND = "[python3, train.py, end]"
+
+# Goes on from the step that it finds in its snapshot folder; no torch, so that it is quick.
+SCRIPT = """
+    import json, os, pathlib, socket, sys, time
+    agent = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    end = pathlib.Path(sys.argv[1])
+    saved = pathlib.Path(os.environ["DDPJOB_SNAPSHOT_DIR"]) / "step"
+    def report(**what):
+        agent.sendto(json.dumps(what).encode(), os.environ["DDPJOB_REPORT_SOCKET"])
+    step = int(saved.read_text()) if saved.exists() else 0
+    report(event="resumed", step=step)
+    while not end.exists():
+        step += 1
+        report(event="step", step=step, total=1000000)
+        if step == 10:
+            saved.write_text("10")
+            report(event="saved", step=10)
+        time.sleep(0.02)
+"""
+
+
+@pytest.fixture(autouse=True)
+def job(tmp_path: Path) -> None:
+    write_job(tmp_path, COMMAND, SCRIPT, replicas=2)
+
+
+def saved(command: Command) -> bool:
+    return (command.state / "snapshots" / "step").is_file()
+
+
+def until_saved(command: Command) -> None:
+    command.until(lambda: command.report.get("snapshot_step") == 10, "a snapshot")
+
+
+def finish(folder: Path, command: Command) -> None:
+    """Let a running job complete."""
+    command.until_stepping()
+    (folder / "end").touch()
+    assert command.wait() == ExitCode.OK, command.output
+
+
+def test_version_and_validate(tmp_path: Path) -> None:
+    code, command = run_to_end(tmp_path, "version")
+    assert (code, command.output.split()[0]) == (ExitCode.OK, "ddpjob")
+    code, command = run_to_end(tmp_path, "validate", "job.yaml")
+    assert code == ExitCode.OK
+    assert command.output == "job.yaml: DDPJob default/probe is valid (worker: 2 x 1)\n"
+
+
+def test_a_path_that_looks_like_markup_is_printed_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").rename(tmp_path / "[bold]:smile:.yaml")
+    _, command = run_to_end(tmp_path, "validate", "[bold]:smile:.yaml")
+    assert command.output.startswith("[bold]:smile:.yaml: DDPJob default/probe is valid")
+
+
+def test_flags_that_pin_the_job_are_warned_of(tmp_path: Path) -> None:
+    write_job(tmp_path, "[torchrun, --nnodes=2, train.py]")
+    code, command = run_to_end(tmp_path, "validate", "job.yaml")
+    assert code == ExitCode.OK
+    assert (
+        "job.yaml: warning: worker: --nnodes=2 pins the number of workers; remove it"
+        in command.output
+    )
+
+
+def test_port_in_use(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        code, command = run_to_end(tmp_path, *RUN, "--port", str(port))
+    assert code == ExitCode.PORT_IN_USE
+    assert (
+        f"port {port} is in use; end what listens there, choose another with --port, or leave "
+        "--port away to get a free one\n" in command.output
+    )
+    assert "Traceback" not in command.output
+
+
+def test_second_run_of_the_same_job(tmp_path: Path) -> None:
+    with started(tmp_path) as first:
+        first.until_stepping()
+        before = {process.pid for process in first.processes()}
+        code, second = run_to_end_beside(tmp_path)
+        assert code == ExitCode.ALREADY_RUNNING
+        assert second == (
+            f"this job is already running here, as process {first.process.pid} in {first.state}; "
+            "end that one first, or choose another folder with --state-dir\n"
+        )
+        assert {process.pid for process in first.processes()} == before, "not disturbed"
+        finish(tmp_path, first)
+        assert first.causes == ["started"]
+
+
+def run_to_end_beside(folder: Path) -> tuple[int, str]:
+    """Like run_to_end, where another run of the job goes on."""
+    command = Command(folder, RUN, ())
+    return command.wait(), command.output
+
+
+def test_two_jobs_with_state_folders_of_their_own(tmp_path: Path) -> None:
+    with started(tmp_path) as first:
+        first.until_stepping()
+        second = Command(tmp_path, [*RUN, "--state-dir", "other"], ())
+        second.state = tmp_path / "other" / "default" / "probe"
+        finish(tmp_path, second)
+        assert first.wait() == ExitCode.OK
+        assert second.processes() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+def test_interrupted_and_continued(tmp_path: Path, number: signal.Signals) -> None:
+    with started(tmp_path) as command:
+        until_saved(command)
+        command.process.send_signal(number)
+        assert command.wait() == ExitCode.INTERRUPTED
+        assert command.processes() == []
+    assert command.output.endswith(
+        "stopped; to go on from the last snapshot: ddpjob run --local job.yaml\n"
+    )
+    assert "Traceback" not in command.output
+    with started(tmp_path) as again:
+        finish(tmp_path, again)
+    assert "going on from the last snapshot; --fresh starts anew\n" in again.output
+    assert "from the snapshot of step 10\n" in again.output
+
+
+def test_the_way_to_go_on_is_quoted_and_never_fresh(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").rename(tmp_path / "my job.yaml")
+    with started(tmp_path, "run", "--local", "--fresh", "my job.yaml") as command:
+        command.until_stepping()
+        command.process.terminate()
+        assert command.wait() == ExitCode.INTERRUPTED
+    assert command.output.endswith(": ddpjob run --local 'my job.yaml'\n")
+
+
+def test_fresh_starts_anew_and_keeps_what_was_saved(tmp_path: Path) -> None:
+    with started(tmp_path) as command:
+        until_saved(command)
+        command.process.terminate()
+        command.wait()
+    previous = command.state.with_name("probe.previous") / "snapshots" / "step"
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        for _ in range(2):
+            code, _ = run_to_end(tmp_path, *RUN, "--fresh", "--port", port)
+            assert code == ExitCode.PORT_IN_USE
+            assert previous.read_text() == "10", "a run that never began costs no snapshot"
+    with started(tmp_path, *RUN, "--fresh") as again:
+        finish(tmp_path, again)
+    assert "from the snapshot" not in again.output
+
+
+def test_killed_command_leaves_nothing_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    with started(tmp_path) as command:
+        until_saved(command)
+        processes = command.processes()
+        names = {word for process in processes for word in process.cmdline()}
+        assert {"worker", "rendezvous", "train.py"} <= names
+        command.process.kill()
+        assert command.wait() == -signal.SIGKILL
+        command.until(lambda: not command.processes(), "agents and processes end by themselves")
+        assert not [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    with started(tmp_path) as again:
+        finish(tmp_path, again)
+    assert "from the snapshot of step 10\n" in again.output
+    assert again.causes == ["started"]
+
+
+def test_killed_command_can_be_started_again_at_once(tmp_path: Path) -> None:
+    """What the killed one left behind is ended before anything starts."""
+    with started(tmp_path) as command:
+        until_saved(command)
+        before = command.processes()
+        for process in before:
+            process.suspend()
+        command.process.kill()
+        command.wait()
+        with started(tmp_path) as again:
+            again.until_stepping()
+            assert not [p for p in before if p.is_running()]
+            finish(tmp_path, again)
+
+
+def test_completed_job_starts_afresh_and_the_old_run_is_kept(tmp_path: Path) -> None:
+    with started(tmp_path) as first:
+        until_saved(first)
+        finish(tmp_path, first)
+    old = (first.state / "timeline.jsonl").read_text()
+    (tmp_path / "end").unlink()
+    with started(tmp_path) as second:
+        second.until_stepping()
+        previous = second.state.with_name("probe.previous")
+        assert (previous / "timeline.jsonl").read_text() == old
+        assert (previous / "snapshots" / "step").read_text() == "10"
+        assert list((previous / "logs").glob("*.log"))
+        assert json.loads((previous / "status.json").read_text())["state"] == "Complete"
+        finish(tmp_path, second)
+    assert "going on from" not in second.output
+    assert "resumed" not in second.output
