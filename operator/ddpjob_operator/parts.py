@@ -91,7 +91,9 @@ class Elastic(Model):
         default=900, description="A new worker never waits longer than this."
     )
     orphan_seconds: Seconds = Field(
-        default=60, description="A worker that cannot reach the job's service for so long stops."
+        default=60,
+        ge=5,
+        description="A worker that cannot reach the job's service for so long stops. At least 5.",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import json
 import os
 import signal
 import sys
@@ -24,7 +25,7 @@ from ddpjob_agent.contract import (
     Report,
 )
 from ddpjob_agent.link import Link, OvertakenError
-from ddpjob_agent.wire import WrongTokenError, connect
+from ddpjob_agent.wire import RefusedError, WrongTokenError, connect
 from ddpjob_operator.local.service import free_port
 from ddpjob_operator.service_client import ServiceClient, ServiceUnavailableError
 
@@ -58,6 +59,27 @@ class Service:
         await self.process.wait()
 
 
+def hello_of(worker: str) -> Message:
+    """What an agent says first."""
+    return {
+        "type": "hello",
+        "protocol": PROTOCOL,
+        "member": dataclasses.asdict(Member(worker, uuid.uuid4().hex, "127.0.0.1", 1)),
+        "membership": None,
+        "running": False,
+        "done": False,
+        "failure": None,
+        "reports": [],
+        "entries": [],
+    }
+
+
+def frame(message: Message) -> bytes:
+    """As it travels."""
+    data = json.dumps(message).encode()
+    return len(data).to_bytes(4, "big") + data
+
+
 class Agent:
     """The part of an agent that talks: does what it is told, without processes."""
 
@@ -71,13 +93,10 @@ class Agent:
 
     def _hello(self) -> Message:
         return {
-            "protocol": PROTOCOL,
+            **hello_of(self.member.worker),
             "member": dataclasses.asdict(self.member),
             "membership": self.membership and self.membership.to_json(),
             "running": self.running,
-            "done": False,
-            "failure": None,
-            "reports": [],
         }
 
     def _obey(self, order: Message) -> None:
@@ -180,7 +199,7 @@ def test_without_the_token_nobody_gets_in(tmp_path: Path) -> None:
         b"\x00" * 64,
         b"GET /report HTTP/1.1\r\n" + b"x" * 100_000,
         b"PUT /expected HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
-        b"DDPJ1" + b"n" * 16 + b"p" * 32 + b"\xff" * 64,
+        b"DDPJ1" + b"n" * 16 + b"p" * 32 + frame(hello_of("intruder")),
         b"DD",
     ],
     ids=["zeros", "endless header", "endless body", "wrong proof", "half a word"],
@@ -225,6 +244,49 @@ def test_a_restarted_service_gets_membership_and_store_back(tmp_path: Path) -> N
         assert [(each.id, each.cause) for each in report.rounds] == [("1.1.1", "started")]
         assert [a.orders[: len(orders[0])], b.orders[: len(orders[1])]] == orders
         assert "halt" not in [*a.orders[len(orders[0]) :], *b.orders[len(orders[1]) :]]
+
+    run(body, tmp_path)
+
+
+def test_a_restarted_service_answers_when_all_members_are_back(tmp_path: Path) -> None:
+    """Before, it could not know of a key that only an absent one wrote."""
+
+    async def body(job: Job) -> None:
+        await job.expect("a", "b")
+        a, b = job.agent("a"), job.agent("b")
+        await job.formed(1)
+        await b.do(Op.SET, b"by b", values=(b"1",))
+        b.task.cancel()
+        await asyncio.wait([b.task])
+        await job.service.kill()
+        await job.service.start()
+        await job.expect("a", "b")
+
+        async def a_is_back() -> None:
+            if (await job.client.report()).workers != ("a",):
+                raise ServiceUnavailableError
+
+        await until(a_is_back)
+        checking = asyncio.ensure_future(a.do(Op.CHECK, b"by b"))
+        await job.report()
+        b.task = asyncio.ensure_future(b.link.run())
+        assert await checking == b"\x00", "it is there"
+        assert [each.cause for each in (await job.report()).rounds] == ["started"]
+
+    run(body, tmp_path)
+
+
+def test_an_agent_of_another_protocol_is_told_so(tmp_path: Path) -> None:
+    async def body(job: Job) -> None:
+        await job.expect("a")
+        a = Agent("a", job.service.port)
+        a.link = Link(
+            "127.0.0.1", job.service.port, TOKEN,
+            lambda: {**hello_of("a"), "protocol": PROTOCOL + 1}, lambda _: None,
+        )  # fmt: skip
+        a.task.cancel()
+        with pytest.raises(RefusedError, match=f"protocol {PROTOCOL} is spoken here"):
+            await a.link.run()
 
     run(body, tmp_path)
 

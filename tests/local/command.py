@@ -52,7 +52,9 @@ class Command:
 
     @property
     def report(self) -> dict[str, Any]:
-        """The rendezvous service's last report; empty before there is one."""
+        """The rendezvous service's last report; empty before this run has one."""
+        if not self.output.startswith("job probe: "):
+            return {}  # what lies there may be an earlier run's
         try:
             report: dict[str, Any] = json.loads((self.state / "report.json").read_text())
         except FileNotFoundError:

@@ -40,10 +40,6 @@ def job(tmp_path: Path) -> None:
     write_job(tmp_path, COMMAND, SCRIPT, replicas=2)
 
 
-def saved(command: Command) -> bool:
-    return (command.state / "snapshots" / "step").is_file()
-
-
 def until_saved(command: Command) -> None:
     command.until(lambda: command.report.get("snapshot_step") == 10, "a snapshot")
 

@@ -185,6 +185,24 @@ async def test_heavy_load_loses_nobody(tmp_path: Path) -> None:
 
 
 @in_background
+async def test_orphaned_workers_stop_and_go_on_when_the_service_is_back(tmp_path: Path) -> None:
+    """The service is silent for longer than orphanSeconds; nobody must train on unseen."""
+    spec = {"elastic": "{joinPolicy: Immediate, settleSeconds: 0.2, orphanSeconds: 5}"}
+    async with running(tmp_path, job_text(COMMAND, **spec)) as run:
+        await run.until_stepping(1)
+        run.backend.service.signal(signal.SIGSTOP)
+        await run.until(lambda: not pids(run), "all processes are stopped")
+        run.backend.service.signal(signal.SIGCONT)
+        await run.until(lambda: len(run.report.rounds) > 1, "a new membership")
+        assert run.history()[1][0] == "lost"
+        await run.until(
+            lambda: run.history()[-1][1] == 3 and len(pids(run)) == 3, "all train again"
+        )
+        assert run.report.failures == 0
+        assert await run.finish() == "Complete"
+
+
+@in_background
 async def test_below_the_minimum_it_waits_and_goes_on_with_a_new_node(tmp_path: Path) -> None:
     spec = {"minReplicas": 3, **QUICK}
     async with running(tmp_path, job_text(COMMAND, **spec)) as run:

@@ -28,7 +28,7 @@ from .link import Link
 from .processes import Processes
 from .relay import Relay
 from .reports import Reports
-from .wire import WrongTokenError
+from .wire import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -96,8 +96,8 @@ class Agent:
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             await next(iter(done))
-        except WrongTokenError as error:
-            log.error("%s; worker and service belong to different jobs", error)  # noqa: TRY400 - no traceback for people
+        except RefusedError as error:
+            log.error("%s", error)  # noqa: TRY400 - no traceback for people
             return Exit.REFUSED
         finally:
             await self._processes.stop(grace=0)
@@ -224,6 +224,7 @@ class Agent:
             if self._running and silence > limit:
                 log.warning("no rendezvous service for %.0f s: the processes are stopped", silence)
                 self._running = False
+                self._link.reconnect()
                 self._wake.set()
 
     def _exit_code(self) -> int:

@@ -150,10 +150,12 @@ def _story(lines: list[str], rank: int | None) -> tuple[_Story, int]:
         end += 1
         while end < limit and not _ends_message(lines[end]):
             end += 1
-        chained = end + 2 < len(lines) and lines[end] in _CHAIN
-        if not (chained and _TRACEBACK.match(lines[end + 2])):
+        following = end + 1 if end < len(lines) and lines[end] in _CHAIN else len(lines)
+        while following < len(lines) and not lines[following]:
+            following += 1
+        if following == len(lines) or not _TRACEBACK.match(lines[following]):
             return _Story(rank, "\n".join(lines[:end]).rstrip(), exceptions), end
-        end += 2
+        end = following
 
 
 def _ends_message(line: str) -> bool:

@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Callable
 
 from .c10d_store import Entry
-from .wire import Connection, WireError, connect
+from .wire import Connection, RefusedError, WireError, connect
 
 if TYPE_CHECKING:
     from .c10d_protocol import Request
@@ -71,6 +71,11 @@ class Link:
             if not pending.answer.done():
                 pending.answer.set_exception(OvertakenError(membership))
 
+    def reconnect(self) -> None:
+        """Say hello anew: what it says has changed."""
+        if self._connection is not None:
+            self._connection.close()
+
     def send(self, message: Message) -> None:
         """Send if connected; what must not get lost belongs into hello, too."""
         if self._connection is not None:
@@ -101,7 +106,7 @@ class Link:
         return base64.b64decode(answer["reply"])
 
     async def run(self) -> None:
-        """Stay connected for ever; raises WrongTokenError when the service is not ours."""
+        """Stay connected for ever; raises RefusedError when it is not for us."""
         pause = RETRY_SECONDS[0]
         while True:
             try:
@@ -138,6 +143,10 @@ class Link:
                 if message is None:
                     return
                 self.last_heard = time.monotonic()
+                if message["type"] == "refused":
+                    raise RefusedError(
+                        f"{message['reason']}; use an agent of the service's version"
+                    )
                 if message["type"] == "stored":
                     self._stored(message)
                 elif message["type"] != "beat":

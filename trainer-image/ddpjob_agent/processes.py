@@ -148,8 +148,9 @@ class Processes:
                 self.traceback_at = time.time()
             self.stderr_tail += data
             del self.stderr_tail[:-TAIL_BYTES]
-            sys.stderr.buffer.write(data)
-            sys.stderr.buffer.flush()
+            with contextlib.suppress(OSError):  # a full disk under the log ends no job
+                sys.stderr.buffer.write(data)
+                sys.stderr.buffer.flush()
 
     def _close_pipe(self) -> None:
         if self._pipe is not None:

@@ -116,7 +116,9 @@ class RendezvousServer:
 
     def _register(self, connection: Connection, hello: Message) -> _Session:
         if hello["type"] != "hello" or hello["protocol"] != PROTOCOL:
-            raise WireError(f"protocol {PROTOCOL} is spoken here; use the matching agent image")
+            reason = f"protocol {PROTOCOL} is spoken here, not {hello.get('protocol')}"
+            connection.send({"type": "refused", "reason": reason})
+            raise WireError(reason)
         worker = self._registry.hello(hello, time.monotonic())
         session = _Session(connection, worker, hello["member"]["incarnation"])
         older = self._sessions.pop(worker, None)

@@ -24,7 +24,11 @@ MAX_FRAME_BYTES = 64 << 20
 HANDSHAKE_SECONDS = 10.0
 
 
-class WrongTokenError(Exception):
+class RefusedError(Exception):
+    """The other side will never talk to us."""
+
+
+class WrongTokenError(RefusedError):
     """The other side does not know this job's token."""
 
 

@@ -132,13 +132,13 @@ class LocalBackend:
             report=self.report,
         )
         planned = plan(observed, datetime.now(UTC))
+        for action in planned.actions:
+            await self._execute(action)
         if planned.status != self.status:
             self.job = self.job.model_copy(update={"status": planned.status})
             self._state.write("status.json", planned.status.model_dump(by_alias=True, mode="json"))
         for event in planned.events:
             self._timeline.event(event)
-        for action in planned.actions:
-            await self._execute(action)
         return planned.requeue_after
 
     async def _execute(self, action: Action) -> None:

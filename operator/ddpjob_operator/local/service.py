@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -66,8 +67,12 @@ class Service:
 
     def kill(self) -> None:
         """SIGKILL; it is started again."""
+        self.signal(signal.SIGKILL)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its process."""
         if self._process is not None and self._process.returncode is None:
-            self._process.kill()
+            self._process.send_signal(number)
 
     async def stop(self) -> None:
         """End it for good."""

@@ -21,7 +21,7 @@ STEP_LINES = 10  # a line at every tenth of all steps
 STEP_SECONDS = 10.0  # and after so long without one
 # Memberships from the report, the end by who runs the job.
 TOLD_ELSEWHERE = frozenset(
-    "Started WorkerLost Restarted WorkerLeft WorkerJoined Completed Failed".split()
+    ["Started", "WorkerLost", "Restarted", "WorkerLeft", "WorkerJoined", "Completed", "Failed"]
 )
 STYLES = {
     "started": "green", "joined": "green", "resumed": "cyan", "lost": "yellow",
