@@ -44,6 +44,7 @@ Text = Annotated[str, MinLen(1)]
 Count = Annotated[int, Strict(), Ge(0)]
 Positive = Annotated[int, Strict(), Ge(1)]
 Seconds = Annotated[float, Strict(), Ge(0), AllowInfNan(False)]
+OrphanSeconds = Annotated[float, Strict(), Ge(5), AllowInfNan(False)]  # several heartbeats
 Flag = Annotated[bool, Strict()]
 DnsLabel = Annotated[str, AfterValidator(_dns_label)]
 Processes = Annotated[int | Literal["auto"], BeforeValidator(_processes)]
@@ -90,9 +91,8 @@ class Elastic(Model):
     max_join_wait_seconds: Seconds = Field(
         default=900, description="A new worker never waits longer than this."
     )
-    orphan_seconds: Seconds = Field(
+    orphan_seconds: OrphanSeconds = Field(
         default=60,
-        ge=5,
         description="A worker that cannot reach the job's service for so long stops. At least 5.",
     )
 

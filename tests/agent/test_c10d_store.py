@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from ddpjob_agent import c10d_protocol as protocol
 from ddpjob_agent.c10d_protocol import Op, ProtocolError, Request
-from ddpjob_agent.c10d_store import Applied, Entry, LocalBackend, Store, serve_client
+from ddpjob_agent.c10d_server import StoreBackend, serve_client
+from ddpjob_agent.c10d_store import Applied, Entry, Store
 
 MUST_WAIT = None
 
@@ -278,7 +279,7 @@ def test_request_json_is_checked(change: dict[str, object]) -> None:
         Request.from_json(incomplete)
 
 
-async def settled(backend: LocalBackend, request: Request) -> asyncio.Task[Applied]:
+async def settled(backend: StoreBackend, request: Request) -> asyncio.Task[Applied]:
     """A task that has got as far as it can without further requests."""
     task = asyncio.create_task(backend.apply(request))
     await asyncio.sleep(0)
@@ -287,7 +288,7 @@ async def settled(backend: LocalBackend, request: Request) -> asyncio.Task[Appli
 
 def test_wait_ends_although_the_key_is_deleted_at_once() -> None:
     async def scenario() -> None:
-        backend = LocalBackend(Store())
+        backend = StoreBackend(Store())
         wait = await settled(backend, Request(Op.WAIT, (b"a", b"b")))
         await backend.execute(Request(Op.SET, (b"a",), (b"",)))
         await backend.execute(Request(Op.DELETE_KEY, (b"a",)))
@@ -302,7 +303,7 @@ def test_wait_ends_although_the_key_is_deleted_at_once() -> None:
 
 def test_restore_ends_waits() -> None:
     async def scenario() -> None:
-        backend = LocalBackend(Store())
+        backend = StoreBackend(Store())
         wait = await settled(backend, Request(Op.WAIT, (b"a",)))
         backend.restore([Entry(b"a", 1, b"")])
         assert await wait == Applied(b"\0")
@@ -312,7 +313,7 @@ def test_restore_ends_waits() -> None:
 
 def test_cancelled_waits_leave_nothing_behind() -> None:
     async def scenario() -> None:
-        backend = LocalBackend(Store())
+        backend = StoreBackend(Store())
         for request in (Request(Op.WAIT, (b"a", b"b")), Request(Op.BARRIER, (b"c",), (), 2)):
             wait = await settled(backend, request)
             wait.cancel()
@@ -325,7 +326,7 @@ def test_cancelled_waits_leave_nothing_behind() -> None:
 
 def test_barrier_hands_out_the_arrivals() -> None:
     async def scenario() -> None:
-        backend = LocalBackend(Store())
+        backend = StoreBackend(Store())
         first = await settled(backend, Request(Op.BARRIER, (b"a",), (), 2))
         assert not first.done()
         second = await backend.apply(Request(Op.BARRIER, (b"a",), (), 2))
@@ -337,7 +338,7 @@ def test_barrier_hands_out_the_arrivals() -> None:
 
 def test_a_cancelled_barrier_counts_once_when_it_is_asked_for_again() -> None:
     async def scenario() -> None:
-        backend = LocalBackend(Store())
+        backend = StoreBackend(Store())
         request = Request(Op.BARRIER, (b"a",), (), 2)
         dropped = await settled(backend, request)
         dropped.cancel()
@@ -352,7 +353,7 @@ def test_a_cancelled_barrier_counts_once_when_it_is_asked_for_again() -> None:
 
 def test_a_barrier_cancelled_after_its_end_stays_passed() -> None:
     async def scenario() -> None:
-        backend = LocalBackend(Store())
+        backend = StoreBackend(Store())
         request = Request(Op.BARRIER, (b"a",), (), 2)
         dropped = await settled(backend, request)
         await backend.execute(request)
@@ -375,7 +376,7 @@ def test_a_barrier_cancelled_after_its_end_stays_passed() -> None:
 )
 def test_writes_that_end_a_barrier(release: Request) -> None:
     async def scenario() -> None:
-        backend = LocalBackend(Store())
+        backend = StoreBackend(Store())
         barrier = await settled(backend, Request(Op.BARRIER, (b"a",), (), 2))
         await backend.execute(release)
         assert (await barrier).reply == b"\0"
@@ -385,7 +386,7 @@ def test_writes_that_end_a_barrier(release: Request) -> None:
 
 def test_a_push_wakes_one_waiter() -> None:
     async def scenario() -> None:
-        backend = LocalBackend(Store())
+        backend = StoreBackend(Store())
         waits = [await settled(backend, Request(Op.WAIT, (b"q",))) for _ in range(2)]
         for served in waits:
             await backend.execute(Request(Op.QUEUE_PUSH, (b"q",), (b"item",)))
@@ -403,7 +404,7 @@ WAIT_FOR_KEY = b"\x06" + number(1) + text(b"key")
 @pytest.mark.parametrize("goodbye", ["eof", "garbage"])
 def test_a_client_that_leaves_in_a_wait_leaves_nothing_behind(goodbye: str) -> None:
     async def scenario() -> None:
-        backend = LocalBackend(Store())
+        backend = StoreBackend(Store())
         served: asyncio.Queue[asyncio.Task[None]] = asyncio.Queue()
 
         def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

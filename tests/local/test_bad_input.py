@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -54,15 +53,19 @@ REFUSED: list[tuple[str, str | bytes | None, str, str]] = [
         "minimum_above_maximum",
         job_text(PLAIN, minReplicas=5, maxReplicas=4),
         "",
-        "job.yaml: line 7: spec.minReplicas: is 5, above maxReplicas (4); "
-        "lower it or raise maxReplicas",
+        (
+            "job.yaml: line 7: spec.minReplicas: is 5, above maxReplicas (4); "
+            "lower it or raise maxReplicas"
+        ),
     ),
     (
         "zero_workers",
         job_text(PLAIN, replicas=0),
         "",
-        "job.yaml: line 5: spec.replicas: is 0, and no other group has workers; "
-        "use suspend: true to pause a job",
+        (
+            "job.yaml: line 5: spec.replicas: is 0, and no other group has workers; "
+            "use suspend: true to pause a job"
+        ),
     ),
     (
         "negative_gpus",
@@ -74,15 +77,19 @@ REFUSED: list[tuple[str, str | bytes | None, str, str]] = [
         "two_groups_of_one_name",
         job_text(PLAIN, extraWorkerGroups=TWINS),
         "",
-        "job.yaml: line 7: spec.extraWorkerGroups[1].name: 'a' is another group's name already; "
-        "choose another one",
+        (
+            "job.yaml: line 7: spec.extraWorkerGroups[1].name: 'a' is another group's name already; "
+            "choose another one"
+        ),
     ),
     (
         "no_command",
         job_text("[]"),
         "",
-        "job.yaml: line 6: spec.command: is missing; give what each worker runs, "
-        "for example [torchrun, train.py]",
+        (
+            "job.yaml: line 6: spec.command: is missing; give what each worker runs, "
+            "for example [torchrun, train.py]"
+        ),
     ),
     (
         "field_of_a_later_version",
@@ -100,15 +107,19 @@ REFUSED: list[tuple[str, str | bytes | None, str, str]] = [
         "no_such_program",
         job_text("[torchrum, train.py]"),
         "",
-        "spec.command: there is no program 'torchrum' (group worker, looked in PATH); "
-        "install it or correct the command",
+        (
+            "spec.command: there is no program 'torchrum' (group worker, looked in PATH); "
+            "install it or correct the command"
+        ),
     ),
     (
         "no_such_program_in_the_folder",
         job_text("[./train.sh]"),
         "",
-        "spec.command: there is no program './train.sh' (group worker, looked in {folder}); "
-        "install it or correct the command",
+        (
+            "spec.command: there is no program './train.sh' (group worker, looked in {folder}); "
+            "install it or correct the command"
+        ),
     ),
     (
         "chaos_that_cannot_be_read",
@@ -144,8 +155,10 @@ REFUSED: list[tuple[str, str | bytes | None, str, str]] = [
         "state_dir_that_is_a_file",
         GOOD,
         "--state-dir job.yaml",
-        "cannot keep the job's state in {folder}/job.yaml/default/probe: Not a directory; "
-        "mend that, or choose another folder with --state-dir",
+        (
+            "cannot keep the job's state in {folder}/job.yaml/default/probe: Not a directory; "
+            "mend that, or choose another folder with --state-dir"
+        ),
     ),
     (
         "no_nodes",
@@ -238,15 +251,19 @@ LAST_WORDS: list[tuple[str, str, str, str]] = [
         "script_that_is_not_there",
         "[python3, trian.py]",
         "",
-        "ended with exit code 2; last on stderr: python3: can't open file '{folder}/trian.py': "
-        "[Errno 2] No such file or directory (failure 1, 0",
+        (
+            "ended with exit code 2; last on stderr: python3: can't open file '{folder}/trian.py': "
+            "[Errno 2] No such file or directory (failure 1, 0"
+        ),
     ),
     (
         "script_that_is_not_there_below_torchrun",
         "[torchrun, trian.py]",
         "",
-        "python: can't open file '{folder}/trian.py': [Errno 2] No such file or directory "
-        "(failure 1, 0",
+        (
+            "python: can't open file '{folder}/trian.py': [Errno 2] No such file or directory "
+            "(failure 1, 0"
+        ),
     ),
     (
         "syntax_error",

@@ -40,6 +40,10 @@ def job(tmp_path: Path) -> None:
     write_job(tmp_path, COMMAND, SCRIPT, replicas=2)
 
 
+def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
 def until_saved(command: Command) -> None:
     command.until(lambda: command.report.get("snapshot_step") == 10, "a snapshot")
 
@@ -170,7 +174,7 @@ def test_killed_command_leaves_nothing_and_the_next_one_goes_on(tmp_path: Path) 
         command.process.kill()
         assert command.wait() == -signal.SIGKILL
         command.until(lambda: not command.processes(), "agents and processes end by themselves")
-        assert not [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        assert alive(processes) == []
     with started(tmp_path) as again:
         finish(tmp_path, again)
     assert "from the snapshot of step 10\n" in again.output
@@ -188,7 +192,7 @@ def test_killed_command_can_be_started_again_at_once(tmp_path: Path) -> None:
         command.wait()
         with started(tmp_path) as again:
             again.until_stepping()
-            assert not [p for p in before if p.is_running()]
+            assert alive(before) == []
             finish(tmp_path, again)
 
 

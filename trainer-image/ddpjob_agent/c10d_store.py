@@ -1,26 +1,21 @@
-"""A c10d store that stock torch clients use as if it were torch's TCPStore server.
+"""The key space of a c10d store: torch's answers, and a version for every write.
 
-`Store` is the key space, `LocalBackend` lets requests wait for it, `serve_client` speaks to one
-client. Every write returns the full resulting state of its key as an `Entry` with a version. Who
-keeps the last entry of each key that it wrote can give them back to an empty store: of all that
-come back, the highest version of each key is what the store held.
+Every write returns the full resulting state of its key as an `Entry` with a version. Who keeps
+the last entry of each key that it wrote can give them back to an empty store: of all that come
+back, the highest version of each key is what the store held.
 
-May not: listen, know agents or the service, keep anything on disk.
+May not: wait, open a connection, know agents or the service, keep anything on disk.
 """
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import logging
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Callable, Protocol
+from typing import Any, Callable
 
 from . import c10d_protocol as protocol
-from .c10d_protocol import BLOCKING, Op, ProtocolError, Request
-
-log = logging.getLogger("ddpjob.c10d")
+from .c10d_protocol import Op, ProtocolError, Request
 
 _INTEGER = re.compile(rb"\s*([+-]?)0*([0-9]{1,19})(?![0-9])")  # what C++'s stoll understands
 
@@ -201,174 +196,6 @@ class Store:
 
     def _queue_length(self, request: Request) -> Applied:
         return Applied(protocol.encode_integer(len(self._entry(request.keys[0]).queue)))
-
-
-class Backend(Protocol):
-    """Answers the requests of c10d clients, here or elsewhere."""
-
-    async def execute(self, request: Request) -> bytes:
-        """The reply, once there is one; ProtocolError or OSError if there will be none.
-
-        Gets neither VALIDATE, PING nor CANCEL_WAIT. A wait is ended by cancelling this.
-        """
-        ...
-
-
-class _Waiter:
-    def __init__(self, request: Request, missing: set[bytes]) -> None:
-        self.request = request
-        self.missing = missing
-        self.done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-
-class LocalBackend:
-    """A store in this process, with requests that wait for it. For one event loop."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._waiters: dict[bytes, dict[_Waiter, None]] = {}  # by missing key, oldest first
-
-    async def execute(self, request: Request) -> bytes:
-        """The reply, once there is one."""
-        return (await self.apply(request)).reply
-
-    async def apply(self, request: Request) -> Applied:
-        """Like execute(), with what the request changed."""
-        if request.op is Op.BARRIER:
-            return await self._arrive(request)
-        if request.op is Op.WAIT:
-            return Applied(await self._wait(request))
-        applied = self._store.apply(request)
-        assert applied is not None
-        self._wake(applied.changed)
-        return applied
-
-    def restore(self, entries: Iterable[Entry]) -> None:
-        """Store.restore() for a store that clients may be waiting for already."""
-        self._wake(self._store.restore(entries))
-
-    async def _arrive(self, request: Request) -> Applied:
-        arrival = await self.apply(Request(Op.ADD, request.keys, number=1))
-        try:
-            reply = await self._wait(request)
-        except asyncio.CancelledError:
-            # An agent whose connection broke asks again: it must not count twice.
-            if self._store.apply(request) is None:
-                self._store.apply(Request(Op.ADD, request.keys, number=-1))
-            raise
-        return dataclasses.replace(arrival, reply=reply)
-
-    async def _wait(self, request: Request) -> bytes:
-        applied = self._store.apply(request)
-        if applied is not None:
-            return applied.reply
-        missing = {key for key in request.keys if self._store.apply(_only(request, key)) is None}
-        waiter = _Waiter(request, missing)
-        for key in missing:
-            self._waiters.setdefault(key, {})[waiter] = None
-        try:
-            return await waiter.done
-        finally:
-            for key in tuple(waiter.missing):
-                self._satisfy(waiter, key)
-
-    def _wake(self, changed: Iterable[Entry]) -> None:
-        """At once, not when the waiter's turn comes: the key may be deleted again by then."""
-        for entry in changed:
-            for waiter in tuple(self._waiters.get(entry.key, ())):
-                applied = self._store.apply(_only(waiter.request, entry.key))
-                if applied is None:
-                    continue
-                self._satisfy(waiter, entry.key)
-                if not waiter.missing and not waiter.done.done():
-                    waiter.done.set_result(applied.reply)
-                    if entry.value is None:
-                        break  # one waiter for each push: who else came would find nothing
-
-    def _satisfy(self, waiter: _Waiter, key: bytes) -> None:
-        waiter.missing.discard(key)
-        waiters = self._waiters[key]
-        del waiters[waiter]
-        if not waiters:
-            del self._waiters[key]
-
-
-async def serve_client(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, backend: Backend
-) -> None:
-    """Serve one connection until it ends, or until its client breaks the protocol."""
-    client = _Client(reader, writer, backend)
-    try:
-        await client.serve()
-    except (ProtocolError, OSError) as error:
-        log.info("c10d client dropped: %s", error)
-    finally:
-        writer.close()
-        await client.end_wait()
-
-
-class _Client:
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, backend: Backend
-    ) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._backend = backend
-        self._wait: asyncio.Task[None] | None = None
-
-    async def serve(self) -> None:
-        first = await protocol.read_request(self._reader)
-        if first is None:
-            return
-        if first.op is not Op.VALIDATE:
-            raise ProtocolError(f"{first.op.name} before VALIDATE")
-        while True:
-            request = await protocol.read_request(self._reader)
-            if request is None:
-                return
-            if request.op in BLOCKING:
-                await self._start_wait(request)
-            else:
-                self._writer.write(await self._answer(request))
-                await self._writer.drain()
-
-    async def _answer(self, request: Request) -> bytes:
-        if request.op is Op.VALIDATE:
-            raise ProtocolError("VALIDATE twice")
-        if request.op is Op.PING:
-            return protocol.encode_pong(request.number)
-        if request.op is Op.CANCEL_WAIT:
-            await self.end_wait()
-            return protocol.WAIT_CANCELED
-        return await self._backend.execute(request)
-
-    async def _start_wait(self, request: Request) -> None:
-        if self._wait is not None and not self._wait.done():
-            raise ProtocolError(f"{request.op.name} while another request waits")
-        self._wait = asyncio.create_task(self._answer_later(request))
-        await asyncio.sleep(0)  # if it need not wait, answer before the next request
-
-    async def _answer_later(self, request: Request) -> None:
-        try:
-            self._writer.write(await self._backend.execute(request))
-        except (ProtocolError, OSError) as error:
-            log.info("c10d client dropped: %s", error)
-            self._writer.close()
-        except Exception:
-            self._writer.close()
-            raise
-
-    async def end_wait(self) -> None:
-        if self._wait is None:
-            return
-        self._wait.cancel()
-        await asyncio.wait({self._wait})
-        if not self._wait.cancelled():
-            self._wait.result()
-
-
-def _only(request: Request, key: bytes) -> Request:
-    return dataclasses.replace(request, keys=(key,))
 
 
 def _parse_integer(text: bytes) -> int | None:

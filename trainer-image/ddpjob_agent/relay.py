@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from .c10d_store import serve_client
+from .c10d_server import serve_client
 
 if TYPE_CHECKING:
     from .c10d_protocol import Request

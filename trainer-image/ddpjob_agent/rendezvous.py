@@ -16,7 +16,8 @@ import time
 from typing import TYPE_CHECKING
 
 from .c10d_protocol import ProtocolError, Request
-from .c10d_store import Entry, LocalBackend, Store
+from .c10d_server import StoreBackend
+from .c10d_store import Entry, Store
 from .contract import PROTOCOL, Expectation, Message, Report
 from .controller_http import METHODS, Controller
 from .wire import HANDSHAKE_SECONDS, MAGIC, Connection, WireError, WrongTokenError, accept
@@ -52,7 +53,7 @@ class RendezvousServer:
         self._token = token
         self._controller = Controller(token, self._report_after, self._expect)
         self._sessions: dict[str, _Session] = {}
-        self._store = LocalBackend(Store())
+        self._store = StoreBackend(Store())
         self._store_of = ""
         self._store_ready = asyncio.Event()
         self._replies: Replies = {}
@@ -208,7 +209,7 @@ class RendezvousServer:
         current = self._registry.current
         name = str(current.id) if current else ""
         if name != self._store_of:
-            self._store, self._store_of = LocalBackend(Store()), name
+            self._store, self._store_of = StoreBackend(Store()), name
             self._replies.clear()
         if self._registry.unseen:
             self._store_ready.clear()

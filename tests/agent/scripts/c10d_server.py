@@ -11,7 +11,8 @@ import json
 import sys
 from typing import Any
 
-from ddpjob_agent.c10d_store import LocalBackend, Store, serve_client
+from ddpjob_agent.c10d_server import StoreBackend, serve_client
+from ddpjob_agent.c10d_store import Store
 
 
 class Server:
@@ -19,7 +20,7 @@ class Server:
 
     def __init__(self) -> None:
         self.port = 0
-        self._backend = LocalBackend(Store())
+        self._backend = StoreBackend(Store())
         self._errors: list[str] = []
         self._writers: list[asyncio.StreamWriter] = []
         self._clients: set[asyncio.Task[Any]] = set()
