@@ -95,6 +95,12 @@ class Command:
 
         self.until(stepping, "steps")
 
+    def kill(self) -> None:
+        """End it if it still runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
     def wait(self) -> int:
         """The exit code."""
         return int(self.process.wait(PATIENCE_SECONDS))
@@ -107,9 +113,7 @@ def started(folder: Path, *arguments: str, prefix: Sequence[str] = ()) -> Iterat
     try:
         yield command
     finally:
-        if command.process.poll() is None:
-            command.process.kill()
-            command.process.wait()
+        command.kill()
         left = command.processes()
         if left:
             sweep((command.state / "uid").read_text())

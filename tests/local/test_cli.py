@@ -109,7 +109,10 @@ def test_second_run_of_the_same_job(tmp_path: Path) -> None:
 def run_to_end_beside(folder: Path) -> tuple[int, str]:
     """Like run_to_end, where another run of the job goes on."""
     command = Command(folder, RUN, ())
-    return command.wait(), command.output
+    try:
+        return command.wait(), command.output
+    finally:
+        command.kill()
 
 
 def test_two_jobs_with_state_folders_of_their_own(tmp_path: Path) -> None:
@@ -117,7 +120,10 @@ def test_two_jobs_with_state_folders_of_their_own(tmp_path: Path) -> None:
         first.until_stepping()
         second = Command(tmp_path, [*RUN, "--state-dir", "other"], ())
         second.state = tmp_path / "other" / "default" / "probe"
-        finish(tmp_path, second)
+        try:
+            finish(tmp_path, second)
+        finally:
+            second.kill()
         assert first.wait() == ExitCode.OK
         assert second.processes() == []
 

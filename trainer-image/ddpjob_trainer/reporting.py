@@ -26,7 +26,8 @@ _log = logging.getLogger("ddpjob")
 def step_done(step: int, total: int | None = None, **metrics: float) -> None:
     """Reports that `step` steps are done, of `total`; dropped when the agent is busy.
 
-    Only the report of the last step, which carries the result, waits for a moment. Metrics that are not finite numbers are left out.
+    Only the report of the last step, which carries the result, waits for a moment. Metrics that
+    are not finite numbers are left out.
     """
     message: dict[str, object] = {"event": contract.Event.STEP.value, "step": int(step)}
     if total is not None:
