@@ -351,6 +351,28 @@ def test_a_write_is_applied_once_though_its_answer_was_lost(tmp_path: Path) -> N
     run(body, tmp_path)
 
 
+def test_torchruns_are_answered_when_all_have_come(tmp_path: Path) -> None:
+    """With what the last one wrote; any other key keeps to torch's rules."""
+
+    async def body(job: Job) -> None:
+        await job.expect("a", "b")
+        a, b = job.agent("a"), job.agent("b")
+        await job.formed(1)
+        key = b"/torch.rendezvous.any"
+        first = asyncio.ensure_future(a.do(Op.COMPARE_SET, key, values=(b"", b"a")))
+        while not (await b.do(Op.GET, key)).endswith(b"a"):
+            assert not first.done()
+        assert (await b.do(Op.COMPARE_SET, b"/other", values=(b"", b"x"))).endswith(b"x")
+        assert not first.done()
+        second = await b.do(Op.COMPARE_SET, key, values=(b"a", b"a+b"))
+        assert await first == second
+        assert second.endswith(b"a+b")
+        third = await a.do(Op.COMPARE_SET, key, values=(b"a+b", b"alive"))
+        assert third.endswith(b"alive"), "from now on at once"
+
+    run(body, tmp_path)
+
+
 def test_who_holds_an_overtaken_membership_is_stopped(tmp_path: Path) -> None:
     """It was cut off; it comes back with its old membership, whose keys are gone."""
 

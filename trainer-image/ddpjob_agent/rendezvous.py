@@ -3,6 +3,10 @@
 Agents and the operator use one port; the first bytes tell them apart. The store of a membership
 is thrown away with it, so that no process ever reads a key of an older one. Decides nothing:
 every decision is made in `membership`.
+
+torchrun's first agent to join would look again only after a second. So whoever joins is answered
+when all members have, with the state as it is then; torchrun takes that for a lost race, finds
+itself in it, and goes on at once (docs/adr/0013).
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from .c10d_protocol import ProtocolError, Request
+from .c10d_protocol import Op, ProtocolError, Request
 from .c10d_server import StoreBackend
 from .c10d_store import Entry, Store
 from .contract import PROTOCOL, Expectation, Message, Report
@@ -28,6 +32,9 @@ if TYPE_CHECKING:
 TICK_SECONDS = 0.5
 STALL_SECONDS = 1.0  # a tick that is later by more than this: the service itself stood still
 REMEMBERED_WRITES = 256  # per agent: what it may send again after its connection broke
+
+TORCHRUN_KEY = b"/torch.rendezvous."  # under which torchrun's agents meet
+GATHER_SECONDS = 10.0
 
 log = logging.getLogger("ddpjob.rendezvous")
 
@@ -56,6 +63,8 @@ class RendezvousServer:
         self._store = StoreBackend(Store())
         self._store_of = ""
         self._store_ready = asyncio.Event()
+        self._arrived: set[str] = set()  # members whose torchrun has come to the rendezvous
+        self._gathered = asyncio.Event()
         self._replies: Replies = {}
         self._version = 1
         self._report = registry.report(1)
@@ -193,16 +202,30 @@ class RendezvousServer:
             return overtaken
         store = self._store
         try:
-            applied = await store.apply(Request.from_json(message["request"]))
+            request = Request.from_json(message["request"])
+            applied = await store.apply(request)
+            reply = applied.reply
+            if request.op is Op.COMPARE_SET and request.keys[0].startswith(TORCHRUN_KEY):
+                await self._gather(session)
+                reply = await store.execute(Request(Op.GET, request.keys))
         except ProtocolError as error:
             log.warning("%s: %s", session.worker, error)
             return overtaken
         return {
             "type": "stored",
             "id": message["id"],
-            "reply": base64.b64encode(applied.reply).decode(),
+            "reply": base64.b64encode(reply).decode(),
             "entries": [entry.to_json() for entry in applied.changed],
         }
+
+    async def _gather(self, session: _Session) -> None:
+        """Wait until the torchrun of every member has spoken, so that none has to poll."""
+        current, gathered = self._registry.current, self._gathered
+        self._arrived.add(session.worker)
+        if current and {member.worker for member in current.members} <= self._arrived:
+            gathered.set()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(gathered.wait(), GATHER_SECONDS)
 
     def _follow_membership(self) -> None:
         """One store for each membership; usable once all who wrote to it have come back."""
@@ -211,6 +234,9 @@ class RendezvousServer:
         if name != self._store_of:
             self._store, self._store_of = StoreBackend(Store()), name
             self._replies.clear()
+            self._arrived, self._gathered = set(), asyncio.Event()
+            if self._registry.unseen:  # relearned: they have met before
+                self._gathered.set()
         if self._registry.unseen:
             self._store_ready.clear()
         else:

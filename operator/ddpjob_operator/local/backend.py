@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import secrets
-import shutil
 import signal
 import sys
 import tempfile
@@ -68,7 +67,8 @@ class LocalBackend:
         self._workdir = workdir
         self._chaos = list(chaos or [])
         self._token = secrets.token_urlsafe(32)
-        self._folder = Path(tempfile.mkdtemp(prefix="ddpjob-local-"))
+        self._scratch = tempfile.TemporaryDirectory(prefix="ddpjob-local-")
+        self._folder = Path(self._scratch.name)
         self._agent = self._folder / "ddpjob-agent.pyz"
         self._wake = asyncio.Event()
         self.nodes = Nodes(nodes, self._uid, self._wake.set)
@@ -95,7 +95,7 @@ class LocalBackend:
         sweep(self._uid)
         poll = asyncio.ensure_future(self._poll())
         try:
-            while not self._stopping:
+            while not self._stopping and not poll.done():
                 requeue_after = await self._reconcile()
                 if self.status.completion_time and not self.nodes.pods:
                     break
@@ -106,9 +106,11 @@ class LocalBackend:
             await self.nodes.stop()
             await self.service.stop()
             sweep(self._uid)
+            self._scratch.cleanup()
+            for event in self._chaos:
+                self._timeline.chaos(f"{event.action}={event.when} was never due")
             with contextlib.suppress(asyncio.CancelledError):
                 await poll
-            shutil.rmtree(self._folder, ignore_errors=True)
         return self.status
 
     async def _wait(self, requeue_after: float | None) -> None:

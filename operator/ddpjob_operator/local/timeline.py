@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from ddpjob_agent.contract import Report, Round
+from ddpjob_agent.contract import MembershipId, Report, Round, State
 from ddpjob_operator.actions import Event
 
 STEP_LINES = 10  # a line at every tenth of all steps
@@ -25,7 +25,7 @@ TOLD_ELSEWHERE = frozenset(
 )
 STYLES = {
     "started": "green", "joined": "green", "resumed": "cyan", "lost": "yellow",
-    "failed": "red", "left": "yellow", "chaos": "magenta", "Complete": "bold green",
+    "failed": "red", "left": "yellow", "waiting": "yellow", "chaos": "magenta", "Complete": "bold green",
     "Failed": "bold red",
 }  # fmt: skip
 
@@ -40,6 +40,7 @@ class Timeline:
         self._seen: dict[str, Round] = {}
         self._next_step = 0
         self._last_line = 0.0
+        self._waiting = ""
 
     def line(self, kind: str, text: str, **facts: Any) -> None:
         """One line: when, what kind, what happened."""
@@ -63,18 +64,22 @@ class Timeline:
 
     def follow(self, report: Report) -> None:
         """Tell what is new in a report of the rendezvous service."""
-        for number, item in enumerate(report.rounds, start=1):
+        for item in report.rounds:
             known = self._seen.get(item.id)
             if known is None:
-                self._membership(number, item)
+                self._membership(item)
             if item.resumed_step and (known is None or known.resumed_step is None):
                 self.line("resumed", f"from the snapshot of step {item.resumed_step}")
             if item.first_step is not None and (known is None or known.first_step is None):
                 self._first_step(item)
             self._seen[item.id] = item
+        if report.rounds and report.state is State.WAITING and report.reason != self._waiting:
+            self.line("waiting", report.reason)
+        self._waiting = report.reason if report.state is State.WAITING else ""
         self._steps(report)
 
-    def _membership(self, number: int, item: Round) -> None:
+    def _membership(self, item: Round) -> None:
+        number = MembershipId.parse(item.id).n
         text = f"membership {number}: world size {item.world_size}; {item.detail}"
         self.line(item.cause, text, id=item.id, world_size=item.world_size)
 
