@@ -359,10 +359,14 @@ def test_torchruns_are_answered_when_all_have_come(tmp_path: Path) -> None:
         a, b = job.agent("a"), job.agent("b")
         await job.formed(1)
         key = b"/torch.rendezvous.any"
-        first = asyncio.ensure_future(a.do(Op.COMPARE_SET, key, values=(b"", b"a")))
+        assert (await a.do(Op.COMPARE_SET, key, values=(b"", b"0"))).endswith(b"0")
+        first = asyncio.ensure_future(a.do(Op.COMPARE_SET, key, values=(b"0", b"a")))
         while not (await b.do(Op.GET, key)).endswith(b"a"):
             assert not first.done()
         assert (await b.do(Op.COMPARE_SET, b"/other", values=(b"", b"x"))).endswith(b"x")
+        assert not first.done()
+        lost_race = await b.do(Op.COMPARE_SET, key, values=(b"0", b"b"))
+        assert lost_race.endswith(b"a")
         assert not first.done()
         second = await b.do(Op.COMPARE_SET, key, values=(b"a", b"a+b"))
         assert await first == second

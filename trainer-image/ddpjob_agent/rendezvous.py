@@ -205,7 +205,7 @@ class RendezvousServer:
             request = Request.from_json(message["request"])
             applied = await store.apply(request)
             reply = applied.reply
-            if request.op is Op.COMPARE_SET and request.keys[0].startswith(TORCHRUN_KEY):
+            if applied.changed and _is_join(request):
                 await self._gather(session)
                 reply = await store.execute(Request(Op.GET, request.keys))
         except ProtocolError as error:
@@ -299,3 +299,9 @@ class RendezvousServer:
     def _expect(self, expectation: Expectation) -> None:
         self._registry.expect(expectation, time.monotonic())
         self._turn()
+
+
+def _is_join(request: Request) -> bool:
+    """Of a torchrun into its rendezvous; one that expects nothing only makes the key."""
+    is_torchrun = request.op is Op.COMPARE_SET and request.keys[0].startswith(TORCHRUN_KEY)
+    return is_torchrun and request.values[0] != b""
