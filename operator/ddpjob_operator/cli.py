@@ -27,8 +27,6 @@ from ddpjob_operator.local.state import AlreadyRunningError, StateFolder, StateF
 from ddpjob_operator.local.timeline import Timeline
 from ddpjob_operator.status import DDPJobStatus
 
-MAX_LOG_LINES = 15
-
 
 class ExitCode(IntEnum):
     """What `ddpjob` ends with."""
