@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import operator
 import os
 import re
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,11 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from ddpjob_agent import contract
+from ddpjob_agent.contract import Expectation
 from ddpjob_operator.archive import build_agent
+from ddpjob_operator.local.service import free_port
+from ddpjob_operator.service_client import ServiceClient, ServiceUnavailableError
 
 ROOT = Path(__file__).resolve().parent.parent
 AGENT = ROOT / "trainer-image" / "ddpjob_agent"
@@ -157,6 +163,66 @@ def test_the_built_agent_runs_with_every_python_of_this_machine(agent: Path) -> 
             if done.returncode != 0:
                 failures.append(f"{version}: {command[4:]}: {done.stderr}")
     assert not failures, "\n".join(failures)
+
+
+# Each process tells the other one's key through its agent's relay, then waits for both.
+MEET = """
+import os, socket, struct
+blob = lambda b: struct.pack("<Q", len(b)) + b
+host, port = os.environ["PET_RDZV_ENDPOINT"].split(":")
+with socket.create_connection((host, int(port))) as relay:
+    relay.sendall(b"\\0" + struct.pack("<I", 0x3C85F7CE))
+    relay.sendall(b"\\1" + blob(os.environ["DDPJOB_WORKER"].encode()) + blob(b""))
+    relay.sendall(b"\\6" + struct.pack("<Q", 2) + blob(b"a") + blob(b"b"))
+    assert relay.recv(1) == b"\\0"
+assert os.environ["PET_NNODES"] == "2" and "DDPJOB_TOKEN" not in os.environ
+"""
+
+
+def test_a_job_completes_with_every_python_of_this_machine(agent: Path, tmp_path: Path) -> None:
+    """Service, agents and relay, none of them on our own interpreter."""
+    meet = tmp_path / "meet.py"
+    meet.write_text(MEET)
+    for version, python in pythons().items():
+        port = free_port()
+        environment = {
+            "PATH": os.defpath,
+            contract.ENV_TOKEN: "secret",
+            contract.ENV_SERVICE: f"127.0.0.1:{port}",
+            contract.ENV_ADDRESS: "127.0.0.1",
+            contract.ENV_PROCESSES: "1",
+        }
+        base = [str(python), "-S", "-E", str(agent)]
+        listening = [*base, "rendezvous", "--host", "127.0.0.1", "--port", str(port)]
+        service = subprocess.Popen(listening, env=environment)
+        workers = [
+            subprocess.Popen(
+                [*base, "worker", "--", sys.executable, str(meet)],
+                env={**environment, contract.ENV_WORKER: name},
+            )
+            for name in ("a", "b")
+        ]
+        try:
+            expect_workers(port, "a", "b")
+            assert [worker.wait(120) for worker in workers] == [0, 0], version
+        finally:
+            for process in (service, *workers):
+                process.kill()
+                process.wait()
+
+
+def expect_workers(port: int, *names: str) -> None:
+    """Tell the service as soon as it listens."""
+    client = ServiceClient("127.0.0.1", port, "secret")
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            asyncio.run(client.expect(Expectation(names)))
+        except ServiceUnavailableError:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return
 
 
 # The lock

@@ -1,29 +1,21 @@
-"""The rendezvous service of one job: sockets and timers around `registry`, and the c10d store.
+"""The rendezvous service of one job: sockets and timers around `registry` and `shared_store`.
 
-Agents and the operator use one port; the first bytes tell them apart. The store of a membership
-is thrown away with it, so that no process ever reads a key of an older one. Decides nothing:
-every decision is made in `membership`.
-
-torchrun's first agent to join would look again only after a second. So whoever joins is answered
-when all members have, with the state as it is then; torchrun takes that for a lost race, finds
-itself in it, and goes on at once (docs/adr/0013).
+Agents and the operator use one port; the first bytes tell them apart. Decides nothing: every
+decision is made in `membership`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import collections
 import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING
 
-from .c10d_protocol import Op, ProtocolError, Request
-from .c10d_server import StoreBackend
-from .c10d_store import Entry, Store
-from .contract import PROTOCOL, Expectation, Message, Report
+from .c10d_protocol import ProtocolError
+from .contract import PROTOCOL, Expectation, Member, Message, Report
 from .controller_http import METHODS, Controller
+from .shared_store import SharedStore
 from .wire import HANDSHAKE_SECONDS, MAGIC, Connection, WireError, WrongTokenError, accept
 
 if TYPE_CHECKING:
@@ -31,23 +23,17 @@ if TYPE_CHECKING:
 
 TICK_SECONDS = 0.5
 STALL_SECONDS = 1.0  # a tick that is later by more than this: the service itself stood still
-REMEMBERED_WRITES = 256  # per agent: what it may send again after its connection broke
-
-TORCHRUN_KEY = b"/torch.rendezvous."  # under which torchrun's agents meet
-GATHER_SECONDS = 10.0
 
 log = logging.getLogger("ddpjob.rendezvous")
-
-Replies = dict[str, "collections.OrderedDict[int, Message]"]
 
 
 class _Session:
     """One connected agent."""
 
-    def __init__(self, connection: Connection, worker: str, incarnation: str) -> None:
+    def __init__(self, connection: Connection, member: Member) -> None:
         self.connection = connection
-        self.worker = worker
-        self.incarnation = incarnation
+        self.member = member
+        self.worker = member.worker
         self.order: Message | None = None
         self.requests: dict[int, asyncio.Task[None]] = {}
 
@@ -60,12 +46,7 @@ class RendezvousServer:
         self._token = token
         self._controller = Controller(token, self._report_after, self._expect)
         self._sessions: dict[str, _Session] = {}
-        self._store = StoreBackend(Store())
-        self._store_of = ""
-        self._store_ready = asyncio.Event()
-        self._arrived: set[str] = set()  # members whose torchrun has come to the rendezvous
-        self._gathered = asyncio.Event()
-        self._replies: Replies = {}
+        self._store = SharedStore(registry)
         self._version = 1
         self._report = registry.report(1)
         self._reported = asyncio.Condition()
@@ -130,15 +111,15 @@ class RendezvousServer:
             connection.send({"type": "refused", "reason": reason})
             raise WireError(reason)
         worker = self._registry.hello(hello, time.monotonic())
-        session = _Session(connection, worker, hello["member"]["incarnation"])
+        session = _Session(connection, Member(**hello["member"]))
         older = self._sessions.pop(worker, None)
         if older is not None:
             self._drop(older)
         self._sessions[worker] = session
-        self._follow_membership()
+        self._store.follow()
         held = hello.get("membership") or {}
-        if held.get("id") == self._store_of and self._registry.is_member(worker):
-            self._store.restore([Entry.from_json(item) for item in hello["entries"]])
+        if self._registry.is_member(worker):
+            self._store.restore(held.get("id", ""), hello["entries"])
         log.info("%s registered", worker)
         return session
 
@@ -184,63 +165,7 @@ class RendezvousServer:
         task.add_done_callback(lambda _: session.requests.pop(message["id"], None))
 
     async def _serve_request(self, session: _Session, message: Message) -> None:
-        number = message["id"]
-        remembered = self._replies.setdefault(session.incarnation, collections.OrderedDict())
-        answer = remembered.get(number)
-        if answer is None:
-            answer = await self._execute(session, message)
-            if answer.get("entries"):
-                remembered[number] = answer
-            if len(remembered) > REMEMBERED_WRITES:
-                remembered.popitem(last=False)
-        session.connection.send(answer)
-
-    async def _execute(self, session: _Session, message: Message) -> Message:
-        await self._store_ready.wait()
-        overtaken = {"type": "stored", "id": message["id"], "overtaken": True}
-        if message["membership"] != self._store_of or not self._registry.is_member(session.worker):
-            return overtaken
-        store = self._store
-        try:
-            request = Request.from_json(message["request"])
-            applied = await store.apply(request)
-            reply = applied.reply
-            if applied.changed and _is_join(request):
-                await self._gather(session)
-                reply = await store.execute(Request(Op.GET, request.keys))
-        except ProtocolError as error:
-            log.warning("%s: %s", session.worker, error)
-            return overtaken
-        return {
-            "type": "stored",
-            "id": message["id"],
-            "reply": base64.b64encode(reply).decode(),
-            "entries": [entry.to_json() for entry in applied.changed],
-        }
-
-    async def _gather(self, session: _Session) -> None:
-        """Wait until the torchrun of every member has spoken, so that none has to poll."""
-        current, gathered = self._registry.current, self._gathered
-        self._arrived.add(session.worker)
-        if current and {member.worker for member in current.members} <= self._arrived:
-            gathered.set()
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(gathered.wait(), GATHER_SECONDS)
-
-    def _follow_membership(self) -> None:
-        """One store for each membership; usable once all who wrote to it have come back."""
-        current = self._registry.current
-        name = str(current.id) if current else ""
-        if name != self._store_of:
-            self._store, self._store_of = StoreBackend(Store()), name
-            self._replies.clear()
-            self._arrived, self._gathered = set(), asyncio.Event()
-            if self._registry.unseen:  # relearned: they have met before
-                self._gathered.set()
-        if self._registry.unseen:
-            self._store_ready.clear()
-        else:
-            self._store_ready.set()
+        session.connection.send(await self._store.answer(session.member, message))
 
     # --- decisions and reports --------------------------------------------------------------------
 
@@ -253,7 +178,7 @@ class RendezvousServer:
             log.warning("stood still for %.1f s; nobody's silence in it counts", stall)
             self._registry.forgive(stall)
         again_at = self._registry.decide(now)
-        self._follow_membership()
+        self._store.follow()
         for session in list(self._sessions.values()):
             if not self._registry.knows(session.worker):
                 session.connection.close()
@@ -299,9 +224,3 @@ class RendezvousServer:
     def _expect(self, expectation: Expectation) -> None:
         self._registry.expect(expectation, time.monotonic())
         self._turn()
-
-
-def _is_join(request: Request) -> bool:
-    """Of a torchrun into its rendezvous; one that expects nothing only makes the key."""
-    is_torchrun = request.op is Op.COMPARE_SET and request.keys[0].startswith(TORCHRUN_KEY)
-    return is_torchrun and request.values[0] != b""
