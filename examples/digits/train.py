@@ -60,6 +60,7 @@ def main():
         accuracy = correct.float().mean().item()
         step_done(args.steps, args.steps, loss=loss.item(), accuracy=accuracy)
         print(f"accuracy {accuracy:.4f}")
+    dist.barrier()  # nobody leaves while another one is still at work
     dist.destroy_process_group()
 
 

@@ -77,8 +77,8 @@ def test_service_killed_under_a_running_torchrun_job(tmp_path: Path) -> None:
             assert run.history() == [("started", 3), ("lost", 2), ("joined", 3)]
             assert run.report.metrics["world"] == 3
             assert str(run.report.membership and run.report.membership.id) == "1.3.3"
-            assert await run.finish() == "Complete", run.story()
             assert (run.report.failures, run.report.losses) == (0, 1)
+            assert await run.finish() == "Complete", run.story()
 
     asyncio.run(body())
 
