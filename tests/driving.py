@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 120.0  # generous: the machine may be slow and shared
 
 # Without torch, so that it is quick: each process steps until the file `end` appears.
 SCRIPT = """
-    import json, os, pathlib, signal, socket, sys, time
+    import json, os, pathlib, socket, sys, time
     agent = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     end = pathlib.Path(sys.argv[1])
     def report(**what):
@@ -101,8 +101,8 @@ class Run:
 
     def story(self) -> str:
         """What happened, for a failing test."""
-        logs = [self.output()[-10000:]]
-        return "\n".join([self.console.getvalue(), str(self.backend.report), *logs])
+        parts = (self.console.getvalue(), str(self.backend.report), self.output()[-10000:])
+        return "\n".join(parts)
 
 
 @contextlib.asynccontextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import psutil
@@ -24,11 +24,11 @@ QUICK = {"elastic": "{joinPolicy: Immediate, settleSeconds: 0.2}"}
 STARTED = ("started", 3)
 
 
-def in_background(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
+def in_background(test: Callable[[Path], Coroutine[None, None, None]]) -> Callable[[Path], None]:
     """Run an async test."""
 
     def wrapper(tmp_path: Path) -> None:
-        asyncio.run(test(tmp_path))  # type: ignore[arg-type]
+        asyncio.run(test(tmp_path))
 
     wrapper.__name__ = test.__name__
     wrapper.__doc__ = test.__doc__

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import time
 from typing import TYPE_CHECKING
@@ -47,8 +48,7 @@ class RendezvousServer:
         self._controller = Controller(token, self._report_after, self._expect)
         self._sessions: dict[str, _Session] = {}
         self._store = SharedStore(registry)
-        self._version = 1
-        self._report = registry.report(1)
+        self._report = registry.report(version=1)
         self._reported = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -196,13 +196,12 @@ class RendezvousServer:
         self._publish()
 
     def _publish(self) -> None:
-        report = self._registry.report(self._version)
+        report = self._registry.report(self._report.version)
         if report == self._report:
             return
-        if str(report.reason) != self._report.reason:
+        if report.reason != self._report.reason:
             log.info("%s: %s", report.state, report.reason)
-        self._version += 1
-        self._report = self._registry.report(self._version)
+        self._report = dataclasses.replace(report, version=report.version + 1)
         task = asyncio.ensure_future(self._wake_polls())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

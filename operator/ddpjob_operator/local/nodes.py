@@ -91,10 +91,8 @@ class Nodes:
     async def _delete(self, pod: Pod) -> None:
         if pod.process is not None and pod.process.returncode is None:
             pod.process.terminate()
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(pod.process.wait(), STOP_SECONDS)
-            except TimeoutError:
-                kill_all(self._processes_of(pod))
         kill_all(self._processes_of(pod))
         await self._forget(pod)
 
@@ -120,7 +118,7 @@ class Nodes:
                 stdout=log,
                 stderr=log,
                 cwd=pod.workdir,
-                env={**pod.environment, "DDPJOB_NODE": pod.node or ""},
+                env=pod.environment,
                 start_new_session=True,
             )
         self._spawn(self._watch(pod, pod.process))

@@ -25,8 +25,8 @@ TOLD_ELSEWHERE = frozenset(
 )
 STYLES = {
     "started": "green", "joined": "green", "resumed": "cyan", "lost": "yellow",
-    "failed": "red", "left": "yellow", "waiting": "yellow", "chaos": "magenta", "Complete": "bold green",
-    "Failed": "bold red",
+    "failed": "red", "left": "yellow", "waiting": "yellow", "chaos": "magenta",
+    "Complete": "bold green", "Failed": "bold red",
 }  # fmt: skip
 
 
