@@ -28,6 +28,12 @@ def main():
     if device != "cpu":
         torch.cuda.set_device(device)
     dist.init_process_group("gloo" if device == "cpu" else "nccl")
+    train(args, device)
+    # Whatever holds the group is gone by now: its threads end here, not while Python shuts down.
+    dist.destroy_process_group()
+
+
+def train(args, device):
     rank, world = dist.get_rank(), dist.get_world_size()
 
     (images, labels), test = load_data(device)
@@ -61,7 +67,6 @@ def main():
         step_done(args.steps, args.steps, loss=loss.item(), accuracy=accuracy)
         print(f"accuracy {accuracy:.4f}")
     dist.barrier()  # nobody leaves while another one is still at work
-    dist.destroy_process_group()
 
 
 def load_data(device):

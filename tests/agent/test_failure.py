@@ -276,6 +276,15 @@ def test_what_is_told(
     assert not failure.permanent
 
 
+def test_two_processes_that_fail_at_once_mix_their_lines(tmp_path: Path) -> None:
+    frame = ['  File "train.py", line 1, in <module>', "    import nothing"]
+    lines = [HEAD.rstrip(), *frame, "ModuleNotFoundError: No module named 'nothing'"]
+    mixed = "".join(f"{line}\n{line}\n" for line in lines)
+    stderr = (mixed + torchrun(rank=1)).encode()
+    failure = read_failure(1, ENDED, stderr, PRINTED, str(tmp_path))
+    assert failure.summary == "rank 1: ModuleNotFoundError: No module named 'nothing'"
+
+
 @pytest.mark.parametrize(
     ("stderr", "consequential"),
     [

@@ -143,7 +143,8 @@ def _story(lines: list[str], rank: int | None) -> tuple[_Story, int]:
     exceptions, end = [], 0
     while True:
         end += 1
-        while end < len(lines) and lines[end].startswith(" "):
+        # Processes that fail together mix their lines: another one's first line ends nothing.
+        while end < len(lines) and (lines[end].startswith(" ") or _TRACEBACK.match(lines[end])):
             end += 1
         exceptions.append(lines[min(end, len(lines) - 1)].strip())
         limit = min(end + MAX_MESSAGE_LINES, len(lines))
