@@ -22,15 +22,22 @@ demo: setup ## Run an elastic job on this machine and take nodes away from it
 	@$(BIN)/python tools/demo.py
 
 ## Test
-.PHONY: test test-unit test-local test-examples lint
+.PHONY: test test-unit test-local test-cluster test-e2e test-examples lint
 test: setup ## Everything: lint and all tiers, then one table; fails if a tier could not run
-	@MAKE='$(MAKE)' $(BIN)/python tools/run_tiers.py lint test-unit test-local test-examples
+	@MAKE='$(MAKE)' $(BIN)/python tools/run_tiers.py lint test-unit test-local test-cluster test-e2e test-examples
 
 test-unit: setup ## Decisions, simulation, agent, trainer library; no cluster
 	@$(PYTEST) --tier=unit tests/core tests/simulation tests/agent tests/trainer tests/test_repository.py
 
 test-local: setup ## Whole jobs with real processes on this machine
 	@$(PYTEST) --tier=local tests/local
+
+test-cluster: setup ## The CRD, the chart and the operator against a real API server
+	@tools/kind/binaries.sh kube-apiserver etcd kubectl helm >/dev/null
+	@$(PYTEST) --tier=cluster tests/cluster
+
+test-e2e: setup ## The operator in a kind cluster, and what becomes of jobs when things die there
+	@tools/e2e.sh $(PYTEST) --tier=e2e --timeout=1500 -o faulthandler_timeout=1600 tests/e2e
 
 test-examples: setup ## Every example, executed
 	@$(PYTEST) --tier=examples tests/examples
@@ -46,23 +53,42 @@ lint: setup ## Style, formatting, types, and who may import whom
 	echo 'lint: all passed'
 
 ## Change
-.PHONY: fmt lock
+.PHONY: fmt lock crds
 fmt: setup ## Format the code and mend what can be mended safely
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
+crds: setup ## Write the CRD, the chart's CRD and docs/ddpjob.md anew after a change of the models
+	@$(BIN)/python tools/crds.py
+
 # The lock names no index, only versions and hashes, so it works behind any mirror.
 COMPILE = "$$uv" pip compile --quiet --universal --generate-hashes --no-annotate \
   --custom-compile-command 'make lock' $(if $(UPGRADE),--upgrade)
-lock: ## Write requirements.lock anew after a change of pyproject.toml; UPGRADE=1 takes newer versions
+lock: ## Write the locks anew after a change of pyproject.toml; UPGRADE=1 takes newer versions
 	@uv=$$(tools/setup.sh --uv); \
 	$(COMPILE) --python-version 3.11 --extra trainer --group dev pyproject.toml -o requirements.lock; \
+	$(COMPILE) --python-version 3.11 -c requirements.lock pyproject.toml -o requirements-operator.lock; \
 	echo 'uv>=0.9' | $(COMPILE) --python-version 3.8 - -o tools/uv.lock
 
+## Cluster
+.PHONY: kind-up kind-down kind-build
+kind-up: setup ## A kind cluster with 2 workers, 4 and 2 pretended GPUs; the first time takes 1-12 minutes
+	@tools/kind/up.sh
+
+kind-down: ## Delete that cluster; DOCKER=1 also stops dockerd, if kind-up started it
+	@tools/kind/down.sh $(if $(DOCKER),--docker)
+
+kind-build: setup ## Only build or pull what kind-up needs
+	@tools/kind/build.sh
+
 ## Build and measure
-.PHONY: agent bench-recovery
+.PHONY: agent images bench-recovery
 agent: setup ## Build build/ddpjob-agent.pyz, the agent as one file for any Python from 3.9
 	@$(BIN)/python -m ddpjob_operator.archive build/ddpjob-agent.pyz
+
+# BASE_IMAGE, TRAINER_BASE_IMAGE, IMAGE_PREFIX and TAG: see tools/images.sh
+images: ## Build the images of operator, agent and trainer; needs docker
+	@tools/images.sh
 
 bench-recovery: setup ## Time from a lost node to the first step of the new group (QUICK=1: smoke)
 	@$(BIN)/python benchmarks/recovery.py

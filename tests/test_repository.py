@@ -24,7 +24,7 @@ from ddpjob_agent import contract
 from ddpjob_agent.contract import Expectation
 from ddpjob_operator.archive import build_agent
 from ddpjob_operator.local.service import free_port
-from ddpjob_operator.service_client import ServiceClient, ServiceUnavailableError
+from ddpjob_operator.service_client import ServiceClient, ServiceUnavailableError, direct
 
 ROOT = Path(__file__).resolve().parent.parent
 AGENT = ROOT / "trainer-image" / "ddpjob_agent"
@@ -213,7 +213,7 @@ def test_a_job_completes_with_every_python_of_this_machine(agent: Path, tmp_path
 
 def expect_workers(port: int, *names: str) -> None:
     """Tell the service as soon as it listens."""
-    client = ServiceClient("127.0.0.1", port, "secret")
+    client = ServiceClient(direct("127.0.0.1", port), "secret")
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -269,7 +269,7 @@ def test_each_declared_requirement_is_pinned_to_a_version_that_it_allows(
         assert requirement.specifier.contains(version, prereleases=True)
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "tools/uv.lock"])
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-operator.lock", "tools/uv.lock"])
 def test_every_line_of_a_lock_is_one_pin_with_hashes(name: str) -> None:
     pins = [pin for entries in locked(ROOT / name).values() for pin in entries]
     assert pins
@@ -314,9 +314,13 @@ def test_the_search_finds(what: str, line: str) -> None:
     assert re.search(FORBIDDEN[what], line)
 
 
-@pytest.mark.parametrize("path", ["tools/setup.sh", ".ci/run"])
+SCRIPTS = [relative(path) for path in project_files() if path.suffix == ".sh"]
+
+
+@pytest.mark.parametrize("path", [*SCRIPTS, ".ci/run"])
 def test_script_is_executable_and_valid(path: str) -> None:
-    assert os.access(ROOT / path, os.X_OK)
+    sourced = "# shellcheck shell=bash" in (ROOT / path).read_text()
+    assert sourced or os.access(ROOT / path, os.X_OK)
     subprocess.run(["bash", "-n", str(ROOT / path)], check=True)
 
 

@@ -11,6 +11,11 @@ from ddpjob_agent.contract import Expectation
 
 
 @dataclasses.dataclass(frozen=True)
+class CreateAddress:
+    """Make the name that leads workers to the rendezvous service."""
+
+
+@dataclasses.dataclass(frozen=True)
 class CreateRendezvous:
     """Start the rendezvous service of this epoch."""
 
@@ -49,7 +54,7 @@ class Expect:
     expectation: Expectation
 
 
-Action = CreateRendezvous | DeleteRendezvous | CreateWorker | DeleteWorker | Expect
+Action = CreateAddress | CreateRendezvous | DeleteRendezvous | CreateWorker | DeleteWorker | Expect
 
 
 @dataclasses.dataclass(frozen=True)

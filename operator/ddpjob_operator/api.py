@@ -1,7 +1,8 @@
 """The DDPJob custom resource: the one source of its fields, defaults, rules and documentation.
 
 The CRD is generated from these models. Rules between fields are checked here and name the field
-and what to do; `problems` turns everything else into the same words.
+and what to do; `rules` has them for the API server; `problems` turns everything else into the
+same words.
 May not: act on a job, or know what was observed of it.
 """
 
@@ -9,24 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
+from annotated_types import MaxLen
 from pydantic import Field, model_validator
 from pydantic.alias_generators import to_snake
 
 from ddpjob_agent.contract import Policy
 from ddpjob_operator import names
-from ddpjob_operator.groups import ExtraWorkerGroup, Group, WorkerFields, limits, resolve
+from ddpjob_operator.groups import ExtraWorkerGroup, Group, WorkerFields, limit, resolve
 from ddpjob_operator.model import InvalidError, Model, ObservedModel, Path, Problem
 from ddpjob_operator.parts import (
+    MAX_GROUPS,
     Count,
-    DnsLabel,
     Elastic,
     FailurePolicy,
     Flag,
+    JobName,
     Network,
     Positive,
-    Resources,
+    Replicas,
     Scheduling,
     SnapshotSpec,
     Text,
@@ -38,18 +41,10 @@ __all__ = ["DDPJob", "DDPJobSpec", "DDPJobStatus", "ExtraWorkerGroup", "Group", 
 # Modelled, but nothing acts on them: any value but the default is refused. A version that acts
 # on one removes its row.
 NOT_YET = (
-    "env.*.valueFrom",
-    "extraWorkerGroups.*.env.*.valueFrom",
-    "extraWorkerGroups.*.template",
-    "gpuResource",
-    "keepPods",
     "launcher",
-    "resources",
     "scheduling",
     "snapshot.files",
-    "snapshot.storage",
     "snapshot.uri",
-    "template",
     "ttlSecondsAfterFinished",
 )
 
@@ -57,7 +52,7 @@ NOT_YET = (
 class DDPJobSpec(WorkerFields):
     """What the user wants; the main group of workers stands in the spec itself."""
 
-    min_replicas: Count | None = Field(
+    min_replicas: Replicas | None = Field(
         default=None,
         description="How many workers the job cannot do without. "
         "Absent: 1, or 0 when the main group has no workers.",
@@ -65,8 +60,7 @@ class DDPJobSpec(WorkerFields):
     gpu_resource: Text = Field(
         default="nvidia.com/gpu", description="Resource that gpusPerWorker counts."
     )
-    resources: Resources | None = Field(default=None, description="Requests and limits.")
-    extra_worker_groups: tuple[ExtraWorkerGroup, ...] = Field(
+    extra_worker_groups: Annotated[tuple[ExtraWorkerGroup, ...], MaxLen(MAX_GROUPS)] = Field(
         default=(), description="Further groups of workers."
     )
     elastic: Elastic = Field(default=Elastic(), description="When workers may join.")
@@ -86,9 +80,16 @@ class DDPJobSpec(WorkerFields):
     ttl_seconds_after_finished: Count | None = Field(
         default=None, description="A finished job is deleted after so long."
     )
-    keep_pods: Literal["Failed", "All", "Never"] | None = Field(
-        default=None, description="Pods that stay when the job has finished."
+    keep_pods: Literal["Failed", "All", "Never"] = Field(
+        default="Failed",
+        description="Workers that stay when the job has finished, with their logs: those that "
+        "failed, all, or none.",
     )
+
+    @property
+    def paused(self) -> bool:
+        """Whether no worker is wanted: suspended, or scaled to nothing."""
+        return self.suspend or not any(group.replicas for group in self.groups())
 
     @property
     def minimum(self) -> int:
@@ -99,8 +100,12 @@ class DDPJobSpec(WorkerFields):
         """All groups alike, the main group first."""
         minimum = self.min_replicas
         least = min(1, self.replicas) if minimum is None else minimum
-        extra = (resolve(self, g, g.name, g.min_replicas) for g in self.extra_worker_groups)
-        return (resolve(self, self, names.MAIN_GROUP, least), *extra)
+        own = resolve(self, self, names.MAIN_GROUP, least, self.gpu_resource)
+        extra = (
+            resolve(self, group, group.name, group.min_replicas, self.gpu_resource)
+            for group in self.extra_worker_groups
+        )
+        return (own, *extra)
 
     def policy(self) -> Policy:
         """The numbers that the rendezvous service decides by."""
@@ -127,7 +132,7 @@ class DDPJobSpec(WorkerFields):
 class Metadata(ObservedModel):
     """The part of a Kubernetes object's metadata that matters here."""
 
-    name: DnsLabel = Field(description="Name of the job, unique in its namespace.")
+    name: JobName = Field(description="Name of the job, unique in its namespace.")
     namespace: Text = Field(default="default", description="Where the job lives.")
     uid: str = Field(default="", description="Identity given by the API server.")
     generation: int = Field(default=1, description="Counts changes of the spec.")
@@ -158,22 +163,20 @@ class DDPJob(Model):
 
 
 def _size(spec: DDPJobSpec) -> Iterator[Problem]:
-    parts: list[Path] = [(), *(("extraWorkerGroups", i) for i in range(len(spec.groups()) - 1))]
+    groups = spec.groups()
+    parts: list[Path] = [(), *(("extraWorkerGroups", i) for i in range(len(groups) - 1))]
     fields = (spec, *spec.extra_worker_groups)
-    for at, own, group in zip(parts, fields, spec.groups(), strict=True):
+    for at, own, group in zip(parts, fields, groups, strict=True):
         size, least, most = group.replicas, group.minimum, group.maximum
         if own.max_replicas is not None and least > most:
             message = f"is {least}, above maxReplicas ({most}); lower it or raise maxReplicas"
             yield Problem((*at, "minReplicas"), message)
-        elif size < least:
+        elif size < least and not spec.paused:
             message = f"is {size}, below minReplicas ({least}); raise it or lower minReplicas"
             yield Problem((*at, "replicas"), message)
         elif size > most:
             message = f"is {size}, above maxReplicas ({most}); lower it or raise maxReplicas"
             yield Problem((*at, "replicas"), message)
-    if not any(group.replicas for group in spec.groups()):
-        message = "is 0, and no other group has workers; use suspend: true to pause a job"
-        yield Problem(("replicas",), message)
 
 
 def _groups(spec: DDPJobSpec) -> Iterator[Problem]:
@@ -196,14 +199,17 @@ def _template(spec: DDPJobSpec) -> Iterator[Problem]:
         ((), spec),
         *((("extraWorkerGroups", i), group) for i, group in groups),
     ]
-    for at, own in every:
-        resources = spec.resources if own is spec else None
-        limited = resources is not None and spec.gpu_resource in (resources.limits or {})
-        if own.gpus_per_worker is not None and (limited or spec.gpu_resource in limits(own)):
+    for (at, own), group in zip(every, spec.groups(), strict=True):
+        if own.template is not None and not group.command:
+            message = "has no command in the container that trains; give what it is to run"
+            yield Problem((*at, "template"), message)
+        limits = (own.resources and own.resources.limits) or {}
+        limited = spec.gpu_resource in limits or limit(own.template, spec.gpu_resource)
+        if own.gpus_per_worker is not None and limited:
             message = f"is given, and a limit of {spec.gpu_resource}, too; remove one of the two"
             yield Problem((*at, "gpusPerWorker"), message)
         for field in ("image", "command", "args", "env", "resources"):
-            if own.template is not None and getattr(own, field, None):
+            if own.template is not None and getattr(own, field):
                 message = "cannot be combined with template; move it into the template's container"
                 yield Problem((*at, field), message)
 

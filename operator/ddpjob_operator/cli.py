@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from ddpjob_operator import jobfile
+from ddpjob_operator import jobfile, operator_command
 from ddpjob_operator.api import DDPJob
 from ddpjob_operator.local.backend import LocalBackend, search_path
 from ddpjob_operator.local.chaos import GRAMMAR, ChaosError, ChaosEvent, parse_chaos
@@ -40,6 +40,7 @@ class ExitCode(IntEnum):
 
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app.add_typer(operator_command.app, name="operator")
 out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
@@ -90,9 +91,8 @@ def run(
     if not local:
         message = "only --local is there yet: ddpjob run --local " + str(file)
         raise CommandError(ExitCode.INVALID, message)
-    if job.spec.suspend:
-        message = f"{file}: spec.suspend is true, so there is nothing to run; set it to false"
-        raise CommandError(ExitCode.INVALID, message)
+    if problem := _nothing_to_run(job) or _only_on_a_cluster(job):
+        raise CommandError(ExitCode.INVALID, f"{file}: {problem}")
     folder = (workdir or file.parent).resolve()
     if not folder.is_dir():
         message = f"--workdir: there is no folder {folder}; make it or correct the path"
@@ -180,11 +180,28 @@ def _load(file: Path) -> DDPJob:
     return job
 
 
+def _nothing_to_run(job: DDPJob) -> str:
+    if job.spec.suspend:
+        return "spec.suspend is true, so there is nothing to run; set it to false"
+    return "spec.replicas: is 0, and no other group has workers" if job.spec.paused else ""
+
+
+def _only_on_a_cluster(job: DDPJob) -> str:
+    for group in job.spec.groups():
+        if group.template is not None:
+            return f"group {group.name} has a template, which needs a cluster; give command instead"
+        for entry in group.env:
+            if entry.value_from is not None:
+                return f"env {entry.name} has valueFrom, which needs a cluster; give value instead"
+    return ""
+
+
 def _check_command(job: DDPJob, workdir: Path) -> None:
     for group in job.spec.groups():
         program = group.command[0]
         path = str(workdir / program) if "/" in program else program
-        if shutil.which(path, path=group.env.get("PATH", search_path())) is None:
+        own = {entry.name: entry.value for entry in group.env}
+        if shutil.which(path, path=own.get("PATH", search_path())) is None:
             message = (
                 f"spec.command: there is no program '{program}' (group {group.name}, looked in"
                 f" {workdir if '/' in program else 'PATH'}); install it or correct the command"

@@ -11,19 +11,36 @@ from ddpjob_operator.api import DDPJob, Group
 
 def worker_environment(job: DDPJob, group: Group) -> dict[str, str]:
     """Variables of the agent and of the user's processes; what the user set wins."""
+    user = {entry.name: entry.value for entry in group.env}
+    return {**network_environment(job), **user, **agent_environment(job, group)}
+
+
+def network_environment(job: DDPJob) -> dict[str, str]:
+    """How the processes reach each other, unless the user says otherwise."""
+    network = job.spec.network
+    return _given(
+        {
+            "NCCL_SOCKET_IFNAME": network.interface,
+            "GLOO_SOCKET_IFNAME": network.interface,
+            "NCCL_DEBUG": network.nccl_debug,
+        }
+    )
+
+
+def agent_environment(job: DDPJob, group: Group) -> dict[str, str]:
+    """What the job says to the agent and to the trainer library."""
     spec, metadata = job.spec, job.metadata
-    ours = {
-        contract.ENV_JOB: f"{metadata.namespace}/{metadata.name}",
-        contract.ENV_JOB_UID: metadata.uid,
-        contract.ENV_PROCESSES: str(group.processes),
-        contract.ENV_ORPHAN_SECONDS: f"{spec.elastic.orphan_seconds:g}",
-        contract.ENV_SNAPSHOT_EVERY: spec.snapshot.every_steps,
-        contract.ENV_SNAPSHOT_KEEP: spec.snapshot.keep,
-    }
-    network = {
-        "NCCL_SOCKET_IFNAME": spec.network.interface,
-        "GLOO_SOCKET_IFNAME": spec.network.interface,
-        "NCCL_DEBUG": spec.network.nccl_debug,
-    }
-    given = {**network, **group.env, **ours}
-    return {name: str(value) for name, value in given.items() if value is not None}
+    return _given(
+        {
+            contract.ENV_JOB: f"{metadata.namespace}/{metadata.name}",
+            contract.ENV_JOB_UID: metadata.uid,
+            contract.ENV_PROCESSES: str(group.processes),
+            contract.ENV_ORPHAN_SECONDS: f"{spec.elastic.orphan_seconds:g}",
+            contract.ENV_SNAPSHOT_EVERY: spec.snapshot.every_steps,
+            contract.ENV_SNAPSHOT_KEEP: spec.snapshot.keep,
+        }
+    )
+
+
+def _given(variables: dict[str, object]) -> dict[str, str]:
+    return {name: str(value) for name, value in variables.items() if value is not None}

@@ -5,15 +5,16 @@ May not: tell of anything that is merely still so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ddpjob_agent.contract import Cause, MembershipId, Report
-from ddpjob_operator import names
+from ddpjob_operator import conditions, names
 from ddpjob_operator.actions import CreateWorker, Event
 from ddpjob_operator.failures import Verdict
 from ddpjob_operator.names import ConditionType, EventReason
 from ddpjob_operator.observed import Observed
 from ddpjob_operator.placement import Roster
+from ddpjob_operator.status import Condition, DDPJobStatus
 
 _BY_CAUSE = {
     Cause.STARTED: EventReason.STARTED,
@@ -41,8 +42,9 @@ def memberships(observed: Observed, report: Report | None) -> Iterator[Event]:
 
 def replacements(observed: Observed, roster: Roster) -> Iterator[Event]:
     """One for each worker that takes another one's place."""
+    refused = {refusal.name for refusal in observed.refusals}
     for action in roster.create:
-        if how := _departure(observed, action):
+        if action.name not in refused and (how := _departure(observed, action)):
             text = f"{how}; {action.name} takes its place"
             yield Event(EventReason.WORKER_REPLACED.value, text)
 
@@ -54,9 +56,25 @@ def end(verdict: Verdict) -> Event:
     return Event(reason.value, verdict.message, failed)
 
 
-def suspension() -> Event:
-    """The user has paused the job."""
-    return Event(EventReason.SUSPENDED.value, "the job is suspended")
+def changes(observed: Observed, status: DDPJobStatus) -> Iterator[Event]:
+    """The job was suspended, was resumed, or cannot go on; the last again for another reason."""
+    old, new = observed.job.status.conditions, status.conditions
+    if _flips(old, new, ConditionType.SUSPENDED):
+        yield Event(EventReason.SUSPENDED.value, "the job is suspended")
+    if _flips(new, old, ConditionType.SUSPENDED):
+        yield Event(EventReason.RESUMED.value, "the job is resumed")
+    before, now = (_stalled(each) for each in (old, new))
+    if now is not None and (before is None or before.reason != now.reason):
+        yield Event(now.reason, now.message, warning=True)
+
+
+def _stalled(given: Sequence[Condition]) -> Condition | None:
+    found = conditions.find(given, ConditionType.STALLED)
+    return found if found is not None and found.status == "True" else None
+
+
+def _flips(old: Sequence[Condition], new: Sequence[Condition], type_: ConditionType) -> bool:
+    return conditions.is_true(new, type_) and not conditions.is_true(old, type_)
 
 
 def _departure(observed: Observed, new: CreateWorker) -> str:

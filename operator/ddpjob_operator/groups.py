@@ -6,13 +6,24 @@ May not: compare groups with each other; that is `api`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field
 
 from ddpjob_operator.model import Model
-from ddpjob_operator.parts import Count, DnsLabel, EnvVar, Processes, Text
+from ddpjob_operator.parts import (
+    Command,
+    Count,
+    DnsLabel,
+    Env,
+    EnvVar,
+    Processes,
+    Replicas,
+    Resources,
+    Text,
+)
+
+TRAINER = "trainer"  # the container that trains; without one of that name, the first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,14 +38,16 @@ class Group:
     processes: int
     image: str | None
     command: tuple[str, ...]  # with the arguments
-    env: Mapping[str, str]
+    env: tuple[EnvVar, ...]  # one of each name
+    resources: Resources
+    template: dict[str, Any] | None
 
 
 class WorkerFields(Model):
     """What the main group and extra groups have in common."""
 
-    replicas: Count = Field(description="How many workers the group should have.")
-    max_replicas: Count | None = Field(
+    replicas: Replicas = Field(description="How many workers the group should have.")
+    max_replicas: Replicas | None = Field(
         default=None, description="The most that replicas may become. Absent: replicas."
     )
     gpus_per_worker: Count | None = Field(
@@ -50,19 +63,26 @@ class WorkerFields(Model):
     image: Text | None = Field(
         default=None, description="Image of the workers; the local back end has no use for it."
     )
-    command: tuple[str, ...] | None = Field(
+    command: Command | None = Field(
         default=None,
         description="What a worker runs, usually torchrun and a script. "
         "Required; in an extra group absent: as the main group, with its args.",
     )
-    args: tuple[str, ...] | None = Field(default=None, description="Appended to the command.")
-    env: tuple[EnvVar, ...] = Field(
+    args: Command | None = Field(default=None, description="Appended to the command.")
+    env: Env = Field(
         default=(),
         description="Environment of the processes; an extra group's entries are added to those "
         "of the main group and win over them.",
     )
+    resources: Resources | None = Field(
+        default=None,
+        description="Requests and limits of each worker; in an extra group absent: as the main "
+        "group's.",
+    )
     template: dict[str, Any] | None = Field(
-        default=None, description="The whole pod, instead of image, command, args and env."
+        default=None,
+        description="The whole pod, as in a Deployment, instead of image, command, args, env and "
+        "resources. Its container 'trainer', or else its first, is the one that trains.",
     )
 
 
@@ -70,35 +90,63 @@ class ExtraWorkerGroup(WorkerFields):
     """A further group, for workers of another kind."""
 
     name: DnsLabel = Field(description="Name of the group, unique in the job.")
-    min_replicas: Count = Field(
+    min_replicas: Replicas = Field(
         default=0, description="How many of its workers the job cannot do without."
     )
 
 
-def resolve(main: WorkerFields, own: WorkerFields, name: str, minimum: int) -> Group:
+def resolve(
+    main: WorkerFields, own: WorkerFields, name: str, minimum: int, gpu_resource: str
+) -> Group:
     """A group as it is after defaults, and what an extra group takes from the main one."""
     heirs = main if own.template is None else own
+    template = heirs.template
+    resources = own.resources or heirs.resources or Resources()
     gpus = own.gpus_per_worker if own.gpus_per_worker is not None else heirs.gpus_per_worker
+    if gpus is None:
+        gpus = _count((resources.limits or {}).get(gpu_resource)) or limit(template, gpu_resource)
     processes = own.processes_per_worker or heirs.processes_per_worker or "auto"
-    args = main.args if own.command is None and own.args is None else own.args
     return Group(
         name=name,
         replicas=own.replicas,
         minimum=minimum,
         maximum=own.replicas if own.max_replicas is None else own.max_replicas,
-        gpus=gpus or 0,
+        gpus=gpus,
         processes=(gpus or 1) if processes == "auto" else processes,
-        image=own.image or main.image,
-        command=(*(own.command or main.command or ()), *(args or ())),
-        env={entry.name: entry.value for entry in (*main.env, *own.env)},
+        image=own.image or heirs.image,
+        command=_command(heirs, own),
+        env=tuple({entry.name: entry for entry in (*heirs.env, *own.env)}.values()),
+        resources=resources,
+        template=template,
     )
 
 
-def limits(group: WorkerFields) -> set[str]:
-    """Resources that containers of the group's template limit; the template may be any shape."""
-    containers = _at(_at(group.template, "spec"), "containers")
-    each = containers if isinstance(containers, list) else ()
-    return {name for c in each for name in (_at(_at(c, "resources"), "limits") or ())}
+def trainer(template: dict[str, Any] | None) -> dict[str, Any]:
+    """The container of a template that trains, or nothing; the template may be any shape."""
+    containers = _at(_at(template, "spec"), "containers")
+    found = [c for c in containers if isinstance(c, dict)] if isinstance(containers, list) else []
+    return next((c for c in found if c.get("name") == TRAINER), next(iter(found), {}))
+
+
+def limit(template: dict[str, Any] | None, resource: str) -> int:
+    """How much of a resource the container that trains may have."""
+    return _count(_at(_at(_at(trainer(template), "resources"), "limits"), resource))
+
+
+def _command(heirs: WorkerFields, own: WorkerFields) -> tuple[str, ...]:
+    if heirs.template is not None:
+        container = trainer(heirs.template)
+        return (*_words(container.get("command")), *_words(container.get("args")))
+    args = heirs.args if own.command is None and own.args is None else own.args
+    return (*(own.command or heirs.command or ()), *(args or ()))
+
+
+def _words(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else ()
+
+
+def _count(value: object) -> int:
+    return int(str(value)) if str(value).isdecimal() else 0
 
 
 def _at(value: object, key: str) -> Any:

@@ -23,6 +23,10 @@ LABEL_INCARNATION = f"{GROUP}/incarnation"
 LABEL_ROLE = f"{GROUP}/role"  # worker | rendezvous
 LABEL_EPOCH = f"{GROUP}/epoch"
 
+ROLE_WORKER = "worker"
+ROLE_RENDEZVOUS = "rendezvous"
+
+SERVICE_PORT = 29400  # of every job's rendezvous service
 MAIN_GROUP = "worker"
 MAX_NAMES = 50  # job and group name together: a pod's name becomes a host name of 63 characters
 
@@ -54,6 +58,15 @@ class Reason(StrEnum):
     NOT_SUSPENDED = "NotSuspended"
     TOO_FEW_PLACED = "TooFewPlaced"
     WORKERS_FAIL = "WorkersFail"
+    IMAGE_NOT_PULLED = "ImageCannotBePulled"
+    PYTHON_MISSING = "PythonMissing"
+    CONTAINER_REFUSED = "ContainerCannotStart"
+    OUT_OF_MEMORY = "OutOfMemory"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    POD_REFUSED = "PodRefused"
+    VOLUME_MISSING = "VolumeMissing"
+    VOLUME_NOT_SHARED = "VolumeNotShared"
+    INVALID_SPEC = "InvalidSpec"
     NOT_STALLED = "NotStalled"
     COMPLETED = "Completed"
     APPLICATION_FAILED = "ApplicationFailed"
@@ -74,6 +87,7 @@ class EventReason(StrEnum):
     COMPLETED = "Completed"
     FAILED = "Failed"
     SUSPENDED = "Suspended"
+    RESUMED = "Resumed"
 
 
 def worker_name(job: str, group: str, index: int, incarnation: int) -> str:
@@ -90,6 +104,11 @@ def parse_worker_name(job: str, name: str) -> tuple[str, int, int] | None:
 def rendezvous_name(job: str, epoch: int) -> str:
     """Such as `digits-rendezvous-1`."""
     return f"{job}-rendezvous-{epoch}"
+
+
+def service_name(job: str) -> str:
+    """The Service that leads to the rendezvous pod, whichever it is now."""
+    return f"{job}-rendezvous"
 
 
 def selector(job: str, group: str = MAIN_GROUP) -> str:

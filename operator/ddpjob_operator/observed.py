@@ -6,10 +6,12 @@ May not: decide anything, or remember an earlier pass.
 from __future__ import annotations
 
 import dataclasses
+from datetime import datetime
 from enum import StrEnum
 
 from ddpjob_agent.contract import Report
 from ddpjob_operator.api import DDPJob
+from ddpjob_operator.names import Reason
 
 
 class Phase(StrEnum):
@@ -32,7 +34,9 @@ class Worker:
     phase: Phase = Phase.PENDING
     node: str | None = None
     unschedulable: str | None = None  # the scheduler's words
+    unschedulable_since: datetime | None = None
     deleting: bool = False
+    reason: str = ""  # the kubelet's word for that, such as ImagePullBackOff or OOMKilled
     message: str = ""  # how it ended, or what keeps it from running
 
     @property
@@ -57,6 +61,17 @@ class Rendezvous:
 
     epoch: int
     ready: bool = False  # it can be told whom to expect
+    reason: str = ""  # what keeps it from running, as for a worker
+    message: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Refusal:
+    """A child of the job that the API server did not let be created in this pass."""
+
+    name: str
+    reason: Reason
+    message: str  # the API server's words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,3 +82,7 @@ class Observed:
     workers: tuple[Worker, ...] = ()
     rendezvous: Rendezvous | None = None
     report: Report | None = None  # of that rendezvous
+    spent: tuple[int, ...] = ()  # epochs of rendezvous pods that have ended and are still there
+    address: bool = True  # whether workers can find the service: its name leads to it
+    single_node_claim: str = ""  # claim of the snapshots, if only one node can use it
+    refusals: tuple[Refusal, ...] = ()  # of this pass, when it plans for a second time

@@ -1,4 +1,6 @@
-"""The smaller parts of a job's spec, each with its field types and defaults.
+"""The smaller parts of a job's spec, each with its field types, bounds and defaults.
+
+The bounds are generous; the API server needs them to see that checking a job is cheap.
 
 May not: compare one part with another; that is `api`.
 """
@@ -6,30 +8,50 @@ May not: compare one part with another; that is `api`.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, MinLen
+from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import AfterValidator, AllowInfNan, BeforeValidator, Field, Strict
 
 from ddpjob_operator.model import Model
 
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+JOB_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # a Service is named after the job
 ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+ENV_PREFIX = "DDPJOB_"  # of the variables that the agent and the trainer library read
+MAX_NAME = 63
+MAX_ENV_NAME = 200  # with 253, checking them all would be too dear for the API server
+MAX_INTEGER = 2**31 - 1  # what clients in every language can read
+MAX_REPLICAS = 10_000
+MAX_GROUPS = 16
+MAX_LIST = 1000
+MAX_TEXT = 1024
+MAX_ARGUMENT = 131_071  # characters of one argument or variable, as Linux has it
 
 
 def _dns_label(name: str) -> str:
-    if not DNS_LABEL.fullmatch(name) or len(name) > 63:
+    if not DNS_LABEL.fullmatch(name) or len(name) > MAX_NAME:
         raise ValueError(
             f"'{name}' is not a valid name; use lower-case letters, digits and '-', "
-            "with a letter or digit first and last, 63 at most"
+            f"with a letter or digit first and last, {MAX_NAME} at most"
+        )
+    return name
+
+
+def _job_name(name: str) -> str:
+    if not JOB_NAME.fullmatch(name) or len(name) > MAX_NAME:
+        raise ValueError(
+            f"'{name}' is not a valid name of a job; begin with a lower-case letter, go on with "
+            f"lower-case letters, digits and '-', with a letter or digit last, {MAX_NAME} at most"
         )
     return name
 
 
 def _env_name(name: str) -> str:
-    if not ENV_NAME.fullmatch(name):
+    if not ENV_NAME.fullmatch(name) or len(name) > MAX_ENV_NAME:
         raise ValueError(f"'{name}' is not a valid name of an environment variable")
-    if name.startswith("DDPJOB_"):
+    if name.startswith(ENV_PREFIX):
         raise ValueError(f"'{name}' is set by ddpjob; choose a name that does not begin so")
     return name
 
@@ -40,24 +62,44 @@ def _processes(value: object) -> object:
     raise ValueError(f"must be a whole number of at least 1, or auto, not {value!r}")
 
 
-Text = Annotated[str, MinLen(1)]
-Count = Annotated[int, Strict(), Ge(0)]
-Positive = Annotated[int, Strict(), Ge(1)]
-Seconds = Annotated[float, Strict(), Ge(0), AllowInfNan(False)]
-OrphanSeconds = Annotated[float, Strict(), Ge(5), AllowInfNan(False)]  # several heartbeats
+Text = Annotated[str, MinLen(1), MaxLen(MAX_TEXT)]
+Argument = Annotated[str, MaxLen(MAX_ARGUMENT)]
+Command = Annotated[tuple[Argument, ...], MaxLen(MAX_LIST)]
+Count = Annotated[int, Strict(), Ge(0), Le(MAX_INTEGER)]
+Positive = Annotated[int, Strict(), Ge(1), Le(MAX_INTEGER)]
+Replicas = Annotated[int, Strict(), Ge(0), Le(MAX_REPLICAS)]
+Seconds = Annotated[float, Strict(), AllowInfNan(False), Ge(0), Le(MAX_INTEGER)]
+OrphanSeconds = Annotated[Seconds, Ge(5)]  # several heartbeats
 Flag = Annotated[bool, Strict()]
-DnsLabel = Annotated[str, AfterValidator(_dns_label)]
+# How long a name may be is said in words by its check, and to the API server by its schema.
+DnsLabel = Annotated[
+    str, AfterValidator(_dns_label), Field(json_schema_extra={"maxLength": MAX_NAME})
+]
+JobName = Annotated[str, AfterValidator(_job_name)]
+EnvName = Annotated[
+    str, AfterValidator(_env_name), Field(json_schema_extra={"maxLength": MAX_ENV_NAME})
+]
 Processes = Annotated[int | Literal["auto"], BeforeValidator(_processes)]
 
 
 class EnvVar(Model):
     """One environment variable of the user's processes."""
 
-    name: Annotated[str, AfterValidator(_env_name)] = Field(description="Name of the variable.")
-    value: str = Field(default="", description="Its value, as text.")
+    name: EnvName = Field(description="Name of the variable.")
+    value: Argument = Field(default="", description="Its value, as text.")
     value_from: dict[str, Any] | None = Field(
         default=None, description="Source of the value, as in a pod."
     )
+
+
+def _distinct(env: tuple[EnvVar, ...]) -> tuple[EnvVar, ...]:
+    twice = [name for name, count in Counter(entry.name for entry in env).items() if count > 1]
+    if twice:
+        raise ValueError(f"'{twice[0]}' is given more than once; keep one")
+    return env
+
+
+Env = Annotated[tuple[EnvVar, ...], MaxLen(MAX_LIST), AfterValidator(_distinct)]
 
 
 class Resources(Model):
@@ -110,7 +152,7 @@ class SnapshotSpec(Model):
     keep: Positive | None = Field(
         default=None, description="How many snapshots stay. Absent: as the script says."
     )
-    files: tuple[Text, ...] | None = Field(
+    files: Annotated[tuple[Text, ...], MaxLen(MAX_LIST)] | None = Field(
         default=None, description="Files that a script without ddpjob_trainer writes its state to."
     )
 

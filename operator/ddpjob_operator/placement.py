@@ -6,7 +6,8 @@ the next membership, and then they are deleted. Missing workers are created at t
 indices; an incarnation is one more than any ever seen at its index, so that a name is not used
 again while a predecessor hangs in its deletion. A worker that is gone or has ended is thereby
 replaced at once, unless it ended before it joined and was not the first: then after a pause,
-because the next one probably ends likewise.
+because the next one probably ends likewise. A worker that the scheduler has had no node for, for a
+while, is stuck: it stays, but nobody waits for it.
 
 May not: know how workers are made, or read a clock.
 """
@@ -26,6 +27,7 @@ from ddpjob_operator.groups import Group
 from ddpjob_operator.observed import Observed, Phase, Worker
 
 MAX_PAUSE_SECONDS = 300.0
+SCHEDULING_SECONDS = 10.0  # a volume may still have to be bound, a node still to be freed
 Slot = tuple[str, int]  # group and index
 
 
@@ -39,6 +41,8 @@ class Roster:
     delete: tuple[DeleteWorker, ...]
     failing: tuple[Worker, ...]  # ended before they joined, to be replaced after a pause
     replace_after: datetime | None  # end of that pause
+    stuck: tuple[Worker, ...] = ()  # of those kept: there is no node for them
+    stuck_at: datetime | None = None  # when the next one will count as such
 
 
 def arrange(observed: Observed, now: datetime) -> Roster:
@@ -61,7 +65,10 @@ def arrange(observed: Observed, now: datetime) -> Roster:
         failing = ()
     done = [w for w in observed.workers if w.terminal and not w.deleting and w not in failing]
     removable = [w for w in draining if _may_go(w, observed.report)]
+    waiting = {worker.name: _stuck_at(worker, now) for worker in kept if worker.unschedulable}
     return Roster(
+        stuck=tuple(w for w in kept if w.name in waiting and waiting[w.name] <= now),
+        stuck_at=min((at for at in waiting.values() if at > now), default=None),
         kept=tuple(kept),
         draining=tuple(draining),
         create=_creations(observed, missing),
@@ -95,6 +102,11 @@ def _divide(
     stay, go = live[: group.replicas], live[group.replicas :]
     stay.sort(key=lambda worker: worker.index)
     return stay, go, [(group.name, index) for index in missing]
+
+
+def _stuck_at(worker: Worker, now: datetime) -> datetime:
+    since = worker.unschedulable_since
+    return now if since is None else since + timedelta(seconds=SCHEDULING_SECONDS)
 
 
 def _may_go(worker: Worker, report: Report | None) -> bool:

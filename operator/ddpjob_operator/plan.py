@@ -10,6 +10,9 @@ one pass and acted on in the next:
   has formed one was recorded, and its successor gets a higher epoch.
 - The end of the job, before the service that reported it is deleted. A finished job stays so.
 
+When the API server refuses a child, the pass plans once more, told of the refusals: they belong
+into the status, and who was refused is not expected.
+
 May not: read a clock, perform an action, or keep anything between two calls.
 """
 
@@ -23,6 +26,7 @@ from ddpjob_agent.contract import Expectation, MembershipId, Report
 from ddpjob_operator import conditions, events, failures, names, summary
 from ddpjob_operator.actions import (
     Action,
+    CreateAddress,
     CreateRendezvous,
     CreateWorker,
     DeleteRendezvous,
@@ -31,12 +35,13 @@ from ddpjob_operator.actions import (
     Expect,
 )
 from ddpjob_operator.names import ConditionType
-from ddpjob_operator.observed import Observed
+from ddpjob_operator.observed import Observed, Phase
 from ddpjob_operator.placement import Roster, arrange
 from ddpjob_operator.status import DDPJobStatus
 
 __all__ = [
     "Action",
+    "CreateAddress",
     "CreateRendezvous",
     "CreateWorker",
     "DeleteRendezvous",
@@ -46,6 +51,9 @@ __all__ = [
     "Plan",
     "plan",
 ]
+
+
+END_SECONDS = 30.0  # for workers of a finished job to end by themselves, where they may stay
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,11 +72,11 @@ def plan(observed: Observed, now: datetime) -> Plan:
     if job.metadata.deletion_timestamp is not None:
         return Plan((), status)
     if conditions.finished(status.conditions):
-        return Plan(tuple(_remove_all(observed)), summary.remains(observed))
+        return _clean_up(observed, now)
     report = _trusted(observed)
     verdict = failures.verdict(observed, report, now)
     complete = verdict is not None and verdict.type is ConditionType.COMPLETE
-    if job.spec.suspend and not complete:
+    if job.spec.paused and not complete:
         return _suspend(observed, now)
     if verdict is not None:
         told = (*events.memberships(observed, report), events.end(verdict))
@@ -85,27 +93,49 @@ def _carry_on(observed: Observed, report: Report | None, now: datetime) -> Plan:
     if observed.job.status.rendezvous_epoch == 0:
         return Plan((), status, requeue_after=0)
     actions = (
+        *_address(observed),
         *_rendezvous(observed),
         *_expect(observed, roster),
         *roster.create,
         *roster.delete,
     )
-    told = (*events.memberships(observed, report), *events.replacements(observed, roster))
-    return Plan(actions, status, told, _again(observed, status, now))
+    told = (
+        *events.memberships(observed, report),
+        *events.replacements(observed, roster),
+        *events.changes(observed, status),
+    )
+    return Plan(actions, status, told, _again(observed, status, roster, now))
 
 
 def _suspend(observed: Observed, now: datetime) -> Plan:
-    before = conditions.is_true(observed.job.status.conditions, ConditionType.SUSPENDED)
-    told = () if before else (events.suspension(),)
-    return Plan(tuple(_remove_all(observed)), summary.suspended(observed, now), told)
+    status = summary.suspended(observed, now)
+    told = tuple(events.changes(observed, status))
+    return Plan(tuple(_remove_all(observed)), status, told)
+
+
+def _clean_up(observed: Observed, now: datetime) -> Plan:
+    """Remove what a finished job does not keep; who may be kept has a while to end by itself."""
+    job = observed.job
+    failed = conditions.is_true(job.status.conditions, ConditionType.FAILED)
+    kept = {"All": tuple(Phase), "Failed": (Phase.FAILED,), "Never": ()}[job.spec.keep_pods]
+    may_stay = job.spec.keep_pods == "All" or (job.spec.keep_pods == "Failed" and failed)
+    since = job.status.completion_time or now
+    left = END_SECONDS - (now - since).total_seconds() if may_stay else 0.0
+    status = summary.remains(observed)
+    waiting = [w for w in observed.workers if w.live and w.phase is Phase.RUNNING]
+    if left > 0 and waiting:
+        ended = [w for w in observed.workers if w.phase is Phase.PENDING and not w.deleting]
+        return Plan(tuple(DeleteWorker(w.name) for w in ended), status, requeue_after=left)
+    gone = (w for w in observed.workers if not w.deleting and not (w.terminal and w.phase in kept))
+    actions = (*(DeleteWorker(w.name) for w in gone), *_remove_rendezvous(observed))
+    return Plan(actions, status)
 
 
 def _remove_all(observed: Observed) -> Iterator[Action]:
     for worker in observed.workers:
         if not worker.deleting:
             yield DeleteWorker(worker.name)
-    if observed.rendezvous is not None:
-        yield DeleteRendezvous(observed.rendezvous.epoch)
+    yield from _remove_rendezvous(observed)
 
 
 # --- the rendezvous service ----------------------------------------------------------------------
@@ -131,9 +161,23 @@ def _epochs(observed: Observed) -> tuple[int, int]:
     return status.rendezvous_epoch + gone, status.rendezvous_observed
 
 
+def _remove_rendezvous(observed: Observed) -> Iterator[Action]:
+    if observed.rendezvous is not None:
+        yield DeleteRendezvous(observed.rendezvous.epoch)
+    for epoch in observed.spent:
+        yield DeleteRendezvous(epoch)
+
+
+def _address(observed: Observed) -> Iterator[Action]:
+    if not observed.address:
+        yield CreateAddress()
+
+
 def _rendezvous(observed: Observed) -> Iterator[Action]:
     seen, status = observed.rendezvous, observed.job.status
     epoch = status.rendezvous_epoch
+    for spent in observed.spent:
+        yield DeleteRendezvous(spent)
     if seen is not None and seen.epoch >= epoch:
         return
     if seen is not None:
@@ -147,8 +191,9 @@ def _expect(observed: Observed, roster: Roster) -> Iterator[Action]:
     recorded = status.rendezvous_epoch == status.rendezvous_observed
     if seen is None or not seen.ready or not recorded or seen.epoch != status.rendezvous_epoch:
         return
-    stay = [worker.name for worker in roster.kept if not worker.unschedulable]
-    come = [action.name for action in roster.create]
+    stay = [worker.name for worker in roster.kept if worker not in roster.stuck]
+    refused = {refusal.name for refusal in observed.refusals}
+    come = [action.name for action in roster.create if action.name not in refused]
     leaving = [worker for worker in observed.workers if worker.deleting and not worker.terminal]
     go = {worker.name for worker in (*roster.draining, *leaving)}
     yield Expect(
@@ -161,10 +206,10 @@ def _expect(observed: Observed, roster: Roster) -> Iterator[Action]:
     )
 
 
-def _again(observed: Observed, status: DDPJobStatus, now: datetime) -> float | None:
+def _again(observed: Observed, status: DDPJobStatus, roster: Roster, now: datetime) -> float | None:
     old = observed.job.status
     before = (old.rendezvous_epoch, old.rendezvous_observed)
     if before != (status.rendezvous_epoch, status.rendezvous_observed):
         return 0
-    times = [failures.deadline_of(observed.job), status.replace_after]
+    times = [failures.deadline_of(observed.job), status.replace_after, roster.stuck_at]
     return min((max(0.0, (at - now).total_seconds()) for at in times if at), default=None)

@@ -51,8 +51,8 @@ def _wrong(details: Mapping[str, Any]) -> str:
     kind, value, limits = details["type"], details["input"], details.get("ctx", {})
     if value is None:
         return "is empty; give it a value or remove it"
-    if kind in ("greater_than_equal", "finite_number"):
-        return f"must be at least {limits.get('ge', 0):g}, not {_show(value)}"
+    if kind in BOUNDS:
+        return BOUNDS[kind].format(**{"ge": 0, **limits, "value": _show(value)})
     if kind == "string_type" and isinstance(value, bool | int | float):
         return f"must be text; put it in quotes: {json.dumps(_show(value))}"
     if kind == "tuple_type" and isinstance(value, str):
@@ -62,6 +62,13 @@ def _wrong(details: Mapping[str, Any]) -> str:
     return f"must be {EXPECTED.get(kind, 'something else')}, not {_show(value)}"
 
 
+BOUNDS = {
+    "finite_number": "must be at least {ge:g}, not {value}",
+    "greater_than_equal": "must be at least {ge:g}, not {value}",
+    "less_than_equal": "must be at most {le:.0f}, not {value}",
+    "string_too_long": "must have at most {max_length} characters; shorten it",
+    "too_long": "must have at most {max_length} entries; remove some",
+}
 EXPECTED = {
     "bool_type": "true or false",
     "dict_type": "a mapping",

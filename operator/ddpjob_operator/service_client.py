@@ -1,15 +1,16 @@
 """Speaks to the rendezvous service of one job: its report, and whom it may expect.
 
+The way to the service is a `Send`, because it may lead through the API server's proxy.
 May not: decide anything or keep state.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import http.client
 import json
-from typing import Any
+from collections.abc import Awaitable, Mapping
+from typing import Any, Protocol
+
+import aiohttp
 
 from ddpjob_agent.contract import TOKEN_HEADER, Expectation, Report
 
@@ -20,35 +21,86 @@ class ServiceUnavailableError(Exception):
     """The service does not answer now; try again."""
 
 
+class Send(Protocol):
+    """Sends one request; returns the JSON of the answer, or raises ServiceUnavailableError."""
+
+    def __call__(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: Mapping[str, Any] | None,
+        timeout: float,
+    ) -> Awaitable[Any]:
+        """Times in seconds."""
+        ...
+
+
 class ServiceClient:
-    """One service at one address."""
+    """The service of one job."""
 
-    def __init__(self, host: str, port: int, token: str) -> None:
-        self._host = host
-        self._port = port
-        self._token = token
+    def __init__(self, send: Send, token: str) -> None:
+        self._send = send
+        self._headers = {TOKEN_HEADER: token}
 
-    async def report(self, after: int = 0, wait: float = 0.0) -> Report:
-        """The report as soon as its version is not `after`, at the latest after `wait` seconds."""
-        path = f"/report?after={after}&timeout={wait:g}"
-        return Report.from_json(await asyncio.to_thread(self._request, "GET", path, None, wait))
+    async def report(self, after: int = 0, wait: float = 0.0, *, only_news: bool = False) -> Report:
+        """The report as soon as its version is not `after`, at the latest after `wait` seconds.
+
+        With `only_news`, progress of the training is no reason to answer earlier.
+        """
+        query = {"after": str(after), "timeout": f"{wait:g}", "news": str(int(only_news))}
+        return Report.from_json(await self._request("GET", "/report", query, None, wait))
 
     async def expect(self, expectation: Expectation) -> None:
         """Tell the service which workers to count on."""
-        body = json.dumps(expectation.to_json())
-        await asyncio.to_thread(self._request, "PUT", "/expected", body, 0.0)
+        await self._request("PUT", "/expected", {}, expectation.to_json(), 0.0)
 
-    def _request(self, method: str, path: str, body: str | None, wait: float) -> Any:
-        connection = http.client.HTTPConnection(
-            self._host, self._port, timeout=wait + MARGIN_SECONDS
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Mapping[str, Any] | None,
+        wait: float,
+    ) -> Any:
+        return await self._send(
+            method,
+            path,
+            query=query,
+            headers=self._headers,
+            body=body,
+            timeout=wait + MARGIN_SECONDS,
         )
-        with contextlib.closing(connection):
-            try:
-                connection.request(method, path, body, {TOKEN_HEADER: self._token})
-                response = connection.getresponse()
-                answer = json.load(response)
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                raise ServiceUnavailableError(str(error)) from error
-        if response.status != http.client.OK:
+
+
+def direct(host: str, port: int) -> Send:
+    """The way to a service that can be reached by name or address."""
+
+    async def send(
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: Mapping[str, Any] | None,
+        timeout: float,  # noqa: ASYNC109 - handed on to the client, which can tell why it ended
+    ) -> Any:
+        try:
+            async with aiohttp.request(
+                method,
+                f"http://{host}:{port}{path}",
+                params=query,
+                headers=headers,
+                data=None if body is None else json.dumps(body),
+                timeout=aiohttp.ClientTimeout(total=timeout),
+            ) as response:
+                answer = await response.json()
+        except (OSError, TimeoutError, ValueError, aiohttp.ClientError) as error:
+            raise ServiceUnavailableError(str(error) or "no answer in time") from error
+        if response.status != 200:
             raise ServiceUnavailableError(f"{method} {path}: {response.status} {answer}")
         return answer
+
+    return send

@@ -41,6 +41,7 @@ class RestartsStatus(ObservedModel):
 
     application: int = Field(default=0, description="Because a process failed.")
     infrastructure: int = Field(default=0, description="Because a worker was lost.")
+    total: int = Field(default=0, description="All of them.")
 
 
 class ProgressStatus(ObservedModel):
@@ -97,5 +98,6 @@ class DDPJobStatus(ObservedModel):
     progress: ProgressStatus | None = Field(default=None, description="How far the training is.")
     snapshot: SnapshotStatus | None = Field(default=None, description="The newest snapshot.")
     groups: tuple[GroupStatus, ...] = Field(default=(), description="Each group of workers.")
+    ready: str = Field(default="", description="Workers of all groups: running/wanted, as 2/4.")
     replicas: int = Field(default=0, description="Workers of the main group, for autoscalers.")
     selector: str = Field(default="", description="Label selector of the main group.")

@@ -5,6 +5,7 @@ May not: decide what is to be done, or remember what can be observed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -40,8 +41,8 @@ def active(
         },
     )
     found = (
-        conditions.running(status, report),
-        conditions.resizing(status, report, roster),
+        conditions.running(observed, status, report),
+        conditions.resizing(status, report, roster, observed.refusals),
         conditions.condition(ConditionType.SUSPENDED, False, Reason.NOT_SUSPENDED),
         conditions.stalled(observed, report, roster),
     )
@@ -52,7 +53,8 @@ def suspended(observed: Observed, now: datetime) -> DDPJobStatus:
     """Status of a job that the user has paused; resumed, it starts anew from its snapshot."""
     cleared = {"start_time": None, "membership": None, "replace_after": None}
     status = _counted(observed, {**cleared, "restarts": RestartsStatus()})
-    text = "the job is suspended; it resumes when spec.suspend is false"
+    until = "spec.suspend is false" if observed.job.spec.suspend else "spec.replicas is above 0"
+    text = f"the job is suspended; it resumes when {until}"
     found = (
         conditions.condition(ConditionType.RUNNING, False, Reason.SUSPENDED, text),
         conditions.condition(ConditionType.RESIZING, False, Reason.NOT_RUNNING),
@@ -82,6 +84,14 @@ def ended(
         conditions.condition(verdict.type, True, verdict.reason, verdict.message),
     )
     return _concluded(observed, status, found, now)
+
+
+def invalid(old: DDPJobStatus, generation: int, problems: str, now: datetime) -> DDPJobStatus:
+    """Status of a job whose spec cannot be read: nothing else can be said of it."""
+    found = conditions.condition(ConditionType.STALLED, True, Reason.INVALID_SPEC, problems)
+    seen = found.model_copy(update={"observed_generation": generation})
+    current = conditions.set_condition(old.conditions, seen, now)
+    return old.model_copy(update={"conditions": current, "state": conditions.state(current)})
 
 
 def remains(observed: Observed) -> DDPJobStatus:
@@ -120,6 +130,7 @@ def _counted(observed: Observed, changes: dict[str, Any]) -> DDPJobStatus:
             **changes,
             "observed_generation": job.metadata.generation,
             "groups": groups,
+            "ready": f"{sum(g.ready for g in groups)}/{sum(g.replicas for g in groups)}",
             "replicas": sum(worker.group == names.MAIN_GROUP for worker in live),
             "selector": names.selector(job.metadata.name),
         }
@@ -129,15 +140,16 @@ def _counted(observed: Observed, changes: dict[str, Any]) -> DDPJobStatus:
 def _reported(old: DDPJobStatus, report: Report | None, now: datetime) -> dict[str, Any]:
     if report is None:
         return {}
+    failures = max(report.failures, old.restarts.application)
+    losses = max(report.losses, old.restarts.infrastructure)
     news: dict[str, Any] = {
         "membership": _membership(old, report, now),
         "restarts": RestartsStatus(
-            application=max(report.failures, old.restarts.application),
-            infrastructure=max(report.losses, old.restarts.infrastructure),
+            application=failures, infrastructure=losses, total=failures + losses
         ),
     }
     if report.step is not None:
-        metrics = dict(report.metrics)
+        metrics = {n: v for n, v in report.metrics.items() if math.isfinite(v)}  # else no JSON
         news["progress"] = ProgressStatus(
             step=report.step, total_steps=report.total_steps, metrics=metrics
         )

@@ -154,12 +154,30 @@ def test_a_member_that_may_come_back_is_not_lost(change: dict[str, float], again
     assert decision.again_at == pytest.approx(again_at)
 
 
-def test_a_member_whose_pod_is_gone_is_lost_at_once() -> None:
+@pytest.mark.parametrize(
+    ("change", "cause", "detail"),
+    [
+        pytest.param({"closed_at": NOW}, Cause.LOST, "lost b", id="and_its_connection_is_lost"),
+        pytest.param({"leaving": True}, Cause.LEFT, "left b", id="and_it_says_goodbye"),
+        pytest.param({"unexpected_at": NOW - 0.5}, Cause.LEFT, "left b", id="but_it_lives_on"),
+    ],
+)
+def test_a_member_whose_pod_is_gone(change: dict[str, Any], cause: Cause, detail: str) -> None:
     current = membership("a", "b")
-    told = running(current, worker("a"), worker("b"), expected="a")
-    decision = decide_membership(told, NOW)
+    gone = worker("b", **{"unexpected_at": NOW, **change})
+    decision = decide_membership(running(current, worker("a"), gone, expected="a"), NOW)
     assert decision.membership is not None
-    assert (decision.membership.cause, decision.membership.detail) == (Cause.LOST, "lost b")
+    assert (decision.membership.cause, decision.membership.detail) == (cause, detail)
+
+
+def test_a_member_whose_pod_is_gone_has_a_moment_to_say_goodbye() -> None:
+    current, gone = membership("a", "b"), worker("b", unexpected_at=NOW)
+    decision = decide_membership(running(current, worker("a"), gone, expected="a"), NOW)
+    assert decision.action is Action.KEEP
+    assert decision.again_at == pytest.approx(NOW + 2)
+    later = decide_membership(running(current, worker("a"), gone, expected="a"), NOW + 2)
+    assert later.membership is not None
+    assert later.membership.cause is Cause.LOST
 
 
 def test_two_that_go_together_are_one_change() -> None:

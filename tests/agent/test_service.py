@@ -27,7 +27,7 @@ from ddpjob_agent.contract import (
 from ddpjob_agent.link import Link, OvertakenError
 from ddpjob_agent.wire import RefusedError, WrongTokenError, connect
 from ddpjob_operator.local.service import free_port
-from ddpjob_operator.service_client import ServiceClient, ServiceUnavailableError
+from ddpjob_operator.service_client import ServiceClient, ServiceUnavailableError, direct
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -120,7 +120,7 @@ class Job:
 
     def __init__(self, folder: Path) -> None:
         self.service = Service(folder)
-        self.client = ServiceClient("127.0.0.1", self.service.port, TOKEN)
+        self.client = ServiceClient(direct("127.0.0.1", self.service.port), TOKEN)
         self.agents: list[Agent] = []
 
     def agent(self, worker: str, port: int | None = None) -> Agent:
@@ -181,7 +181,7 @@ def run(body: Callable[[Job], Awaitable[None]], folder: Path) -> None:
 def test_without_the_token_nobody_gets_in(tmp_path: Path) -> None:
     async def body(job: Job) -> None:
         await job.expect("a")
-        stranger = ServiceClient("127.0.0.1", job.service.port, "guessed")
+        stranger = ServiceClient(direct("127.0.0.1", job.service.port), "guessed")
         with pytest.raises(ServiceUnavailableError, match="403"):
             await stranger.report()
         with pytest.raises(ServiceUnavailableError, match="403"):
@@ -420,5 +420,34 @@ def test_a_service_that_stood_still_loses_nobody(tmp_path: Path) -> None:
         assert report.workers == ("a", "b")
         assert [each.cause for each in report.rounds] == ["started"]
         assert [len(agent.orders) for agent in job.agents] == before
+
+    run(body, tmp_path)
+
+
+def test_whoever_asks_for_news_is_not_told_of_every_step(tmp_path: Path) -> None:
+    async def body(job: Job) -> None:
+        agent = job.agent("a")
+        await job.expect("a")
+        await job.formed(1)
+
+        async def trained(step: int) -> None:
+            event = {"event": "step", "step": step, "total": 9}
+            membership = str(agent.membership and agent.membership.id)
+            agent.link.send({"type": "report", "membership": membership, "report": event})
+
+            async def known() -> None:
+                if (await job.report()).step != step:
+                    raise ServiceUnavailableError("not there yet")
+
+            await until(known)
+
+        await trained(1)
+        seen = await job.report()
+        news = asyncio.ensure_future(job.client.report(seen.version, 60, only_news=True))
+        await trained(2)
+        assert not news.done()
+        job.agent("b")
+        told = await news
+        assert (told.step, told.workers) == (2, ("a", "b"))
 
     run(body, tmp_path)

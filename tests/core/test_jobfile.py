@@ -3,7 +3,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpjob_operator.jobfile import JobFileError, inelastic_flags, parse
@@ -179,6 +179,7 @@ def test_status_of_another_run_is_left_out() -> None:
     assert parse(exported) == parse(GOOD)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=80), st.integers(0, len(GOOD)))
 def test_any_text_gives_a_job_or_a_complaint(text: str, at: int) -> None:
     for each in (text, GOOD[:at] + text + GOOD[at:]):

@@ -13,6 +13,7 @@ from local.command import RUN, on_small_disk, run_to_end, started, write_job
 PLAIN = "[python3, train.py, end]"
 TORCHRUN = "[torchrun, train.py]"
 GOOD = job_text(PLAIN)
+TEMPLATE = "{spec: {containers: [{command: [torchrun, train.py]}]}}"
 TWINS = "[{name: a, replicas: 1}, {name: a, replicas: 1}]"
 
 
@@ -62,10 +63,7 @@ REFUSED: list[tuple[str, str | bytes | None, str, str]] = [
         "zero_workers",
         job_text(PLAIN, replicas=0),
         "",
-        (
-            "job.yaml: line 5: spec.replicas: is 0, and no other group has workers; "
-            "use suspend: true to pause a job"
-        ),
+        "job.yaml: spec.replicas: is 0, and no other group has workers",
     ),
     (
         "negative_gpus",
@@ -102,6 +100,18 @@ REFUSED: list[tuple[str, str | bytes | None, str, str]] = [
         job_text(PLAIN, suspend="true"),
         "",
         "job.yaml: spec.suspend is true, so there is nothing to run; set it to false",
+    ),
+    (
+        "template",
+        job_text(PLAIN, extraWorkerGroups=f"[{{name: spot, replicas: 1, template: {TEMPLATE}}}]"),
+        "",
+        "job.yaml: group spot has a template, which needs a cluster; give command instead",
+    ),
+    (
+        "variable_from_elsewhere",
+        job_text(PLAIN, env="[{name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]"),
+        "",
+        "job.yaml: env NODE has valueFrom, which needs a cluster; give value instead",
     ),
     (
         "no_such_program",

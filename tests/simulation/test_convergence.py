@@ -16,18 +16,26 @@ from ddpjob_operator import conditions
 from ddpjob_operator.observed import Phase
 from simulation.world import World
 
-WRITES = 110  # more than the script has
+WRITES = 180  # more than the script has
 PICK = st.integers(0, 30)
+KEPT = {
+    "All": frozenset({Phase.SUCCEEDED, Phase.FAILED}),
+    "Failed": frozenset({Phase.FAILED}),
+    "Never": frozenset[Phase](),
+}
 
 
 def assert_as_wanted(world: World) -> None:
     """Exactly the wanted workers are there, and they train together."""
     spec = world.job().spec
-    over = conditions.finished(world.status.conditions) or spec.suspend
-    if over:
-        assert not world.pods
+    finished = conditions.finished(world.status.conditions)
+    if finished or spec.paused:
+        kept = KEPT[spec.keep_pods] if finished else frozenset()
+        assert {pod.phase for pod in world.pods.values()} <= kept
+        assert not any(pod.deleting for pod in world.pods.values())
         assert world.service is None
         return
+    assert world.address
     wanted = {group.name: group.replicas for group in spec.groups() if group.replicas}
     assert Counter(pod.group for pod in world.pods.values()) == wanted
     slots = {(pod.group, pod.index) for pod in world.pods.values()}
@@ -89,11 +97,19 @@ class Disturbed(RuleBasedStateMachine):
     def rendezvous_is_lost(self) -> None:
         self.world.service = None
 
+    @rule()
+    def address_is_lost(self) -> None:
+        self.world.address = False
+
+    @rule(quota=st.none() | st.integers(0, 6))
+    def quota_changes(self, quota: int | None) -> None:
+        self.world.quota = quota
+
     @rule(capacity=st.integers(0, 6))
     def cluster_changes_size(self, capacity: int) -> None:
         self.world.capacity = capacity
 
-    @rule(replicas=st.integers(1, 5), spot=st.sampled_from([None, 0, 1, 3]))
+    @rule(replicas=st.integers(0, 5), spot=st.sampled_from([None, 0, 1, 3]))
     def user_resizes(self, replicas: int, spot: int | None) -> None:
         groups = [] if spot is None else [{"name": "spot", "replicas": spot}]
         self.world.change(replicas=replicas, extraWorkerGroups=groups)
@@ -101,6 +117,10 @@ class Disturbed(RuleBasedStateMachine):
     @rule(suspend=st.booleans())
     def user_suspends(self, suspend: bool) -> None:
         self.world.change(suspend=suspend)
+
+    @rule(keep=st.sampled_from(["All", "Failed", "Never"]))
+    def user_keeps_pods(self, keep: str) -> None:
+        self.world.change(keepPods=keep)
 
     @rule(state=st.sampled_from([State.COMPLETE, State.FAILED]))
     def training_ends(self, state: State) -> None:
@@ -139,15 +159,23 @@ TestDisturbed.settings = settings(
 )
 
 
+SIZES = {"grown": 5, "paused": 0, "resumed": 3, "shrunk": 2}
+
+
 def scripted(world: World, die_after: int) -> None:
     """A life with everything in it; the operator dies once, after so many writes in all."""
-    for event in ("started", "grown", "worker lost", "service lost", "shrunk"):
-        if event in ("grown", "shrunk"):
-            world.change(replicas=5 if event == "grown" else 2)
+    for event in ("started", *SIZES, "worker lost", "service lost", "address lost", "refused"):
+        if event in SIZES:
+            world.change(replicas=SIZES[event])
         elif event == "worker lost":
             world.pods.pop("digits-worker-001-1", None)
         elif event == "service lost":
             world.service = None
+        elif event == "address lost":
+            world.address = False
+        elif event == "refused":
+            world.quota = 1
+            world.pods.clear()
         for _ in range(8):
             left = die_after - world.writes
             world.reconcile(left if left > 0 else 1000)
@@ -167,8 +195,9 @@ def test_script_has_no_more_writes_than_are_tried() -> None:
     world = World()
     scripted(world, 10_000)
     assert world.writes <= WRITES
-    assert world.status.rendezvous_epoch == 2
-    assert len(world.formed) == 4  # started, grown, a worker replaced, shrunk
+    assert world.status.rendezvous_epoch == 3  # started, resumed, service lost
+    assert len(world.formed) == 5  # started, grown, resumed, shrunk, a worker replaced
+    assert world.status.state == "Stalled"  # all workers refused
 
 
 def test_completion_survives_the_loss_of_the_service_that_knew_it() -> None:

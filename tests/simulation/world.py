@@ -6,6 +6,8 @@ It refuses what a real one would refuse, and remembers nothing of the operator's
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,9 +24,11 @@ from ddpjob_agent.contract import (
 )
 from ddpjob_operator import conditions
 from ddpjob_operator.api import DDPJob
-from ddpjob_operator.observed import Observed, Phase, Rendezvous, Worker
+from ddpjob_operator.names import Reason
+from ddpjob_operator.observed import Observed, Phase, Refusal, Rendezvous, Worker
 from ddpjob_operator.plan import (
     Action,
+    CreateAddress,
     CreateRendezvous,
     CreateWorker,
     DeleteRendezvous,
@@ -75,7 +79,9 @@ class World:
         self.pods: dict[str, Worker] = {}
         self.stuck: set[str] = set()  # on a node that is cut off: deletion does not end
         self.service: Service | None = None
+        self.address = False  # without it nobody reaches the service, and only who has does stay
         self.capacity = 20
+        self.quota: int | None = None  # more pods than that are not let be created
         self.carried: Membership | None = None  # what the agents hold, over a service's death
         self.formed: list[MembershipId] = []
         self.writes = 0
@@ -90,40 +96,70 @@ class World:
     def observe(self) -> Observed:
         service = self.service
         names = tuple(sorted(name for name, pod in self.pods.items() if pod.phase is Phase.RUNNING))
+        reachable = service is not None and service.ready and self.address
         return Observed(
             job=self.job(),
             workers=tuple(self.pods.values()),
             rendezvous=Rendezvous(service.epoch, service.ready) if service else None,
-            report=service.report(names) if service and service.ready else None,
+            report=service.report(names) if service and reachable else None,
+            address=self.address,
         )
 
     def reconcile(self, writes: int = 1000, status_first: bool = False) -> Plan:
         """One pass of an operator that is killed after so many writes."""
-        before = conditions.finished(self.status.conditions)
-        planned = plan(self.observe(), self.now)
-        steps: list[Action | DDPJobStatus] = [*planned.actions]
-        steps.insert(0 if status_first else len(steps), planned.status)
-        for step in steps[:writes]:
+        over = conditions.finished(self.status.conditions)
+        observed = self.observe()
+        planned = plan(observed, self.now)
+        for plan_now in itertools.islice(self._passing(observed, planned, status_first), writes):
             self.writes += 1
-            if isinstance(step, DDPJobStatus):
-                assert step.rendezvous_epoch >= self.status.rendezvous_epoch
-                self.status = step
-            else:
-                self.execute(step)
-        if before:
+            planned = plan_now
+        if over:
             assert conditions.finished(self.status.conditions)
         return planned
 
-    def execute(self, action: Action) -> None:
+    def _passing(self, observed: Observed, planned: Plan, status_first: bool) -> Iterator[Plan]:
+        """The writes of one pass, one by one; what was refused is planned for once more."""
+        if status_first:
+            self._write(planned.status)
+            yield planned
+        refusals = []
+        for action in planned.actions:
+            if refusal := self.execute(action):
+                refusals.append(refusal)
+            yield planned
+        if refusals:
+            planned = plan(dataclasses.replace(observed, refusals=tuple(refusals)), self.now)
+            refused = {refusal.name for refusal in refusals}
+            for action in planned.actions:
+                if isinstance(action, Expect):
+                    assert refused.isdisjoint(action.expectation.workers)
+                    self.execute(action)
+                    yield planned
+        if not status_first:
+            self._write(planned.status)
+            yield planned
+
+    def _write(self, status: DDPJobStatus) -> None:
+        assert status.rendezvous_epoch >= self.status.rendezvous_epoch
+        self.status = status
+
+    def execute(self, action: Action) -> Refusal | None:
+        """Do it, twice without harm; or refuse, for want of quota."""
         match action:
-            case CreateRendezvous(epoch=epoch):
+            case CreateAddress():
+                self.address = True
+            case CreateRendezvous(name, epoch):
                 assert self.service is None, "two services of one job"
                 assert epoch == self.status.rendezvous_epoch, "the epoch was not written before"
+                if self._full():
+                    return Refusal(name, Reason.QUOTA_EXCEEDED, "exceeded quota: pods")
                 self.service = Service(epoch, self.job().spec.minimum, membership=self.carried)
             case DeleteRendezvous():
                 self.service = None
             case CreateWorker(name, group, index, incarnation):
                 assert name not in self.pods, "two workers of one name"
+                if self._full():
+                    return Refusal(name, Reason.QUOTA_EXCEEDED, "exceeded quota: pods")
                 self.pods[name] = Worker(name, group, index, incarnation)
             case DeleteWorker(name):
                 if name in self.pods:
@@ -131,7 +167,13 @@ class World:
             case Expect(expectation):
                 assert self.service is not None
                 assert self.service.ready
-                self.service.expectation = expectation
+                if self.address:
+                    self.service.expectation = expectation
+        return None
+
+    def _full(self) -> bool:
+        used = sum(not pod.terminal for pod in self.pods.values()) + (self.service is not None)
+        return self.quota is not None and used >= self.quota
 
     # --- everything else ---
 
@@ -165,6 +207,9 @@ class World:
         alive = {name for name, pod in self.pods.items() if pod.phase is Phase.RUNNING}
         present = sorted(alive & set(service.expectation.workers))
         old = service.membership
+        if not self.address:
+            connected = {member.worker for member in old.members} if old else set[str]()
+            present = [name for name in present if name in connected]
         if old is not None and [member.worker for member in old.members] == present:
             service.state = State.RUNNING
             return
@@ -199,6 +244,7 @@ class World:
         """Let operator and world go on undisturbed until nothing changes; the passes it took."""
         self.stuck.clear()
         self.capacity = 20
+        self.quota = None
         for passes in range(60):
             before = (self.status, dict(self.pods), self.service and self.service.epoch)
             planned = self.reconcile()

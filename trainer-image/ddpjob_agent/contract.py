@@ -201,6 +201,19 @@ class Report:
     failure: Failure | None = None  # the last one that was blamed
     rounds: tuple[Round, ...] = ()  # oldest first, bounded
 
+    def without_progress(self) -> Report:
+        """The same but for what changes with every step; that there was one, stays."""
+        rounds = (dataclasses.replace(r, last_step=None, snapshot_step=None) for r in self.rounds)
+        return dataclasses.replace(
+            self,
+            version=0,
+            step=None if self.step is None else 0,
+            total_steps=None,
+            metrics={},
+            snapshot_step=None,
+            rounds=tuple(rounds),
+        )
+
     def to_json(self) -> dict[str, Any]:
         """As it travels."""
         return {

@@ -3,7 +3,9 @@
 HTTP, because the operator may reach the service through the API server's proxy only.
 
     GET /healthz                     200 while the service answers; needs no token
-    GET /report?after=V&timeout=S    the Report as JSON, at the latest after S seconds
+    GET /report?after=V&timeout=S    the Report as JSON when it is another one than V, at the
+                                     latest after S seconds; with &news=1, progress is no reason
+                                     to answer earlier
     PUT /expected                    an Expectation as JSON
 
 Each connection serves one request. Decides nothing.
@@ -41,7 +43,7 @@ class Controller:
     def __init__(
         self,
         token: str,
-        report_after: Callable[[int, float], Coroutine[Any, Any, Report]],
+        report_after: Callable[[int, float, bool], Coroutine[Any, Any, Report]],
         expect: Callable[[Expectation], None],
     ) -> None:
         self._token = token
@@ -76,7 +78,8 @@ class Controller:
                 query = parse_qs(url.query)
                 after = int(query.get("after", ["0"])[0])
                 seconds = min(float(query.get("timeout", ["0"])[0]), MAX_POLL_SECONDS)
-                return (await self._report_after(after, seconds)).to_json()
+                only_news = query.get("news", ["0"])[0] == "1"
+                return (await self._report_after(after, seconds, only_news)).to_json()
             if (method, url.path) == ("PUT", "/expected"):
                 self._expect(Expectation.from_json(json.loads(body)))
                 return {"ok": True}

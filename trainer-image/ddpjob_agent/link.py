@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 10.0  # a service that says nothing for so long has lost us, or we it
 RETRY_SECONDS = (0.05, 1.0)  # first and longest pause between attempts
+# First and longest attempt: while the service moves to another pod, packets to the old one may
+# be swallowed, and only a new connection gets the new address.
+ATTEMPT_SECONDS = (2.0, 10.0)
 
 log = logging.getLogger("ddpjob.link")
 
@@ -107,16 +110,17 @@ class Link:
 
     async def run(self) -> None:
         """Stay connected for ever; raises RefusedError when it is not for us."""
-        pause = RETRY_SECONDS[0]
+        pause, patience = RETRY_SECONDS[0], ATTEMPT_SECONDS[0]
         while True:
             try:
-                connection = await connect(*self._address, self._token)
+                connection = await connect(*self._address, self._token, patience)
             except (OSError, WireError) as error:
                 log.debug("no rendezvous service: %r", error)
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
                 pause = min(2 * pause, RETRY_SECONDS[1])
+                patience = min(1.5 * patience, ATTEMPT_SECONDS[1])
                 continue
-            pause = RETRY_SECONDS[0]
+            pause, patience = RETRY_SECONDS[0], ATTEMPT_SECONDS[0]
             try:
                 await self._talk(connection)
             except WireError as error:

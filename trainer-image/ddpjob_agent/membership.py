@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 CONFIRM_SECONDS = 1.0
 MAX_BACKOFF_SECONDS = 300.0
+FAREWELL_SECONDS = 2.0  # in which a worker that the operator no longer names is heard, or lost
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,17 +43,23 @@ class Worker:
     registered_at: float
     last_heard: float
     closed_at: float | None = None  # when its connection closed; None while it is open
-    leaving: bool = False
+    leaving: bool = False  # it says so itself
+    unexpected_at: float | None = None  # since when the operator has not named it
     done: bool = False  # its command ended with 0 in the current membership
     exit_at: float | None = None  # when the service heard that its command failed
     failure: Failure | None = None
 
     def lost_at(self, policy: Policy) -> float:
         """When this worker counts as lost unless it is heard from before."""
-        silent = self.last_heard + policy.heartbeat_deadline
-        if self.closed_at is None:
-            return silent
-        return min(silent, self.closed_at + policy.reconnect_grace)
+        at, grace = self.last_heard + policy.heartbeat_deadline, policy.reconnect_grace
+        if self.unexpected_at is not None:
+            at, grace = min(at, self.unexpected_at + FAREWELL_SECONDS), 0.0
+        return at if self.closed_at is None else min(at, self.closed_at + grace)
+
+    def is_being_ended(self, policy: Policy) -> bool:
+        """Whether it lives on without a pod: then somebody deleted that, and it has to go."""
+        since = self.unexpected_at
+        return since is not None and self.last_heard >= since + policy.reconnect_grace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,15 +253,12 @@ def _members(view: View, current: Membership) -> tuple[list[Worker], list[str]]:
 
 def _leaves(view: View, worker: Worker) -> bool:
     assert view.expectation is not None
-    return worker.leaving or worker.member.worker in view.expectation.draining
+    draining = worker.member.worker in view.expectation.draining
+    return worker.leaving or draining or worker.is_being_ended(view.policy)
 
 
 def _is_lost(view: View, worker: Worker, now: float) -> bool:
-    """Silent for too long, or the operator knows that its pod is gone."""
-    assert view.expectation is not None
-    known = (*view.expectation.workers, *view.expectation.draining)
-    unknown = worker.member.worker not in known
-    return worker.lost_at(view.policy) <= now or (unknown and not worker.leaving)
+    return worker.lost_at(view.policy) <= now
 
 
 def _eligible(view: View, now: float) -> list[Worker]:
@@ -264,6 +268,7 @@ def _eligible(view: View, now: float) -> list[Worker]:
         for worker in view.workers
         if worker.closed_at is None
         and not _is_lost(view, worker, now)
+        and worker.unexpected_at is None
         and not _leaves(view, worker)
     ]
 

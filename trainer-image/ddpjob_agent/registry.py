@@ -49,6 +49,17 @@ class Registry:
             policy=expectation.policy,
             failures=max(self._view.failures, expectation.failures),
         )
+        for name in self._workers:
+            self._workers[name] = self._named(self._workers[name], now)
+
+    def _named(self, worker: Worker, now: float) -> Worker:
+        """With the time since when the operator has not named it, if it does not."""
+        expectation = self._view.expectation
+        if expectation is None:
+            return worker
+        known = worker.member.worker in (*expectation.workers, *expectation.draining)
+        since = None if known else worker.unexpected_at or now
+        return dataclasses.replace(worker, unexpected_at=since)
 
     def hello(self, message: Mapping[str, Any], now: float) -> str:
         """An agent registers, or comes back; returns the worker's name."""
@@ -75,7 +86,8 @@ class Registry:
             for event in message.get("reports", ()):
                 self._rounds.hear(event, now + self._wall_offset)
             self._set(snapshots=self._rounds.snapshot_step is not None)
-        self._workers[member.worker] = dataclasses.replace(known, last_heard=now, closed_at=None)
+        known = dataclasses.replace(known, last_heard=now, closed_at=None)
+        self._workers[member.worker] = self._named(known, now)
         return member.worker
 
     def _adopt(self, membership: Membership, now: float) -> None:
@@ -89,7 +101,7 @@ class Registry:
         for member in membership.members:
             if member.worker not in self._workers:
                 ghost = Worker(member, registered_at=now, last_heard=now, closed_at=closed_at)
-                self._workers[member.worker] = ghost
+                self._workers[member.worker] = self._named(ghost, now)
 
     def heard(self, worker: str, now: float) -> None:
         """Any message came from this worker."""

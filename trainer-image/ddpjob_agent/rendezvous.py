@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable
 
 from .c10d_protocol import ProtocolError
 from .contract import PROTOCOL, Expectation, Member, Message, Report
@@ -49,6 +49,7 @@ class RendezvousServer:
         self._sessions: dict[str, _Session] = {}
         self._store = SharedStore(registry)
         self._report = registry.report(version=1)
+        self._news_version = 1  # of the last report that told more than progress
         self._reported = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -201,7 +202,10 @@ class RendezvousServer:
             return
         if report.reason != self._report.reason:
             log.info("%s: %s", report.state, report.reason)
-        self._report = dataclasses.replace(report, version=report.version + 1)
+        version = report.version + 1
+        if report.without_progress() != self._report.without_progress():
+            self._news_version = version
+        self._report = dataclasses.replace(report, version=version)
         task = asyncio.ensure_future(self._wake_polls())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -210,15 +214,21 @@ class RendezvousServer:
         async with self._reported:
             self._reported.notify_all()
 
-    async def _report_after(self, version: int, seconds: float) -> Report:
+    async def _report_after(self, version: int, seconds: float, only_news: bool) -> Report:
         """The report as soon as it is not `version`, or as it is after `seconds`."""
+
+        def differs() -> bool:
+            if only_news and version <= self._report.version:
+                return self._news_version > version
+            return self._report.version != version
+
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._report_other_than(version), seconds)
+            await asyncio.wait_for(self._until(differs), seconds)
         return self._report
 
-    async def _report_other_than(self, version: int) -> None:
+    async def _until(self, differs: Callable[[], bool]) -> None:
         async with self._reported:
-            await self._reported.wait_for(lambda: self._report.version != version)
+            await self._reported.wait_for(differs)
 
     def _expect(self, expectation: Expectation) -> None:
         self._registry.expect(expectation, time.monotonic())

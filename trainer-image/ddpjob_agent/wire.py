@@ -76,16 +76,21 @@ def _proof(token: str, side: bytes, nonces: bytes) -> bytes:
     return hmac.digest(token.encode(), side + nonces, "sha256")
 
 
-async def connect(host: str, port: int, token: str) -> Connection:
-    """Open a connection to the service; raises OSError, WrongTokenError or WireError."""
+async def connect(
+    host: str, port: int, token: str, patience: float = HANDSHAKE_SECONDS
+) -> Connection:
+    """Open a connection to the service; raises OSError, WrongTokenError or WireError.
+
+    `patience` in seconds, for all of it.
+    """
     task = asyncio.ensure_future(_connect(host, port, token))
     # not wait_for: before Python 3.12 it may swallow a cancellation
     try:
-        await asyncio.wait({task}, timeout=HANDSHAKE_SECONDS)
+        await asyncio.wait({task}, timeout=patience)
     finally:
         task.cancel()
     if not task.done():
-        raise WireError(f"no answer within {HANDSHAKE_SECONDS:.0f} s")
+        raise WireError(f"no answer within {patience:.0f} s")
     return task.result()
 
 

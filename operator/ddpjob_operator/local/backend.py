@@ -21,6 +21,7 @@ from ddpjob_agent import contract
 from ddpjob_agent.contract import Expectation, Report
 from ddpjob_operator.actions import (
     Action,
+    CreateAddress,
     CreateRendezvous,
     CreateWorker,
     DeleteRendezvous,
@@ -37,7 +38,7 @@ from ddpjob_operator.local.state import StateFolder
 from ddpjob_operator.local.timeline import Timeline
 from ddpjob_operator.observed import Observed
 from ddpjob_operator.plan import plan
-from ddpjob_operator.service_client import ServiceClient, ServiceUnavailableError
+from ddpjob_operator.service_client import ServiceClient, ServiceUnavailableError, direct
 from ddpjob_operator.status import DDPJobStatus
 
 POLL_SECONDS = 30.0
@@ -73,7 +74,7 @@ class LocalBackend:
         self._wake = asyncio.Event()
         self.nodes = Nodes(nodes, self._uid, self._wake.set)
         self.service = self._service(port)
-        self._client = ServiceClient("127.0.0.1", self.service.port, self._token)
+        self._client = ServiceClient(direct("127.0.0.1", self.service.port), self._token)
         self.report: Report | None = None
         self._told: tuple[int, int, Expectation] | None = None
         self._stopping = False
@@ -145,6 +146,8 @@ class LocalBackend:
 
     async def _execute(self, action: Action) -> None:
         match action:
+            case CreateAddress():
+                raise AssertionError("the address of a local service is always there")
             case CreateRendezvous():
                 await self.service.start(action.epoch)
             case DeleteRendezvous():

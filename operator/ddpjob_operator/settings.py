@@ -1,0 +1,31 @@
+"""What the operator is told at its start; nobody else reads its environment.
+
+May not: know what the settings are for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+
+ENV_LOG_LEVEL = "DDPJOB_LOG_LEVEL"
+ENV_AGENT_IMAGE = "DDPJOB_AGENT_IMAGE"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Options of `ddpjob operator run`."""
+
+    agent_image: str  # holds the agent; used by init containers and rendezvous pods
+    namespaces: tuple[str, ...] = ()  # none: all
+    kubeconfig: str | None = None
+    context: str | None = None
+    health_port: int | None = None
+    metrics_port: int | None = None
+    workers: int = 8  # jobs that are worked on at the same time
+
+
+def log_level(environment: Mapping[str, str] = os.environ) -> str:
+    """The level of log messages."""
+    return environment.get(ENV_LOG_LEVEL, "INFO").upper()

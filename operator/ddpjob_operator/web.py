@@ -1,0 +1,56 @@
+"""Serves the operator's health, readiness and metrics over HTTP.
+
+May not: know what makes an operator healthy; it is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+Problems = Callable[[], list[str]]
+
+
+def health_app(problems: Problems, obstacles: Problems) -> web.Application:
+    """`/healthz`: 500 when it should be restarted; `/readyz`: 503 when it is not ready."""
+
+    async def healthz(_: web.Request) -> web.Response:
+        return _answer(problems(), 500)
+
+    async def readyz(_: web.Request) -> web.Response:
+        return _answer(obstacles(), 503)
+
+    app = web.Application()
+    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz)])
+    return app
+
+
+def metrics_app(registry: CollectorRegistry) -> web.Application:
+    """`/metrics`, for Prometheus."""
+
+    async def metrics(_: web.Request) -> web.Response:
+        body = generate_latest(registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.add_routes([web.get("/metrics", metrics)])
+    return app
+
+
+async def serve(app: web.Application, port: int) -> web.AppRunner:
+    """Listen on this port of all interfaces; `cleanup()` of what is returned ends it."""
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "0.0.0.0", port).start()  # noqa: S104 - kubelet and Prometheus call
+    return runner
+
+
+def _answer(found: list[str], status: int) -> web.Response:
+    return web.Response(text="\n".join(found) + "\n", status=status) if found else _fine()
+
+
+def _fine() -> web.Response:
+    return web.Response(text="ok\n")

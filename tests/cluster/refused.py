@@ -1,0 +1,403 @@
+"""Jobs that are refused, and the words for it: by the API server, by the model, by both.
+
+What stands in BOTH keeps the CRD's rules and the model's from drifting apart; the other two
+tables say of every difference why it is one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ddpjob_operator.api import NOT_YET, DDPJob
+from ddpjob_operator.parts import MAX_GROUPS, MAX_LIST, MAX_TEXT
+
+Object = dict[str, Any]
+
+SPOT = {"name": "spot", "replicas": 2}
+TEMPLATE = {"spec": {"containers": [{"name": "trainer", "image": "a", "command": ["b"]}]}}
+FROM = {"image": None, "command": None, "template": TEMPLATE}
+BESIDE_A_TEMPLATE: Object = {
+    "image": "a",
+    "command": ["a"],
+    "args": ["a"],
+    "env": [{"name": "A"}],
+    "resources": {"limits": {"cpu": "1"}},
+}
+GPU_LIMIT = {"limits": {"nvidia.com/gpu": "1"}}
+
+
+def build_job(spec: Object, name: str = "digits") -> Object:
+    """A whole job, with what is missing to a valid one; None removes that."""
+    full = {"image": "my/trainer", "command": ["torchrun", "train.py"], "replicas": 2, **spec}
+    return {
+        "apiVersion": "ddpjob.io/v1alpha1",
+        "kind": "DDPJob",
+        "metadata": {"name": name},
+        "spec": {key: value for key, value in full.items() if value is not None},
+    }
+
+
+def group(**fields: Any) -> Object:
+    """A spec with one extra group."""
+    return {"extraWorkerGroups": [{**SPOT, **fields}]}
+
+
+class Row(NamedTuple):
+    """One bad job. `model`: its words, where they are not the same."""
+
+    id: str
+    job: Object
+    says: str
+    model: str = ""
+    why: str = ""
+
+
+TEXT = "with a letter or digit first and last, 63 at most"
+COMBINED = "cannot be combined with template; move it into the template's container"
+NAME = (
+    "is not a valid name of a job; begin with a lower-case letter, go on with lower-case letters, "
+    "digits and '-', with a letter or digit last, 63 at most"
+)
+TOO_LONG = (
+    "is too long: with the longest name of a group it has more than 50 characters; shorten it to "
+    "50 together"
+)
+AT_LEAST_0 = "should be greater than or equal to 0"
+
+
+def row(name: str, spec: Object, says: str, model: str = "", why: str = "") -> Row:
+    return Row(name, build_job(spec), says, model, why)
+
+
+BOTH = [
+    row(
+        "minimum_above_maximum",
+        {"minReplicas": 5, "maxReplicas": 3},
+        "spec.minReplicas: %is 5, above maxReplicas (3); lower it or raise maxReplicas",
+    ),
+    row(
+        "below_minimum",
+        {"minReplicas": 3},
+        "spec.replicas: %is 2, below minReplicas (3); raise it or lower minReplicas",
+    ),
+    row(
+        "above_maximum",
+        {"maxReplicas": 1},
+        "spec.replicas: %is 2, above maxReplicas (1); lower it or raise maxReplicas",
+    ),
+    row(
+        "main_group_empty_below_minimum",
+        {"replicas": 0, "minReplicas": 1, **group()},
+        "spec.replicas: %is 0, below minReplicas (1); raise it or lower minReplicas",
+    ),
+    row(
+        "group_minimum_above_maximum",
+        group(minReplicas=3, maxReplicas=2),
+        "spec.extraWorkerGroups[0].minReplicas: "
+        "%is 3, above maxReplicas (2); lower it or raise maxReplicas",
+    ),
+    row(
+        "group_below_minimum",
+        group(minReplicas=3),
+        "spec.extraWorkerGroups: %replicas of group 'spot' "
+        "is 2, below minReplicas (3); raise it or lower minReplicas",
+        "spec.extraWorkerGroups[0].replicas: "
+        "is 2, below minReplicas (3); raise it or lower minReplicas",
+    ),
+    row(
+        "group_above_maximum",
+        group(maxReplicas=1),
+        "spec.extraWorkerGroups[0].replicas: "
+        "%is 2, above maxReplicas (1); lower it or raise maxReplicas",
+    ),
+    row(
+        "no_command",
+        {"command": None},
+        "spec.command: %is missing; give what each worker runs, for example [torchrun, train.py]",
+    ),
+    row(
+        "empty_command",
+        {"command": []},
+        "spec.command: %is missing; give what each worker runs, for example [torchrun, train.py]",
+    ),
+    *(
+        row(f"template_and_{field}", {**FROM, field: value}, f"spec.{field}: %{COMBINED}")
+        for field, value in BESIDE_A_TEMPLATE.items()
+    ),
+    *(
+        row(
+            f"group_template_and_{field}",
+            group(template=TEMPLATE, **{field: value}),
+            f"spec.extraWorkerGroups[0].{field}: %{COMBINED}",
+        )
+        for field, value in BESIDE_A_TEMPLATE.items()
+    ),
+    row(
+        "gpus_twice",
+        {"gpusPerWorker": 1, "resources": GPU_LIMIT},
+        "spec.gpusPerWorker: %is given, and a limit of nvidia.com/gpu, too; remove one of the two",
+    ),
+    row(
+        "gpus_twice_under_another_name",
+        {"gpuResource": "a/b", "gpusPerWorker": 1, "resources": {"limits": {"a/b": 1}}},
+        "spec.gpusPerWorker: %is given, and a limit of a/b, too; remove one of the two",
+    ),
+    row(
+        "gpus_of_a_group_twice",
+        group(gpusPerWorker=1, resources=GPU_LIMIT),
+        "spec.extraWorkerGroups: %gpusPerWorker of a group "
+        "is given, and a limit of nvidia.com/gpu, too; remove one of the two",
+        "spec.extraWorkerGroups[0].gpusPerWorker: "
+        "is given, and a limit of nvidia.com/gpu, too; remove one of the two",
+    ),
+    row(
+        "two_groups_of_one_name",
+        {"extraWorkerGroups": [SPOT, SPOT]},
+        'spec.extraWorkerGroups[1]: Duplicate value: {"name":"spot"}',
+        "spec.extraWorkerGroups[1].name: 'spot' is another group's name already; "
+        "choose another one",
+    ),
+    row(
+        "group_called_worker",
+        group(name="worker"),
+        "spec.extraWorkerGroups[0].name: %'worker' is the main group's name; choose another one",
+    ),
+    row(
+        "group_name",
+        group(name="Spot_T4"),
+        "spec.extraWorkerGroups[0].name: %'Spot_T4' is not a valid name; "
+        f"use lower-case letters, digits and '-', {TEXT}",
+    ),
+    row(
+        "long_group_name",
+        group(name="x" * 64),
+        "spec.extraWorkerGroups[0].name: %Too long: may not be more than 63 bytes",
+        TEXT,
+    ),
+    row(
+        "reserved_variable",
+        {"env": [{"name": "DDPJOB_TOKEN", "value": "x"}]},
+        "spec.env[0].name: %'DDPJOB_TOKEN' is set by ddpjob; choose a name that does not begin so",
+    ),
+    row(
+        "reserved_variable_of_a_group",
+        group(env=[{"name": "DDPJOB_RANK"}]),
+        "spec.extraWorkerGroups[0].env[0].name: "
+        "%'DDPJOB_RANK' is set by ddpjob; choose a name that does not begin so",
+    ),
+    row(
+        "variable_name",
+        {"env": [{"name": "A=B"}]},
+        "spec.env[0].name: %'A=B' is not a valid name of an environment variable",
+    ),
+    row(
+        "variable_name_of_a_group",
+        group(env=[{"name": "9"}]),
+        "spec.extraWorkerGroups[0].env[0].name: "
+        "%'9' is not a valid name of an environment variable",
+    ),
+    row(
+        "variable_twice",
+        {"env": [{"name": "A"}, {"name": "A"}]},
+        'spec.env[1]: Duplicate value: {"name":"A"}',
+        "spec.env: 'A' is given more than once; keep one",
+    ),
+    row(
+        "number_as_value",
+        {"env": [{"name": "A", "value": 1}]},
+        'spec.env[0].value in body must be of type string: "integer"',
+        'spec.env[0].value: must be text; put it in quotes: "1"',
+    ),
+    row(
+        "no_processes",
+        {"processesPerWorker": 0},
+        "spec.processesPerWorker: %must be a whole number of at least 1, or auto, not 0",
+    ),
+    row(
+        "processes_in_words",
+        {"processesPerWorker": "many"},
+        "spec.processesPerWorker: %must be a whole number of at least 1, or auto, not many",
+        "spec.processesPerWorker: must be a whole number of at least 1, or auto, not 'many'",
+    ),
+    row(
+        "no_processes_of_a_group",
+        group(processesPerWorker=-1),
+        "spec.extraWorkerGroups[0].processesPerWorker: "
+        "%must be a whole number of at least 1, or auto, not -1",
+    ),
+    row(
+        "negative_replicas",
+        {"replicas": -1},
+        f"spec.replicas in body {AT_LEAST_0}",
+        "spec.replicas: must be at least 0, not -1",
+    ),
+    row(
+        "negative_gpus",
+        {"gpusPerWorker": -1},
+        f"spec.gpusPerWorker in body {AT_LEAST_0}",
+        "spec.gpusPerWorker: must be at least 0, not -1",
+    ),
+    row(
+        "half_a_worker",
+        {"replicas": 1.5},
+        "spec.replicas in body must be of type integer",
+        "spec.replicas: must be a whole number, not 1.5",
+    ),
+    row(
+        "too_many_workers",
+        {"replicas": 20_000},
+        "spec.replicas in body should be less than or equal to 10000",
+        "spec.replicas: must be at most 10000, not 20000",
+    ),
+    row(
+        "too_many_groups",
+        {"extraWorkerGroups": [{"name": f"g{i}", "replicas": 1} for i in range(MAX_GROUPS + 1)]},
+        "spec.extraWorkerGroups: Too many: 17: must have at most 16 items",
+        "spec.extraWorkerGroups: must have at most 16 entries; remove some",
+    ),
+    row(
+        "too_many_variables",
+        {"env": [{"name": f"A{i}"} for i in range(MAX_LIST + 1)]},
+        "spec.env: Too many: 1001: must have at most 1000 items",
+        "spec.env: must have at most 1000 entries; remove some",
+    ),
+    row(
+        "long_image",
+        {"image": "x" * (MAX_TEXT + 1)},
+        "spec.image: Too long: may not be more than 1024 bytes",
+        "spec.image: must have at most 1024 characters; shorten it",
+    ),
+    row(
+        "empty_image",
+        {"image": ""},
+        "spec.image in body should be at least 1 chars long",
+        "spec.image: must be some text, not ''",
+    ),
+    row(
+        "policy_word",
+        {"elastic": {"joinPolicy": "auto"}},
+        'spec.elastic.joinPolicy: Unsupported value: "auto": '
+        'supported values: "Auto", "Immediate", "Never"',
+        "spec.elastic.joinPolicy: must be Auto, Immediate or Never, not 'auto'",
+    ),
+    row(
+        "impatient_orphans",
+        {"elastic": {"orphanSeconds": 1}},
+        "spec.elastic.orphanSeconds in body should be greater than or equal to 5",
+        "spec.elastic.orphanSeconds: must be at least 5, not 1",
+    ),
+    row(
+        "list_for_mapping",
+        {"network": []},
+        'spec.network in body must be of type object: "array"',
+        "spec.network: must be a mapping, not a list",
+    ),
+    row(
+        "text_for_command",
+        {"command": "torchrun train.py"},
+        'spec.command in body must be of type array: "string"',
+        "spec.command: must be a list: [torchrun, train.py]",
+    ),
+    row(
+        "unknown_field",
+        {"zzz": 1},
+        'strict decoding error: unknown field "spec.zzz"',
+        "spec.zzz: unknown field 'zzz'; remove it",
+    ),
+    row(
+        "unknown_field_of_a_group",
+        group(minReplica=1),
+        'strict decoding error: unknown field "spec.extraWorkerGroups[0].minReplica"',
+        "unknown field 'minReplica'; did you mean 'minReplicas'?",
+    ),
+    row(
+        "no_replicas",
+        {"replicas": None},
+        "spec.replicas: Required value",
+        "spec.replicas: is missing; add it: how many workers the group should have",
+    ),
+    Row("digit_first", build_job({}, name="9lives"), f"metadata.name: %'9lives' {NAME}"),
+    Row(
+        "long_job_name",
+        build_job({}, name="x" * 45),
+        f"metadata.name: %{TOO_LONG}",
+        "metadata.name: is too long: with 'worker', the longest name of a group, it has 51 "
+        "characters; shorten it to 50 together",
+    ),
+    Row(
+        "long_names_together",
+        build_job(group(name="y" * 20), name="x" * 31),
+        f"metadata.name: %{TOO_LONG}",
+        f"metadata.name: is too long: with '{'y' * 20}', the longest name of a group, it has 51 "
+        "characters; shorten it to 50 together",
+    ),
+]
+
+# A value for each field that no version acts on yet; may hold more than NOT_YET does.
+UNSUPPORTED: dict[str, tuple[Object, str]] = {
+    "launcher": (
+        {"launcher": "mpi"},
+        "spec.launcher: %'mpi' is not supported by this version; use 'torchrun'",
+    ),
+    **{
+        path: (spec, f"spec.{path}: %is not supported by this version; remove it")
+        for path, spec in (
+            ("scheduling", {"scheduling": {"topologyKey": "zone"}}),
+            ("snapshot.files", {"snapshot": {"files": ["a.pt"]}}),
+            ("snapshot.uri", {"snapshot": {"uri": "s3://bucket"}}),
+            ("ttlSecondsAfterFinished", {"ttlSecondsAfterFinished": 1}),
+        )
+    },
+}
+BOTH += [row(f"not_yet_{path}", *UNSUPPORTED[path]) for path in NOT_YET]
+
+ONLY_THE_API_SERVER = [
+    row(
+        "no_image",
+        {"image": None},
+        "spec.image: %is missing; give the image that the workers run",
+        why="the local back end needs none",
+    ),
+    row(
+        "half_a_cpu",
+        {"resources": {"limits": {"cpu": 0.5}}},
+        "spec.resources.limits.cpu in body must be of type integer,string",
+        why="a schema of integers or texts, as Kubernetes has it, cannot take it without quotes",
+    ),
+    Row(
+        "other_kind",
+        {**build_job({}), "apiVersion": "ddpjob.io/v1"},
+        'no matches for kind "DDPJob" in version "ddpjob.io/v1"',
+        why="asked of files only, by jobfile.py",
+    ),
+]
+
+ONLY_THE_MODEL = [
+    row(
+        "template_without_a_command",
+        {**FROM, "template": {"spec": {}}},
+        "spec.template: has no command in the container that trains",
+        why="a template is opaque to CEL",
+    ),
+    row(
+        "gpus_and_a_limit_in_the_template",
+        {
+            **FROM,
+            "gpusPerWorker": 1,
+            "template": {"spec": {"containers": [{"command": ["a"], "resources": GPU_LIMIT}]}},
+        },
+        "spec.gpusPerWorker: is given, and a limit of nvidia.com/gpu, too",
+        why="a template is opaque to CEL",
+    ),
+    Row(
+        "empty_section",
+        {**build_job({}), "spec": {**build_job({})["spec"], "elastic": None}},
+        "spec.elastic: is empty; give it a value or remove it",
+        why="the API server drops nulls, which is harmless; in a file they are slips",
+    ),
+]
+
+
+def accepted_by_model(job: Object) -> DDPJob:
+    """The job as the model has it; raises where it refuses."""
+    return DDPJob.model_validate({k: v for k, v in job.items() if k != "apiVersion"}, by_name=False)

@@ -1,0 +1,198 @@
+"""The Helm chart: what it renders, which values it takes, and what it lets the operator do."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections import Counter
+from typing import Any
+
+import pytest
+import typer.testing
+import yaml
+
+from cluster.charting import (
+    CHART,
+    DIGEST,
+    FULL,
+    NAMED,
+    NAMESPACE,
+    RELEASE,
+    RULES,
+    TEAMS,
+    VARIANTS,
+    Helm,
+    described,
+    of_kind,
+    pod_of,
+    render,
+)
+from cluster.control_plane import ROOT, build_programs
+from ddpjob_operator import cli, handlers
+from ddpjob_operator.settings import Settings
+
+EACH_VARIANT = pytest.mark.parametrize("variant", VARIANTS)
+
+
+@pytest.fixture(scope="module")
+def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    """Without an API server: the kubeconfig does not exist."""
+    folder = tmp_path_factory.mktemp("helm")
+    return Helm(build_programs("helm"), folder, folder / "kubeconfig")
+
+
+def settings_of(variant: str) -> list[str]:
+    return VARIANTS[variant][0]
+
+
+def test_the_chart_passes_its_linter(helm: Helm) -> None:
+    assert "1 chart(s) linted, 0 chart(s) failed" in helm.run("lint", "--strict", str(CHART))
+
+
+def test_the_chart_has_the_version_of_the_package() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert (chart["version"], chart["appVersion"]) == (version, version)
+
+
+def test_schema_and_values_know_the_same_values() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    del schema["properties"]["global"]  # Helm's own
+    assert described(schema) == {
+        *values,
+        *(f"{a}.{b}" for a in values if isinstance(values[a], dict) for b in values[a]),
+        *(f"metrics.{a}.{b}" for a in values["metrics"] for b in values["metrics"][a]),
+    }
+
+
+@EACH_VARIANT
+def test_it_renders(helm: Helm, variant: str) -> None:
+    objects = render(helm, settings_of(variant))
+    expected = Counter(VARIANTS[variant][1])
+    assert Counter(each["kind"] for each in objects) == +expected
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("watchNamespace={a}", "additional properties 'watchNamespace' not allowed"),
+        ("image.tags=1", "at '/image': additional properties 'tags' not allowed"),
+        ("watchNamespaces=a", "at '/watchNamespaces': got string, want array"),
+        ("watchNamespaces={Team_A}", "at '/watchNamespaces/0': 'Team_A' does not match pattern"),
+        ("crds.keep=maybe", "at '/crds/keep': got string, want boolean"),
+        ("image.digest=abc", "at '/image/digest': 'abc' does not match pattern"),
+        ("logLevel=LOUD", "at '/logLevel': value must be one of 'DEBUG', 'INFO'"),
+        ("serviceAccount.create=false", "at '/serviceAccount/name': minLength: got 0, want 1"),
+        ("extraEnv[0].nam=A", "at '/extraEnv/0': missing property 'name'"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(helm: Helm, setting: str, told: str) -> None:
+    assert told in helm.refuses("template", RELEASE, str(CHART), "--set", setting)
+
+
+@pytest.mark.parametrize(
+    ("settings", "operator", "agent"),
+    [
+        ([], "ddpjob/operator:0.1.0", "ddpjob/agent:0.1.0"),
+        (["image.tag=x", "agentImage.tag=y"], "ddpjob/operator:x", "ddpjob/agent:y"),
+        (FULL, f"ddpjob/operator@{DIGEST}", "registry.example.com:5000/team/agent:1.2"),
+    ],
+    ids=["default", "tag", "digest"],
+)
+def test_images(helm: Helm, settings: list[str], operator: str, agent: str) -> None:
+    [container] = pod_of(render(helm, settings))["containers"]
+    assert container["image"] == operator
+    assert f"--agent-image={agent}" in container["args"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "namespaces"), [([], ()), ([NAMED], TEAMS)], ids=["all", "named"]
+)
+def test_the_command_understands_its_arguments(
+    helm: Helm,
+    settings: list[str],
+    namespaces: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Settings] = []
+
+    async def run_operator(given: Settings) -> None:
+        seen.append(given)
+
+    monkeypatch.setattr(handlers, "run_operator", run_operator)
+    [container] = pod_of(render(helm, settings))["containers"]
+    done = typer.testing.CliRunner().invoke(cli.app, container["args"])
+    assert done.exit_code == 0, done.output
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    expected = Settings(
+        agent_image="ddpjob/agent:0.1.0",
+        namespaces=namespaces,
+        health_port=ports["health"],
+        metrics_port=ports["metrics"],
+    )
+    assert seen == [expected]
+
+
+def test_metrics_are_found_where_they_are_served(helm: Helm) -> None:
+    settings = ["metrics.service.enabled=true", "metrics.podMonitor.enabled=true"]
+    objects = render(helm, [*settings, "metrics.podMonitor.labels.prometheus=main"])
+    template = of_kind(objects, "Deployment")[0]["spec"]["template"]
+    ports = {port["name"] for port in template["spec"]["containers"][0]["ports"]}
+    [service], [monitor] = of_kind(objects, "Service"), of_kind(objects, "PodMonitor")
+    for selector, port in (
+        (service["spec"]["selector"], service["spec"]["ports"][0]["targetPort"]),
+        (
+            monitor["spec"]["selector"]["matchLabels"],
+            monitor["spec"]["podMetricsEndpoints"][0]["port"],
+        ),
+    ):
+        assert selector.items() <= template["metadata"]["labels"].items()
+        assert port in ports
+    assert monitor["metadata"]["labels"]["prometheus"] == "main"
+
+
+# What it may do
+
+
+def rules_of(role: dict[str, Any]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for rule in role["rules"]:
+        assert rule.keys() == {"apiGroups", "resources", "verbs"}
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                found.setdefault(f"{group}/{resource}", set()).update(rule["verbs"])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "where"),
+    [([], "ClusterRole", [None]), ([NAMED], "Role", list(TEAMS))],
+    ids=["cluster", "namespaces"],
+)
+def test_the_operator_may_do_this_and_no_more(
+    helm: Helm, settings: list[str], kind: str, where: list[str | None]
+) -> None:
+    objects = render(helm, settings)
+    account = {"kind": "ServiceAccount", "name": RELEASE, "namespace": NAMESPACE}
+    bindings = [
+        binding
+        for binding in objects
+        if binding["kind"].endswith("Binding") and account in binding["subjects"]
+    ]
+    assert [binding["metadata"].get("namespace") for binding in bindings] == where
+    for binding in bindings:
+        assert (binding["kind"], binding["roleRef"]["kind"]) == (f"{kind}Binding", kind)
+    names = {binding["roleRef"]["name"] for binding in bindings}
+    roles = [role for role in of_kind(objects, kind) if role["metadata"]["name"] in names]
+    assert [role["metadata"].get("namespace") for role in roles] == where
+    assert [rules_of(role) for role in roles] == [RULES] * len(where)
+
+
+@EACH_VARIANT
+def test_no_role_reaches_further_than_jobs(helm: Helm, variant: str) -> None:
+    objects = render(helm, settings_of(variant))
+    for role in [*of_kind(objects, "ClusterRole"), *of_kind(objects, "Role")]:
+        rules = rules_of(role)
+        assert rules.keys() <= {*RULES, "ddpjob.io/ddpjobs/scale"}
+        assert "*" not in set().union(*rules.values())

@@ -1,0 +1,76 @@
+"""Plans for a job of two workers, and what is looked for in them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from builders import NOW, make_job, make_status, make_worker
+from ddpjob_agent.contract import Expectation, Report
+from ddpjob_operator.api import DDPJob
+from ddpjob_operator.conditions import find
+from ddpjob_operator.observed import Observed, Phase, Refusal, Rendezvous, Worker
+from ddpjob_operator.plan import CreateWorker, Expect, Plan, plan
+from ddpjob_operator.status import DDPJobStatus, MembershipStatus
+
+UP = Rendezvous(epoch=1, ready=True)
+W0, W1, W2, W3 = (make_worker(index) for index in range(4))
+PENDING = Phase.PENDING
+FAILED = Phase.FAILED
+
+
+def decide(
+    job: DDPJob | None = None,
+    workers: tuple[Worker, ...] = (),
+    rendezvous: Rendezvous | None = UP,
+    report: Report | None = None,
+    now: datetime = NOW,
+    *,
+    spent: tuple[int, ...] = (),
+    address: bool = True,
+    claim: str = "",
+    refusals: tuple[Refusal, ...] = (),
+    **status: Any,
+) -> Plan:
+    """The plan for a job with this status, whose service is up unless told otherwise."""
+    job = job or make_job()
+    if job.status == DDPJobStatus():
+        job = job.model_copy(update={"status": make_status(**status)})
+    observed = Observed(job, workers, rendezvous, report, spent, address, claim, refusals)
+    return plan(observed, now)
+
+
+def told(status: DDPJobStatus, type_: str) -> tuple[str, str, str]:
+    """Status, reason and message of a condition."""
+    condition = find(status.conditions, type_)
+    assert condition is not None
+    return condition.status, condition.reason, condition.message
+
+
+def events_of(planned: Plan) -> list[tuple[str, str, bool]]:
+    """Reason and message of each event, and whether it is a warning."""
+    return [(each.reason, each.message, each.warning) for each in planned.events]
+
+
+def create(index: int, incarnation: int = 1, group: str = "worker") -> CreateWorker:
+    """The action that creates this worker."""
+    name = make_worker(index, incarnation, group).name
+    return CreateWorker(name, group, index, incarnation)
+
+
+def expect(*workers: Worker | CreateWorker, draining: tuple[Worker, ...] = ()) -> Expect:
+    """The action that announces these workers."""
+    names = tuple(worker.name for worker in workers)
+    gone = tuple(worker.name for worker in draining)
+    return Expect(Expectation(names, gone, make_job().spec.policy()))
+
+
+def membership_of(*workers: Worker, id_: str = "1.1.1") -> MembershipStatus:
+    """What status says of them."""
+    return MembershipStatus(
+        id=id_,
+        workers=tuple(worker.name for worker in workers),
+        world_size=len(workers),
+        since=NOW,
+        cause="started",
+    )

@@ -1,0 +1,230 @@
+"""Worker pods: what holds for all of them, and what comes of the fields of a simple job."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.rawpods import (
+    IMAGE,
+    JSON,
+    SIDE,
+    TOKEN,
+    TRAIN,
+    UID,
+    make_cluster_job,
+    mounts,
+    templated,
+    trainer,
+    values,
+    volume,
+    worker_manifest,
+)
+
+AGENT = ["python3", "/ddpjob/agent.pyz", "worker", "--"]
+CONFINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+SECCOMP = {"seccompProfile": {"type": "RuntimeDefault"}}
+UNREACHABLE = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
+OWNER = {
+    "apiVersion": "ddpjob.io/v1alpha1",
+    "kind": "DDPJob",
+    "name": "digits",
+    "uid": UID,
+    "controller": True,
+    "blockOwnerDeletion": True,
+}
+
+
+# --- what holds for every worker ---------------------------------------------------------------------
+
+BOTH = pytest.mark.parametrize(
+    "pod", [worker_manifest(), templated(containers=[SIDE, TRAIN])], ids=["fields", "template"]
+)
+
+
+@BOTH
+def test_worker_is_safe_unless_told_otherwise(pod: JSON) -> None:
+    spec = pod["spec"]
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["enableServiceLinks"] is False
+    assert spec["securityContext"] == SECCOMP
+    assert spec["restartPolicy"] == "Never"
+    (install,) = spec["initContainers"]
+    assert install["securityContext"] == {
+        **CONFINED,
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+    }
+    assert not {"hostNetwork", "hostPID", "hostIPC", "serviceAccountName"} & spec.keys()
+
+
+def test_container_of_a_simple_job_is_confined() -> None:
+    assert trainer(worker_manifest())["securityContext"] == CONFINED
+
+
+@BOTH
+def test_worker_belongs_to_its_job(pod: JSON) -> None:
+    metadata = pod["metadata"]
+    assert (metadata["name"], metadata["namespace"]) == ("digits-worker-000-2", "team")
+    assert metadata["ownerReferences"] == [OWNER]
+    assert metadata["labels"] == {
+        "ddpjob.io/job": "digits",
+        "ddpjob.io/role": "worker",
+        "ddpjob.io/group": "worker",
+        "ddpjob.io/index": "0",
+        "ddpjob.io/incarnation": "2",
+    }
+
+
+@BOTH
+def test_agent_is_put_into_the_users_image_and_runs_its_command(pod: JSON) -> None:
+    (install,) = pod["spec"]["initContainers"]
+    assert install["image"] == IMAGE
+    assert install["command"] == ["cp", "/opt/ddpjob/agent.pyz", "/ddpjob/agent.pyz"]
+    assert mounts(install) == {"/ddpjob": "ddpjob-agent"}
+    container = trainer(pod)
+    assert container["image"] == "my/trainer:1"
+    assert container["command"] == AGENT
+    assert container["args"][0] == "torchrun"
+    assert mounts(container) == {
+        "/ddpjob": "ddpjob-agent",
+        "/snapshots": "ddpjob-snapshots",
+        "/dev/shm": "ddpjob-shm",
+        "/tmp": "ddpjob-tmp",
+    }
+    assert volume(pod, "ddpjob-shm") == {"emptyDir": {"medium": "Memory"}}
+    for name in ("ddpjob-agent", "ddpjob-snapshots", "ddpjob-tmp"):
+        assert volume(pod, name) == {"emptyDir": {}}
+
+
+@BOTH
+def test_agent_is_told_where_it_belongs(pod: JSON) -> None:
+    assert values(trainer(pod)) == {
+        "DDPJOB_JOB": "team/digits",
+        "DDPJOB_JOB_UID": UID,
+        "DDPJOB_WORKER": "digits-worker-000-2",
+        "DDPJOB_SERVICE": "digits-rendezvous.team.svc:29400",
+        "DDPJOB_TOKEN": TOKEN,
+        "DDPJOB_ADDRESS": {"fieldRef": {"fieldPath": "status.podIP"}},
+        "DDPJOB_PROCESSES": "1",
+        "DDPJOB_ORPHAN_SECONDS": "60",
+        "DDPJOB_SNAPSHOT_DIR": "/snapshots/digits",
+    }
+
+
+@BOTH
+def test_worker_leaves_a_silent_node_when_its_agent_gives_up(pod: JSON) -> None:
+    tolerations = pod["spec"]["tolerations"]
+    assert {each["key"] for each in tolerations} == UNREACHABLE
+    for each in tolerations:
+        assert (each["effect"], each["operator"]) == ("NoExecute", "Exists")
+        assert each["tolerationSeconds"] == 60
+
+
+# --- what a simple job says --------------------------------------------------------------------------
+
+
+def test_arguments_go_to_the_command_as_they_are() -> None:
+    command = ["torchrun", "--", "$(HOME)/train.py"]
+    container = trainer(
+        worker_manifest(make_cluster_job(command=command, args=["-v", "$(A) $$(B)"]))
+    )
+    assert container["command"] == AGENT
+    assert container["args"] == ["torchrun", "--", "$(HOME)/train.py", "-v", "$(A) $$(B)"]
+
+
+@pytest.mark.parametrize("name", ["PET_MAX_RESTARTS", "NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "PATH"])
+def test_users_variables_win(name: str) -> None:
+    network = {"interface": "eth0", "ncclDebug": "WARN"}
+    env = [{"name": name, "value": "mine"}]
+    expected = {
+        "NCCL_SOCKET_IFNAME": "eth0",
+        "GLOO_SOCKET_IFNAME": "eth0",
+        "NCCL_DEBUG": "WARN",
+        name: "mine",
+    }
+    simple = make_cluster_job(env=env, network=network)
+    template = {"spec": {"containers": [{**TRAIN, "env": env}]}}
+    full = make_cluster_job(image=None, command=None, template=template, network=network)
+    for job in (simple, full):
+        found = values(trainer(worker_manifest(job)))
+        assert found == {**found, **expected}
+
+
+def test_variables_keep_their_order_and_their_sources() -> None:
+    source = {"secretKeyRef": {"name": "s3", "key": "token"}}
+    env = [
+        {"name": "ROOT", "value": "/data"},
+        {"name": "DATA", "value": "$(ROOT)/digits"},
+        {"name": "TOKEN", "valueFrom": source},
+    ]
+    given = trainer(worker_manifest(make_cluster_job(env=env)))["env"][:3]
+    assert given[:2] == env[:2]
+    assert given[2]["valueFrom"] == source
+
+
+@pytest.mark.parametrize(
+    ("spec", "resources"),
+    [
+        pytest.param({}, {}, id="none"),
+        pytest.param({"gpusPerWorker": 4}, {"limits": {"nvidia.com/gpu": "4"}}, id="gpus"),
+        pytest.param(
+            {"gpusPerWorker": 2, "gpuResource": "amd.com/gpu"},
+            {"limits": {"amd.com/gpu": "2"}},
+            id="gpus_of_another_maker",
+        ),
+        pytest.param(
+            {
+                "gpusPerWorker": 1,
+                "resources": {"requests": {"cpu": 0.5, "memory": "1Gi"}, "limits": {"cpu": 2}},
+            },
+            {
+                "requests": {"cpu": "0.5", "memory": "1Gi"},
+                "limits": {"cpu": "2", "nvidia.com/gpu": "1"},
+            },
+            id="beside_others",
+        ),
+        pytest.param(
+            {"resources": {"limits": {"nvidia.com/gpu": 3}}},
+            {"limits": {"nvidia.com/gpu": "3"}},
+            id="limit",
+        ),
+    ],
+)
+def test_resources(spec: JSON, resources: JSON) -> None:
+    assert trainer(worker_manifest(make_cluster_job(**spec)))["resources"] == resources
+
+
+def test_resources_of_an_extra_group() -> None:
+    groups = [{"name": "spot", "replicas": 1, "gpusPerWorker": 2, "image": "other"}]
+    job = make_cluster_job(gpusPerWorker=4, extraWorkerGroups=groups)
+    container = trainer(worker_manifest(job, group="spot"))
+    assert container["resources"] == {"limits": {"nvidia.com/gpu": "2"}}
+    assert container["image"] == "other"
+    assert values(container)["DDPJOB_PROCESSES"] == "2"
+
+
+@pytest.mark.parametrize(
+    "storage",
+    [
+        pytest.param({"persistentVolumeClaim": {"claimName": "snapshots"}}, id="claim"),
+        pytest.param(
+            {"name": "mine", "nfs": {"server": "files", "path": "/snapshots"}}, id="with_a_name"
+        ),
+    ],
+)
+def test_snapshots_go_to_the_storage_of_the_job(storage: JSON) -> None:
+    job = make_cluster_job(snapshot={"storage": storage, "everySteps": 50, "keep": 2})
+    pod = worker_manifest(job)
+    source = {key: value for key, value in storage.items() if key != "name"}
+    assert volume(pod, "ddpjob-snapshots") == source
+    container = trainer(pod)
+    assert mounts(container)["/snapshots"] == "ddpjob-snapshots"
+    found = values(container)
+    assert found["DDPJOB_SNAPSHOT_DIR"] == "/snapshots/digits"
+    assert (found["DDPJOB_SNAPSHOT_EVERY"], found["DDPJOB_SNAPSHOT_KEEP"]) == ("50", "2")
+
+
+def test_patience_of_the_job_is_the_nodes() -> None:
+    pod = worker_manifest(make_cluster_job(elastic={"orphanSeconds": 7.5}))
+    assert {each["tolerationSeconds"] for each in pod["spec"]["tolerations"]} == {7}
+    assert values(trainer(pod))["DDPJOB_ORPHAN_SECONDS"] == "7.5"

@@ -1,0 +1,166 @@
+"""The rendezvous pod and its Service; and that the API server knows every field of all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kubernetes.client import V1Pod, V1Service
+from pydantic import ValidationError
+
+from core.rawpods import (
+    IMAGE,
+    JSON,
+    SIDE,
+    TOKEN,
+    TRAIN,
+    UID,
+    make_cluster_job,
+    mounts,
+    rendezvous_manifest,
+    templated,
+    trainer,
+    values,
+    volume,
+    worker_manifest,
+)
+from ddpjob_operator.manifests import build_service
+
+LABELS = {"ddpjob.io/job": "digits", "ddpjob.io/role": "rendezvous"}
+
+
+def job_with(**spec: Any) -> JSON:
+    """The rendezvous pod of a job whose template has this in its spec."""
+    template: JSON = {"spec": {"containers": [TRAIN], **spec}}
+    return rendezvous_manifest(make_cluster_job(image=None, command=None, template=template))
+
+
+def test_rendezvous_pod_is_safe() -> None:
+    spec = rendezvous_manifest()["spec"]
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}
+    assert trainer({"spec": spec}, "rendezvous")["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+    }
+
+
+def test_rendezvous_pod_says_which_one_it_is_and_counts_its_starts() -> None:
+    pod = rendezvous_manifest(epoch=7)
+    assert pod["metadata"]["name"] == "digits-rendezvous-7"
+    assert pod["metadata"]["labels"] == {**LABELS, "ddpjob.io/epoch": "7"}
+    assert pod["metadata"]["ownerReferences"][0]["uid"] == UID
+    assert pod["spec"]["restartPolicy"] == "Always"
+    container = trainer(pod, "rendezvous")
+    assert container["image"] == IMAGE
+    words = container["command"]
+    assert words[:3] == ["python3", "/opt/ddpjob/agent.pyz", "rendezvous"]
+    options = dict(zip(words[3::2], words[4::2], strict=True))
+    assert options == {"--port": "29400", "--epoch": "7", "--boot-file": "/state/boot"}
+    assert mounts(container) == {"/state": "state"}
+    assert volume(pod, "state") == {"emptyDir": {}}
+
+
+def test_the_secret_is_no_argument() -> None:
+    container = trainer(rendezvous_manifest(), "rendezvous")
+    assert values(container) == {"DDPJOB_TOKEN": TOKEN, "DDPJOB_JOB_UID": UID}
+    assert TOKEN not in str(container["command"])
+    worker = trainer(worker_manifest())
+    assert TOKEN not in str([worker["command"], worker["args"]])
+
+
+def test_rendezvous_pod_is_ready_when_it_answers() -> None:
+    container = trainer(rendezvous_manifest(), "rendezvous")
+    assert container["readinessProbe"]["httpGet"] == {"path": "/healthz", "port": "rendezvous"}
+    assert container["ports"] == [{"name": "rendezvous", "containerPort": 29400}]
+
+
+def test_rendezvous_pod_leaves_a_silent_node_soon_and_prefers_one_without_workers() -> None:
+    spec = rendezvous_manifest()["spec"]
+    assert {each["tolerationSeconds"] for each in spec["tolerations"]} == {5}
+    (term,) = spec["affinity"]["podAntiAffinity"].values()
+    matched = {"ddpjob.io/job": "digits", "ddpjob.io/role": "worker"}
+    assert term[0]["podAffinityTerm"]["labelSelector"]["matchLabels"] == matched
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        pytest.param("imagePullSecrets", [{"name": "pull"}], id="pull_secret"),
+        pytest.param("priorityClassName", "high", id="priority"),
+        pytest.param("schedulerName", "volcano", id="scheduler"),
+    ],
+)
+def test_rendezvous_pod_takes_from_the_template(field: str, value: Any) -> None:
+    assert job_with(**{field: value})["spec"][field] == value
+    assert field not in rendezvous_manifest()["spec"]
+
+
+def test_rendezvous_pod_may_go_where_workers_may() -> None:
+    gpu = {"key": "nvidia.com/gpu", "operator": "Exists"}
+    tolerations = job_with(tolerations=[gpu])["spec"]["tolerations"]
+    assert tolerations[0] == gpu
+    assert len(tolerations) == 3
+
+
+@pytest.mark.parametrize("field", ["nodeSelector", "volumes", "initContainers", "hostNetwork"])
+def test_rendezvous_pod_takes_nothing_else(field: str) -> None:
+    given: Any = [{"name": "x"}]
+    assert job_with(**{field: given})["spec"] == rendezvous_manifest()["spec"]
+
+
+def test_service_leads_to_the_rendezvous_pod_of_any_epoch() -> None:
+    service = build_service(make_cluster_job())
+    metadata = service["metadata"]
+    assert (metadata["name"], metadata["namespace"]) == ("digits-rendezvous", "team")
+    assert metadata["ownerReferences"][0]["uid"] == UID
+    assert service["spec"] == {
+        "selector": LABELS,
+        "ports": [{"name": "rendezvous", "port": 29400, "targetPort": 29400}],
+    }
+    for epoch in (1, 2):
+        pod = rendezvous_manifest(epoch=epoch)
+        assert pod["metadata"]["labels"].items() >= LABELS.items()
+    assert not worker_manifest()["metadata"]["labels"].items() >= LABELS.items()
+
+
+# --- what the API server knows -----------------------------------------------------------------------
+
+FULL = make_cluster_job(
+    gpusPerWorker=2,
+    env=[{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}],
+    resources={"requests": {"cpu": 0.5}, "limits": {"memory": "1Gi"}},
+    snapshot={"storage": {"persistentVolumeClaim": {"claimName": "c"}}, "everySteps": 5},
+    network={"interface": "eth0"},
+)
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pytest.param(worker_manifest(), id="worker"),
+        pytest.param(worker_manifest(FULL), id="worker_with_everything"),
+        pytest.param(
+            templated(containers=[SIDE, TRAIN], tolerations=[{"operator": "Exists"}]),
+            id="worker_of_a_template",
+        ),
+        pytest.param(rendezvous_manifest(), id="rendezvous"),
+        pytest.param(job_with(imagePullSecrets=[{"name": "pull"}]), id="rendezvous_of_a_template"),
+    ],
+)
+def test_every_field_of_a_pod_is_known(pod: JSON) -> None:
+    assert V1Pod.model_validate(pod).model_dump(by_alias=True, exclude_none=True) == pod
+
+
+def test_every_field_of_the_service_is_known() -> None:
+    service = build_service(make_cluster_job())
+    assert V1Service.model_validate(service).model_dump(by_alias=True, exclude_none=True) == service
+
+
+def test_a_field_that_is_not_known_would_be_found() -> None:
+    pod = rendezvous_manifest()
+    pod["spec"]["containers"][0]["readinessprobe"] = {}
+    with pytest.raises(ValidationError, match="readinessprobe"):
+        V1Pod.model_validate(pod)

@@ -1,0 +1,116 @@
+"""The start of a job, its rendezvous service, and the address that leads there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builders import (
+    NOW,
+    make_job,
+    make_report,
+)
+from core.planning import (
+    UP,
+    W0,
+    W1,
+    create,
+    decide,
+    expect,
+)
+from ddpjob_operator.observed import Observed, Rendezvous
+from ddpjob_operator.plan import (
+    CreateAddress,
+    CreateRendezvous,
+    DeleteRendezvous,
+    plan,
+)
+
+
+def test_first_pass_only_writes_the_epoch() -> None:
+    planned = plan(Observed(make_job()), NOW)
+    assert planned.actions == ()
+    assert (planned.status.rendezvous_epoch, planned.status.start_time) == (1, NOW)
+    assert planned.requeue_after == 0
+
+
+def test_second_pass_creates_the_service_and_all_workers_at_once() -> None:
+    planned = decide(rendezvous=None, rendezvous_observed=0)
+    service = CreateRendezvous("digits-rendezvous-1", 1)
+    assert planned.actions == (service, create(0), create(1))
+
+
+@pytest.mark.parametrize(
+    ("rendezvous", "observed", "epochs", "actions"),
+    [
+        pytest.param(None, 0, (1, 0), (CreateRendezvous("digits-rendezvous-1", 1),), id="to_come"),
+        pytest.param(Rendezvous(1), 0, (1, 1), (), id="seen_first"),
+        pytest.param(UP, 0, (1, 1), (), id="told_nothing_before_it_is_recorded"),
+        pytest.param(Rendezvous(1), 1, (1, 1), (), id="not_ready"),
+        pytest.param(UP, 1, (1, 1), (expect(W0, W1),), id="ready"),
+        pytest.param(None, 1, (2, 1), (), id="gone"),
+        pytest.param(Rendezvous(3, ready=True), 1, (3, 3), (), id="ahead_of_the_status"),
+    ],
+)
+def test_epoch_is_written_before_the_service_is_created(
+    rendezvous: Rendezvous | None,
+    observed: int,
+    epochs: tuple[int, int],
+    actions: tuple[object, ...],
+) -> None:
+    planned = decide(workers=(W0, W1), rendezvous=rendezvous, rendezvous_observed=observed)
+    assert (planned.status.rendezvous_epoch, planned.status.rendezvous_observed) == epochs
+    assert planned.actions == actions
+
+
+def test_a_service_of_an_older_epoch_is_replaced() -> None:
+    planned = decide(workers=(W0, W1), rendezvous_epoch=2, report=make_report(W0, W1))
+    service = CreateRendezvous("digits-rendezvous-2", 2)
+    assert planned.actions == (DeleteRendezvous(1), service)
+    assert planned.status.membership is None
+
+
+def test_the_first_pass_makes_no_address_either() -> None:
+    assert plan(Observed(make_job(), address=False), NOW).actions == ()
+
+
+def test_the_address_is_made_where_it_is_missing_before_anything_needs_it() -> None:
+    planned = decide(rendezvous=None, address=False, rendezvous_observed=0)
+    service = CreateRendezvous("digits-rendezvous-1", 1)
+    assert planned.actions == (CreateAddress(), service, create(0), create(1))
+    planned = decide(workers=(W0, W1), address=False, report=make_report(W0, W1))
+    assert planned.actions == (CreateAddress(), expect(W0, W1))
+
+
+@pytest.mark.parametrize(
+    ("rendezvous", "status", "epochs", "actions"),
+    [
+        pytest.param(
+            None, {"rendezvous_observed": 1}, (2, 1), (DeleteRendezvous(1),), id="just_ended"
+        ),
+        pytest.param(
+            None,
+            {"rendezvous_epoch": 2, "rendezvous_observed": 1},
+            (2, 1),
+            (DeleteRendezvous(1), CreateRendezvous("digits-rendezvous-2", 2)),
+            id="replaced_while_it_is_still_there",
+        ),
+        pytest.param(
+            Rendezvous(2),
+            {"rendezvous_epoch": 2, "rendezvous_observed": 2},
+            (2, 2),
+            (DeleteRendezvous(1),),
+            id="beside_its_successor",
+        ),
+    ],
+)
+def test_a_service_that_has_ended_is_removed_and_replaced(
+    rendezvous: Rendezvous | None,
+    status: dict[str, Any],
+    epochs: tuple[int, int],
+    actions: tuple[object, ...],
+) -> None:
+    planned = decide(workers=(W0, W1), rendezvous=rendezvous, spent=(1,), **status)
+    assert (planned.status.rendezvous_epoch, planned.status.rendezvous_observed) == epochs
+    assert planned.actions == actions

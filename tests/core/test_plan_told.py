@@ -1,0 +1,208 @@
+"""What status, conditions and events say of a job."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import timedelta
+
+import pytest
+
+from builders import NOW, make_job, make_membership, make_report, make_round, make_worker
+from core.planning import FAILED, PENDING, UP, W0, W1, decide, events_of, membership_of, told
+from ddpjob_agent.contract import Cause, Report, State
+from ddpjob_operator.observed import Observed, Worker
+from ddpjob_operator.plan import plan
+from ddpjob_operator.status import RestartsStatus
+
+# --- what is told ------------------------------------------------------------------------------------
+
+stuck = make_worker(1, phase=PENDING, unschedulable="0/3 nodes have a free GPU")
+
+
+@pytest.mark.parametrize(
+    ("replicas", "workers", "report", "condition", "expected"),
+    [
+        pytest.param(
+            2,
+            (W0, W1),
+            make_report(W0, W1),
+            "Running",
+            ("True", "Training", "2 workers with 2 processes"),
+            id="running",
+        ),
+        pytest.param(
+            2,
+            (W0, W1),
+            make_report(reason="1 of at least 2 workers are here"),
+            "Running",
+            ("False", "Waiting", "1 of at least 2 workers are here"),
+            id="waiting",
+        ),
+        pytest.param(
+            2,
+            (W0, W1),
+            None,
+            "Running",
+            ("False", "RendezvousNotReady", "waiting for the rendezvous service"),
+            id="no_service_yet",
+        ),
+        pytest.param(
+            2,
+            (W0, W1),
+            make_report(W0, W1),
+            "Resizing",
+            ("False", "AtSize", "2/2 placed"),
+            id="at_size",
+        ),
+        pytest.param(
+            2,
+            (W0, stuck),
+            make_report(W0),
+            "Resizing",
+            (
+                "False",
+                "PartlyPlaced",
+                "1/2 placed; digits-worker-001-1 is pending: 0/3 nodes have a free GPU",
+            ),
+            id="pending_workers_are_normal",
+        ),
+        pytest.param(
+            2,
+            (W0, W1),
+            make_report(W0, reason="running; digits-worker-001-1 waits for the next snapshot"),
+            "Resizing",
+            ("True", "Joining", "running; digits-worker-001-1 waits for the next snapshot"),
+            id="joining",
+        ),
+        pytest.param(
+            1,
+            (W0, W1),
+            make_report(W0, W1),
+            "Resizing",
+            ("True", "Draining", "digits-worker-001-1 must leave"),
+            id="draining",
+        ),
+        pytest.param(
+            2,
+            (W0, stuck),
+            make_report(W0),
+            "Stalled",
+            ("False", "NotStalled", ""),
+            id="not_stalled_while_it_runs",
+        ),
+    ],
+)
+def test_conditions(
+    replicas: int,
+    workers: tuple[Worker, ...],
+    report: Report | None,
+    condition: str,
+    expected: tuple[str, str, str],
+) -> None:
+    planned = decide(make_job(replicas, generation=7), workers, report=report)
+    assert told(planned.status, condition) == expected
+    assert {each.observed_generation for each in planned.status.conditions} == {7}
+
+
+def test_running_is_unknown_while_a_lost_service_is_replaced() -> None:
+    planned = decide(workers=(W0, W1), rendezvous=None, membership=membership_of(W0, W1))
+    assert planned.status.state == "Unknown"
+    assert planned.status.membership == membership_of(W0, W1)
+    assert planned.actions == ()
+
+
+def test_status_tells_what_the_service_reports() -> None:
+    report = make_report(
+        W0, W1, failures=1, losses=2, step=40, total_steps=900, metrics={"loss": 0.5}
+    )
+    status = decide(workers=(W0, W1), report=dataclasses.replace(report, snapshot_step=30)).status
+    written = status.to_json()
+    assert written["restarts"] == {"application": 1, "infrastructure": 2, "total": 3}
+    assert written["progress"] == {"step": 40, "totalSteps": 900, "metrics": {"loss": 0.5}}
+    assert written["snapshot"] == {"step": 30}
+    assert written["groups"] == [{"name": "worker", "replicas": 2, "placed": 2, "ready": 2}]
+    assert written["ready"] == "2/2"
+    assert written["membership"] == {
+        "id": "1.1.1",
+        "workers": [W0.name, W1.name],
+        "worldSize": 2,
+        "since": "2026-01-02T03:04:05Z",
+        "cause": "started",
+    }
+    assert (written["replicas"], written["selector"]) == (
+        2,
+        "ddpjob.io/job=digits,ddpjob.io/group=worker",
+    )
+
+
+def test_a_resize_is_not_a_restart() -> None:
+    grown = make_membership(W0, W1, n=2, cause=Cause.JOINED)
+    report = make_report(W0, W1, membership=grown)
+    status = decide(workers=(W0, W1), report=report, membership=membership_of(W0)).status
+    assert status.restarts == RestartsStatus()
+    assert status.membership is not None
+    assert (status.membership.id, status.membership.cause) == ("1.1.2", "joined")
+
+
+def test_a_report_of_an_overtaken_membership_is_not_believed() -> None:
+    late = make_report(W0, W1, state=State.COMPLETE, step=99)
+    now = membership_of(W0, W1, id_="2.1.2")
+    planned = decide(workers=(W0, W1), report=late, membership=now)
+    assert (planned.status.membership, planned.status.progress) == (now, None)
+    assert planned.status.completion_time is None
+
+
+def test_events_tell_every_membership_since_the_last_one_once() -> None:
+    lost = make_membership(W0, n=2, cause=Cause.LOST, detail="lost digits-worker-001-1")
+    joined = make_membership(W0, W1, n=3, cause=Cause.JOINED, detail="joined digits-worker-001-2")
+    rounds = tuple(make_round(each) for each in (make_membership(W0, W1), lost, joined))
+    report = make_report(W0, W1, membership=joined, rounds=rounds)
+    planned = decide(workers=(W0, W1), report=report, membership=membership_of(W0, W1))
+    assert events_of(planned) == [
+        (
+            "WorkerLost",
+            "membership 1.1.2 with 1 workers, 1 processes: lost digits-worker-001-1",
+            True,
+        ),
+        (
+            "WorkerJoined",
+            "membership 1.1.3 with 2 workers, 2 processes: joined digits-worker-001-2",
+            False,
+        ),
+    ]
+    again = plan(Observed(make_job(status=planned.status), (W0, W1), UP, report), NOW)
+    assert again.events == ()
+
+
+@pytest.mark.parametrize(
+    ("left", "message"),
+    [
+        pytest.param(
+            make_worker(1, phase=FAILED, message="OOMKilled"),
+            "digits-worker-001-1 has ended (OOMKilled); digits-worker-001-2 takes its place",
+            id="ended",
+        ),
+        pytest.param(
+            make_worker(1, deleting=True),
+            "digits-worker-001-1 is being deleted; digits-worker-001-2 takes its place",
+            id="being_deleted",
+        ),
+        pytest.param(
+            None,
+            "digits-worker-001-1 is gone; digits-worker-001-2 takes its place",
+            id="gone",
+        ),
+    ],
+)
+def test_a_replacement_is_told(left: Worker | None, message: str) -> None:
+    workers = (W0, left) if left else (W0,)
+    report = make_report(W0, W1)
+    planned = decide(workers=workers, report=report, membership=membership_of(W0, W1))
+    assert events_of(planned) == [("WorkerReplaced", message, False)]
+
+
+def test_a_pass_that_sees_the_same_plans_the_same_status() -> None:
+    first = decide(workers=(W0, W1), report=make_report(W0, W1))
+    later = NOW + timedelta(hours=1)
+    observed = Observed(make_job(status=first.status), (W0, W1), UP, make_report(W0, W1))
+    assert plan(observed, later).status == first.status

@@ -1,0 +1,121 @@
+"""A cluster with the operator installed by Helm, and a namespace of its own for every test.
+
+`make test-e2e` makes the development cluster and the images. To run against another cluster, set
+DDPJOB_E2E_KUBECONFIG and the images (docs/development-cluster.md); then nothing is made here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from e2e.kubectl import Kubectl
+from e2e.nodes import Nodes
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts" / "ddpjob-operator"
+SYSTEM = "ddpjob-system"
+CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
+
+
+class Images(NamedTuple):
+    """What the cluster's nodes can pull, or have."""
+
+    operator: str
+    agent: str
+    digits: str  # the trainer library and examples/digits
+
+
+@pytest.fixture(scope="session")
+def images() -> Images:
+    return Images(
+        *(os.environ[f"DDPJOB_E2E_{name}_IMAGE"] for name in ("OPERATOR", "AGENT", "DIGITS"))
+    )
+
+
+@pytest.fixture(scope="session")
+def kubeconfig() -> Path:
+    return Path(os.environ["DDPJOB_E2E_KUBECONFIG"])
+
+
+@pytest.fixture(scope="session")
+def shared_folder() -> str:
+    """A folder that every node sees the same, for volumes."""
+    return os.environ["DDPJOB_E2E_SHARED_FOLDER"]
+
+
+@pytest.fixture(scope="session")
+def operator(kubeconfig: Path, images: Images) -> Iterator[Kubectl]:
+    """The operator, installed as users install it, away from the nodes that are broken."""
+    kubectl = Kubectl(kubeconfig, SYSTEM)
+    if policy := os.environ.get("DDPJOB_E2E_POLICY"):
+        kubectl("apply", "-f", policy)
+    repository, _, tag = images.operator.rpartition(":")
+    agent_repository, _, agent_tag = images.agent.rpartition(":")
+    values = {
+        "image.repository": repository,
+        "image.tag": tag,
+        "image.pullPolicy": "IfNotPresent",
+        "agentImage.repository": agent_repository,
+        "agentImage.tag": agent_tag,
+        "tolerations[0].key": CONTROL_PLANE,
+        "tolerations[0].operator": "Exists",
+        "affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight": "100",
+        "affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0]"
+        ".preference.matchExpressions[0].key": CONTROL_PLANE,
+        "affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0]"
+        ".preference.matchExpressions[0].operator": "Exists",
+    }
+    settings = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
+    helm(
+        kubeconfig,
+        *("upgrade", "--install", "ddpjob-operator", str(CHART), "--create-namespace"),
+        *(*settings, "--wait", "--timeout", "5m"),
+    )
+    yield kubectl
+    helm(kubeconfig, "uninstall", "ddpjob-operator", "--wait", "--timeout", "5m")
+
+
+@pytest.fixture
+def kubectl(operator: Kubectl, kubeconfig: Path) -> Iterator[Kubectl]:
+    """kubectl in a namespace of the test's own, which is gone when the test ends."""
+    with _namespace(kubeconfig) as kubectl:
+        yield kubectl
+
+
+@pytest.fixture
+def other_namespace(operator: Kubectl, kubeconfig: Path) -> Iterator[Kubectl]:
+    """The same in another one."""
+    with _namespace(kubeconfig) as kubectl:
+        yield kubectl
+
+
+@pytest.fixture
+def nodes(operator: Kubectl, kubeconfig: Path) -> Iterator[Nodes]:
+    """The nodes, which are as they were when the test ends."""
+    nodes = Nodes(Kubectl(kubeconfig))
+    yield nodes
+    nodes.restore()
+
+
+@contextlib.contextmanager
+def _namespace(kubeconfig: Path) -> Iterator[Kubectl]:
+    namespace = f"ddpjob-test-{uuid.uuid4().hex[:8]}"
+    kubectl = Kubectl(kubeconfig, namespace)
+    kubectl("create", "namespace", namespace)
+    yield kubectl
+    kubectl("delete", "namespace", namespace, "--timeout=180s")
+
+
+def helm(kubeconfig: Path, *arguments: str) -> None:
+    """Run helm in the operator's namespace."""
+    head = ["helm", "--kubeconfig", str(kubeconfig), "--namespace", SYSTEM]
+    done = subprocess.run([*head, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"helm {arguments[0]}: {done.stderr}"

@@ -1,0 +1,160 @@
+"""What users do with jobs: apply, look, scale, suspend, delete, several at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.conftest import Images
+from e2e.jobs import Endless, endless
+from e2e.kubectl import Kubectl, Object
+
+
+@pytest.fixture
+def job(kubectl: Kubectl, images: Images) -> Endless:
+    kubectl.apply(endless(images.digits, "probe", replicas=2, maxReplicas=4))
+    job = Endless(kubectl, "probe")
+    job.until_world(2)
+    return job
+
+
+def test_what_a_user_sees(job: Endless) -> None:
+    head, row = job.kubectl("get", "ddp").splitlines()
+    assert head.split() == ["NAME", "STATE", "READY", "WORLD", "MEMBERSHIP", "RESTARTS", "AGE"]
+    assert row.split()[:6] == ["probe", "Running", "2/2", "2", "1.1.1", "0"]
+    told = job.kubectl("describe", "ddp", "probe")
+    assert "membership 1.1.1 with 2 workers, 2 processes" in told
+    assert job.kubectl("get", "ddp", "--field-selector=status.state=Running", "-o", "name")
+    job.kubectl("wait", "--for=condition=Running", "ddp/probe", "--timeout=60s")
+
+
+def test_scaled_up_and_down(job: Endless) -> None:
+    uids = job.uids()
+    job.kubectl("scale", "ddp/probe", "--replicas=3")
+    job.until_world(3)
+    assert {name: job.uids()[name] for name in uids} == uids
+    job.kubectl("scale", "ddp/probe", "--replicas=1")
+    job.until_world(1)
+    job.kubectl.until(lambda: len(job.workers()) == 1, "one worker")
+    assert job.causes() == ["Started", "WorkerJoined", "WorkerLeft"]
+    assert job.status["restarts"] == {"application": 0, "infrastructure": 0}
+
+
+def test_scaled_to_nothing_and_back(job: Endless) -> None:
+    job.kubectl("scale", "ddp/probe", "--replicas=0")
+    job.kubectl("wait", "--for=condition=Suspended", "ddp/probe", "--timeout=180s")
+    job.kubectl.until(lambda: not job.uids(), "no pod")
+    job.kubectl("scale", "ddp/probe", "--replicas=2")
+    job.until_world(2)
+    assert job.causes() == ["Started", "Suspended", "Resumed", "Started"]
+
+
+def test_applied_twice_changes_nothing(job: Endless, images: Images) -> None:
+    before, uids = job.object["metadata"]["generation"], job.uids()
+    printed = job.kubectl.apply(endless(images.digits, "probe", replicas=2, maxReplicas=4))
+    assert "unchanged" in printed
+    assert (job.object["metadata"]["generation"], job.uids()) == (before, uids)
+
+
+def test_deleted_leaves_nothing(job: Endless) -> None:
+    job.kubectl("delete", "ddp", "probe", "--timeout=180s")
+    left = ("pods,services", "--selector=ddpjob.io/job")
+    job.kubectl.until(lambda: not job.kubectl.get(*left), "nothing left")
+
+
+def test_done_within_its_time(kubectl: Kubectl, images: Images) -> None:
+    kubectl.apply(endless(images.digits, "brief", replicas=2, seconds=1))
+    kubectl("wait", "--for=condition=Complete", "ddp/brief", "--timeout=300s")
+    job = Endless(kubectl, "brief")
+    kubectl.until(lambda: not job.uids(), "no pod: they succeeded, so none is kept")
+    assert job.causes() == ["Started", "Completed"]
+
+
+def test_job_that_fails_keeps_its_pods_and_says_why(kubectl: Kubectl, images: Images) -> None:
+    broken = endless(images.digits, "broken", replicas=1)
+    broken["spec"]["command"] = ["python3", "-c", "raise ValueError('no data')"]
+    broken["spec"]["failurePolicy"] = {"maxRestarts": {"application": 0}}
+    kubectl.apply(broken)
+    kubectl("wait", "--for=condition=Failed", "ddp/broken", "--timeout=300s")
+    told = kubectl("describe", "ddp", "broken")
+    assert "ValueError: no data" in told
+    job = Endless(kubectl, "broken")
+    kubectl.until(lambda: len(job.uids()) == 1, "the worker that failed")
+    [name] = job.uids()
+    assert "ValueError: no data" in kubectl("logs", name)
+
+
+def test_two_jobs_at_once_and_the_same_name_elsewhere(
+    kubectl: Kubectl, other_namespace: Kubectl, images: Images
+) -> None:
+    kubectl.apply(*(endless(images.digits, name, replicas=1) for name in ("first", "second")))
+    other_namespace.apply(endless(images.digits, "first", replicas=2))
+    worlds = {
+        (kubectl, "first"): 1,
+        (kubectl, "second"): 1,
+        (other_namespace, "first"): 2,
+    }
+    for (where, name), size in worlds.items():
+        Endless(where, name).until_world(size)
+    kubectl("delete", "ddp", "first", "--timeout=180s")
+    for where, name in ((kubectl, "second"), (other_namespace, "first")):
+        assert Endless(where, name).status["state"] == "Running"
+        assert Endless(where, name).causes() == ["Started"]
+
+
+INTRUDER = """
+import json, sys, urllib.error, urllib.request
+request = urllib.request.Request(sys.argv[1], headers={"X-DDPJob-Token": sys.argv[2]})
+try:
+    urllib.request.urlopen(request, timeout=30)
+except urllib.error.HTTPError as error:
+    print(error.code, json.load(error)["error"])
+"""
+
+
+def test_a_pod_without_the_token_is_refused(job: Endless, images: Images) -> None:
+    """Neither the operator's door nor the agents' opens to it."""
+    service = f"probe-rendezvous.{job.kubectl.namespace}.svc:29400"
+    url = f"http://{service}/report"
+    impostor = {
+        "DDPJOB_WORKER": job.workers()[0],
+        "DDPJOB_PROCESSES": "1",
+        "DDPJOB_SERVICE": service,
+        "DDPJOB_TOKEN": "guessed",
+        "DDPJOB_ADDRESS": "127.0.0.1",
+    }
+    agent = ["python3", "/opt/ddpjob/agent.pyz", "worker", "--", "true"]
+    job.kubectl.apply(
+        pod("curious", images.digits, ["python3", "-c", INTRUDER, url, "guessed"]),
+        pod("impostor", images.agent, agent, impostor),
+    )
+    curious, impostor_pod = (ended(job.kubectl, name) for name in ("curious", "impostor"))
+    assert curious["exitCode"] == 0
+    told = job.kubectl("logs", "curious")
+    assert told == "403 X-DDPJob-Token does not hold this job's token\n"
+    assert impostor_pod["exitCode"] == REFUSED
+    assert job.causes() == ["Started"]
+
+
+REFUSED = 4  # docs/exit-codes.md
+
+
+def pod(name: str, image: str, command: list[str], env: dict[str, str] | None = None) -> Object:
+    variables = [{"name": key, "value": value} for key, value in (env or {}).items()]
+    container = {"name": "main", "image": image, "command": command, "env": variables}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {"containers": [container], "restartPolicy": "Never"},
+    }
+
+
+def ended(kubectl: Kubectl, name: str) -> Object:
+    """How the pod's container ended, once it has."""
+
+    def look() -> Object | None:
+        statuses = kubectl.get("pod", name)["status"].get("containerStatuses") or [{}]
+        found: Object | None = statuses[0].get("state", {}).get("terminated")
+        return found
+
+    return kubectl.until(look, f"the end of {name}")

@@ -1,0 +1,123 @@
+"""Whatever dies in mid-run, the digits are learnt: one run each, on real nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from e2e import digits
+from e2e.conftest import Images
+from e2e.digits import PROCESSES, Digits
+from e2e.kubectl import Kubectl
+from e2e.nodes import Nodes
+from e2e.volumes import claim
+
+STEPS = 1500
+BREAK_AT = 100  # known steps; by then there is a snapshot
+TOLERANCE = 0.01  # of the accuracy
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> dict[str, float]:
+    """Accuracy of the run that nothing happened to, once it has been made."""
+    return {}
+
+
+@pytest.fixture
+def job(kubectl: Kubectl, images: Images, shared_folder: str) -> Iterator[Digits]:
+    with claim(kubectl, "digits", shared_folder, images.digits, "ReadWriteMany"):
+        kubectl.apply(digits.manifest(images.digits, STEPS))
+        job = Digits(kubectl)
+        job.until_training()
+        yield job
+
+
+def finish(job: Digits, memberships: list[str]) -> float:
+    """Wait for the end; what holds for every run. Returns the accuracy."""
+    status = job.until_complete()
+    assert job.memberships == memberships
+    assert status["restarts"]["application"] == 0
+    assert status["progress"]["step"] == STEPS
+    return float(status["progress"]["metrics"]["accuracy"])
+
+
+def test_undisturbed(job: Digits, undisturbed: dict[str, float]) -> None:
+    undisturbed["accuracy"] = finish(job, ["started:6"])
+    assert undisturbed["accuracy"] >= 0.95
+    assert job.resumed == [0]
+
+
+# What dies, and the memberships that it costs.
+DEATHS: list[tuple[str, str, list[str]]] = [
+    ("worker", "spot", ["started:6", "left:4", "joined:6"]),
+    ("worker_with_rank_0", "worker", ["started:6", "left:2", "joined:6"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("group", "memberships"), [pytest.param(*row, id=name) for name, *row in DEATHS]
+)
+def test_worker_pod_is_force_deleted(
+    job: Digits, undisturbed: dict[str, float], group: str, memberships: list[str]
+) -> None:
+    job.until_step(BREAK_AT)
+    victim, before = job.pod(group), job.uids()
+    saved = job.status["snapshot"]["step"]
+    job.kubectl("delete", "pod", victim, "--grace-period=0", "--force")
+    accuracy = finish(job, memberships)
+    after = job.uids()
+    assert {name: after[name] for name in before if name in after and name != victim} == {
+        name: uid for name, uid in before.items() if name != victim and "rendezvous" not in name
+    }
+    assert victim not in after
+    assert all(step >= saved for step in job.resumed[-1:])
+    assert accuracy == pytest.approx(undisturbed["accuracy"], abs=TOLERANCE)
+
+
+def test_rendezvous_pod_is_force_deleted(job: Digits, undisturbed: dict[str, float]) -> None:
+    job.until_step(BREAK_AT)
+    [victim] = job.kubectl.pods("ddpjob.io/role=rendezvous")
+    workers = workers_of(job)
+    job.kubectl("delete", "pod", victim, "--grace-period=0", "--force")
+    accuracy = finish(job, ["started:6"])
+    assert job.status["rendezvousEpoch"] == 2
+    assert workers_of(job) == workers
+    assert job.resumed == [0]
+    assert accuracy == pytest.approx(undisturbed["accuracy"], abs=TOLERANCE)
+
+
+def test_operator_pod_is_force_deleted(
+    job: Digits, operator: Kubectl, undisturbed: dict[str, float]
+) -> None:
+    job.until_step(BREAK_AT)
+    before = job.uids()
+    [victim] = operator.pods("app.kubernetes.io/name=ddpjob-operator")
+    operator("delete", "pod", victim, "--grace-period=0", "--force")
+    operator("rollout", "status", "deployment", "--timeout=300s")
+    assert job.uids() == before
+    accuracy = finish(job, ["started:6"])
+    assert job.resumed == [0]
+    assert accuracy == pytest.approx(undisturbed["accuracy"], abs=TOLERANCE)
+
+
+def test_node_is_stopped(job: Digits, nodes: Nodes, undisturbed: dict[str, float]) -> None:
+    job.until_step(BREAK_AT)
+    pods = job.kubectl.pods("ddpjob.io/job=digits")
+    [rendezvous] = (p["spec"]["nodeName"] for n, p in pods.items() if "-rendezvous-" in n)
+    group = next(
+        g for g in ("spot", "worker") if pods[job.pod(g)]["spec"]["nodeName"] != rendezvous
+    )
+    other = job.pod("worker" if group == "spot" else "spot")
+    uid = job.uids()[other]
+    saved = job.status["snapshot"]["step"]
+    nodes.stop(pods[job.pod(group)]["spec"]["nodeName"])
+    left = PROCESSES - (2 if group == "spot" else 4)
+    accuracy = finish(job, ["started:6", f"lost:{left}"])
+    assert job.uids()[other] == uid
+    assert job.resumed[-1] >= saved
+    assert accuracy == pytest.approx(undisturbed["accuracy"], abs=TOLERANCE)
+
+
+def workers_of(job: Digits) -> dict[str, str]:
+    return {name: uid for name, uid in job.uids().items() if "rendezvous" not in name}

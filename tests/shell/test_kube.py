@@ -1,0 +1,407 @@
+"""The client of the API server over real HTTP: what travels, and what becomes of every failure."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from ddpjob_operator import kube as kube_module
+from ddpjob_operator.kube import ApiError, KubeClient, UnreachableError
+from ddpjob_operator.local.service import free_port
+from shell.http_server import (
+    Answer,
+    Server,
+    answer,
+    hang_up,
+    kubeconfig,
+    refusal,
+    serving,
+    silence,
+    stream,
+)
+
+PODS = "/api/v1/namespaces/default/pods"
+PROXIED = "/api/v1/namespaces/default/services/http:digits:8080/proxy/report"
+OK = answer({"kind": "Pod"})
+BUSY = refusal(429, "TooManyRequests", "slow down", Retry_After="0")
+ADDED = {"type": "ADDED", "object": {"metadata": {"name": "a"}}}
+DELETED = {"type": "DELETED", "object": {"metadata": {"name": "ä"}}}
+
+Body = Callable[[KubeClient, Server], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of this machine's own clusters, proxies and passwords."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "NETRC"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(kube_module, "READ_AGAIN_SECONDS", 0.01)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., None]:
+    """Runs the body of a test with a server that gives these answers."""
+
+    def run(body: Body, *answers: Answer) -> None:
+        async def main() -> None:
+            async with serving(*answers) as server:
+                kube = await KubeClient.connect(kubeconfig(tmp_path / "kubeconfig", server.url))
+                try:
+                    await body(kube, server)
+                finally:
+                    await kube.close()
+
+        asyncio.run(main())
+
+    return run
+
+
+# What travels
+
+
+def test_what_users_wrote_arrives_unchanged(run: Callable[..., None]) -> None:
+    template = {
+        "spec": {
+            "containers": [{"resources": {"limits": {"cpu": 2, "memory": 1.5e9}}}],
+            "fieldOfTomorrow": {"nested": [None, True, 0, "", "ü", {}]},
+            "hostPID": "no boolean",
+        }
+    }
+
+    async def body(kube: KubeClient, server: Server) -> None:
+        assert await kube.request("POST", PODS, body=template) == {"kind": "Pod"}
+        [seen] = server.seen
+        assert json.loads(seen.body) == template
+        assert (seen.method, seen.path) == ("POST", PODS)
+        expected = {
+            "content-type": "application/json",
+            "accept": "application/json",
+            "authorization": "Bearer secret",
+            "user-agent": "ddpjob-operator",
+        }
+        assert expected.items() <= seen.headers.items()
+
+    run(body, OK)
+
+
+@pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])
+def test_an_empty_body_is_a_body(run: Callable[..., None], method: str) -> None:
+    async def body(kube: KubeClient, server: Server) -> None:
+        await kube.request(method, PODS, body={})
+        await kube.request(method, PODS)
+        assert [seen.body for seen in server.seen] == [b"{}", b""]
+
+    run(body, OK)
+
+
+def test_a_query_arrives_as_it_was_meant(run: Callable[..., None]) -> None:
+    query = {
+        "labelSelector": "ddpjob.io/job=a,b in (c,d),!e",
+        "continue": "eyJ2IjoibWV0YSJ9+/==&x=%2B y",
+        "fieldSelector": "metadata.name=ä",
+    }
+
+    async def body(kube: KubeClient, server: Server) -> None:
+        await kube.request("GET", PODS, query=query)
+        async for _ in kube.watch(PODS, query=query, silence=60):
+            pass
+        assert [seen.query for seen in server.seen] == [query, {**query, "watch": "true"}]
+
+    run(body, OK, stream())
+
+
+def test_headers_are_the_callers(run: Callable[..., None]) -> None:
+    headers = {"Content-Type": "application/merge-patch+json", "X-Token": "t"}
+
+    async def body(kube: KubeClient, server: Server) -> None:
+        await kube.request("PATCH", PODS, body={"a": None}, headers=headers)
+        [seen] = server.seen
+        assert json.loads(seen.body) == {"a": None}
+        assert seen.headers["content-type"] == "application/merge-patch+json"
+        assert seen.headers["x-token"] == "t"
+        assert headers == {"Content-Type": "application/merge-patch+json", "X-Token": "t"}
+
+    run(body, OK)
+
+
+def test_no_content_is_none(run: Callable[..., None]) -> None:
+    async def body(kube: KubeClient, server: Server) -> None:
+        assert await kube.request("GET", PODS) is None
+
+    run(body, answer(""))
+
+
+def test_any_number_of_watches_leave_room_for_requests(run: Callable[..., None]) -> None:
+    async def body(kube: KubeClient, server: Server) -> None:
+        all_open = asyncio.Event()
+
+        async def either(request: web.Request) -> web.StreamResponse:
+            if sum("watch" in seen.query for seen in server.seen) == 150:
+                all_open.set()
+            return await (stream(then=silence) if "watch" in request.query else OK)(request)
+
+        server.answers = [either]
+        watches = [asyncio.ensure_future(told(kube)) for _ in range(150)]
+        await all_open.wait()
+        assert await kube.request("GET", PODS) == {"kind": "Pod"}
+        for each in watches:
+            each.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
+
+    run(body)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "reason", "message"),
+    [
+        (
+            refusal(409, "AlreadyExists", 'pods "a" already exists'),
+            409,
+            "AlreadyExists",
+            'pods "a" already exists',
+        ),
+        (refusal(403, "Forbidden", "exceeded quota"), 403, "Forbidden", "exceeded quota"),
+        (answer("404 page not found\n", 404), 404, "Not Found", "404 page not found"),
+        (answer({"error": "unknown job"}, 400), 400, "Bad Request", '{"error": "unknown job"}'),
+        (answer("[1, 2]", 418), 418, "I'm a Teapot", "[1, 2]"),
+        (answer("", 500), 500, "Internal Server Error", ""),
+        (answer("<html>" + 5000 * "x", 502), 502, "Bad Gateway", "<html>" + 994 * "x"),
+        (answer("<html>login</html>"), 200, "NoJSON", "<html>login</html>"),
+    ],
+    ids=["exists", "forbidden", "text", "json", "list", "nothing", "long", "no json"],
+)
+def test_a_refusal_is_told_in_the_servers_words(
+    run: Callable[..., None], given: Answer, status: int, reason: str, message: str
+) -> None:
+    async def body(kube: KubeClient, server: Server) -> None:
+        with pytest.raises(ApiError) as error:
+            await kube.request("POST", PODS, body={})
+        found = error.value
+        assert (found.status, found.reason, found.message) == (status, reason, message)
+        assert found.retry_after is None
+        assert str(status) in str(found)
+        assert message in str(found)
+        assert len(server.seen) == 1
+
+    run(body, given)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE"])
+def test_a_server_that_is_too_busy_is_asked_again(run: Callable[..., None], method: str) -> None:
+    async def body(kube: KubeClient, server: Server) -> None:
+        assert await kube.request(method, PODS) == {"kind": "Pod"}
+        assert len(server.seen) == 4
+
+    run(body, BUSY, BUSY, BUSY, OK)
+
+
+def test_a_server_that_is_always_too_busy_is_not_asked_for_ever(run: Callable[..., None]) -> None:
+    async def body(kube: KubeClient, server: Server) -> None:
+        with pytest.raises(ApiError, match="slow down") as error:
+            await kube.request("POST", PODS, body={})
+        assert (error.value.status, error.value.retry_after) == (429, 0)
+        assert len(server.seen) == 1 + kube_module.PATIENCE
+
+    run(body, BUSY)
+
+
+def test_who_asks_decides_whether_to_wait_for_long(run: Callable[..., None]) -> None:
+    async def body(kube: KubeClient, server: Server) -> None:
+        with pytest.raises(ApiError) as error:
+            await kube.request("GET", PODS)
+        assert error.value.retry_after == 3600
+        assert len(server.seen) == 1
+
+    run(body, refusal(429, "TooManyRequests", "come back later", Retry_After="3600"))
+
+
+def test_a_date_to_come_back_is_not_understood_and_does_no_harm(run: Callable[..., None]) -> None:
+    async def body(kube: KubeClient, server: Server) -> None:
+        with pytest.raises(ApiError) as error:
+            await kube.request("POST", PODS, body={})
+        assert error.value.retry_after is None
+
+    run(body, refusal(503, "Unavailable", "no", Retry_After="Wed, 21 Oct 2026 07:28:00 GMT"))
+
+
+# Failures
+
+
+FAILURES = [refusal(503, "ServiceUnavailable", "etcd is away"), hang_up]
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=["503", "hangs up"])
+def test_a_read_is_repeated_a_little(run: Callable[..., None], failure: Answer) -> None:
+    async def body(kube: KubeClient, server: Server) -> None:
+        assert await kube.request("GET", PODS) == {"kind": "Pod"}
+        server.answers = [failure]
+        with pytest.raises((ApiError, UnreachableError)):
+            await kube.request("GET", PODS)
+
+    run(body, failure, failure, OK)
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=["503", "hangs up"])
+def test_a_write_is_sent_once(run: Callable[..., None], failure: Answer) -> None:
+    async def body(kube: KubeClient, server: Server) -> None:
+        with pytest.raises((ApiError, UnreachableError)):
+            await kube.request("POST", PODS, body={})
+        assert len(server.seen) == 1
+
+    run(body, failure)
+
+
+@pytest.mark.parametrize("failure", [BUSY, FAILURES[0]], ids=["429", "503"])
+def test_what_a_proxied_service_says_is_its_own_word(
+    run: Callable[..., None], failure: Answer
+) -> None:
+    async def body(kube: KubeClient, server: Server) -> None:
+        with pytest.raises(ApiError):
+            await kube.request("GET", PROXIED)
+        assert len(server.seen) == 1
+
+    run(body, failure)
+
+
+def test_a_namespace_called_proxy_is_no_proxy(run: Callable[..., None]) -> None:
+    async def body(kube: KubeClient, server: Server) -> None:
+        await kube.request("GET", "/api/v1/namespaces/proxy/services")
+        assert len(server.seen) == 2
+
+    run(body, BUSY, OK)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_an_answer_that_does_not_come_in_time(run: Callable[..., None], method: str) -> None:
+    async def body(kube: KubeClient, server: Server) -> None:
+        with pytest.raises(
+            UnreachableError, match=rf"nothing came from {server.url} within 0\.05 s"
+        ):
+            await kube.request(method, PODS, timeout=0.05)
+        assert len(server.seen) <= 1
+
+    run(body, silence)
+
+
+@pytest.mark.parametrize(
+    ("then", "message"), [(hang_up, "cannot be reached"), (silence, "nothing came")]
+)
+def test_an_answer_that_stops_in_the_middle(
+    run: Callable[..., None], then: Answer, message: str
+) -> None:
+    async def body(kube: KubeClient, server: Server) -> None:
+        with pytest.raises(UnreachableError, match=message):
+            await kube.request("POST", PODS, body={}, timeout=1)
+
+    run(body, stream(b'{"items": [', then=then))
+
+
+def test_nobody_listens(tmp_path: Path) -> None:
+    async def main() -> None:
+        url = f"http://127.0.0.1:{free_port()}"
+        kube = await KubeClient.connect(kubeconfig(tmp_path / "kubeconfig", url))
+        for asking in (kube.request("GET", PODS), told(kube)):
+            with pytest.raises(UnreachableError, match=rf"{url} cannot be reached: .*onnect"):
+                await asking
+        await kube.close()
+
+    asyncio.run(main())
+
+
+# Watches
+
+
+async def told(kube: KubeClient, silence: float = 60) -> list[dict[str, Any]]:
+    """All events; if an error ends the watch, they are its first argument."""
+    found: list[dict[str, Any]] = []
+    try:
+        async for event in kube.watch(PODS, query={}, silence=silence):
+            found.append(event)
+    except UnreachableError as error:
+        error.args = (found, *error.args)
+        raise
+    return found
+
+
+def lines(*events: Any) -> bytes:
+    return b"".join(json.dumps(event, ensure_ascii=False).encode() + b"\n" for event in events)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [lines(ADDED, DELETED)],
+        [bytes([byte]) for byte in lines(ADDED, DELETED)],
+        [lines(ADDED) + lines(DELETED)[:-5], lines(DELETED)[-5:]],
+        [b"\n\n" + lines(ADDED) + b" \n", lines(DELETED)],
+    ],
+    ids=["at once", "byte by byte", "cut", "empty lines"],
+)
+def test_events_come_however_they_travel(run: Callable[..., None], pieces: list[bytes]) -> None:
+    async def body(kube: KubeClient, server: Server) -> None:
+        assert await told(kube) == [ADDED, DELETED]
+
+    run(body, stream(*pieces))
+
+
+def test_an_event_may_be_long(run: Callable[..., None]) -> None:
+    long = {"type": "ADDED", "object": {"data": 3_000_000 * "x"}}
+
+    async def body(kube: KubeClient, server: Server) -> None:
+        assert await told(kube) == [ADDED, long, DELETED]
+
+    run(body, stream(lines(ADDED, long, DELETED)))
+
+
+def test_an_event_that_tells_an_error_is_an_event(run: Callable[..., None]) -> None:
+    error = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired"}}
+
+    async def body(kube: KubeClient, server: Server) -> None:
+        assert await told(kube) == [error]
+
+    run(body, stream(lines(error)))
+
+
+def test_a_watch_that_is_refused(run: Callable[..., None]) -> None:
+    async def body(kube: KubeClient, server: Server) -> None:
+        with pytest.raises(ApiError, match="too old") as error:
+            await told(kube)
+        assert error.value.status == 410
+        assert len(server.seen) == 1
+
+    run(body, refusal(410, "Expired", "too old resource version"))
+
+
+@pytest.mark.parametrize(
+    ("then", "message"),
+    [(silence, "nothing came from .* within 0.5 s"), (hang_up, "cannot be reached")],
+    ids=["silence", "hangs up"],
+)
+def test_a_watch_that_breaks_off(run: Callable[..., None], then: Answer, message: str) -> None:
+    async def body(kube: KubeClient, server: Server) -> None:
+        with pytest.raises(UnreachableError, match=message) as error:
+            await told(kube, silence=0.5)
+        assert error.value.args[0] == [ADDED]
+
+    run(body, stream(lines(ADDED) + b'{"type": "DEL', then=then))
+
+
+def test_a_watch_of_something_else(run: Callable[..., None]) -> None:
+    async def body(kube: KubeClient, server: Server) -> None:
+        with pytest.raises(UnreachableError, match="no event: <html>"):
+            await told(kube)
+
+    run(body, stream(b"<html>\n"))

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Makes ready what the tests on a real cluster need, then runs a command with that in its
+# environment: the development cluster, and the images in its nodes.
+#
+#   tools/e2e.sh COMMAND...
+#
+# With DDPJOB_E2E_KUBECONFIG given, nothing is made: see docs/development-cluster.md.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=tools/kind/versions.sh
+source tools/kind/versions.sh
+
+readonly TAG=e2e
+readonly IMAGES=("ddpjob/operator:$TAG" "ddpjob/agent:$TAG" "ddpjob/digits:$TAG")
+
+say() { printf 'e2e: %s\n' "$*" >&2; }
+
+if [[ -z ${DDPJOB_E2E_KUBECONFIG:-} ]]; then
+  exports=$(tools/kind/up.sh)
+  eval "$exports"
+  say "building the images"
+  env BASE_IMAGE="$BASE_IMAGE" TRAINER_BASE_IMAGE="$BASE_IMAGE" TAG="$TAG" tools/images.sh
+  DOCKER_BUILDKIT=0 docker build --quiet --file tests/e2e/Dockerfile --tag "${IMAGES[2]}" \
+    --build-arg "TRAINER_IMAGE=ddpjob/trainer:$TAG" examples/digits >/dev/null
+  tools/kind/load.sh "${IMAGES[@]}"
+  export DDPJOB_E2E_KUBECONFIG=$KUBECONFIG
+  export DDPJOB_E2E_OPERATOR_IMAGE=${IMAGES[0]} DDPJOB_E2E_AGENT_IMAGE=${IMAGES[1]}
+  export DDPJOB_E2E_DIGITS_IMAGE=${IMAGES[2]}
+  export DDPJOB_E2E_SHARED_FOLDER=/mnt/ddpjob/shared DDPJOB_E2E_POLICY=tests/e2e/torch-from-node.yaml
+fi
+exec "$@"

@@ -1,0 +1,155 @@
+#!/usr/bin/env bash
+# Builds programs of a Kubernetes cluster from Go modules, and prints the folder they are in.
+#
+#   tools/kind/binaries.sh kube-apiserver etcd kubectl
+#
+# Known: kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubeadm
+# kubectl etcd coredns kind helm pause. Only what is asked for is built, each once: 3-5 minutes
+# for the first part of Kubernetes on two cores, then half a minute or less for each further
+# one. No image registry and no download page is needed, only a Go module proxy.
+# Safe to interrupt and to run twice at once.
+set -euo pipefail
+# shellcheck source=tools/kind/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+# shellcheck source=tools/kind/go.sh
+source "$HERE/go.sh"
+
+# Files in the store are never changed, and a folder of links belongs to one set of versions:
+# clones of different age can share the cache.
+STORE=$CACHE/store/$(uname -m)
+FOLDER=$CACHE/bin-$({ uname -m; cat "$HERE/versions.sh"; } | hash_of)
+PART=
+readonly STORE FOLDER
+
+version_of() { # NAME
+  case $1 in
+    kube-apiserver | kube-controller-manager | kube-scheduler | kube-proxy) echo "$KUBERNETES_VERSION" ;;
+    kubelet | kubeadm | kubectl) echo "$KUBERNETES_VERSION" ;;
+    etcd) echo "$ETCD_VERSION" ;;
+    coredns) echo "$COREDNS_VERSION" ;;
+    kind) echo "$KIND_VERSION" ;;
+    helm) echo "$HELM_VERSION" ;;
+    pause) echo "v$PAUSE_VERSION" ;;
+    *) die "no such program: $1 (see the head of tools/kind/binaries.sh)" ;;
+  esac
+}
+
+stored() { echo "$STORE/$1-$(version_of "$1")"; }
+
+# Kubernetes as a module requires its own parts at v0.0.0 and replaces them with folders that
+# the module does not have: we replace them with the modules of the same release.
+kubernetes_module() {
+  local folder=$CACHE/src/kubernetes-$KUBERNETES_VERSION part release
+  if [[ -f $folder/ready ]]; then echo "$folder"; return; fi
+  release=v0.${KUBERNETES_VERSION#v1.}
+  mkdir -p "$folder"
+  cd "$folder" || return 1
+  part=$("$GO" mod download -json "k8s.io/kubernetes@$KUBERNETES_VERSION" | sed -n 's/^\t*"GoMod": "\(.*\)",\{0,1\}$/\1/p')
+  [[ -f $part ]] || die "k8s.io/kubernetes $KUBERNETES_VERSION could not be fetched: can the Go module proxy be reached?"
+  {
+    printf 'module ddpjob.io/build\n\ngo %s\n\nrequire k8s.io/kubernetes %s\n\n' \
+      "$(sed -n 's/^go //p' "$part")" "$KUBERNETES_VERSION"
+    sed -nE "s#^\s+(k8s\.io/[a-z-]+) => \./staging.*#replace \1 => \1 $release#p" "$part"
+  } >go.mod
+  {
+    printf '//go:build tools\n\npackage build\n\nimport (\n'
+    printf '\t_ "k8s.io/kubernetes/cmd/%s"\n' \
+      kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubeadm kubectl
+    printf ')\n'
+  } >tools.go
+  quietly go-mod-kubernetes "$GO" mod tidy ||
+    die "the modules of Kubernetes could not be fetched (see above)"
+  touch ready
+  echo "$folder"
+}
+
+build_kubernetes() { # NAME
+  local package flags='-s -w' minor=${KUBERNETES_VERSION#v1.}
+  for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
+    flags+=" -X $package.gitVersion=$KUBERNETES_VERSION -X $package.gitTreeState=clean"
+    flags+=" -X $package.gitMajor=1 -X $package.gitMinor=${minor%%.*} -X $package.buildDate=1970-01-01T00:00:00Z"
+  done
+  local folder
+  folder=$(kubernetes_module) && cd "$folder" &&
+    quietly "go-$1" "$GO" build -mod=mod -trimpath -ldflags "$flags" -o "$PART/$1" \
+      "k8s.io/kubernetes/cmd/$1"
+}
+
+# etcd's own main package is in a module with replacements, which `go install` refuses.
+build_etcd() {
+  mkdir "$PART/src" && cd "$PART/src" || return 1
+  printf 'module ddpjob.io/build\n\ngo 1.24\n' >go.mod
+  printf '%s\n' 'package main' 'import (' '"os"' '"go.etcd.io/etcd/server/v3/etcdmain"' ')' \
+    'func main() { etcdmain.Main(os.Args) }' >main.go
+  quietly go-etcd "$GO" get "go.etcd.io/etcd/server/v3@$ETCD_VERSION" &&
+    quietly go-etcd "$GO" mod tidy &&
+    quietly go-etcd "$GO" build -trimpath -ldflags '-s -w' -o "$PART/etcd" .
+}
+
+build_pause() {
+  quietly go-pause "$GO" build -trimpath -ldflags '-s -w' -o "$PART/pause" "$HERE/pause.go"
+}
+
+build_module() { # NAME PACKAGE
+  local version
+  version=$(version_of "$1")
+  GOBIN=$PART quietly "go-$1" "$GO" install -trimpath -ldflags '-s -w' "$2@$version"
+}
+
+build() { # NAME
+  say "building $1 $(version_of "$1") ($(date +%T))"
+  case $1 in
+    kube*) build_kubernetes "$1" ;;
+    etcd | pause) "build_$1" ;;
+    kind) build_module kind sigs.k8s.io/kind ;;
+    helm) build_module helm helm.sh/helm/v3/cmd/helm ;;
+    coredns) build_module coredns github.com/coredns/coredns ;;
+  esac
+}
+
+build_missing() { # NAME...
+  local name done=0
+  lock binaries
+  find_go
+  PART=$CACHE/part.$$
+  trap 'rm -rf "$PART"' EXIT
+  say "building $# programs from Go modules: about $(estimate "$@") minutes on two cores if nothing is cached"
+  for name in "$@"; do
+    if [[ ! -x $(stored "$name") ]]; then
+      rm -rf "$PART"
+      mkdir -p "$PART" "$STORE"
+      (build "$name") || die "$name could not be built (see above); what is built so far is kept: try again"
+      mv "$PART/$name" "$(stored "$name")"
+    fi
+    done=$((done + 1))
+    say "$done of $# done: $name"
+  done
+}
+
+estimate() { # NAME...
+  local minutes=1
+  if [[ " $* " == *" kube"* ]]; then minutes=$((minutes + 5)); fi
+  if [[ " $* " == *" helm "* || " $* " == *" coredns "* ]]; then minutes=$((minutes + 2)); fi
+  echo "$minutes"
+}
+
+link() { # NAME
+  if [[ ! -e $FOLDER/$1 ]]; then
+    mkdir -p "$FOLDER"
+    ln -sfn "$(stored "$1")" "$FOLDER/$1"
+  fi
+}
+
+main() {
+  local name missing=()
+  (($#)) || die "usage: tools/kind/binaries.sh NAME..."
+  for name in "$@"; do
+    version_of "$name" >/dev/null
+    [[ -x $(stored "$name") ]] || missing+=("$name")
+  done
+  if ((${#missing[@]})); then build_missing "${missing[@]}"; fi
+  for name in "$@"; do link "$name"; done
+  echo "$FOLDER"
+}
+
+main "$@"

@@ -1,0 +1,40 @@
+# Where images come from: pulled from a registry, or built on this machine. Sourced.
+# shellcheck shell=bash
+
+# Decided once per machine: what is there already decides, then whether a registry answers.
+# DDPJOB_NODE_IMAGE=pull or =build overrides.
+image_source() { # BUILT-NODE-IMAGE
+  case ${DDPJOB_NODE_IMAGE:-} in
+    pull | build) echo "$DDPJOB_NODE_IMAGE"; return ;;
+    '') ;;
+    *) die "DDPJOB_NODE_IMAGE is $DDPJOB_NODE_IMAGE: it must be pull or build" ;;
+  esac
+  if have_image "$1"; then
+    echo build
+  elif ! may_use_sys_resource; then
+    say "this machine withholds CAP_SYS_RESOURCE, which the stock node image needs: building one without"
+    echo build
+  elif have_image "$STOCK_NODE_IMAGE" || pull "$STOCK_NODE_IMAGE"; then
+    echo pull
+  else
+    say "no image registry answers: building the node image here"
+    echo build
+  fi
+}
+
+# Gives up early if no registry answers, but waits as long as it takes once one does.
+pull() { # IMAGE
+  local log=$LOGS/pull.log pid
+  say "pulling $1"
+  docker pull "$1" >"$log" 2>&1 &
+  pid=$!
+  for _ in $(seq 100); do
+    if grep -q 'Pulling from' "$log" || ! kill -0 "$pid" 2>/dev/null; then
+      wait "$pid"
+      return
+    fi
+    sleep 0.2
+  done
+  kill "$pid"
+  return 1
+}
