@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 
 from ddpjob_operator.kube import ApiError, UnreachableError
@@ -68,13 +69,13 @@ class Watches:
         opened, breaks, bookmarks = time(), len(self._breaks), self._bookmarks
         heard, ends = opened, opened + float(query.get("timeoutSeconds", "inf"))
         while True:
-            if not self._held:
-                changes = self.objects.changes(since)
+            while not self._held and (changes := self.objects.changes(since)):
                 since += len(changes)
-                for event in _events(changes, resource, namespace, selector):
-                    if not self.lose_event(event):
-                        yield event
-                        heard = time()
+                events = _events(changes, resource, namespace, selector)
+                for event in itertools.filterfalse(self.lose_event, events):
+                    yield event
+                    heard = time()
+            if not self._held:
                 if self._bookmarks > bookmarks and "allowWatchBookmarks" in query:
                     yield _bookmark(resource, since)
                     heard = time()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ from ddpjob_operator.actions import (
     Event,
 )
 from ddpjob_operator.api import DDPJob
-from ddpjob_operator.kube import ApiError, Kube
+from ddpjob_operator.kube import ApiError, Kube, UnreachableError
 from ddpjob_operator.names import Reason
 from ddpjob_operator.observed import Observed, Refusal
 from ddpjob_operator.pods import Address, Pod, controller, read_address, read_pod
@@ -50,28 +51,30 @@ class Cluster:
         agent_image: str,
         namespaces: tuple[str, ...],
         on_change: Callable[[str, str], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kube = kube
         self._agent_image = agent_image
-        self._scopes = [f"/namespaces/{each}" for each in namespaces] or [""]
+        self._scopes = {each: f"/namespaces/{each}" for each in namespaces} or {"": ""}
 
         def changed(thing: Pod | Address) -> None:
             on_change(thing.namespace, thing.job)
 
-        selector = names.LABEL_JOB
-        self._pods = [
-            Reflector(kube, f"/api/v1{scope}/pods", selector, read_pod, changed)
-            for scope in self._scopes
-        ]
-        self._addresses = [
-            Reflector(kube, f"/api/v1{scope}/services", selector, read_address, changed)
-            for scope in self._scopes
-        ]
+        def follow(plural: str, trim: Callable[[dict[str, Any]], T]) -> dict[str, Reflector[T]]:
+            return {
+                namespace: Reflector(
+                    kube, f"/api/v1{scope}/{plural}", names.LABEL_JOB, trim, changed, clock=clock
+                )
+                for namespace, scope in self._scopes.items()
+            }
+
+        self._pods = follow("pods", read_pod)
+        self._addresses = follow("services", read_address)
 
     @property
     def reflectors(self) -> list[Reflector[Any]]:
         """To be run, and watched by health checks."""
-        return [*self._pods, *self._addresses]
+        return [*self._pods.values(), *self._addresses.values()]
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -88,7 +91,7 @@ class Cluster:
     async def jobs(self) -> list[tuple[str, str]]:
         """Namespace and name of every job there is."""
         found = []
-        for scope in self._scopes:
+        for scope in self._scopes.values():
             path = f"/apis/{names.API_VERSION}{scope}/{names.PLURAL}"
             token = ""
             while True:
@@ -114,7 +117,7 @@ class Cluster:
             workers=tuple(pod.worker for pod in pods if pod.worker),
             rendezvous=newest,
             spent=tuple(p.rendezvous.epoch for p in ended if p.rendezvous),
-            address=any(a.owner == job.metadata.uid for a in self._of(self._addresses, job)),
+            address=any(a.owner == job.metadata.uid for a in _of(self._addresses, job)),
             single_node_claim=await self._single_node_claim(job),
         )
 
@@ -140,12 +143,7 @@ class Cluster:
         return "" if modes & {"ReadWriteMany", "ReadOnlyMany"} else str(claim)
 
     def _pods_of(self, job: DDPJob) -> list[Pod]:
-        return [p for p in self._of(self._pods, job) if p.owner == job.metadata.uid]
-
-    def _of(self, reflectors: list[Reflector[T]], job: DDPJob) -> list[T]:
-        metadata = job.metadata
-        each = (r.by_job(metadata.namespace, metadata.name) for r in reflectors)
-        return [thing for things in each for thing in things]
+        return [p for p in _of(self._pods, job) if p.owner == job.metadata.uid]
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -154,18 +152,19 @@ class Cluster:
         kind, manifest = self._manifest(job, action, token)
         path = f"/api/v1/namespaces/{job.metadata.namespace}/{kind}"
         name = manifest["metadata"]["name"]
-        reflectors: list[Reflector[Any]] = self._pods if kind == "pods" else self._addresses
+        namespace = job.metadata.namespace
+        pods, addresses = _scoped(self._pods, namespace), _scoped(self._addresses, namespace)
+        reflector: Reflector[Any] = pods if kind == "pods" else addresses
         try:
             query = {"fieldValidation": "Strict"}
             created = await self._kube.request("POST", path, query=query, body=manifest)
         except ApiError as error:
             if error.status == CONFLICT:
-                return await self._already_there(job, f"{path}/{name}", reflectors)
+                return await self._already_there(job, f"{path}/{name}", reflector)
             if error.status not in REFUSED:
                 raise
             return Refusal(name, _reason(error), error.message)
-        for reflector in reflectors:
-            reflector.put(created)
+        reflector.put(created)
         return None
 
     def _manifest(self, job: DDPJob, action: Create, token: str) -> tuple[str, manifests.Manifest]:
@@ -178,7 +177,7 @@ class Cluster:
                 return "pods", manifests.build_worker(job, action, self._agent_image, token)
 
     async def _already_there(
-        self, job: DDPJob, path: str, reflectors: list[Reflector[Any]]
+        self, job: DDPJob, path: str, reflector: Reflector[Any]
     ) -> Refusal | None:
         """Ours, created by a pass that did not see the answer; or somebody else's."""
         try:
@@ -189,10 +188,11 @@ class Cluster:
             raise
         name = found["metadata"]["name"]
         if controller(found["metadata"]) == job.metadata.uid:
-            for reflector in reflectors:
-                reflector.put(found)
+            reflector.put(found)
             return None
         text = f"'{name}' exists and does not belong to this job; delete or rename it"
+        if found["metadata"].get("deletionTimestamp"):
+            text = f"'{name}' of another owner is being deleted; it is made when that is gone"
         return Refusal(name, Reason.POD_REFUSED, text)
 
     async def delete(self, job: DDPJob, action: Delete) -> None:
@@ -213,8 +213,7 @@ class Cluster:
                 raise
         else:
             if deleted.get("kind") == "Pod" and deleted["metadata"].get("deletionTimestamp"):
-                for reflector in self._pods:
-                    reflector.put(deleted)
+                _scoped(self._pods, job.metadata.namespace).put(deleted)
 
     async def write_status(self, raw: Mapping[str, Any], status: Mapping[str, Any]) -> None:
         """Write the status of the job that was read; raises ApiError 409 if it has changed."""
@@ -250,8 +249,18 @@ class Cluster:
         path = f"/api/v1/namespaces/{metadata['namespace']}/events"
         try:
             await self._kube.request("POST", path, body=body)
-        except ApiError as error:
-            log.warning("cannot tell of %s: %s", event.reason, error.message)
+        except (ApiError, UnreachableError) as error:
+            log.warning("cannot tell of %s: %s", event.reason, error)
+
+
+def _scoped(reflectors: Mapping[str, Reflector[T]], namespace: str) -> Reflector[T]:
+    """The one reflector that sees this namespace."""
+    return reflectors[namespace if namespace in reflectors else ""]
+
+
+def _of(reflectors: Mapping[str, Reflector[T]], job: DDPJob) -> tuple[T, ...]:
+    namespace = job.metadata.namespace
+    return _scoped(reflectors, namespace).by_job(namespace, job.metadata.name)
 
 
 def _job(namespace: str, name: str) -> str:

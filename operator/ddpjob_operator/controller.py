@@ -31,15 +31,23 @@ class Controller:
     """One operator."""
 
     def __init__(
-        self, kube: Kube, settings: Settings, way: Callable[[Key], Send] | None = None
+        self,
+        kube: Kube,
+        settings: Settings,
+        way: Callable[[Key], Send] | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`way` leads to a job's service; none: straight, or through the API server."""
+        self._clock = clock
         self.metrics = Metrics()
         self._kube = MeteredKube(kube, self.metrics)
         self._settings = settings
-        self._queue: WorkQueue[Key] = WorkQueue(first_retry=0.2)
+        self._queue: WorkQueue[Key] = WorkQueue(first_retry=0.2, time=clock)
         self._followers = Followers(self._queue.add)
-        self.cluster = Cluster(self._kube, settings.agent_image, settings.namespaces, self.changed)
+        self.cluster = Cluster(
+            self._kube, settings.agent_image, settings.namespaces, self.changed, clock
+        )
         self._reconciler = Reconciler(
             self.cluster,
             self._followers,
@@ -73,7 +81,7 @@ class Controller:
         if (waited := self._queue.oldest_waiting()) > FROZEN_SECONDS:
             found.append(f"a job has been waiting, or worked on, for {waited:.0f} s")
         for reflector in self.cluster.reflectors:
-            silent = time.monotonic() - reflector.last_seen()
+            silent = self._clock() - reflector.last_seen()
             if reflector.synced.is_set() and silent > DEAF_SECONDS and not reflector.error:
                 found.append(f"the watch of {reflector.path} has been silent for {silent:.0f} s")
         return found

@@ -31,6 +31,7 @@ class _Follower:
     identity: tuple[str, int, str]  # of the job, its epoch, the token
     client: ServiceClient
     task: asyncio.Task[None] | None = None
+    tried: bool = False  # it has answered, or has been found not to
     report: Report | None = None
 
 
@@ -65,6 +66,11 @@ class Followers:
         follower = self._followers.get(key)
         return follower.report if follower else None
 
+    def expects_first(self, key: Key) -> bool:
+        """Whether the first report may come any moment; it is told then, or that there is none."""
+        follower = self._followers.get(key)
+        return follower is not None and not follower.tried
+
     def client(self, key: Key) -> ServiceClient | None:
         """Speaks to the service that is being followed."""
         follower = self._followers.get(key)
@@ -85,10 +91,14 @@ class Followers:
                 report = await follower.client.report(after=version, wait=wait, only_news=True)
             except ServiceUnavailableError:
                 version = 0
+                if not follower.tried:
+                    follower.tried = True
+                    self._on_report(key)
                 await asyncio.sleep(retry)
                 retry = min(2 * retry, LAST_RETRY_SECONDS)
                 continue
             retry = FIRST_RETRY_SECONDS
+            follower.tried = True
             if follower.report is None or report != follower.report:
                 follower.report = report
                 self._on_report(key)

@@ -74,6 +74,8 @@ class Reconciler:
         observed = await self._cluster.observe(job)
         token = self._cluster.token(job)
         observed = dataclasses.replace(observed, report=self._report(key, observed, token))
+        if self._followers.expects_first(key):
+            return None  # else each start of the operator would call every job's state unknown
         planned = plan(observed, now)
         refusals, silent = await self._execute(key, job, planned.actions, token)
         after = planned.requeue_after
@@ -162,6 +164,7 @@ class Reconciler:
         status = summary.invalid(old, raw["metadata"].get("generation", 0), text, now)
         if status != old:
             await self._cluster.write_status(raw, status.to_json())
+        self._count(Key(raw["metadata"]["namespace"], raw["metadata"]["name"]), status.state)
         return None
 
     def _forget(self, key: Key) -> None:

@@ -51,7 +51,11 @@ class ServiceClient:
         With `only_news`, progress of the training is no reason to answer earlier.
         """
         query = {"after": str(after), "timeout": f"{wait:g}", "news": str(int(only_news))}
-        return Report.from_json(await self._request("GET", "/report", query, None, wait))
+        answer = await self._request("GET", "/report", query, None, wait)
+        try:
+            return Report.from_json(answer)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ServiceUnavailableError(f"its answer is no report: {error!r}") from error
 
     async def expect(self, expectation: Expectation) -> None:
         """Tell the service which workers to count on."""

@@ -25,7 +25,7 @@ from ddpjob_agent.contract import (
     Report,
 )
 from ddpjob_agent.link import Link, OvertakenError
-from ddpjob_agent.wire import RefusedError, WrongTokenError, connect
+from ddpjob_agent.wire import RefusedError, WireError, WrongTokenError, connect
 from ddpjob_operator.local.service import free_port
 from ddpjob_operator.service_client import ServiceClient, ServiceUnavailableError, direct
 
@@ -274,6 +274,22 @@ def test_a_restarted_service_answers_when_all_members_are_back(tmp_path: Path) -
         assert [each.cause for each in (await job.report()).rounds] == ["started"]
 
     run(body, tmp_path)
+
+
+def test_something_else_that_answers_is_not_taken_for_a_refusal() -> None:
+    """As a proxy does while a Service is not known everywhere yet: the agent tries again."""
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n" + b"x" * 100)
+        writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1")
+        async with server:
+            with pytest.raises(WireError, match="what says b'HTTP/'"):
+                await connect("127.0.0.1", server.sockets[0].getsockname()[1], TOKEN)
+
+    asyncio.run(main())
 
 
 def test_an_agent_of_another_protocol_is_told_so(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from ddpjob_operator.kube import KubeClient
+
 CERTIFICATE = """\
 -----BEGIN CERTIFICATE-----
 MIIBzDCCAXKgAwIBAgIBATAKBggqhkjOPQQDAjAjMSEwHwYDVQQDDBhmb3IgdGVz
@@ -104,18 +106,36 @@ def tls_files(folder: Path) -> tuple[Path, Path]:
     return certificate, key
 
 
-def kubeconfig(path: Path, url: str, *, user: dict[str, Any] | None = None, **cluster: Any) -> str:
-    """A kubeconfig with one context."""
+def kubeconfig(
+    path: Path,
+    url: str,
+    user: dict[str, Any] | None = None,
+    cluster: dict[str, Any] | None = None,
+    current: str = "here",
+) -> str:
+    """A kubeconfig with one context, `here`."""
     content = {
         "apiVersion": "v1",
         "kind": "Config",
-        "current-context": "here",
+        "current-context": current,
         "contexts": [{"name": "here", "context": {"cluster": "one", "user": "me"}}],
-        "clusters": [{"name": "one", "cluster": {"server": url, **cluster}}],
+        "clusters": [{"name": "one", "cluster": {"server": url, **(cluster or {})}}],
         "users": [{"name": "me", "user": {"token": "secret"} if user is None else user}],
     }
     path.write_text(yaml.safe_dump(content))
     return str(path)
+
+
+@contextlib.asynccontextmanager
+async def connected(
+    kubeconfig: str | None = None, context: str | None = None
+) -> AsyncIterator[KubeClient]:
+    """A client, closed in the end."""
+    kube = await KubeClient.connect(kubeconfig, context)
+    try:
+        yield kube
+    finally:
+        await kube.close()
 
 
 # --- answers --------------------------------------------------------------------------------------

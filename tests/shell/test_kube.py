@@ -18,6 +18,7 @@ from shell.http_server import (
     Answer,
     Server,
     answer,
+    connected,
     hang_up,
     kubeconfig,
     refusal,
@@ -37,14 +38,7 @@ Body = Callable[[KubeClient, Server], Awaitable[None]]
 
 
 @pytest.fixture(autouse=True)
-def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of this machine's own clusters, proxies and passwords."""
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "NETRC"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
+def impatient(nowhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kube_module, "READ_AGAIN_SECONDS", 0.01)
 
 
@@ -54,12 +48,11 @@ def run(tmp_path: Path) -> Callable[..., None]:
 
     def run(body: Body, *answers: Answer) -> None:
         async def main() -> None:
-            async with serving(*answers) as server:
-                kube = await KubeClient.connect(kubeconfig(tmp_path / "kubeconfig", server.url))
-                try:
-                    await body(kube, server)
-                finally:
-                    await kube.close()
+            async with (
+                serving(*answers) as server,
+                connected(kubeconfig(tmp_path / "kubeconfig", server.url)) as kube,
+            ):
+                await body(kube, server)
 
         asyncio.run(main())
 
@@ -312,11 +305,10 @@ def test_an_answer_that_stops_in_the_middle(
 def test_nobody_listens(tmp_path: Path) -> None:
     async def main() -> None:
         url = f"http://127.0.0.1:{free_port()}"
-        kube = await KubeClient.connect(kubeconfig(tmp_path / "kubeconfig", url))
-        for asking in (kube.request("GET", PODS), told(kube)):
-            with pytest.raises(UnreachableError, match=rf"{url} cannot be reached: .*onnect"):
-                await asking
-        await kube.close()
+        async with connected(kubeconfig(tmp_path / "kubeconfig", url)) as kube:
+            for asking in (kube.request("GET", PODS), told(kube)):
+                with pytest.raises(UnreachableError, match=rf"{url} cannot be reached: .*onnect"):
+                    await asking
 
     asyncio.run(main())
 
@@ -324,15 +316,17 @@ def test_nobody_listens(tmp_path: Path) -> None:
 # Watches
 
 
-async def told(kube: KubeClient, silence: float = 60) -> list[dict[str, Any]]:
-    """All events; if an error ends the watch, they are its first argument."""
+async def follow(
+    kube: KubeClient, tell: Callable[[dict[str, Any]], None], silence: float = 60
+) -> None:
+    async for event in kube.watch(PODS, query={}, silence=silence):
+        tell(event)
+
+
+async def told(kube: KubeClient) -> list[dict[str, Any]]:
+    """All events of a watch that ends."""
     found: list[dict[str, Any]] = []
-    try:
-        async for event in kube.watch(PODS, query={}, silence=silence):
-            found.append(event)
-    except UnreachableError as error:
-        error.args = (found, *error.args)
-        raise
+    await follow(kube, found.append)
     return found
 
 
@@ -392,9 +386,10 @@ def test_a_watch_that_is_refused(run: Callable[..., None]) -> None:
 )
 def test_a_watch_that_breaks_off(run: Callable[..., None], then: Answer, message: str) -> None:
     async def body(kube: KubeClient, server: Server) -> None:
-        with pytest.raises(UnreachableError, match=message) as error:
-            await told(kube, silence=0.5)
-        assert error.value.args[0] == [ADDED]
+        found: list[dict[str, Any]] = []
+        with pytest.raises(UnreachableError, match=message):
+            await follow(kube, found.append, silence=0.5)
+        assert found == [ADDED]
 
     run(body, stream(lines(ADDED) + b'{"type": "DEL', then=then))
 

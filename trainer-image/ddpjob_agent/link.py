@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Callable
 
 from .c10d_store import Entry
-from .wire import Connection, RefusedError, WireError, connect
+from .wire import Connection, RefusedError, WireError, WrongTokenError, connect
 
 if TYPE_CHECKING:
     from .c10d_protocol import Request
@@ -28,6 +28,9 @@ RETRY_SECONDS = (0.05, 1.0)  # first and longest pause between attempts
 # First and longest attempt: while the service moves to another pod, packets to the old one may
 # be swallowed, and only a new connection gets the new address.
 ATTEMPT_SECONDS = (2.0, 10.0)
+
+# For so long another token may be the fault of an address that was another job's a moment ago.
+STRANGER_SECONDS = 10.0
 
 log = logging.getLogger("ddpjob.link")
 
@@ -111,16 +114,23 @@ class Link:
     async def run(self) -> None:
         """Stay connected for ever; raises RefusedError when it is not for us."""
         pause, patience = RETRY_SECONDS[0], ATTEMPT_SECONDS[0]
+        strange_since: float | None = None
         while True:
             try:
                 connection = await connect(*self._address, self._token, patience)
-            except (OSError, WireError) as error:
+            except (OSError, WireError, WrongTokenError) as error:
+                if not isinstance(error, WrongTokenError):
+                    strange_since = None
+                elif strange_since is None:
+                    strange_since = time.monotonic()
+                elif time.monotonic() - strange_since > STRANGER_SECONDS:
+                    raise
                 log.debug("no rendezvous service: %r", error)
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
                 pause = min(2 * pause, RETRY_SECONDS[1])
                 patience = min(1.5 * patience, ATTEMPT_SECONDS[1])
                 continue
-            pause, patience = RETRY_SECONDS[0], ATTEMPT_SECONDS[0]
+            pause, patience, strange_since = RETRY_SECONDS[0], ATTEMPT_SECONDS[0], None
             try:
                 await self._talk(connection)
             except WireError as error:

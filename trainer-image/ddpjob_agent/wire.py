@@ -99,6 +99,9 @@ async def _connect(host: str, port: int, token: str) -> Connection:
     try:
         mine = os.urandom(NONCE_BYTES)
         writer.write(MAGIC + mine)
+        head = await reader.readexactly(len(MAGIC))
+        if head != MAGIC:
+            raise WireError(f"no rendezvous service answers there, but what says {head!r}")
         answer = await reader.readexactly(NONCE_BYTES + PROOF_BYTES)
         nonces = mine + answer[:NONCE_BYTES]
         if not hmac.compare_digest(answer[NONCE_BYTES:], _proof(token, b"service", nonces)):
@@ -121,7 +124,7 @@ async def accept(
         theirs = await reader.readexactly(NONCE_BYTES)
         mine = os.urandom(NONCE_BYTES)
         nonces = theirs + mine
-        writer.write(mine + _proof(token, b"service", nonces))
+        writer.write(MAGIC + mine + _proof(token, b"service", nonces))
         proof = await reader.readexactly(PROOF_BYTES)
     except asyncio.IncompleteReadError as error:
         raise WireError("the peer closed the connection during the handshake") from error

@@ -1,0 +1,92 @@
+"""The stories of tests/shell/test_reconciler.py on a real API server.
+
+The quota is a real one, too: its admission is in the API server. Only the controller that counts
+what is used already is missing here, and therefore played.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+pytest.register_assert_rewrite("reconciling.life", "reconciling.ends", "reconciling.trouble")
+
+from cluster.control_plane import ApiServer  # noqa: E402
+from ddpjob_operator.kube import ApiError, Kube, KubeClient  # noqa: E402
+from reconciling.ends import *  # noqa: E402, F403
+from reconciling.life import *  # noqa: E402, F403
+from reconciling.stage import Play, Stage, staged  # noqa: E402
+from reconciling.trouble import *  # noqa: E402, F403
+
+PATIENCE_SECONDS = 60.0
+
+
+class Quota:
+    """A ResourceQuota of a namespace, in force when it was set."""
+
+    def __init__(self, kube: Kube, namespace: str) -> None:
+        self._kube = kube
+        self._base = f"/api/v1/namespaces/{namespace}"
+
+    async def allow_pods(self, count: int | None) -> None:
+        path = f"{self._base}/resourcequotas"
+        if count is None:
+            await self._kube.request("DELETE", f"{path}/few")
+            return
+        pods = await self._kube.request("GET", f"{self._base}/pods")
+        hard = {"pods": str(count)}
+        body = {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"name": "few"},
+            "spec": {"hard": hard},
+        }
+        made = await self._kube.request("POST", path, body=body)
+        made["status"] = {"hard": hard, "used": {"pods": str(len(pods["items"]))}}
+        await self._kube.request("PUT", f"{path}/few/status", body=made)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not await self._is_in_force():
+            assert time.monotonic() < deadline, "the quota has no effect"
+            await asyncio.sleep(0.1)
+
+    async def _is_in_force(self) -> bool:
+        """Whether the API server knows its status: until then it refuses all pods for the lack."""
+        pod: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "probe"},
+            "spec": {"containers": [{"name": "probe", "image": "probe"}]},
+        }
+        try:
+            await self._kube.request(
+                "POST", f"{self._base}/pods", query={"dryRun": "All"}, body=pod
+            )
+        except ApiError as error:
+            assert "status unknown for quota" in error.message, error
+            return False
+        return True
+
+
+@pytest.fixture
+def play(apiserver: ApiServer, namespace: str) -> Play:
+    """Lets a story happen, in two namespaces of its own."""
+    other = f"{namespace}-other"
+    apiserver.kubectl("create", "namespace", other)
+
+    def run(story: Callable[[Stage], Awaitable[None]]) -> None:
+        async def main() -> None:
+            kube = await KubeClient.connect(str(apiserver.kubeconfig))
+            try:
+                stage = Stage(kube, (namespace, other), Quota(kube, namespace))
+                async with staged(stage):
+                    await story(stage)
+            finally:
+                await kube.close()
+
+        asyncio.run(main())
+
+    return run

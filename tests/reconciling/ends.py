@@ -1,0 +1,88 @@
+"""Stories of how jobs end, and of what is left of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddpjob_agent.contract import Failure
+from reconciling.life import training, worker
+from reconciling.stage import Play, Stage
+
+FAILURE = Failure(
+    at=0.0, summary="rank 1 failed: ValueError: bad", traceback="Traceback: bad", rank=1
+)
+
+
+@pytest.mark.parametrize(
+    ("keep", "failure", "left"),
+    [
+        ("Never", None, 0),
+        ("Failed", None, 0),
+        ("All", None, 2),
+        ("Never", FAILURE, 0),
+        ("Failed", FAILURE, 2),
+        ("All", FAILURE, 2),
+    ],
+    ids=lambda value: "failed" if isinstance(value, Failure) else str(value or "completed"),
+)
+def test_an_ended_job_is_told_of_and_cleaned_up(
+    play: Play, keep: str, failure: Failure | None, left: int
+) -> None:
+    async def story(stage: Stage) -> None:
+        await training(stage, "000-1", "001-1", keepPods=keep)
+        stage.service().finish(failure)
+        end = "Complete" if failure is None else "Failed"
+        await stage.until(lambda v: v.state == end and not v.rendezvous, "the end")
+        await stage.until(lambda v: len(v.workers) == left, "only what is kept stays")
+        view = await stage.calm()
+        assert view.workers == [worker(0), worker(1)][:left]
+        assert set(view.phases().values()) <= {"Failed" if failure else "Succeeded"}
+        assert view.condition(end)["status"] == "True"
+        assert view.status["completionTime"]
+        if failure is not None:
+            assert "Traceback: bad" in view.condition("Failed")["message"]
+        assert await stage.reasons() == sorted(["Started", "Failed" if failure else "Completed"])
+
+    play(story)
+
+
+def test_an_ended_job_does_not_begin_again(play: Play) -> None:
+    async def story(stage: Stage) -> None:
+        await training(stage, "000-1", "001-1")
+        stage.service().finish()
+        await stage.until(lambda view: view.state == "Complete" and not view.pods, "the end")
+        await stage.change(replicas=3)
+        view = await stage.until(
+            lambda v: v.status["observedGeneration"] == v.job["metadata"]["generation"], "seen"
+        )
+        assert (view.state, (await stage.calm()).pods) == ("Complete", {})
+
+    play(story)
+
+
+def test_a_deleted_job_leaves_nothing(play: Play) -> None:
+    async def story(stage: Stage) -> None:
+        await training(stage, "000-1", "001-1")
+        assert stage.metric("ddpjob_jobs", state="Running") == 1
+        await stage.delete()
+        await stage.until(lambda view: not view.pods and not view.services, "all is gone")
+        assert (await stage.calm()).pods == {}
+        assert stage.metric("ddpjob_jobs", state="Running") == 0
+        assert "Deleted" not in await stage.reasons()
+
+    play(story)
+
+
+def test_a_job_of_the_same_name_waits_for_the_pods_of_the_first(play: Play) -> None:
+    async def story(stage: Stage) -> None:
+        before = await training(stage, "000-1", "001-1")
+        stage.nodes.silent = {worker(0)}
+        await stage.delete()
+        await stage.create()
+        view = await stage.until(lambda view: view.is_stalled("PodRefused"), "it waits")
+        assert "is being deleted" in view.condition("Stalled")["message"]
+        stage.nodes.silent = set()
+        after = await stage.until(lambda view: view.trains("000-1", "001-1"), "it runs")
+        assert not set(before.uids().values()) & set(after.uids().values())
+
+    play(story)

@@ -1,0 +1,68 @@
+"""A stage on the API server in memory, in fake time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import fake_time
+from ddpjob_operator.kube import ApiError
+from fake_kube import FakeKube
+from reconciling.stage import Stage, staged
+
+POLICIES = ("Always", "IfNotPresent", "Never")
+
+
+class CheckingKube(FakeKube):
+    """Checks pods as an API server does, as far as a story needs it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.quota: int | None = None
+
+    async def allow_pods(self, count: int | None) -> None:
+        self.quota = count
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 30,  # noqa: ASYNC109 - as the protocol has it
+    ) -> Any:
+        if method == "POST" and path.endswith("/pods") and body is not None:
+            self._admit(body)
+        return await super().request(
+            method, path, query=query, body=body, headers=headers, timeout=timeout
+        )
+
+    def _admit(self, pod: Mapping[str, Any]) -> None:
+        name, used = pod["metadata"]["name"], len(self.pods(pod["metadata"]["namespace"]))
+        for i, container in enumerate(pod["spec"]["containers"]):
+            if (policy := container.get("imagePullPolicy", "Always")) not in POLICIES:
+                what = f'spec.containers[{i}].imagePullPolicy: Unsupported value: "{policy}"'
+                raise ApiError(422, "Invalid", f'Pod "{name}" is invalid: {what}')
+        if self.quota is not None and used >= self.quota:
+            what = f"requested: pods=1, used: pods={used}, limited: pods={self.quota}"
+            message = f'pods "{name}" is forbidden: exceeded quota: few, {what}'
+            raise ApiError(403, "Forbidden", message)
+
+
+def play_in_memory(
+    story: Callable[[Stage], Awaitable[None]], kube: CheckingKube | None = None
+) -> None:
+    """Let a story happen."""
+
+    async def main() -> None:
+        server = kube or CheckingKube()
+        stage = Stage(server, ("default", "elsewhere"), server)
+        stage.clock = asyncio.get_running_loop().time
+        stage.patience, stage.longest_pause = 3600.0, 5.0  # which cost nothing
+        async with staged(stage):
+            await story(stage)
+
+    fake_time.run(main())

@@ -1,0 +1,218 @@
+"""Scheduler, kubelets and garbage collector of a test: they act through the API, turn by turn.
+
+Agents live in running worker pods, a rendezvous service in a ready rendezvous pod.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ddpjob_agent.contract import ENV_TOKEN, Membership
+from ddpjob_operator import names
+from ddpjob_operator.followers import Key
+from ddpjob_operator.kube import ApiError, Kube
+from ddpjob_operator.service_client import Send, ServiceUnavailableError
+from reconciling.training import OVER, Service
+from reconciling.wire import Call, Wire
+
+JSON = dict[str, Any]
+NO_NODE = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "Unschedulable",
+    "message": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
+    "lastTransitionTime": "2026-01-02T03:04:05Z",
+}
+LATE = (404, 409, 422)  # somebody else was faster: look again in the next turn
+
+
+class Nodes:
+    """All that a cluster does by itself."""
+
+    def __init__(self, kube: Kube, namespaces: Iterable[str]) -> None:
+        self._kube = kube
+        self._namespaces = tuple(namespaces)
+        self.capacity = 100  # pods
+        self.silent: set[str] = set()  # pods whose node does nothing about them
+        self.services: dict[Key, Service] = {}
+        self.deleted_jobs: set[str] = set()  # UIDs
+        self._carried: dict[Key, Membership] = {}  # what the agents hold, without a service
+
+    async def turn(self) -> None:
+        """Everybody does what is theirs, once."""
+        for namespace in self._namespaces:
+            base = f"/api/v1/namespaces/{namespace}"
+            query = {"labelSelector": names.LABEL_JOB}
+            listed = await self._kube.request("GET", f"{base}/pods", query=query)
+            pods = [{"apiVersion": "v1", "kind": "Pod", **pod} for pod in listed["items"]]
+            free = self.capacity - sum("nodeName" in pod["spec"] for pod in pods)
+            for pod in pods:
+                try:
+                    free -= await self._act(f"{base}/pods/{pod['metadata']['name']}", pod, free)
+                except ApiError as error:
+                    if error.status not in LATE:
+                        raise
+            self._train(namespace, pods)
+            if self.deleted_jobs:
+                services = await self._kube.request("GET", f"{base}/services", query=query)
+                for each in filter(self._is_orphan, services["items"]):
+                    await self._kube.request("DELETE", f"{base}/services/{name_of(each)}")
+
+    async def _act(self, path: str, pod: JSON, free: int) -> bool:
+        """What becomes of one pod next; whether it has taken a node."""
+        metadata, phase = pod["metadata"], pod["status"].get("phase")
+        if "deletionTimestamp" in metadata:
+            if metadata["name"] not in self.silent:
+                await self.remove(path, metadata["uid"])
+        elif self._is_orphan(pod):
+            await self._kube.request("DELETE", path)
+        elif "nodeName" not in pod["spec"]:
+            if free > 0:
+                await self._bind(path, pod)
+                return True
+            if pod["status"].get("conditions") != [NO_NODE]:
+                await self.set_status(path, pod, {"conditions": [NO_NODE]})
+        elif phase == "Pending" and metadata["name"] not in self.silent:
+            await self.set_status(path, pod, running(pod))
+        elif phase == "Running" and (end := self._end(pod)):
+            await self.set_status(path, pod, end)
+        return False
+
+    async def remove(self, path: str, uid: str) -> None:
+        """The pod is gone, as its node says or because nobody will ever hear of its node."""
+        body = {
+            "kind": "DeleteOptions",
+            "apiVersion": "v1",
+            "gracePeriodSeconds": 0,
+            "preconditions": {"uid": uid},
+        }
+        await self._kube.request("DELETE", path, body=body)
+
+    async def set_status(self, path: str, pod: JSON, status: JSON) -> None:
+        """As a kubelet does."""
+        body = {**pod, "status": {**pod["status"], **status}}
+        await self._kube.request("PUT", f"{path}/status", body=body)
+
+    async def _bind(self, path: str, pod: JSON) -> None:
+        target = {"apiVersion": "v1", "kind": "Node", "name": f"node-{name_of(pod)}"}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name_of(pod)}}
+        await self._kube.request("POST", f"{path}/binding", body={**binding, "target": target})
+
+    def _is_orphan(self, obj: JSON) -> bool:
+        owners = obj["metadata"].get("ownerReferences", ())
+        return bool(self.deleted_jobs.intersection(owner["uid"] for owner in owners))
+
+    # --- agents and rendezvous services -----------------------------------------------------------
+
+    def _train(self, namespace: str, pods: list[JSON]) -> None:
+        workers: defaultdict[Key, dict[str, JSON]] = defaultdict(dict)
+        rendezvous: dict[Key, JSON] = {}
+        for pod in pods:
+            labels = pod["metadata"]["labels"]
+            key = Key(namespace, labels[names.LABEL_JOB])
+            alive = pod["status"].get("phase") == "Running"
+            if alive and labels.get(names.LABEL_ROLE) == names.ROLE_WORKER:
+                workers[key][name_of(pod)] = pod
+            elif alive and "deletionTimestamp" not in pod["metadata"]:
+                rendezvous[key] = pod
+        for key in [key for key in self.services if key.namespace == namespace]:
+            epoch = rendezvous.get(key, {}).get("metadata", {}).get("labels", {})
+            if epoch.get(names.LABEL_EPOCH) != str(self.services[key].report.epoch):
+                self._close(key)
+        for key in [key for key in self._carried if key.namespace == namespace]:
+            if not workers[key]:
+                del self._carried[key]
+        for key, pod in rendezvous.items():
+            if key not in self.services:
+                epoch = int(pod["metadata"]["labels"][names.LABEL_EPOCH])
+                carried = self._carried.pop(key, None)
+                self.services[key] = Service(epoch, token_of(pod), carried)
+            leaving = {
+                n for n, each in workers[key].items() if "deletionTimestamp" in each["metadata"]
+            }
+            self.services[key].turn(workers[key].keys() - leaving, leaving)
+
+    def restart_service(self, key: Key) -> None:
+        """Its container ends and is started again: the next boot, which knows what agents hold."""
+        old = self.services[key]
+        old.close()
+        report = old.report
+        self.services[key] = Service(report.epoch, old.token, report.membership, report.boot + 1)
+
+    def _close(self, key: Key) -> None:
+        service = self.services.pop(key)
+        service.close()
+        if service.report.membership is not None:
+            self._carried[key] = service.report.membership
+
+    def _end(self, pod: JSON) -> JSON | None:
+        """How the agent ends once its service says that the job is over."""
+        labels = pod["metadata"]["labels"]
+        service = self.services.get(Key(pod["metadata"]["namespace"], labels[names.LABEL_JOB]))
+        over = service is not None and service.report.state in OVER
+        if service is None or not over or labels[names.LABEL_ROLE] != names.ROLE_WORKER:
+            return None
+        return ended(pod, 0 if service.report.failure is None else 1)
+
+    def way(self, key: Key, wire: Wire) -> Send:
+        """The operator's way to whichever service the job has; what it says counts as a write."""
+
+        async def send(
+            method: str,
+            path: str,
+            *,
+            query: Mapping[str, str],
+            headers: Mapping[str, str],
+            body: Mapping[str, Any] | None,
+            timeout: float,  # noqa: ASYNC109 - as the protocol has it
+        ) -> Any:
+            await wire.still_alive()
+            if key not in self.services:
+                raise ServiceUnavailableError("nothing listens there")
+            answer = await self.services[key].answer(method, path, query, headers, body)
+            await wire.written(Call(method, path, body))
+            return answer
+
+        return send
+
+
+def name_of(obj: JSON) -> str:
+    name: str = obj["metadata"]["name"]
+    return name
+
+
+def token_of(pod: JSON) -> str:
+    """The secret of the job, in the container that has it."""
+    found: set[str] = {
+        entry["value"]
+        for container in pod["spec"]["containers"]
+        for entry in container.get("env", ())
+        if entry["name"] == ENV_TOKEN
+    }
+    [token] = found
+    return token
+
+
+def running(pod: JSON) -> JSON:
+    """Status of a pod all of whose containers run."""
+    conditions = [{"type": each, "status": "True"} for each in ("PodScheduled", "Ready")]
+    return {"phase": "Running", "conditions": conditions, **containers(pod, {"running": {}})}
+
+
+def ended(pod: JSON, code: int, message: str = "") -> JSON:
+    """Status of a pod whose container has ended."""
+    reason = "Error" if code else "Completed"
+    state = {"terminated": {"exitCode": code, "reason": reason, "message": message}}
+    return {"phase": "Failed" if code else "Succeeded", "conditions": [], **containers(pod, state)}
+
+
+def containers(pod: JSON, state: JSON) -> JSON:
+    common = {"image": "x", "imageID": "x", "restartCount": 0, "ready": "running" in state}
+    return {
+        "containerStatuses": [
+            {"name": container["name"], "state": state, **common}
+            for container in pod["spec"]["containers"]
+        ]
+    }

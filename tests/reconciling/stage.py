@@ -1,0 +1,295 @@
+"""One operator at work on an API server, in memory or real, and what a test does to it.
+
+The user acts by `create`, `change`, `delete`; the cluster by `nodes`, which have their turn
+whenever the test waits. Nothing here looks inside the operator but at its metrics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import Any, Protocol
+
+from ddpjob_operator import names
+from ddpjob_operator.controller import Controller
+from ddpjob_operator.followers import Key
+from ddpjob_operator.kube import ApiError, Kube, UnreachableError
+from ddpjob_operator.settings import Settings
+from reconciling.nodes import Nodes
+from reconciling.training import Service
+from reconciling.wire import Wire
+
+JSON = dict[str, Any]
+JOBS = f"/apis/{names.API_VERSION}/namespaces/{{}}/{names.PLURAL}"
+PATIENCE_SECONDS = 120.0  # generous: a real API server may be slow, and the machine shared
+FIRST_PAUSE_SECONDS = 0.02
+LONGEST_PAUSE_SECONDS = 0.2
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """What there is of one job. Objects by name, as the API server has them."""
+
+    job: JSON
+    pods: dict[str, JSON]
+    services: list[str]
+
+    @property
+    def status(self) -> JSON:
+        status: JSON = self.job.get("status", {})
+        return status
+
+    @property
+    def state(self) -> str:
+        return str(self.status.get("state", ""))
+
+    @property
+    def members(self) -> list[str]:
+        """The workers of the membership in status."""
+        return list((self.status.get("membership") or {}).get("workers", ()))
+
+    @property
+    def workers(self) -> list[str]:
+        return self._of(names.ROLE_WORKER)
+
+    @property
+    def rendezvous(self) -> list[str]:
+        return self._of(names.ROLE_RENDEZVOUS)
+
+    def uids(self) -> dict[str, str]:
+        return {name: pod["metadata"]["uid"] for name, pod in self.pods.items()}
+
+    def phases(self) -> dict[str, str]:
+        return {name: self.pods[name]["status"]["phase"] for name in self.workers}
+
+    def condition(self, kind: str) -> JSON:
+        conditions = self.status.get("conditions", ())
+        return next((each for each in conditions if each["type"] == kind), {})
+
+    def is_stalled(self, reason: str) -> bool:
+        found = self.condition("Stalled")
+        return (found.get("status"), found.get("reason")) == ("True", reason)
+
+    def trains(self, *workers: str) -> bool:
+        """Whether exactly these workers, by the ends of their names, train and are there."""
+        wanted = [f"{self.job['metadata']['name']}-worker-{each}" for each in workers]
+        return (
+            self.state == "Running"
+            and sorted(self.members) == self.workers == wanted
+            and self.status["ready"] == f"{len(wanted)}/{len(wanted)}"
+            and self.condition("Resizing").get("status") == "False"
+        )
+
+    def _of(self, role: str) -> list[str]:
+        return sorted(
+            name
+            for name, pod in self.pods.items()
+            if pod["metadata"]["labels"].get(names.LABEL_ROLE) == role
+        )
+
+
+class Limits(Protocol):
+    """Refuses pods in one namespace, as an administrator has it done."""
+
+    async def allow_pods(self, count: int | None) -> None:
+        """No more than so many; None: as many as you like."""
+
+
+class Stage:
+    """All that a test acts with."""
+
+    def __init__(self, kube: Kube, namespaces: tuple[str, str], limits: Limits) -> None:
+        self.kube = kube
+        self.namespace, self.other_namespace = self.namespaces = namespaces
+        self.limits = limits
+        self.wire = Wire(kube)
+        self.nodes = Nodes(kube, namespaces)
+        self.clock: Callable[[], float] = time.monotonic
+        self.patience, self.longest_pause = PATIENCE_SECONDS, LONGEST_PAUSE_SECONDS
+        self.controller: Controller  # there is one from start_operator on
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # --- the operator -----------------------------------------------------------------------------
+
+    async def start_operator(self) -> None:
+        """A new process, which knows nothing."""
+        self.wire.dead.clear()
+        settings = Settings(agent_image="ddpjob/operator:test", namespaces=self.namespaces)
+        wire, nodes = self.wire, self.nodes
+        self.controller = Controller(
+            wire, settings, lambda key: nodes.way(key, wire), clock=self.clock
+        )
+        self._tasks = [
+            asyncio.ensure_future(each) for each in (self.controller.run(), self._kopf())
+        ]
+
+    async def stop_operator(self) -> None:
+        """Killed: nothing is said or written any more."""
+        for task in self._tasks:
+            task.cancel()
+        results = await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+
+    async def restart_operator(self) -> None:
+        await self.stop_operator()
+        await self.start_operator()
+
+    async def _kopf(self) -> None:
+        """Tells the operator which job has changed; of our own writes, too."""
+        path, controller = f"/apis/{names.API_VERSION}/{names.PLURAL}", self.controller
+        while True:
+            events = self.kube.watch(path, query={}, silence=3600)
+            assert isinstance(events, AsyncGenerator)
+            with contextlib.suppress(UnreachableError):
+                async with contextlib.aclosing(events):
+                    async for event in events:
+                        metadata = event["object"]["metadata"]
+                        if metadata["namespace"] in self.namespaces:
+                            controller.changed(metadata["namespace"], metadata["name"])
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.controller.metrics.registry.get_sample_value(name, labels) or 0.0
+
+    # --- the user ---------------------------------------------------------------------------------
+
+    async def create(self, name: str = "digits", namespace: str = "", **spec: Any) -> None:
+        own = {} if "template" in spec else {"image": "trainer:1", "command": ["torchrun", "a.py"]}
+        body = {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "metadata": {"name": name},
+            "spec": {"replicas": 2, "maxReplicas": 9, **own, **spec},
+        }
+        await self.kube.request("POST", JOBS.format(namespace or self.namespace), body=body)
+
+    async def change(self, name: str = "digits", **spec: Any) -> None:
+        """Edit the spec; None removes a field."""
+        kind = {"Content-Type": "application/merge-patch+json"}
+        path = f"{JOBS.format(self.namespace)}/{name}"
+        await self.kube.request("PATCH", path, body={"spec": spec}, headers=kind)
+
+    async def delete(self, name: str = "digits") -> None:
+        """The job; the garbage collector deletes what belonged to it."""
+        path = f"{JOBS.format(self.namespace)}/{name}"
+        job = await self.kube.request("GET", path)
+        await self.kube.request("DELETE", path)
+        self.nodes.deleted_jobs.add(job["metadata"]["uid"])
+
+    async def delete_pod(self, name: str, *, vanishes: bool = False) -> None:
+        """Somebody deletes a pod; or it is gone at once, with its node."""
+        pod = await self.kube.request("GET", self.pod_path(name))
+        if vanishes:
+            await self.nodes.remove(self.pod_path(name), pod["metadata"]["uid"])
+        else:
+            await self.kube.request("DELETE", self.pod_path(name))
+
+    def pod_path(self, name: str) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/pods/{name}"
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    def service(self, name: str = "digits") -> Service:
+        return self.nodes.services[Key(self.namespace, name)]
+
+    async def view(self, name: str = "digits", namespace: str = "") -> View:
+        namespace = namespace or self.namespace
+        try:
+            job = await self.kube.request("GET", f"{JOBS.format(namespace)}/{name}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            job = {"metadata": {"name": name}}
+        query = {"labelSelector": f"{names.LABEL_JOB}={name}"}
+        base = f"/api/v1/namespaces/{namespace}"
+        pods = await self.kube.request("GET", f"{base}/pods", query=query)
+        services = await self.kube.request("GET", f"{base}/services", query=query)
+        return View(
+            job,
+            {pod["metadata"]["name"]: pod for pod in pods["items"]},
+            [each["metadata"]["name"] for each in services["items"]],
+        )
+
+    async def events(self, name: str = "digits") -> list[str]:
+        """Reason and message of all events about a job."""
+        listed = await self.kube.request("GET", f"/api/v1/namespaces/{self.namespace}/events")
+        mine = [each for each in listed["items"] if each["involvedObject"]["name"] == name]
+        return [f"{each['reason']}: {each['message']}" for each in mine]
+
+    async def reasons(self, name: str = "digits") -> list[str]:
+        """Reasons of all events about a job, in the order of the alphabet."""
+        return sorted(event.partition(":")[0] for event in await self.events(name))
+
+    # --- waiting ----------------------------------------------------------------------------------
+
+    async def until(
+        self,
+        condition: Callable[[View], object],
+        what: str,
+        name: str = "digits",
+        namespace: str = "",
+    ) -> View:
+        """Wait until a view of the job is so; the cluster goes on meanwhile."""
+        view = await self.view(name, namespace)
+
+        async def holds() -> bool:
+            nonlocal view
+            view = await self.view(name, namespace)
+            return bool(condition(view))
+
+        await self.wait(holds, what, lambda: f"{view.status}\n{view.phases()} {view.rendezvous}")
+        return view
+
+    async def wait(
+        self, holds: Callable[[], Awaitable[bool]], what: str, seen: Callable[[], str] = str
+    ) -> None:
+        """Wait until it holds; the cluster goes on meanwhile."""
+        time = asyncio.get_running_loop().time
+        deadline, pause = time() + self.patience, FIRST_PAUSE_SECONDS
+        while not await holds():
+            for task in self._tasks:
+                if task.done():
+                    await task
+            assert time() < deadline, f"never: {what}\n{seen()}"
+            if self.wire.dead.is_set():
+                await self.restart_operator()
+            await self.nodes.turn()
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.2, self.longest_pause)
+
+    async def calm(self, name: str = "digits") -> View:
+        """Wait until passes over the job change nothing any more."""
+        quiet = 0
+        before = (-1, -1.0)
+
+        async def holds() -> bool:
+            nonlocal before, quiet
+            passes = self.metric("ddpjob_reconciles_total", result="done")
+            if passes <= before[1] or self.metric("ddpjob_queue_jobs"):
+                return False
+            quiet = quiet + 1 if before[0] == self.wire.writes else 0
+            before = (self.wire.writes, passes)
+            self.controller.changed(self.namespace, name)
+            return quiet > 3
+
+        await self.wait(holds, "nothing left to be written")
+        return await self.view(name)
+
+
+@contextlib.asynccontextmanager
+async def staged(stage: Stage) -> AsyncIterator[Stage]:
+    """With an operator that runs; whatever happened, it has patched nothing."""
+    await stage.start_operator()
+    try:
+        yield stage
+    finally:
+        await stage.stop_operator()
+    assert not [call for call in stage.wire.calls if call.method == "PATCH"]
+
+
+Play = Callable[[Callable[[Stage], Awaitable[None]]], None]

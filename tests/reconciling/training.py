@@ -1,0 +1,143 @@
+"""Rendezvous services that follow a script, and the agents that they hear: no sockets, no time.
+
+A service lets everybody in who is expected, as soon as all who are expected are there; it leaves
+out at once who is gone or is to leave. What training is like beyond that is up to the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from builders import make_round
+from ddpjob_agent.contract import (
+    TOKEN_HEADER,
+    Cause,
+    Expectation,
+    Failure,
+    Member,
+    Membership,
+    MembershipId,
+    Report,
+    State,
+)
+from ddpjob_operator.service_client import ServiceUnavailableError
+
+OVER = (State.COMPLETE, State.FAILED)
+
+
+class Service:
+    """One start of one rendezvous service."""
+
+    def __init__(
+        self, epoch: int, token: str, carried: Membership | None = None, boot: int = 1
+    ) -> None:
+        self.expected: list[Expectation] = []  # all that it was told
+        self.token = token
+        self.report = Report(
+            version=1, epoch=epoch, boot=boot, state=State.WAITING, reason="waits", workers=()
+        )
+        self.report = dataclasses.replace(self.report, membership=carried)
+        self.closed = False
+        self._news = 1
+        self._changed = asyncio.Event()
+
+    @property
+    def members(self) -> list[str]:
+        """The workers that train together."""
+        membership = self.report.membership
+        return [member.worker for member in membership.members] if membership else []
+
+    async def answer(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: Mapping[str, Any] | None,
+    ) -> Any:
+        """As the real one, over HTTP."""
+        if headers.get(TOKEN_HEADER) != self.token:
+            raise ServiceUnavailableError("403: the token is not that of the job")
+        match method, path:
+            case "GET", "/report":
+                after, only_news = int(query["after"]), query["news"] == "1"
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(float(query["timeout"])):
+                        while not self._newer(after, only_news):
+                            await self._changed.wait()
+                if self.closed:
+                    raise ServiceUnavailableError("the connection was closed")
+                return self.report.to_json()
+            case "PUT", "/expected":
+                assert body is not None
+                self.expected.append(Expectation.from_json(body))
+                return {}
+        raise AssertionError(f"the operator may not ask for {method} {path}")
+
+    def tell(self, **changes: Any) -> None:
+        """The report changes."""
+        self.report = dataclasses.replace(self.report, **changes, version=self.report.version + 1)
+        if changes.keys() - {"step", "total_steps", "metrics", "snapshot_step"}:
+            self._news = self.report.version
+        self._wake()
+
+    def close(self) -> None:
+        """Its container has ended."""
+        self.closed = True
+        self._wake()
+
+    def finish(self, failure: Failure | None = None) -> None:
+        """The commands of all members have ended."""
+        state, reason = State.COMPLETE, "all processes ended with 0"
+        if failure is not None:
+            state, reason = State.FAILED, "the budget of restarts is spent"
+        self.tell(state=state, reason=reason, failure=failure)
+
+    def turn(self, running: Collection[str], leaving: Collection[str]) -> None:
+        """Look at the workers anew."""
+        if tuple(sorted(running)) != self.report.workers:
+            self.tell(workers=tuple(sorted(running)))
+        if not self.expected or self.report.state in OVER:
+            return
+        told = self.expected[-1]
+        wanted = [worker for worker in told.workers if worker not in told.draining]
+        stay = [worker for worker in self.members if worker in running and worker in wanted]
+        join = [w for w in wanted if w in running and w not in self.members]
+        if len(stay) + len(join) < len(wanted):
+            join = []  # the others will come
+        away = set(self.members) - set(stay)
+        workers = [*stay, *join]
+        if workers and not away and not join:
+            if self.report.state is not State.RUNNING:
+                self.tell(state=State.RUNNING, reason="running")
+        elif len(workers) < told.policy.minimum:
+            if self.report.state is not State.WAITING:
+                self.tell(state=State.WAITING, reason="too few workers are here")
+        else:
+            lost = away - set(running) - set(leaving)
+            cause = Cause.LOST if lost else Cause.LEFT if away else Cause.JOINED
+            self._form(workers, cause if self.members else Cause.STARTED)
+
+    def _form(self, workers: list[str], cause: Cause) -> None:
+        old = self.report.membership
+        id_ = MembershipId(self.report.epoch, self.report.boot, old.id.n + 1 if old else 1)
+        members = tuple(Member(worker, f"{worker}-agent", "10.0.0.1", 1) for worker in workers)
+        losses = (old.losses if old else 0) + (cause is Cause.LOST)
+        new = Membership(id_, members, cause, f"now {', '.join(workers)}", losses=losses)
+        rounds = (*self.report.rounds, make_round(new))
+        self.tell(
+            state=State.RUNNING, reason="running", membership=new, rounds=rounds, losses=losses
+        )
+
+    def _newer(self, after: int, only_news: bool) -> bool:
+        if only_news and after <= self.report.version:
+            return self.closed or self._news > after
+        return self.closed or self.report.version != after
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,180 @@
+"""Stories in which something refuses, is in the way, or acts at the wrong moment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reconciling.life import training, worker
+from reconciling.stage import JOBS, Play, Stage
+from reconciling.wire import Call
+
+CONTAINER = {"name": "trainer", "image": "trainer:1", "command": ["torchrun", "train.py"]}
+
+
+def template(**fields: Any) -> dict[str, Any]:
+    return {"spec": {"containers": [{**CONTAINER, **fields}]}}
+
+
+def test_a_quota_is_told_of_and_waited_for(play: Play) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.limits.allow_pods(1)
+        await stage.create(replicas=2, minReplicas=2)
+        view = await stage.until(lambda view: view.is_stalled("QuotaExceeded"), "it is told")
+        assert "exceeded quota: few" in view.condition("Stalled")["message"]
+        await stage.limits.allow_pods(None)
+        await stage.until(lambda view: view.trains("000-1", "001-1"), "it runs")
+        await stage.calm()
+        assert await stage.reasons() == ["QuotaExceeded", "Started"]
+
+    play(story)
+
+
+def test_who_is_refused_is_not_waited_for(play: Play) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.limits.allow_pods(3)
+        await stage.create(replicas=3)
+        view = await stage.until(
+            lambda v: v.members == [worker(0), worker(1)] and v.state == "Running", "two train"
+        )
+        resizing = view.condition("Resizing")
+        assert (resizing["status"], resizing["reason"]) == ("False", "PartlyPlaced")
+        assert "exceeded quota" in resizing["message"]
+        assert stage.service().expected[-1].workers == (worker(0), worker(1))
+
+    play(story)
+
+
+def test_a_template_that_the_api_server_refuses_is_told_of_until_it_is_mended(play: Play) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.create(template=template(imagePullPolicy="Sometimes"))
+        view = await stage.until(lambda view: view.is_stalled("PodRefused"), "it is told")
+        assert 'Unsupported value: "Sometimes"' in view.condition("Stalled")["message"]
+        assert view.workers == []
+        await stage.change(template=template(imagePullPolicy="Always"))
+        await stage.until(lambda view: view.trains("000-1", "001-1"), "it runs")
+        await stage.calm()
+        assert await stage.reasons() == ["PodRefused", "Started"]
+
+    play(story)
+
+
+def test_a_spec_that_cannot_be_read_is_told_of_until_it_is_mended(play: Play) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.create(template={"spec": {"containers": []}})  # opaque to the CRD
+        view = await stage.until(lambda view: view.is_stalled("InvalidSpec"), "it is told")
+        assert "template" in view.condition("Stalled")["message"]
+        assert (await stage.calm()).pods == {}
+        await stage.change(template=template())
+        await stage.until(lambda view: view.trains("000-1", "001-1"), "it runs")
+
+    play(story)
+
+
+def test_somebody_elses_pod_of_our_name_is_told_of_and_left_alone(play: Play) -> None:
+    async def story(stage: Stage) -> None:
+        path = f"/api/v1/namespaces/{stage.namespace}/pods"
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": worker(0)},
+            "spec": {"containers": [{"name": "own", "image": "own:1"}]},
+        }
+        foreign = await stage.kube.request("POST", path, body=body)
+        await stage.create(replicas=2, minReplicas=2)
+        view = await stage.until(lambda view: view.is_stalled("PodRefused"), "it is told")
+        assert "delete or rename it" in view.condition("Stalled")["message"]
+        await stage.calm()
+        found = await stage.kube.request("GET", f"{path}/{worker(0)}")
+        assert found["metadata"]["uid"] == foreign["metadata"]["uid"]
+        assert "deletionTimestamp" not in found["metadata"]
+        await stage.kube.request("DELETE", f"{path}/{worker(0)}")
+        await stage.until(lambda view: view.trains("000-1", "001-1"), "it runs")
+
+    play(story)
+
+
+def test_a_deleted_service_is_made_again(play: Play) -> None:
+    async def story(stage: Stage) -> None:
+        before = await training(stage, "000-1", "001-1")
+        path = f"/api/v1/namespaces/{stage.namespace}/services/digits-rendezvous"
+        old = await stage.kube.request("DELETE", path)
+        view = await stage.until(lambda view: view.services, "it is there again")
+        assert view.services == ["digits-rendezvous"]
+        new = await stage.kube.request("GET", path)
+        gone = old["details"]["uid"] if old["kind"] == "Status" else old["metadata"]["uid"]
+        assert new["metadata"]["uid"] != gone
+        assert (await stage.calm()).uids() == before.uids()
+
+    play(story)
+
+
+def test_a_status_that_somebody_else_writes_at_the_same_time_is_written_anew(play: Play) -> None:
+    async def story(stage: Stage) -> None:
+        meddled = 0
+
+        async def meddle(call: Call) -> None:
+            """Between the operator's reading and its writing."""
+            nonlocal meddled
+            if call.kind == "PUT ddpjobs/status" and meddled < 5:
+                meddled += 1
+                path = f"{JOBS.format(stage.namespace)}/digits"
+                job = await stage.kube.request("GET", path)
+                job["status"] = {**job.get("status", {}), "snapshot": {"step": meddled}}
+                await stage.kube.request("PUT", f"{path}/status", body=job)
+
+        stage.wire.before = meddle
+        await training(stage, "000-1", "001-1")
+        assert meddled == 5
+        await stage.calm()
+        assert await stage.reasons() == ["Started"]
+        assert stage.metric("ddpjob_reconciles_total", result="failed") >= 5
+
+    play(story)
+
+
+def test_jobs_of_one_name_in_two_namespaces_do_not_meet(play: Play) -> None:
+    async def story(stage: Stage) -> None:
+        other = stage.other_namespace
+        await stage.create(namespace=other, replicas=3)
+        here = await training(stage, "000-1", "001-1")
+        there = await stage.until(
+            lambda view: view.trains("000-1", "001-1", "002-1"), "the other one", namespace=other
+        )
+        await stage.change(replicas=0)
+        await stage.until(lambda view: view.state == "Suspended" and not view.pods, "suspended")
+        await stage.calm()
+        assert here.rendezvous == there.rendezvous
+        assert (await stage.view(namespace=other)).uids() == there.uids()
+
+    play(story)
+
+
+LIMITS = {  # of a life with three workers, one lost and one more wanted
+    "POST pods": 6,
+    "POST services": 1,
+    "POST events": 6,
+    "DELETE pods": 5,
+    "PUT ddpjobs/status": 25,
+    "GET ddpjobs": 75,
+    "GET pods": 2,  # lists, one for each namespace
+    "GET services": 2,
+}
+
+
+def test_a_whole_life_takes_few_requests_and_no_patch(play: Play) -> None:
+    async def story(stage: Stage) -> None:
+        await training(stage, "000-1", "001-1", "002-1")
+        await stage.delete_pod(worker(1), vanishes=True)
+        await stage.until(lambda view: view.trains("000-1", "001-2", "002-1"), "replaced")
+        await stage.change(replicas=4)
+        await stage.until(lambda v: v.trains("000-1", "001-2", "002-1", "003-1"), "grown")
+        stage.service().finish()
+        await stage.until(lambda view: view.state == "Complete" and not view.pods, "the end")
+        counts = stage.wire.counts()
+        print("requests of one job's whole life:")
+        for kind, count in sorted(counts.items()):
+            print(f"{count:5}  {kind}")
+        assert {kind: count for kind, count in counts.items() if count > LIMITS.get(kind, 3)} == {}
+        assert counts["PATCH ddpjobs"] == counts["PATCH pods"] == 0
+
+    play(story)

@@ -1,0 +1,100 @@
+"""The operator's way to the API server: everything is recorded, and it can be killed on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+from ddpjob_operator.kube import ApiError, Kube
+
+
+class Call(NamedTuple):
+    """One request of the operator."""
+
+    method: str
+    path: str
+    body: Mapping[str, Any] | None
+
+    @property
+    def kind(self) -> str:
+        """Such as `PUT ddpjobs/status`."""
+        parts = self.path.split("/")
+        plural = parts.index("namespaces") + 2 if "namespaces" in parts else len(parts) - 1
+        return f"{self.method} {'/'.join([parts[plural], *parts[plural + 2 :]])}"
+
+
+class Wire(Kube):
+    """Hands on what the operator asks for, until it is dead."""
+
+    in_cluster = False
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+        self.calls: list[Call] = []
+        self.before: Callable[[Call], Awaitable[None]] = nothing
+        self.writes = 0
+        self.die_after: int | None = None  # so many writes; their last answer gets lost
+        self.dead = asyncio.Event()
+
+    def counts(self) -> Counter[str]:
+        """How many requests of each kind there were."""
+        return Counter(call.kind for call in self.calls)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 30,  # noqa: ASYNC109 - as the protocol has it
+    ) -> Any:
+        await self.still_alive()
+        call = Call(method, path, body)
+        self.calls.append(call)
+        await self.before(call)
+        try:
+            answer = await self._kube.request(
+                method, path, query=query, body=body, headers=headers, timeout=timeout
+            )
+        except ApiError:
+            await self.written(call)
+            raise
+        await self.written(call)
+        return answer
+
+    async def written(self, call: Call) -> None:
+        """A write was executed: the operator may not live to hear of it."""
+        if call.method != "GET":
+            self.writes += 1
+            if self.writes == self.die_after:
+                self.dead.set()
+        await self.still_alive()
+
+    async def still_alive(self) -> None:
+        """Return only then."""
+        if self.dead.is_set():
+            await asyncio.get_running_loop().create_future()
+
+    async def watch(
+        self, path: str, *, query: Mapping[str, str], silence: float
+    ) -> AsyncIterator[dict[str, Any]]:
+        self.calls.append(Call("WATCH", path, None))
+        events = self._kube.watch(path, query=query, silence=silence)
+        assert isinstance(events, AsyncGenerator)
+        try:
+            async for event in events:
+                await self.still_alive()
+                yield event
+        finally:
+            await events.aclose()
+
+    async def close(self) -> None:
+        """The other side belongs to somebody else."""
+
+
+async def nothing(call: Call) -> None:
+    """Do not interfere."""
