@@ -49,6 +49,13 @@ NOT_YET = (
 )
 
 
+INSTEAD_OF_TEMPLATE = ("image", "command", "args", "env", "resources")
+BESIDE_MAIN_TEMPLATE = (
+    "has image, command, args, env or resources beside the main group's template; "
+    "give the group a template of its own"
+)
+
+
 class DDPJobSpec(WorkerFields):
     """What the user wants; the main group of workers stands in the spec itself."""
 
@@ -208,10 +215,12 @@ def _template(spec: DDPJobSpec) -> Iterator[Problem]:
         if own.gpus_per_worker is not None and limited:
             message = f"is given, and a limit of {spec.gpu_resource}, too; remove one of the two"
             yield Problem((*at, "gpusPerWorker"), message)
-        for field in ("image", "command", "args", "env", "resources"):
-            if own.template is not None and getattr(own, field):
-                message = "cannot be combined with template; move it into the template's container"
-                yield Problem((*at, field), message)
+        given = [field for field in INSTEAD_OF_TEMPLATE if getattr(own, field)]
+        if own.template is None and spec.template is not None and given:
+            yield Problem(at, BESIDE_MAIN_TEMPLATE)
+        for field in given if own.template is not None else ():
+            message = "cannot be combined with template; move it into the template's container"
+            yield Problem((*at, field), message)
 
 
 def _not_yet(spec: DDPJobSpec) -> Iterator[Problem]:

@@ -102,9 +102,9 @@ def resolve(
     heirs = main if own.template is None else own
     template = heirs.template
     resources = own.resources or heirs.resources or Resources()
-    gpus = own.gpus_per_worker if own.gpus_per_worker is not None else heirs.gpus_per_worker
+    gpus = _gpus(own, gpu_resource)
     if gpus is None:
-        gpus = _count((resources.limits or {}).get(gpu_resource)) or limit(template, gpu_resource)
+        gpus = _gpus(heirs, gpu_resource) or 0
     processes = own.processes_per_worker or heirs.processes_per_worker or "auto"
     return Group(
         name=name,
@@ -143,6 +143,14 @@ def _command(heirs: WorkerFields, own: WorkerFields) -> tuple[str, ...]:
 
 def _words(value: object) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, list) else ()
+
+
+def _gpus(fields: WorkerFields, resource: str) -> int | None:
+    """GPUs that these fields ask for, in any of the three ways; None if they say nothing of it."""
+    if fields.gpus_per_worker is not None:
+        return fields.gpus_per_worker
+    limits = (fields.resources.limits if fields.resources else None) or {}
+    return _count(limits.get(resource)) or limit(fields.template, resource) or None
 
 
 def _count(value: object) -> int:

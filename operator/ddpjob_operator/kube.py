@@ -38,6 +38,7 @@ from kubernetes.aio.config import incluster_config
 library: Any = config  # it has no annotations
 
 CONNECT_SECONDS = 10.0
+LOAD_SECONDS = 30.0  # that a request waits for new credentials
 PATIENCE = 5  # more attempts after a 429
 LONGEST_PAUSE_SECONDS = 10.0  # asked for more, give up: who asked for it may have other work
 READ_AGAIN = 2  # more attempts of a GET after a failure
@@ -111,7 +112,7 @@ class KubeClient(Kube):
         self.in_cluster = in_cluster
         self._api = api
         self._load = load
-        self._loading = asyncio.Lock()
+        self._loading: asyncio.Task[None] | None = None
         self._retired: Any = None
 
     @classmethod
@@ -123,6 +124,9 @@ class KubeClient(Kube):
 
     async def close(self) -> None:
         """End all connections."""
+        if self._loading is not None:
+            self._loading.cancel()
+            await asyncio.gather(self._loading, return_exceptions=True)
         for api in (self._api, self._retired):
             if api is not None:
                 await api.close()
@@ -159,11 +163,13 @@ class KubeClient(Kube):
         limits = aiohttp.ClientTimeout(total=timeout)
         attempt = 0
         while True:
+            used = self._api
             try:
                 async with self._answer(method, path, query, body, headers, limits) as response:
                     return _parse(response, await response.read())
             except (ApiError, UnreachableError) as error:
-                pause = _pause(method, path, error, attempt)
+                renewed = self._api is not used
+                pause = _pause(method, path, error, attempt, renewed=renewed)
                 if pause is None:
                     raise
             await asyncio.sleep(pause)
@@ -229,29 +235,37 @@ class KubeClient(Kube):
         return error
 
     async def _renew(self, used: Any) -> None:
-        """Load credentials anew, unless another request has done so since these were used."""
-        async with self._loading:
-            if self._api is not used:
-                return
-            fresh = await self._load()
-            if self._retired is not None:
-                await self._retired.close()
-            self._api, self._retired = fresh, used
+        """Have credentials loaded anew, once for all who ask, unless that was done meanwhile."""
+        if self._api is not used:
+            return
+        if self._loading is None or self._loading.done():
+            self._loading = asyncio.create_task(self._replace())
+        try:
+            async with asyncio.timeout(LOAD_SECONDS):
+                await asyncio.shield(self._loading)
+        except TimeoutError as error:
+            raise ConfigError("the credential plugin does not come to an end") from error
+
+    async def _replace(self) -> None:
+        fresh = await self._load()
+        if self._retired is not None:
+            await self._retired.close()
+        self._api, self._retired = fresh, self._api
 
 
 # --- answers --------------------------------------------------------------------------------------
 
 
 def _pause(
-    method: str, path: str, error: ApiError | UnreachableError, attempt: int
+    method: str, path: str, error: ApiError | UnreachableError, attempt: int, *, renewed: bool
 ) -> float | None:
     """Seconds until the next attempt; None when there is to be none."""
+    if isinstance(error, ApiError) and error.status == 401:
+        return 0.0 if renewed and attempt == 0 else None
     if PROXIED.search(path):
         return None
     jitter = random.uniform(1.0, 1.5)  # noqa: S311 - no secret
     if isinstance(error, ApiError):
-        if error.status == 401:
-            return 0.0 if attempt == 0 else None
         asked = error.retry_after
         if error.status == 429 and attempt < PATIENCE:
             asked = 1.0 if asked is None else asked

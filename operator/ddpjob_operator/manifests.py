@@ -69,7 +69,7 @@ def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, token: s
             "periodSeconds": 2,
             "timeoutSeconds": 5,
         },
-        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
+        "resources": _resources("64Mi", cpu="1", memory="256Mi"),
         "securityContext": _OURS,
         "volumeMounts": [{"name": "state", "mountPath": STATE_FOLDER}],
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -148,6 +148,8 @@ def _worker_spec(
         env=_environment(job, group, name, token, _list(container.get("env"))),
         volumeMounts=mounts,
     )
+    container.setdefault("securityContext", _CONFINED)
+    container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     if group.gpus:
         limits = {**_mapping(_mapping(container.get("resources")).get("limits"))}
         limits[job.spec.gpu_resource] = str(group.gpus)
@@ -157,7 +159,7 @@ def _worker_spec(
         "name": "ddpjob-agent",
         "image": image,
         "command": ["cp", AGENT_IN_IMAGE, f"{AGENT_FOLDER}/agent.pyz"],
-        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}},
+        "resources": _resources("16Mi", cpu="500m", memory="64Mi"),
         "securityContext": {**_OURS, "runAsNonRoot": not as_root},
         "volumeMounts": [{"name": "ddpjob-agent", "mountPath": AGENT_FOLDER}],
     }
@@ -179,8 +181,6 @@ def _template(group: Group) -> Manifest:
         "image": group.image or "",
         "env": [entry.to_json() for entry in group.env],
         "resources": _quantities(group.resources.to_json()),
-        "securityContext": _CONFINED,
-        "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     return {"spec": {"containers": [container]}}
 
@@ -241,6 +241,11 @@ def _tolerations(spec: Manifest, seconds: int) -> list[Manifest]:
         if key not in known
     ]
     return [*given, *ours]
+
+
+def _resources(request: str, **limits: str) -> Manifest:
+    """Of containers of ours; limits, because a quota may demand them."""
+    return {"requests": {"cpu": "10m", "memory": request}, "limits": limits}
 
 
 def _variables(values: Mapping[str, str]) -> list[Manifest]:

@@ -49,7 +49,7 @@ class Reconciler:
         self._followers = followers
         self._metrics = metrics
         self._way = way
-        self._told: dict[Key, tuple[int, int, Expectation]] = {}
+        self._told: dict[Key, tuple[str, int, int, Expectation]] = {}  # by UID, epoch, boot
         self._states: dict[Key, str] = {}
 
     async def reconcile(self, key: Key) -> float | None:
@@ -110,7 +110,7 @@ class Reconciler:
         for action in actions:
             match action:
                 case Expect():
-                    silent = not await self._expect(key, action.expectation)
+                    silent = not await self._expect(key, job.metadata.uid, action.expectation)
                 case DeleteWorker() | DeleteRendezvous():
                     await self._cluster.delete(job, action)
                 case CreateWorker():
@@ -125,10 +125,10 @@ class Reconciler:
 
         return refusals + [r for r in await asyncio.gather(*map(create, creations)) if r], silent
 
-    async def _expect(self, key: Key, expectation: Expectation) -> bool:
+    async def _expect(self, key: Key, uid: str, expectation: Expectation) -> bool:
         """Tell the service, unless it knows; false if it does not answer."""
         client, report = self._followers.client(key), self._followers.report(key)
-        service = (report.epoch, report.boot) if report else (0, 0)
+        service = (uid, report.epoch, report.boot) if report else (uid, 0, 0)
         if client is None:
             return False
         if self._told.get(key) == (*service, expectation):

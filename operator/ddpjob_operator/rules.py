@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pydantic.alias_generators import to_snake
 
 from ddpjob_operator import names
-from ddpjob_operator.api import NOT_YET, DDPJobSpec
+from ddpjob_operator.api import BESIDE_MAIN_TEMPLATE, INSTEAD_OF_TEMPLATE, NOT_YET, DDPJobSpec
 from ddpjob_operator.names import ConditionType
 from ddpjob_operator.parts import DNS_LABEL, ENV_NAME, ENV_PREFIX, JOB_NAME, MAX_NAME
 
@@ -142,10 +142,16 @@ def _sources() -> Iterator[Placed]:
     yield SPEC, rule(given, text, field=".image") | {"reason": "FieldValueRequired"}
     text = "cannot be combined with template; move it into the template's container"
     for at in (SPEC, GROUP):
-        for field in ("image", "command", "args", "env", "resources"):
+        for field in INSTEAD_OF_TEMPLATE:
             empty = "" if field in ("image", "resources") else f" || size(self.{field}) == 0"
             cel = f"!has(self.template) || !has(self.{field}){empty}"
             yield at, rule(cel, text, field=f".{field}")
+    given = " || ".join(
+        f"(has(g.{field}) && size(g.{field}) > 0)" if field != "resources" else "has(g.resources)"
+        for field in INSTEAD_OF_TEMPLATE
+    )
+    cel = f"!has(self.template) || {_groups('self')}.all(g, has(g.template) || !({given}))"
+    yield SPEC, rule(cel, f"one of them {BESIDE_MAIN_TEMPLATE}", field=f".{GROUPS}")
     text = "is given, and a limit of %s, too; remove one of the two"
     resource = f"(has(self.gpuResource) ? self.gpuResource : {_default('gpuResource')})"
     limits = "has(@.resources) && has(@.resources.limits)"

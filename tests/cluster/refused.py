@@ -53,6 +53,10 @@ class Row(NamedTuple):
 
 
 TEXT = "with a letter or digit first and last, 63 at most"
+BESIDE_MAIN_TEMPLATE = (
+    "has image, command, args, env or resources beside the main group's template; "
+    "give the group a template of its own"
+)
 COMBINED = "cannot be combined with template; move it into the template's container"
 NAME = (
     "is not a valid name of a job; begin with a lower-case letter, go on with lower-case letters, "
@@ -131,6 +135,12 @@ BOTH = [
             f"spec.extraWorkerGroups[0].{field}: %{COMBINED}",
         )
         for field, value in BESIDE_A_TEMPLATE.items()
+    ),
+    row(
+        "group_image_beside_the_main_template",
+        {**FROM, **group(image="other")},
+        "spec.extraWorkerGroups: %one of them " + BESIDE_MAIN_TEMPLATE,
+        "spec.extraWorkerGroups[0]: " + BESIDE_MAIN_TEMPLATE,
     ),
     row(
         "gpus_twice",

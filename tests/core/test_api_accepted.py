@@ -154,3 +154,9 @@ def _parts(annotation: Any) -> Iterator[Any]:
 
 def test_every_field_is_described_for_the_crd() -> None:
     assert list(_undescribed(DDPJob)) == []
+
+
+def test_a_groups_own_limit_wins_over_the_main_groups_gpus() -> None:
+    spot = {**SPOT, "resources": {"limits": {"nvidia.com/gpu": 2}}}
+    main, extra = make_job(gpusPerWorker=4, extraWorkerGroups=[spot]).spec.groups()
+    assert (main.gpus, extra.gpus, extra.processes) == (4, 2, 2)

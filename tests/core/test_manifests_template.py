@@ -231,3 +231,10 @@ def test_a_template_with_a_command_is_accepted(template: JSON) -> None:
     first = template["spec"]["containers"][0]
     only = {**template, "spec": {**template["spec"], "containers": [{**first, "args": []}]}}
     assert accepted(only) is not None
+
+
+def test_a_trainer_that_says_nothing_of_security_is_confined() -> None:
+    found = trainer(templated({}))
+    assert found["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert found["securityContext"]["allowPrivilegeEscalation"] is False
+    assert found["terminationMessagePolicy"] == "FallbackToLogsOnError"

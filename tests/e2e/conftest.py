@@ -60,6 +60,7 @@ def operator(kubeconfig: Path, images: Images) -> Iterator[Kubectl]:
     repository, _, tag = images.operator.rpartition(":")
     agent_repository, _, agent_tag = images.agent.rpartition(":")
     values = {
+        "podAnnotations.session": uuid.uuid4().hex,  # a pod of the image that is there now
         "image.repository": repository,
         "image.tag": tag,
         "image.pullPolicy": "IfNotPresent",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
 
 import fake_time
 from ddpjob_operator.kube import ApiError
-from fake_kube import FakeKube
+from fake_kube import FakeKube, Target
+from fake_objects import JSON, PODS
 from reconciling.stage import Stage, staged
 
 POLICIES = ("Always", "IfNotPresent", "Never")
@@ -24,24 +24,13 @@ class CheckingKube(FakeKube):
     async def allow_pods(self, count: int | None) -> None:
         self.quota = count
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout: float = 30,  # noqa: ASYNC109 - as the protocol has it
-    ) -> Any:
-        if method == "POST" and path.endswith("/pods") and body is not None:
-            self._admit(body)
-        return await super().request(
-            method, path, query=query, body=body, headers=headers, timeout=timeout
-        )
+    def _answer(self, method: str, target: Target, query: Mapping[str, str], body: JSON) -> JSON:
+        if method == "POST" and target.resource is PODS and target.name is None:
+            self._admit(str(target.namespace), body)
+        return super()._answer(method, target, query, body)
 
-    def _admit(self, pod: Mapping[str, Any]) -> None:
-        name, used = pod["metadata"]["name"], len(self.pods(pod["metadata"]["namespace"]))
+    def _admit(self, namespace: str, pod: JSON) -> None:
+        name, used = pod["metadata"]["name"], len(self.pods(namespace))
         for i, container in enumerate(pod["spec"]["containers"]):
             if (policy := container.get("imagePullPolicy", "Always")) not in POLICIES:
                 what = f'spec.containers[{i}].imagePullPolicy: Unsupported value: "{policy}"'

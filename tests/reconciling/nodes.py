@@ -117,9 +117,8 @@ class Nodes:
                 workers[key][name_of(pod)] = pod
             elif alive and "deletionTimestamp" not in pod["metadata"]:
                 rendezvous[key] = pod
-        for key in [key for key in self.services if key.namespace == namespace]:
-            epoch = rendezvous.get(key, {}).get("metadata", {}).get("labels", {})
-            if epoch.get(names.LABEL_EPOCH) != str(self.services[key].report.epoch):
+        for key, service in list(self.services.items()):
+            if key.namespace == namespace and service.pod != uid_of(rendezvous.get(key)):
                 self._close(key)
         for key in [key for key in self._carried if key.namespace == namespace]:
             if not workers[key]:
@@ -128,7 +127,7 @@ class Nodes:
             if key not in self.services:
                 epoch = int(pod["metadata"]["labels"][names.LABEL_EPOCH])
                 carried = self._carried.pop(key, None)
-                self.services[key] = Service(epoch, token_of(pod), carried)
+                self.services[key] = Service(epoch, token_of(pod), carried, pod=uid_of(pod))
             leaving = {
                 n for n, each in workers[key].items() if "deletionTimestamp" in each["metadata"]
             }
@@ -139,7 +138,9 @@ class Nodes:
         old = self.services[key]
         old.close()
         report = old.report
-        self.services[key] = Service(report.epoch, old.token, report.membership, report.boot + 1)
+        self.services[key] = Service(
+            report.epoch, old.token, report.membership, boot=report.boot + 1, pod=old.pod
+        )
 
     def _close(self, key: Key) -> None:
         service = self.services.pop(key)
@@ -181,6 +182,11 @@ class Nodes:
 def name_of(obj: JSON) -> str:
     name: str = obj["metadata"]["name"]
     return name
+
+
+def uid_of(obj: JSON | None) -> str:
+    uid: str = obj["metadata"]["uid"] if obj else ""
+    return uid
 
 
 def token_of(pod: JSON) -> str:

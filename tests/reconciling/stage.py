@@ -146,12 +146,13 @@ class Stage:
         while True:
             events = self.kube.watch(path, query={}, silence=3600)
             assert isinstance(events, AsyncGenerator)
-            with contextlib.suppress(UnreachableError):
+            with contextlib.suppress(ApiError, UnreachableError):
                 async with contextlib.aclosing(events):
                     async for event in events:
                         metadata = event["object"]["metadata"]
                         if metadata["namespace"] in self.namespaces:
                             controller.changed(metadata["namespace"], metadata["name"])
+            await asyncio.sleep(FIRST_PAUSE_SECONDS)  # a CRD that is new may not be served yet
 
     def metric(self, name: str, **labels: str) -> float:
         return self.controller.metrics.registry.get_sample_value(name, labels) or 0.0
@@ -272,8 +273,8 @@ class Stage:
             passes = self.metric("ddpjob_reconciles_total", result="done")
             if passes <= before[1] or self.metric("ddpjob_queue_jobs"):
                 return False
-            quiet = quiet + 1 if before[0] == self.wire.writes else 0
-            before = (self.wire.writes, passes)
+            quiet = quiet + 1 if before[0] == self.wire.changes else 0
+            before = (self.wire.changes, passes)
             self.controller.changed(self.namespace, name)
             return quiet > 3
 

@@ -33,8 +33,10 @@ class Service:
     """One start of one rendezvous service."""
 
     def __init__(
-        self, epoch: int, token: str, carried: Membership | None = None, boot: int = 1
+        self, epoch: int, token: str, carried: Membership | None, *, boot: int = 1, pod: str
     ) -> None:
+        """`carried`: what the agents tell it of; `pod`: the UID of the one that it is in."""
+        self.pod = pod
         self.expected: list[Expectation] = []  # all that it was told
         self.token = token
         self.report = Report(

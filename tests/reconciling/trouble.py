@@ -50,21 +50,24 @@ def test_a_template_that_the_api_server_refuses_is_told_of_until_it_is_mended(pl
         view = await stage.until(lambda view: view.is_stalled("PodRefused"), "it is told")
         assert 'Unsupported value: "Sometimes"' in view.condition("Stalled")["message"]
         assert view.workers == []
-        await stage.change(template=template(imagePullPolicy="Always"))
+        await stage.change(suspend=True)
+        await stage.until(lambda view: view.state == "Suspended", "its template may change")
+        await stage.change(suspend=False, template=template(imagePullPolicy="Always"))
         await stage.until(lambda view: view.trains("000-1", "001-1"), "it runs")
         await stage.calm()
-        assert await stage.reasons() == ["PodRefused", "Started"]
+        assert await stage.reasons() == ["PodRefused", "Resumed", "Started", "Suspended"]
 
     play(story)
 
 
-def test_a_spec_that_cannot_be_read_is_told_of_until_it_is_mended(play: Play) -> None:
+def test_a_spec_that_cannot_be_read_is_told_of(play: Play) -> None:
     async def story(stage: Stage) -> None:
         await stage.create(template={"spec": {"containers": []}})  # opaque to the CRD
         view = await stage.until(lambda view: view.is_stalled("InvalidSpec"), "it is told")
         assert "template" in view.condition("Stalled")["message"]
         assert (await stage.calm()).pods == {}
-        await stage.change(template=template())
+        await stage.delete()
+        await stage.create(template=template())
         await stage.until(lambda view: view.trains("000-1", "001-1"), "it runs")
 
     play(story)
@@ -171,9 +174,8 @@ def test_a_whole_life_takes_few_requests_and_no_patch(play: Play) -> None:
         stage.service().finish()
         await stage.until(lambda view: view.state == "Complete" and not view.pods, "the end")
         counts = stage.wire.counts()
-        print("requests of one job's whole life:")
-        for kind, count in sorted(counts.items()):
-            print(f"{count:5}  {kind}")
+        table = [f"{count:5}  {kind}" for kind, count in sorted(counts.items())]
+        print("requests of one job's whole life:", *table, sep="\n")  # noqa: T201 - to be read
         assert {kind: count for kind, count in counts.items() if count > LIMITS.get(kind, 3)} == {}
         assert counts["PATCH ddpjobs"] == counts["PATCH pods"] == 0
 

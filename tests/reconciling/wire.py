@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
-from ddpjob_operator.kube import ApiError, Kube
+from ddpjob_operator.kube import Kube
 
 
 class Call(NamedTuple):
@@ -34,7 +34,8 @@ class Wire(Kube):
         self._kube = kube
         self.calls: list[Call] = []
         self.before: Callable[[Call], Awaitable[None]] = nothing
-        self.writes = 0
+        self.changes = 0  # of what the API server has
+        self.writes = 0  # these, and what a rendezvous service was told
         self.die_after: int | None = None  # so many writes; their last answer gets lost
         self.dead = asyncio.Event()
 
@@ -56,13 +57,10 @@ class Wire(Kube):
         call = Call(method, path, body)
         self.calls.append(call)
         await self.before(call)
-        try:
-            answer = await self._kube.request(
-                method, path, query=query, body=body, headers=headers, timeout=timeout
-            )
-        except ApiError:
-            await self.written(call)
-            raise
+        answer = await self._kube.request(
+            method, path, query=query, body=body, headers=headers, timeout=timeout
+        )
+        self.changes += method != "GET"
         await self.written(call)
         return answer
 

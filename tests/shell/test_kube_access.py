@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 from kubernetes.aio.config import incluster_config
 
+from ddpjob_operator import kube as kube_module
 from ddpjob_operator.kube import ApiError, ConfigError, KubeClient, UnreachableError
 from shell.http_server import (
     CERTIFICATE,
@@ -28,6 +29,7 @@ from shell.http_server import (
     tls_files,
 )
 
+PATIENCE_SECONDS = 120.0
 PODS = "/api/v1/namespaces/default/pods"
 LIST = {"kind": "PodList", "items": []}
 LINE = b'{"type": "ADDED"}\n'
@@ -189,8 +191,10 @@ class Source:
         self.tell("old")
 
     def tell(self, token: str) -> None:
-        """Have another one from now on; a plugin has no `nothing` to give."""
-        self._token.write_text(token)
+        """Have another one from now on; a plugin fails at `nothing`, and waits at `later`."""
+        fresh = self._token.with_suffix(".new")
+        fresh.write_text(token)
+        fresh.replace(self._token)  # never half written
 
     def asked(self) -> int:
         return len(self._asked.read_text()) if self._asked.exists() else 0
@@ -201,9 +205,10 @@ class Source:
     def plugin(self) -> dict[str, Any]:
         version = "client.authentication.k8s.io/v1"
         self._script.write_text(
-            "import json, pathlib, sys\n"
+            "import json, pathlib, sys, time\n"
             f"with open({str(self._asked)!r}, 'a') as asked: asked.write('x')\n"
-            f"token = pathlib.Path({str(self._token)!r}).read_text()\n"
+            f"file = pathlib.Path({str(self._token)!r})\n"
+            "while (token := file.read_text()) == 'later': time.sleep(0.01)\n"
             "if token == 'nothing': sys.exit('log in first')\n"
             f"told = {{'apiVersion': {version!r}, 'kind': 'ExecCredential'}}\n"
             "print(json.dumps({**told, 'status': {'token': token}}))\n"
@@ -334,6 +339,28 @@ def test_a_plugin_that_fails_later_is_named(tmp_path: Path, source: Source) -> N
                 with pytest.raises(ApiError, match="gave no credentials") as error:
                     await ask(kube)
                 assert error.value.status == 401
+
+    asyncio.run(main())
+
+
+def test_a_plugin_that_takes_long_is_not_run_twice(
+    tmp_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with serving(only("new")) as server:
+            path = kubeconfig(tmp_path / "kubeconfig", server.url, source.plugin())
+            async with connected(path) as kube:
+                monkeypatch.setattr(kube_module, "LOAD_SECONDS", 0.1)
+                source.tell("later")
+                for _ in range(3):
+                    with pytest.raises(ApiError, match="does not come to an end") as error:
+                        await ask(kube)
+                    assert error.value.status == 401
+                source.tell("new")
+                monkeypatch.setattr(kube_module, "LOAD_SECONDS", PATIENCE_SECONDS)
+                await ask(kube)
+                assert source.asked() == 2
+                assert server.tokens() == ["old"] * 4 + ["new"]
 
     asyncio.run(main())
 

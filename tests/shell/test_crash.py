@@ -1,0 +1,136 @@
+"""The operator is killed after every single write, and loses every single event of its watches.
+
+Guarantee: nothing in the operator remembers what it could observe. Whenever it dies, the next one
+brings the job to the same end; what a watch did not tell, a list tells later.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ddpjob_operator import names
+from reconciling.in_memory import CheckingKube, play_in_memory
+from reconciling.stage import Stage, View
+
+JSON = dict[str, Any]
+WRITES = 60  # more than the life has
+EVENTS = 45  # the same of watch events
+TIMES = {"lastTransitionTime", "startTime", "completionTime", "since"}
+MEMBERSHIPS = ("Started", "WorkerLost", "WorkerJoined", "WorkerLeft")
+
+
+async def life(stage: Stage) -> list[JSON]:
+    """Start, loss of a worker, of the rendezvous pod, growth, shrinking, the end; what was so then."""
+    chapters = []
+
+    async def until(condition: Callable[[View], object], what: str) -> None:
+        view = await stage.until(condition, what)
+        chapters.append(summary(view))
+
+    await stage.create(replicas=3, keepPods="All")
+    await until(lambda view: view.trains("000-1", "001-1", "002-1"), "it runs")
+    await stage.delete_pod("digits-worker-001-1", vanishes=True)
+    await until(lambda view: view.trains("000-1", "001-2", "002-1"), "a worker is replaced")
+    await stage.delete_pod("digits-rendezvous-1", vanishes=True)
+    await until(lambda v: v.status["rendezvousObserved"] == 2 and v.state == "Running", "epoch 2")
+    await stage.change(replicas=4)
+    await until(lambda v: v.trains("000-1", "001-2", "002-1", "003-1"), "grown")
+    await stage.change(replicas=2)
+    await until(lambda view: view.trains("000-1", "001-2"), "shrunk")
+    stage.service().finish()
+    await until(lambda view: view.state == "Complete" and not view.rendezvous, "the end")
+    return chapters
+
+
+def summary(view: View) -> JSON:
+    """What must be the same, whatever happened on the way."""
+    return {
+        "pods": {n: pod["status"]["phase"] for n, pod in view.pods.items()},
+        "services": view.services,
+        "status": timeless(view.status),
+    }
+
+
+def timeless(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: timeless(each) for name, each in value.items() if name not in TIMES}
+    return [timeless(each) for each in value] if isinstance(value, list) else value
+
+
+@functools.cache
+def undisturbed() -> tuple[JSON, list[str], int, int]:
+    """The end of such a life, its events, how many writes and how many events of watches it took."""
+    found: list[tuple[JSON, list[str], int, int]] = []
+    kube = CheckingKube()
+    events = 0
+
+    def count(event: JSON) -> bool:
+        nonlocal events
+        events += is_ours(event)
+        return False
+
+    kube.lose_event = count
+
+    async def story(stage: Stage) -> None:
+        [*_, end] = await life(stage)
+        await stage.calm()
+        found.append((end, await stage.events(), stage.wire.writes, events))
+
+    play_in_memory(story, kube)
+    return found[0]
+
+
+def is_ours(event: JSON) -> bool:
+    """Whether it is an event of a reflector: kopf's own watch is not ours to heal."""
+    return bool(event["object"].get("kind") != names.KIND)
+
+
+def test_a_life_has_no_more_writes_and_events_than_are_tried() -> None:
+    _, told, writes, events = undisturbed()
+    assert WRITES - 15 < writes <= WRITES
+    assert EVENTS - 15 < events <= EVENTS
+    reasons = sorted(event.partition(":")[0] for event in told)
+    assert reasons == sorted([*MEMBERSHIPS, "WorkerJoined", "WorkerReplaced", "Completed"])
+
+
+@pytest.mark.parametrize("writes", range(1, WRITES + 1), ids="after_write_{}".format)
+def test_an_operator_may_be_killed_after_every_single_write(writes: int) -> None:
+    async def story(stage: Stage) -> None:
+        stage.wire.die_after = writes
+        [*_, end] = await life(stage)
+        await stage.calm()
+        expected, told, _, _ = undisturbed()
+        assert end == expected
+        assert_told_at_most_once(await stage.events(), told)
+
+    play_in_memory(story)
+
+
+def assert_told_at_most_once(told: list[str], expected: list[str]) -> None:
+    """Events come after the status that shows them: a death in between costs those of one pass."""
+    missing = set(expected) - set(told)
+    assert len(told) == len(set(told))
+    assert len(missing) <= 2, missing
+
+
+@pytest.mark.parametrize("lost", range(1, EVENTS + 1), ids="event_{}".format)
+def test_every_event_of_a_watch_may_be_lost(lost: int) -> None:
+    kube = CheckingKube()
+    seen = 0
+
+    def lose(event: JSON) -> bool:
+        nonlocal seen
+        seen += is_ours(event)
+        return is_ours(event) and seen == lost
+
+    kube.lose_event = lose
+
+    async def story(stage: Stage) -> None:
+        [*_, end] = await life(stage)
+        assert end == undisturbed()[0]
+
+    play_in_memory(story, kube)
