@@ -27,7 +27,7 @@ test: setup ## Everything: lint and all tiers, then one table; fails if a tier c
 	@MAKE='$(MAKE)' $(BIN)/python tools/run_tiers.py lint test-unit test-local test-cluster test-e2e test-examples
 
 test-unit: setup ## Decisions, simulation, agent, trainer library; no cluster
-	@$(PYTEST) --tier=unit tests/core tests/simulation tests/agent tests/trainer tests/test_repository.py
+	@$(PYTEST) --tier=unit tests/core tests/shell tests/simulation tests/agent tests/trainer tests/test_repository.py
 
 test-local: setup ## Whole jobs with real processes on this machine
 	@$(PYTEST) --tier=local tests/local

@@ -12,20 +12,35 @@ source tools/kind/versions.sh
 
 readonly TAG=e2e
 readonly IMAGES=("ddpjob/operator:$TAG" "ddpjob/agent:$TAG" "ddpjob/digits:$TAG")
+readonly LOG=build/e2e-image.log
 
 say() { printf 'e2e: %s\n' "$*" >&2; }
 
-if [[ -z ${DDPJOB_E2E_KUBECONFIG:-} ]]; then
-  exports=$(tools/kind/up.sh)
-  eval "$exports"
-  say "building the images"
+build_images() {
   env BASE_IMAGE="$BASE_IMAGE" TRAINER_BASE_IMAGE="$BASE_IMAGE" TAG="$TAG" tools/images.sh
-  DOCKER_BUILDKIT=0 docker build --quiet --file tests/e2e/Dockerfile --tag "${IMAGES[2]}" \
-    --build-arg "TRAINER_IMAGE=ddpjob/trainer:$TAG" examples/digits >/dev/null
-  tools/kind/load.sh "${IMAGES[@]}"
-  export DDPJOB_E2E_KUBECONFIG=$KUBECONFIG
-  export DDPJOB_E2E_OPERATOR_IMAGE=${IMAGES[0]} DDPJOB_E2E_AGENT_IMAGE=${IMAGES[1]}
-  export DDPJOB_E2E_DIGITS_IMAGE=${IMAGES[2]}
-  export DDPJOB_E2E_SHARED_FOLDER=/mnt/ddpjob/shared DDPJOB_E2E_POLICY=tests/e2e/torch-from-node.yaml
-fi
-exec "$@"
+  if ! DOCKER_BUILDKIT=0 docker build --file tests/e2e/Dockerfile --tag "${IMAGES[2]}" \
+    --build-arg "TRAINER_IMAGE=ddpjob/trainer:$TAG" examples/digits >"$LOG" 2>&1; then
+    tail -n 30 "$LOG" >&2
+    say "the image for the tests could not be built (see above)"
+    exit 1
+  fi
+}
+
+main() {
+  local exports
+  if [[ -z ${DDPJOB_E2E_KUBECONFIG:-} ]]; then
+    exports=$(tools/kind/up.sh)
+    eval "$exports"
+    say "building the images; the cluster stays for the next time, make kind-down deletes it"
+    build_images
+    tools/kind/load.sh "${IMAGES[@]}"
+    export DDPJOB_E2E_KUBECONFIG=$KUBECONFIG
+    export DDPJOB_E2E_OPERATOR_IMAGE=${IMAGES[0]} DDPJOB_E2E_AGENT_IMAGE=${IMAGES[1]}
+    export DDPJOB_E2E_DIGITS_IMAGE=${IMAGES[2]}
+    export DDPJOB_E2E_SHARED_FOLDER=/mnt/ddpjob/shared
+    export DDPJOB_E2E_POLICY=tests/e2e/torch-from-node.yaml
+  fi
+  exec "$@"
+}
+
+main "$@"

@@ -191,8 +191,11 @@ class Cluster:
             reflector.put(found)
             return None
         text = f"'{name}' exists and does not belong to this job; delete or rename it"
-        if found["metadata"].get("deletionTimestamp"):
-            text = f"'{name}' of another owner is being deleted; it is made when that is gone"
+        labels = found["metadata"].get("labels") or {}
+        if controller(found["metadata"]) and labels.get(names.LABEL_JOB) == job.metadata.name:
+            text = (
+                f"'{name}' of an earlier job of this name is still there; waiting until it is gone"
+            )
         return Refusal(name, Reason.POD_REFUSED, text)
 
     async def delete(self, job: DDPJob, action: Delete) -> None:

@@ -23,6 +23,13 @@ from ddpjob_operator.local.service import free_port
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 180.0  # generous: the machine may be slow and shared
 POLL_SECONDS = 0.1
+AUDIT = """
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: Metadata
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +68,11 @@ def build_programs(*names: str) -> Path:
 
 
 @contextlib.contextmanager
-def control_plane(folder: Path) -> Iterator[ApiServer]:
-    """Everything it writes lies in the folder; both processes are gone in the end."""
+def control_plane(folder: Path, *, audit: bool = False) -> Iterator[ApiServer]:
+    """Everything it writes lies in the folder; both processes are gone in the end.
+
+    With `audit`, every request is noted in `audit_log(folder)` once it is answered.
+    """
     programs = build_programs("kube-apiserver", "etcd", "kubectl")
     etcd = f"http://127.0.0.1:{free_port()}"
     peers = f"http://127.0.0.1:{free_port()}"
@@ -99,6 +109,10 @@ def control_plane(folder: Path) -> Iterator[ApiServer]:
         # admission is as in any cluster: quotas, limits, pod security.
         "--disable-admission-plugins=ServiceAccount",
     )
+    if audit:
+        (folder / "audit.yaml").write_text(AUDIT)
+        policy, path = folder / "audit.yaml", audit_log(folder)
+        api = (*api, f"--audit-policy-file={policy}", f"--audit-log-path={path}")
     with (
         running(programs / "etcd", store, folder),
         running(programs / "kube-apiserver", api, folder) as process,
@@ -134,6 +148,11 @@ def wait_until_ready(server: ApiServer, process: subprocess.Popen[bytes], folder
             )
             raise RuntimeError(f"the API server did not start: {answer.stderr}\n{logs}")
         time.sleep(POLL_SECONDS)
+
+
+def audit_log(folder: Path) -> Path:
+    """One line of JSON for each request."""
+    return folder / "audit.log"
 
 
 def log_of(folder: Path, program: str) -> Path:

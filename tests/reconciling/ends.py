@@ -80,7 +80,7 @@ def test_a_job_of_the_same_name_waits_for_the_pods_of_the_first(play: Play) -> N
         await stage.delete()
         await stage.create()
         view = await stage.until(lambda view: view.is_stalled("PodRefused"), "it waits")
-        assert "is being deleted" in view.condition("Stalled")["message"]
+        assert "of an earlier job of this name" in view.condition("Stalled")["message"]
         stage.nodes.silent = set()
         after = await stage.until(lambda view: view.trains("000-1", "001-1"), "it runs")
         assert not set(before.uids().values()) & set(after.uids().values())

@@ -34,12 +34,12 @@ def test_who_is_refused_is_not_waited_for(play: Play) -> None:
         await stage.limits.allow_pods(3)
         await stage.create(replicas=3)
         view = await stage.until(
-            lambda v: v.members == [worker(0), worker(1)] and v.state == "Running", "two train"
+            lambda v: len(v.members) == 2 and v.state == "Running", "two train"
         )
         resizing = view.condition("Resizing")
         assert (resizing["status"], resizing["reason"]) == ("False", "PartlyPlaced")
         assert "exceeded quota" in resizing["message"]
-        assert stage.service().expected[-1].workers == (worker(0), worker(1))
+        assert sorted(view.members) == list(stage.service().expected[-1].workers)
 
     play(story)
 

@@ -80,6 +80,7 @@ class Wire(Kube):
     async def watch(
         self, path: str, *, query: Mapping[str, str], silence: float
     ) -> AsyncIterator[dict[str, Any]]:
+        await self.still_alive()
         self.calls.append(Call("WATCH", path, None))
         events = self._kube.watch(path, query=query, silence=silence)
         assert isinstance(events, AsyncGenerator)
@@ -87,6 +88,7 @@ class Wire(Kube):
             async for event in events:
                 await self.still_alive()
                 yield event
+            await self.still_alive()
         finally:
             await events.aclose()
 

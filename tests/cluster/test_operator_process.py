@@ -1,0 +1,208 @@
+"""The operator as its users start it: a process, with kopf, against a real API server.
+
+What it writes is read from the API server's own audit log. Nodes are played as in the stories of
+tests/reconciling; nobody reaches a rendezvous service here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.control_plane import ApiServer, audit_log, control_plane
+from ddpjob_operator.kube import KubeClient
+from ddpjob_operator.local.service import free_port
+from reconciling.nodes import Nodes
+
+PATIENCE_SECONDS = 120.0
+USER_AGENT = "ddpjob-operator"
+OPERATOR = Path(sys.executable).with_name("ddpjob")
+JOB = {
+    "apiVersion": "ddpjob.io/v1alpha1",
+    "kind": "DDPJob",
+    "metadata": {"name": "digits"},
+    "spec": {"image": "trainer", "command": ["torchrun", "train.py"], "replicas": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("audited")
+
+
+@pytest.fixture(scope="module")
+def apiserver(folder: Path) -> Iterator[ApiServer]:
+    """In place of the one of all other tests: it takes notes."""
+    with control_plane(folder, audit=True) as server:
+        yield server
+
+
+class Operator:
+    """A running operator."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.health, self.metrics = free_port(), free_port()
+        self.log = folder / "operator.log"
+        ports = (f"--health-port={self.health}", f"--metrics-port={self.metrics}")
+        with self.log.open("wb") as output:
+            command = [OPERATOR, "operator", "run", "--agent-image=x", *ports, *options]
+            self.process = subprocess.Popen(command, stdout=output, stderr=output)
+
+    def get(self, path: str, port: int = 0) -> tuple[int, str]:
+        """Status and text; (0, ...) when nobody answers."""
+        url = f"http://127.0.0.1:{port or self.health}{path}"
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError as error:
+            return 0, str(error)
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not condition():
+            log = self.log.read_text()[-3000:]
+            assert self.process.poll() is None, f"it ended before {what}\n{log}"
+            assert time.monotonic() < deadline, f"never: {what}\n{log}"
+            time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def running(folder: Path, *options: str) -> Iterator[Operator]:
+    operator = Operator(folder, *options)
+    try:
+        yield operator
+    finally:
+        operator.process.kill()
+        operator.process.wait()
+
+
+@pytest.fixture
+def operator(apiserver: ApiServer, namespace: str, tmp_path: Path) -> Iterator[Operator]:
+    """Watches the test's namespace, and is ready."""
+    options = (f"--kubeconfig={apiserver.kubeconfig}", f"--namespace={namespace}")
+    with running(tmp_path, *options) as operator:
+        operator.until(lambda: operator.get("/readyz")[0] == 200, "ready")
+        yield operator
+
+
+def let_nodes_act(apiserver: ApiServer, namespace: str) -> None:
+    """One turn of scheduler and kubelets."""
+
+    async def turn() -> None:
+        kube = await KubeClient.connect(str(apiserver.kubeconfig))
+        try:
+            await Nodes(kube, [namespace]).turn()
+        finally:
+            await kube.close()
+
+    asyncio.run(turn())
+
+
+def objects(apiserver: ApiServer, namespace: str, kinds: str) -> dict[str, dict[str, Any]]:
+    listed = json.loads(apiserver.kubectl("get", kinds, "-n", namespace, "-o", "json"))
+    return {each["metadata"]["name"]: each for each in listed["items"]}
+
+
+def test_a_job_is_worked_on_without_a_trace_on_it(
+    operator: Operator, apiserver: ApiServer, namespace: str, folder: Path
+) -> None:
+    def pods() -> dict[str, dict[str, Any]]:
+        let_nodes_act(apiserver, namespace)
+        return objects(apiserver, namespace, "pods")
+
+    assert operator.get("/healthz") == (200, "ok\n")
+    apiserver.kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(JOB))
+    operator.until(lambda: len(pods()) == 3, "two workers and a rendezvous pod")
+    apiserver.kubectl("delete", "pod", "digits-worker-001-1", "-n", namespace, "--wait=false")
+    operator.until(lambda: "digits-worker-001-2" in pods(), "a replacement")
+    operator.until(lambda: "digits-worker-001-1" not in pods(), "the old one is gone")
+    for name, each in objects(apiserver, namespace, "pods,services,ddpjobs").items():
+        assert "finalizers" not in each["metadata"], name
+        annotations = set(each["metadata"].get("annotations", ()))
+        assert annotations <= {"kubectl.kubernetes.io/last-applied-configuration"}, name
+    code, text = operator.get("/metrics", operator.metrics)
+    assert code == 200
+    [passes] = [line for line in text.splitlines() if line.startswith("ddpjob_reconciles_total")]
+    assert passes.startswith('ddpjob_reconciles_total{result="done"} ')
+    assert 'ddpjob_jobs{state="Waiting"} 1.0' in text
+
+    apiserver.kubectl("delete", "ddpjob", "digits", "-n", namespace, "--timeout=60s")
+    operator.until(lambda: "ddpjob_jobs{" not in counted(operator), "the job is forgotten")
+    operator.process.send_signal(signal.SIGTERM)
+    assert operator.process.wait(60) == 0, operator.log.read_text()
+
+    entries = [json.loads(line) for line in audit_log(folder).read_text().splitlines()]
+    mine = Counter(
+        (entry["verb"], entry["objectRef"]["resource"])
+        for entry in entries
+        if USER_AGENT in entry.get("userAgent", "") and "objectRef" in entry
+    )
+    assert mine["create", "pods"] >= 4
+    assert mine["update", "ddpjobs"] >= 2
+    patches = [e["objectRef"] for e in entries if e["verb"] == "patch" and not is_kubectl(e)]
+    assert patches == []
+
+
+def is_kubectl(entry: dict[str, Any]) -> bool:
+    return str(entry.get("userAgent", "")).startswith("kubectl")
+
+
+def counted(operator: Operator) -> str:
+    """The jobs that it knows of, by state."""
+    lines = operator.get("/metrics", operator.metrics)[1].splitlines()
+    return "\n".join(
+        line for line in lines if line.startswith("ddpjob_jobs{") and "} 0.0" not in line
+    )
+
+
+def test_jobs_that_are_there_before_it_comes_are_worked_on(
+    apiserver: ApiServer, namespace: str, tmp_path: Path
+) -> None:
+    apiserver.kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(JOB))
+    options = (f"--kubeconfig={apiserver.kubeconfig}", f"--namespace={namespace}")
+    for life in ("first", "second"):
+        with running(tmp_path, *options) as operator:
+            operator.until(lambda: len(objects(apiserver, namespace, "pods")) == 3, "pods")
+            if life == "second":
+                operator.until(lambda: 'state="Waiting"} 1.0' in counted(operator), "a pass")
+    names = set(objects(apiserver, namespace, "pods"))
+    assert names == {"digits-rendezvous-1", "digits-worker-000-1", "digits-worker-001-1"}
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "there is no kubeconfig at"),
+        ("- 1\n", "cannot be used"),
+        ("apiVersion: v1\nkind: Config\ncurrent-context: none\n", "cannot be used"),
+    ],
+    ids=["missing", "no kubeconfig", "no such context"],
+)
+def test_a_wrong_kubeconfig_ends_it_at_once_with_clear_words(
+    tmp_path: Path, content: str | None, says: str
+) -> None:
+    path = tmp_path / "kubeconfig"
+    if content is not None:
+        path.write_text(content)
+    command = [OPERATOR, "operator", "run", "--agent-image=x", f"--kubeconfig={path}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("ddpjob operator: ")
+    assert says in done.stderr
+    assert str(path) in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,148 @@
+"""When an operator calls itself healthy and ready, in fake time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import fake_time
+from ddpjob_operator.controller import Controller
+from ddpjob_operator.kube import ApiError, UnreachableError
+from ddpjob_operator.settings import Settings
+from fake_kube import FakeKube
+from reconciling.stage import JOBS
+from reconciling.wire import Call, Wire
+from shell.objects import job
+
+FORBIDDEN = ApiError(403, "Forbidden", "pods is forbidden: the account may not list pods")
+
+
+@contextlib.asynccontextmanager
+async def running(wire: Wire, **settings: Any) -> AsyncIterator[Controller]:
+    clock = asyncio.get_running_loop().time
+    controller = Controller(wire, Settings(agent_image="x", **settings), clock=clock)
+    task = asyncio.ensure_future(controller.run())
+    try:
+        yield controller
+        assert not task.done()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def play(story: Callable[[FakeKube, Wire], Awaitable[None]]) -> None:
+    async def main() -> None:
+        kube = FakeKube()
+        await story(kube, Wire(kube))
+
+    fake_time.run(main())
+
+
+def test_it_is_ready_once_all_is_listed_and_stays_healthy_when_nothing_happens() -> None:
+    async def story(kube: FakeKube, wire: Wire) -> None:
+        async with running(wire) as controller:
+            assert controller.obstacles() == [
+                "/api/v1/pods: not listed yet",
+                "/api/v1/services: not listed yet",
+            ]
+            assert controller.problems() == []
+            for _ in range(20):
+                await asyncio.sleep(60)
+                assert controller.obstacles() == controller.problems() == []
+
+    play(story)
+
+
+def test_who_may_not_list_is_not_ready_and_says_why_but_need_not_be_restarted() -> None:
+    async def story(kube: FakeKube, wire: Wire) -> None:
+        kube.refuse("GET", "pods", FORBIDDEN)
+        async with running(wire) as controller:
+            await asyncio.sleep(300)
+            [obstacle] = controller.obstacles()
+            assert "/api/v1/pods: pods is forbidden" in obstacle
+            assert controller.problems() == []
+            kube.allow()
+            await asyncio.sleep(60)
+            assert controller.obstacles() == []
+
+    play(story)
+
+
+def test_a_pass_that_hangs_makes_it_unhealthy_until_it_ends() -> None:
+    async def story(kube: FakeKube, wire: Wire) -> None:
+        goes_on = asyncio.Event()
+
+        async def hang(call: Call) -> None:
+            if call.kind == "GET ddpjobs" and call.path.endswith("digits"):
+                await goes_on.wait()
+
+        wire.before = hang
+        async with running(wire) as controller:
+            await kube.request("POST", JOBS.format("default"), body=job("digits"))
+            controller.changed("default", "digits")
+            await asyncio.sleep(100)
+            assert controller.problems() == []
+            await asyncio.sleep(30)
+            [problem] = controller.problems()
+            assert problem == "a job has been waiting, or worked on, for 130 s"
+            assert problem in controller.obstacles()
+            goes_on.set()
+            await asyncio.sleep(1)
+            assert controller.problems() == []
+
+    play(story)
+
+
+def test_one_job_that_hangs_keeps_no_other_one_waiting() -> None:
+    async def story(kube: FakeKube, wire: Wire) -> None:
+        async def hang(call: Call) -> None:
+            if call.path.endswith("ddpjobs/slow"):
+                await asyncio.get_running_loop().create_future()
+
+        wire.before = hang
+        async with running(wire, workers=2) as controller:
+            for name in ("slow", "digits"):
+                await kube.request("POST", JOBS.format("default"), body=job(name))
+                controller.changed("default", name)
+            await asyncio.sleep(10)
+            assert kube.job("digits")["status"]["rendezvousEpoch"] == 1
+            assert "status" not in kube.job("slow")
+
+    play(story)
+
+
+def test_a_watch_that_is_dead_and_does_not_know_it_makes_it_unhealthy() -> None:
+    async def story(kube: FakeKube, wire: Wire) -> None:
+        async with running(wire) as controller:
+            await asyncio.sleep(1)
+            wire.dead.set()  # no answer comes, and no connection ends
+            await asyncio.sleep(200)
+            found = " ".join(controller.problems())
+            assert "the watch of /api/v1/pods has been silent for 2" in found
+            assert "the watch of /api/v1/services has been silent for 2" in found
+
+    play(story)
+
+
+def test_an_api_server_that_is_away_makes_it_unready_but_not_unhealthy() -> None:
+    async def story(kube: FakeKube, wire: Wire) -> None:
+        async with running(wire) as controller:
+            await asyncio.sleep(1)
+            away = UnreachableError("connection refused")
+
+            def refuse(method: str, path: str) -> None:
+                raise away
+
+            kube.before_request = refuse
+            kube.break_watches(away)
+            await asyncio.sleep(600)
+            assert len(controller.obstacles()) == 2
+            assert "connection refused" in controller.obstacles()[0]
+            assert controller.problems() == []
+            kube.before_request = lambda method, path: None
+            await asyncio.sleep(120)
+            assert controller.obstacles() == []
+
+    play(story)

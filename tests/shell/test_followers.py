@@ -1,0 +1,196 @@
+"""Followers: who is followed, what is told of, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+
+import fake_time
+from builders import make_report, make_worker
+from ddpjob_agent.contract import Report
+from ddpjob_operator.followers import Followers, Key
+from ddpjob_operator.service_client import ServiceClient, ServiceUnavailableError
+from reconciling.training import Service
+
+KEY = Key("default", "digits")
+TOKEN = "secret"
+
+
+class Following:
+    """Followers of services that the test has, and whom they told of when."""
+
+    def __init__(self) -> None:
+        self.services: dict[str, Service] = {}
+        self.requests: list[tuple[str, Mapping[str, str]]] = []
+        self.told: list[tuple[Key, Report | None]] = []
+        self.followers = Followers(lambda key: self.told.append((key, self.followers.report(key))))
+
+    def serve(self, name: str = "first", epoch: int = 1) -> Service:
+        self.services[name] = Service(epoch, TOKEN, None, pod=name)
+        return self.services[name]
+
+    def follow(self, name: str = "first", epoch: int = 1, key: Key = KEY, uid: str = "u") -> None:
+        async def send(
+            method: str,
+            path: str,
+            *,
+            query: Mapping[str, str],
+            headers: Mapping[str, str],
+            body: Mapping[str, Any] | None,
+            timeout: float,  # noqa: ASYNC109 - as the protocol has it
+        ) -> Any:
+            self.requests.append((name, query))
+            if name not in self.services:
+                raise ServiceUnavailableError("connection refused")
+            return await self.services[name].answer(method, path, query, headers, body)
+
+        self.followers.follow(key, uid, epoch, TOKEN, ServiceClient(send, TOKEN))
+
+
+def play(story: Callable[[Following], Awaitable[None]]) -> None:
+    async def main() -> None:
+        following = Following()
+        await story(following)
+        await following.followers.close()
+        assert len(following.followers) == 0
+
+    fake_time.run(main())
+
+
+def test_the_first_report_and_every_news_is_told_at_once() -> None:
+    async def story(it: Following) -> None:
+        service = it.serve()
+        it.follow()
+        assert it.followers.expects_first(KEY)
+        await asyncio.sleep(0.1)
+        assert not it.followers.expects_first(KEY)
+        service.tell(reason="two are here")
+        await asyncio.sleep(0.1)
+        assert [report and report.reason for _, report in it.told] == ["waits", "two are here"]
+
+    play(story)
+
+
+def test_mere_progress_is_told_with_the_next_poll_and_the_same_again_not_at_all() -> None:
+    async def story(it: Following) -> None:
+        service = it.serve()
+        it.follow()
+        await asyncio.sleep(0.1)
+        for step in range(1, 6):
+            service.tell(step=step)
+            await asyncio.sleep(1)
+        assert len(it.told) == 1
+        await asyncio.sleep(10)
+        assert [report and report.step for _, report in it.told] == [None, 5]
+        await asyncio.sleep(60)
+        assert len(it.told) == 2
+        assert all(query["news"] == "1" for _, query in it.requests)
+
+    play(story)
+
+
+def test_a_service_that_does_not_answer_is_told_of_once_and_asked_less_and_less() -> None:
+    async def story(it: Following) -> None:
+        it.follow()
+        await asyncio.sleep(60)
+        assert it.told == [(KEY, None)]
+        assert len(it.requests) < 25
+        it.serve()
+        await asyncio.sleep(6)
+        assert it.followers.report(KEY) is not None
+
+    play(story)
+
+
+def test_a_service_that_begins_anew_is_asked_for_everything() -> None:
+    async def story(it: Following) -> None:
+        old = it.serve()
+        it.follow()
+        await asyncio.sleep(0.1)
+        for _ in range(5):
+            old.tell(reason="busy")
+        await asyncio.sleep(0.1)
+        old.close()
+        new = it.serve()
+        await asyncio.sleep(1)
+        assert it.followers.report(KEY) == new.report
+        assert it.requests[-2][1]["after"] == "0"
+
+    play(story)
+
+
+@pytest.mark.parametrize("changed", [{"epoch": 2}, {"uid": "another"}], ids=["epoch", "job"])
+def test_another_service_of_a_job_is_followed_instead(changed: dict[str, Any]) -> None:
+    async def story(it: Following) -> None:
+        it.serve()
+        second = it.serve("second", epoch=2)
+        it.follow()
+        await asyncio.sleep(0.1)
+        it.follow("second", **changed)
+        assert it.followers.report(KEY) is None
+        await asyncio.sleep(0.1)
+        it.services["first"].tell(reason="late")
+        await asyncio.sleep(0.1)
+        assert it.followers.report(KEY) == second.report
+        assert len(it.followers) == 1
+        assert len(it.told) == 2
+
+    play(story)
+
+
+def test_following_again_changes_nothing() -> None:
+    async def story(it: Following) -> None:
+        it.serve()
+        for _ in range(3):
+            it.follow()
+            await asyncio.sleep(0.1)
+        assert len(it.requests) == 2
+        assert len(it.told) == 1
+
+    play(story)
+
+
+def test_what_is_forgotten_is_asked_no_more() -> None:
+    async def story(it: Following) -> None:
+        service = it.serve()
+        other = Key("elsewhere", "digits")
+        it.follow()
+        it.follow(key=other)
+        await asyncio.sleep(0.1)
+        it.followers.forget(KEY)
+        it.followers.forget(KEY)
+        assert it.followers.report(KEY) is None
+        assert it.followers.client(KEY) is None
+        assert not it.followers.expects_first(KEY)
+        service.tell(reason="late")
+        await asyncio.sleep(0.1)
+        assert [key for key, _ in it.told] == [KEY, other, other]
+
+    play(story)
+
+
+def test_an_answer_that_is_no_report_does_not_end_the_following() -> None:
+    async def story(it: Following) -> None:
+        service = it.serve()
+        good = service.report
+        service.report = _Odd()  # type: ignore[assignment]
+        it.follow()
+        await asyncio.sleep(1)
+        assert it.followers.report(KEY) is None
+        service.report = make_report(make_worker(), version=good.version)
+        await asyncio.sleep(6)
+        assert it.followers.report(KEY) == service.report
+
+    play(story)
+
+
+class _Odd:
+    """What a service of another version might say."""
+
+    version = 1
+
+    def to_json(self) -> dict[str, Any]:
+        return {"version": 1, "what": "else"}

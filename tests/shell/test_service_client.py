@@ -1,0 +1,112 @@
+"""What is sent to a rendezvous service, and what becomes of answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from builders import make_report, make_worker
+from ddpjob_agent.contract import TOKEN_HEADER, Expectation
+from ddpjob_operator.local.service import free_port
+from ddpjob_operator.service_client import ServiceClient, ServiceUnavailableError, direct
+
+REPORT = make_report(make_worker(0), make_worker(1), step=7, metrics={"loss": 0.5})
+EXPECTATION = Expectation(workers=("a", "b"), draining=("c",))
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def with_service(handler: Handler, story: Callable[[ServiceClient], Awaitable[None]]) -> None:
+    async def main() -> None:
+        app = web.Application()
+        app.add_routes([web.route("*", "/{path}", handler)])
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", port := free_port()).start()
+        try:
+            await story(ServiceClient(direct("127.0.0.1", port), "secret"))
+        finally:
+            await runner.cleanup()
+
+    asyncio.run(main())
+
+
+def test_a_report_travels_whole_and_the_token_with_the_request() -> None:
+    asked: list[tuple[str, str, dict[str, str], str]] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        token = request.headers[TOKEN_HEADER]
+        asked.append((request.method, request.path, dict(request.query), token))
+        return web.json_response(REPORT.to_json())
+
+    async def story(client: ServiceClient) -> None:
+        assert await client.report() == REPORT
+        assert await client.report(after=3, wait=0.5, only_news=True) == REPORT
+
+    with_service(handler, story)
+    assert asked == [
+        ("GET", "/report", {"after": "0", "timeout": "0", "news": "0"}, "secret"),
+        ("GET", "/report", {"after": "3", "timeout": "0.5", "news": "1"}, "secret"),
+    ]
+
+
+def test_an_expectation_travels_whole() -> None:
+    told: list[tuple[str, str, Any]] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        told.append((request.method, request.path, Expectation.from_json(await request.json())))
+        return web.json_response({})
+
+    async def story(client: ServiceClient) -> None:
+        await client.expect(EXPECTATION)
+
+    with_service(handler, story)
+    assert told == [("PUT", "/expected", EXPECTATION)]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"status": 403, "text": '{"error": "token"}', "content_type": "application/json"},
+        {"status": 200, "text": "<html>", "content_type": "text/html"},
+        {"status": 200, "text": "{", "content_type": "application/json"},
+        {"status": 200, "text": "[]", "content_type": "application/json"},
+        {"status": 200, "text": '{"version": 1}', "content_type": "application/json"},
+    ],
+    ids=["refused", "a web page", "cut off", "a list", "another version"],
+)
+def test_what_is_no_report_means_that_the_service_is_not_there(answer: dict[str, Any]) -> None:
+    async def handler(request: web.Request) -> web.Response:
+        return web.Response(**answer)
+
+    async def story(client: ServiceClient) -> None:
+        with pytest.raises(ServiceUnavailableError) as error:
+            await client.report()
+        assert str(error.value)
+
+    with_service(handler, story)
+
+
+def test_nobody_there_means_so_too() -> None:
+    async def main() -> None:
+        client = ServiceClient(direct("127.0.0.1", free_port()), "secret")
+        with pytest.raises(ServiceUnavailableError, match="refused|127"):
+            await client.expect(EXPECTATION)
+
+    asyncio.run(main())
+
+
+def test_a_connection_that_breaks_means_so_too() -> None:
+    async def handler(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async def story(client: ServiceClient) -> None:
+        with pytest.raises(ServiceUnavailableError, match=r".+"):
+            await client.report()
+
+    with_service(handler, story)
