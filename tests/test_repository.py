@@ -269,7 +269,9 @@ def test_each_declared_requirement_is_pinned_to_a_version_that_it_allows(
         assert requirement.specifier.contains(version, prereleases=True)
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-operator.lock", "tools/uv.lock"])
+@pytest.mark.parametrize(
+    "name", ["requirements.lock", "requirements-operator.lock", "tools/uv.lock"]
+)
 def test_every_line_of_a_lock_is_one_pin_with_hashes(name: str) -> None:
     pins = [pin for entries in locked(ROOT / name).values() for pin in entries]
     assert pins

@@ -218,6 +218,8 @@ class KubeClient(Kube):
         except TimeoutError as error:
             seconds = limits.total or limits.sock_read
             raise UnreachableError(f"nothing came from {host} within {seconds:g} s") from error
+        except aiohttp.ClientPayloadError as error:
+            raise UnreachableError(f"the connection to {host} broke off") from error
         except (aiohttp.ClientError, OSError, config.ConfigException) as error:
             reason = str(error) or type(error).__name__
             raise UnreachableError(f"{host} cannot be reached: {reason}") from error

@@ -77,13 +77,12 @@ class Reconciler:
         if self._followers.expects_first(key):
             return None  # else each start of the operator would call every job's state unknown
         planned = plan(observed, now)
-        refusals, silent = await self._execute(key, job, planned.actions, token)
+        refusals = await self._execute(job, planned.actions, token)
         after = planned.requeue_after
         if refusals:
             planned = plan(dataclasses.replace(observed, refusals=tuple(refusals)), now)
-            expect = [action for action in planned.actions if isinstance(action, Expect)]
-            _, silent = await self._execute(key, job, expect, token)
             after = REFUSED_SECONDS if after is None else min(after, REFUSED_SECONDS)
+        silent = not await self._tell(key, job, planned.actions)
         if silent:
             after = EXPECT_SECONDS if after is None else min(after, EXPECT_SECONDS)
         if planned.status != job.status:
@@ -97,20 +96,14 @@ class Reconciler:
 
     # --- acting -----------------------------------------------------------------------------------
 
-    async def _execute(
-        self, key: Key, job: DDPJob, actions: Iterable[Action], token: str
-    ) -> tuple[list[Refusal], bool]:
-        """Do it all in order, creations next to each other at once.
-
-        Returns what was refused, and whether the service did not answer.
-        """
+    async def _execute(self, job: DDPJob, actions: Iterable[Action], token: str) -> list[Refusal]:
+        """Do what is to be done on the cluster, creations of workers at once; what was refused."""
         refusals: list[Refusal] = []
-        silent = False
         creations = []
         for action in actions:
             match action:
                 case Expect():
-                    silent = not await self._expect(key, job.metadata.uid, action.expectation)
+                    pass  # told when it is known who was refused
                 case DeleteWorker() | DeleteRendezvous():
                     await self._cluster.delete(job, action)
                 case CreateWorker():
@@ -123,7 +116,14 @@ class Reconciler:
             async with limit:
                 return await self._cluster.create(job, action, token)
 
-        return refusals + [r for r in await asyncio.gather(*map(create, creations)) if r], silent
+        return refusals + [r for r in await asyncio.gather(*map(create, creations)) if r]
+
+    async def _tell(self, key: Key, job: DDPJob, actions: Iterable[Action]) -> bool:
+        """Tell the service whom to expect, if that is planned; false if it does not answer."""
+        for action in actions:
+            if isinstance(action, Expect):
+                return await self._expect(key, job.metadata.uid, action.expectation)
+        return True
 
     async def _expect(self, key: Key, uid: str, expectation: Expectation) -> bool:
         """Tell the service, unless it knows; false if it does not answer."""

@@ -100,6 +100,7 @@ class Reflector(Generic[T]):
         self._put: set[Key] = set()  # while a list is under way
         self._seen = clock()
         self._failed = 0  # times in a row
+        self._gone = False  # one of them was that
         self._logged: set[str] = set()
 
     def by_job(self, namespace: str, job: str) -> tuple[T, ...]:
@@ -251,7 +252,7 @@ class Reflector(Generic[T]):
         self._seen = self._clock()
         self.error = None
         if self._failed:
-            self._failed = 0
+            self._failed, self._gone = 0, False
             self._logged.clear()
             log.info("%s: watched again", self.path)
 
@@ -260,8 +261,10 @@ class Reflector(Generic[T]):
         self._failed += 1
         if not _passes(error) or (self._failed > FEW and isinstance(error, ApiError)):
             self._relist_at = None
-        if isinstance(error, ApiError) and error.status == GONE and self._failed == 1:
-            return 0.0  # as happens when nothing was told for a long time
+        gone = isinstance(error, ApiError) and error.status == GONE
+        if gone and not self._gone:
+            self._gone = True
+            return 0.0  # nothing is wrong: the watch has not been told of anything for long
         self.error = str(error) or repr(error)
         self._count(self.error)
         pause = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(self._failed - 1, 10))

@@ -92,7 +92,7 @@ def control_plane(folder: Path, *, audit: bool = False) -> Iterator[ApiServer]:
         "--unsafe-no-fsync",  # the data need not survive
         "--log-level=warn",
     )
-    api = (
+    api: tuple[str, ...] = (
         f"--etcd-servers={etcd}",
         "--bind-address=127.0.0.1",
         "--advertise-address=127.0.0.1",

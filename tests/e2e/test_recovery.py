@@ -13,7 +13,7 @@ from e2e.kubectl import Kubectl
 from e2e.nodes import Nodes
 from e2e.volumes import claim
 
-STEPS = 2000
+STEPS = 1500
 BREAK_AT = 100  # known steps; by then there is a snapshot
 TOLERANCE = 0.01  # of the accuracy
 

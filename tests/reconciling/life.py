@@ -8,7 +8,8 @@ import pytest
 
 from ddpjob_operator.followers import Key
 from reconciling.nodes import ended, token_of
-from reconciling.stage import Play, Stage, View
+from reconciling.stage import Play, Stage
+from reconciling.view import View
 from reconciling.wire import Call
 
 RENDEZVOUS = "digits-rendezvous-1"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
@@ -20,6 +19,7 @@ from ddpjob_operator.kube import ApiError, Kube, UnreachableError
 from ddpjob_operator.settings import Settings
 from reconciling.nodes import Nodes
 from reconciling.training import Service
+from reconciling.view import View
 from reconciling.wire import Wire
 
 JSON = dict[str, Any]
@@ -27,68 +27,6 @@ JOBS = f"/apis/{names.API_VERSION}/namespaces/{{}}/{names.PLURAL}"
 PATIENCE_SECONDS = 120.0  # generous: a real API server may be slow, and the machine shared
 FIRST_PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 0.2
-
-
-@dataclasses.dataclass(frozen=True)
-class View:
-    """What there is of one job. Objects by name, as the API server has them."""
-
-    job: JSON
-    pods: dict[str, JSON]
-    services: list[str]
-
-    @property
-    def status(self) -> JSON:
-        status: JSON = self.job.get("status", {})
-        return status
-
-    @property
-    def state(self) -> str:
-        return str(self.status.get("state", ""))
-
-    @property
-    def members(self) -> list[str]:
-        """The workers of the membership in status."""
-        return list((self.status.get("membership") or {}).get("workers", ()))
-
-    @property
-    def workers(self) -> list[str]:
-        return self._of(names.ROLE_WORKER)
-
-    @property
-    def rendezvous(self) -> list[str]:
-        return self._of(names.ROLE_RENDEZVOUS)
-
-    def uids(self) -> dict[str, str]:
-        return {name: pod["metadata"]["uid"] for name, pod in self.pods.items()}
-
-    def phases(self) -> dict[str, str]:
-        return {name: self.pods[name]["status"]["phase"] for name in self.workers}
-
-    def condition(self, kind: str) -> JSON:
-        conditions = self.status.get("conditions", ())
-        return next((each for each in conditions if each["type"] == kind), {})
-
-    def is_stalled(self, reason: str) -> bool:
-        found = self.condition("Stalled")
-        return (found.get("status"), found.get("reason")) == ("True", reason)
-
-    def trains(self, *workers: str) -> bool:
-        """Whether exactly these workers, by the ends of their names, train and are there."""
-        wanted = [f"{self.job['metadata']['name']}-worker-{each}" for each in workers]
-        return (
-            self.state == "Running"
-            and sorted(self.members) == self.workers == wanted
-            and self.status["ready"] == f"{len(wanted)}/{len(wanted)}"
-            and self.condition("Resizing").get("status") == "False"
-        )
-
-    def _of(self, role: str) -> list[str]:
-        return sorted(
-            name
-            for name, pod in self.pods.items()
-            if pod["metadata"]["labels"].get(names.LABEL_ROLE) == role
-        )
 
 
 class Limits(Protocol):

@@ -14,7 +14,8 @@ import pytest
 
 from ddpjob_operator import names
 from reconciling.in_memory import CheckingKube, play_in_memory
-from reconciling.stage import Stage, View
+from reconciling.stage import Stage
+from reconciling.view import View
 
 JSON = dict[str, Any]
 WRITES = 60  # more than the life has

@@ -25,6 +25,7 @@ from shell.http_server import (
     kubeconfig,
     refusal,
     serving,
+    silence,
     stream,
     tls_files,
 )
@@ -109,6 +110,13 @@ def test_a_kubeconfig_is_broken(tmp_path: Path, text: str) -> None:
 def test_a_certificate_is_broken(tmp_path: Path, cluster: dict[str, Any]) -> None:
     path = kubeconfig(tmp_path / "kubeconfig", "https://127.0.0.1:1", cluster=cluster)
     assert f"the kubeconfig {path} cannot be used: " in asyncio.run(refused(path))
+
+
+def test_one_of_two_kubeconfigs_is_broken(tmp_path: Path) -> None:
+    good, broken = tmp_path / "good", tmp_path / "broken"
+    kubeconfig(good, "https://127.0.0.1:1")
+    broken.write_text("[]")
+    assert "cannot be used" in asyncio.run(refused(f"{good}:{broken}"))
 
 
 def test_a_context_may_be_named(tmp_path: Path) -> None:
@@ -266,6 +274,30 @@ def test_many_requests_replace_a_token_once(run: Callable[[Rotating], None]) -> 
     run(body)
 
 
+def test_a_request_that_was_late_uses_what_others_have_loaded(
+    run: Callable[[Rotating], None],
+) -> None:
+    async def body(kube: KubeClient, server: Server, source: Source) -> None:
+        arrived, go_on = asyncio.Event(), asyncio.Event()
+
+        async def late(request: web.Request) -> web.StreamResponse:
+            arrived.set()
+            await go_on.wait()
+            return await UNAUTHORIZED(request)
+
+        server.answers = [late, only("new")]
+        asking = asyncio.ensure_future(ask(kube))
+        await arrived.wait()
+        source.tell("new")
+        await ask(kube)
+        source.tell("nothing")
+        go_on.set()
+        await asking
+        assert server.tokens() == ["old", "old", "new", "new"]
+
+    run(body)
+
+
 def test_tokens_are_replaced_again_and_again(run: Callable[[Rotating], None]) -> None:
     async def body(kube: KubeClient, server: Server, source: Source) -> None:
         for token in ("1", "2", "3", "4"):
@@ -336,7 +368,8 @@ def test_a_plugin_that_fails_later_is_named(tmp_path: Path, source: Source) -> N
             async with connected(path) as kube:
                 source.tell("nothing")
                 await ask(kube)
-                with pytest.raises(ApiError, match="gave no credentials") as error:
+                words = "^Unauthorized; credentials cannot be loaded anew: .* gave no credentials"
+                with pytest.raises(ApiError, match=words) as error:
                     await ask(kube)
                 assert error.value.status == 401
 
@@ -379,6 +412,10 @@ def test_a_certificate_must_be_trusted(tmp_path: Path, trusted: bool) -> None:
             async with connected(path) as kube:
                 if trusted:
                     await ask(kube)
+                    server.answers = [stream(LINE, then=silence)]
+                    async for event in kube.watch(PODS, query={}, silence=600):
+                        assert event == {"type": "ADDED"}
+                        break
                 else:
                     with pytest.raises(UnreachableError, match="certificate verify failed"):
                         await ask(kube)
@@ -429,6 +466,11 @@ def test_in_a_pod_the_service_account_is_used(in_pod: Pod, tmp_path: Path) -> No
             assert server.tokens()[-1] == "new"
 
     asyncio.run(main())
+
+
+def test_in_a_pod_without_a_service_account_a_kubeconfig_is_needed(in_pod: Pod) -> None:
+    in_pod.token.unlink()
+    assert "there is no kubeconfig" in asyncio.run(refused(None))
 
 
 def test_in_a_pod_a_kubeconfig_may_be_named_all_the_same(in_pod: Pod, tmp_path: Path) -> None:

@@ -411,6 +411,47 @@ def test_what_is_forbidden_is_told_and_tried_at_leisure(
     ]
 
 
+def test_after_a_long_absence_there_is_no_more_delay_than_needed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The API server comes back, and tells that it does not know any more what happened."""
+
+    async def body(kube: FakeKube) -> None:
+        times: dict[str, float] = {}
+        time = asyncio.get_running_loop().time
+        async with following(kube, PODS) as found:
+            await asyncio.sleep(5)
+            kube.refuse("WATCH", "pods", ApiError(503, "ServiceUnavailable", "no"), times=3)
+            kube.lose_event = lambda event: True  # the watch is broken before it can tell
+            await create(kube, "a")
+            await asyncio.sleep(0.1)
+            kube.lose_event = lambda event: False
+            kube.before_request = lambda method, path: times.update({method: time()})
+            kube.break_watches(UnreachableError("no route to host"))
+            await create(kube, "b")
+            kube.compact()
+            await until(lambda: count(kube, "GET") == 2, "it is listed again")
+            assert count(kube, "WATCH") in (5, 6)
+            assert right(kube, found)
+            assert times["WATCH"] == times["GET"]
+
+    run(body)
+    assert "410" not in caplog.text
+
+
+def test_a_server_that_has_always_forgotten_is_not_asked_in_a_hurry() -> None:
+    async def body(kube: FakeKube) -> None:
+        async with following(kube, PODS) as found:
+            await asyncio.sleep(5)
+            kube.refuse("WATCH", "pods", ApiError(410, "Expired", "too old"))
+            kube.break_watches()
+            await asyncio.sleep(600)
+            assert count(kube, "GET") < 60
+            assert found.error() == "too old (410 Expired)"
+
+    run(body)
+
+
 def test_a_watch_that_is_refused_again_and_again_makes_the_list_be_asked() -> None:
     """It may be that what it asks for is no more to be had, however that is put."""
 
