@@ -66,11 +66,10 @@ class Digits:
                 found.append(f"{CAUSES[reason]}:{match[1]}")
         return found
 
-    @property
-    def resumed(self) -> list[int]:
+    def resumed(self, *unreadable: str) -> list[int]:
         """Steps that the processes of rank 0 say they went on from, in order."""
         found = []
-        for name in sorted(self.kubectl.pods("ddpjob.io/role=worker")):
+        for name in self.kubectl.pods("ddpjob.io/role=worker").keys() - set(unreadable):
             log = self.kubectl("logs", name, "-c", "trainer", "--timestamps")
             found += re.findall(r"^(\S+) training from step (\d+) with", log, re.MULTILINE)
         return [int(step) for _, step in sorted(found)]

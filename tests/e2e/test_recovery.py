@@ -13,7 +13,7 @@ from e2e.kubectl import Kubectl
 from e2e.nodes import Nodes
 from e2e.volumes import claim
 
-STEPS = 1500
+STEPS = 1000
 BREAK_AT = 100  # known steps; by then there is a snapshot
 TOLERANCE = 0.01  # of the accuracy
 
@@ -45,7 +45,7 @@ def finish(job: Digits, memberships: list[str]) -> float:
 def test_undisturbed(job: Digits, undisturbed: dict[str, float]) -> None:
     undisturbed["accuracy"] = finish(job, ["started:6"])
     assert undisturbed["accuracy"] >= 0.95
-    assert job.resumed == [0]
+    assert job.resumed() == [0]
 
 
 # What dies, and the memberships that it costs.
@@ -69,7 +69,7 @@ def test_worker_pod_is_force_deleted(
     after = job.uids()
     assert victim not in after
     assert untouched(before, victim) <= untouched(after)
-    assert all(step >= saved for step in job.resumed[-1:])
+    assert all(step >= saved for step in job.resumed()[-1:])
     assert accuracy == pytest.approx(undisturbed["accuracy"], abs=TOLERANCE)
 
 
@@ -81,7 +81,7 @@ def test_rendezvous_pod_is_force_deleted(job: Digits, undisturbed: dict[str, flo
     accuracy = finish(job, ["started:6"])
     assert job.status["rendezvousEpoch"] == 2
     assert untouched(job.uids()) == untouched(before)
-    assert job.resumed == [0]
+    assert job.resumed() == [0]
     assert accuracy == pytest.approx(undisturbed["accuracy"], abs=TOLERANCE)
 
 
@@ -95,7 +95,7 @@ def test_operator_pod_is_force_deleted(
     operator("rollout", "status", "deployment", "--timeout=300s")
     assert job.uids() == before
     accuracy = finish(job, ["started:6"])
-    assert job.resumed == [0]
+    assert job.resumed() == [0]
     assert accuracy == pytest.approx(undisturbed["accuracy"], abs=TOLERANCE)
 
 
@@ -109,11 +109,12 @@ def test_node_is_stopped(job: Digits, nodes: Nodes, undisturbed: dict[str, float
     other = job.pod("worker" if group == "spot" else "spot")
     uid = job.uids()[other]
     saved = job.status["snapshot"]["step"]
-    nodes.stop(pods[job.pod(group)]["spec"]["nodeName"])
+    lost = job.pod(group)
+    nodes.stop(pods[lost]["spec"]["nodeName"])
     left = PROCESSES - (2 if group == "spot" else 4)
     accuracy = finish(job, ["started:6", f"lost:{left}"])
     assert job.uids()[other] == uid
-    assert job.resumed[-1] >= saved
+    assert job.resumed(lost)[-1] >= saved  # the node's logs are out of reach
     assert accuracy == pytest.approx(undisturbed["accuracy"], abs=TOLERANCE)
 
 
