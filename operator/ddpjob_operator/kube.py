@@ -24,6 +24,8 @@ import json
 import os
 import random
 import re
+import socket
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -38,6 +40,7 @@ from kubernetes.aio.config import incluster_config
 library: Any = config  # it has no annotations
 
 CONNECT_SECONDS = 10.0
+CLOSE_SECONDS = 1.0
 LOAD_SECONDS = 30.0  # that a request waits for new credentials
 PATIENCE = 5  # more attempts after a 429
 LONGEST_PAUSE_SECONDS = 10.0  # asked for more, give up: who asked for it may have other work
@@ -108,12 +111,12 @@ class Kube(Protocol):
 class KubeClient(Kube):
     """The API server of a cluster."""
 
-    def __init__(self, api: Any, load: Callable[[], Awaitable[Any]], *, in_cluster: bool) -> None:
+    def __init__(self, api: _Api, load: Callable[[], Awaitable[_Api]], *, in_cluster: bool) -> None:
         self.in_cluster = in_cluster
         self._api = api
         self._load = load
         self._loading: asyncio.Task[None] | None = None
-        self._retired: Any = None
+        self._retired: _Api | None = None
 
     @classmethod
     async def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> KubeClient:
@@ -124,9 +127,6 @@ class KubeClient(Kube):
 
     async def close(self) -> None:
         """End all connections."""
-        if self._loading is not None:
-            self._loading.cancel()
-            await asyncio.gather(self._loading, return_exceptions=True)
         for api in (self._api, self._retired):
             if api is not None:
                 await api.close()
@@ -202,7 +202,7 @@ class KubeClient(Kube):
         api, response = self._api, None
         host = api.configuration.host
         try:
-            prepared = await api.param_serialize(
+            prepared = await api.client.param_serialize(
                 method,
                 path,
                 query_params=dict(query or {}),
@@ -210,7 +210,7 @@ class KubeClient(Kube):
                 body=None if body is None else dict(body),
                 auth_settings=["BearerToken"],
             )
-            answer = await api.call_api(*prepared, _request_timeout=limits)
+            answer = await api.client.call_api(*prepared, _request_timeout=limits)
             response = answer.response
             if not response.ok:
                 raise await self._refusal(response, api)
@@ -227,7 +227,7 @@ class KubeClient(Kube):
             if response is not None:
                 _drop(response)
 
-    async def _refusal(self, response: aiohttp.ClientResponse, used: Any) -> ApiError:
+    async def _refusal(self, response: aiohttp.ClientResponse, used: _Api) -> ApiError:
         error = _error(response, await response.text(errors="replace"))
         if error.status == 401:
             try:
@@ -236,7 +236,7 @@ class KubeClient(Kube):
                 error.message += f"; credentials cannot be loaded anew: {problem}"
         return error
 
-    async def _renew(self, used: Any) -> None:
+    async def _renew(self, used: _Api) -> None:
         """Have credentials loaded anew, once for all who ask, unless that was done meanwhile."""
         if self._api is not used:
             return
@@ -331,11 +331,11 @@ def _in_pod() -> bool:
     return incluster_config.SERVICE_HOST_ENV_NAME in os.environ and token.is_file()
 
 
-async def _from_pod() -> Any:
-    configuration = _configuration()
+async def _from_pod() -> _Api:
+    configuration = client.Configuration()
     try:
         library.load_incluster_config(client_configuration=configuration)
-        return _api(configuration)
+        return _Api(configuration)
     except BROKEN as error:
         raise ConfigError(
             f"the pod's service account cannot be used: {error}. "
@@ -343,9 +343,9 @@ async def _from_pod() -> Any:
         ) from error
 
 
-async def _from_kubeconfig(kubeconfig: str | None, context: str | None) -> Any:
+async def _from_kubeconfig(kubeconfig: str | None, context: str | None) -> _Api:
     files = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
-    configuration = _configuration()
+    configuration = client.Configuration()
     try:
         _look_for(files)
         loader = await library.load_kube_config(
@@ -355,7 +355,7 @@ async def _from_kubeconfig(kubeconfig: str | None, context: str | None) -> Any:
             persist_config=False,
         )
         configuration.proxy = configuration.proxy or _proxy(configuration.host)
-        api = _api(configuration)
+        api = _Api(configuration)
     except BROKEN as error:
         raise ConfigError(
             f"the kubeconfig {files} cannot be used: {error}. "
@@ -380,18 +380,39 @@ def _check_plugin(user: Any, configuration: client.Configuration) -> None:
         )
 
 
-def _configuration() -> client.Configuration:
-    return client.Configuration(
-        connection_pool_maxsize=0,  # unbounded: from outside, each job has a long poll here
-        # A default in ~/.netrc would be taken for credentials; and looking costs two threads.
-        client_session_kwargs={"trust_env": False},
-    )
+class _Api:
+    """The library's client, with connections of our own."""
 
+    def __init__(self, configuration: client.Configuration) -> None:
+        self.configuration = configuration
+        self.client: Any = client.ApiClient(configuration)
+        self.client.user_agent = "ddpjob-operator"
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._connector = aiohttp.TCPConnector(
+            limit=0,  # from outside the cluster, each job has a long poll here
+            ssl=self.client.rest_client.ssl_context,
+            socket_factory=self._socket,
+        )
+        configuration.client_session_kwargs = {
+            "connector": self._connector,
+            # A default in ~/.netrc would be taken for credentials; and looking costs two threads.
+            "trust_env": False,
+        }
 
-def _api(configuration: client.Configuration) -> client.ApiClient:
-    api = client.ApiClient(configuration)
-    api.user_agent = "ddpjob-operator"
-    return api
+    async def close(self) -> None:
+        """End all connections, also those whose requests were cancelled, which aiohttp forgets."""
+        await self.client.close()
+        await self._connector.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                while any(s.fileno() >= 0 for s in self._sockets):  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.001)
+
+    def _socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
+        family, kind, protocol, _, _ = address
+        made = socket.socket(family, kind, protocol)
+        self._sockets.add(made)
+        return made
 
 
 def _proxy(host: str) -> str | None:

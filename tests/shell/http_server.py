@@ -62,14 +62,22 @@ class Server:
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers) or [answer({})]
         self.seen: list[Seen] = []
+        self.news = asyncio.Event()
         self.url = ""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         headers = {name.lower(): value for name, value in request.headers.items()}
         query = dict(request.query)
         self.seen.append(Seen(request.method, request.path, query, headers, await request.read()))
+        self.news.set()
         found = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         return await found(request)
+
+    async def until_seen(self, count: int) -> None:
+        """Wait for so many requests."""
+        while len(self.seen) < count:
+            self.news.clear()
+            await self.news.wait()
 
     def tokens(self) -> list[str]:
         """With which the requests were signed."""

@@ -431,6 +431,10 @@ def test_a_job_deleted_in_the_foreground_stays_for_its_children(api: Api, at: Pa
         assert deleted["metadata"]["deletionTimestamp"]
         found = await kube.request("GET", f"{at.jobs}/a")
         assert found["metadata"]["finalizers"] == ["foregroundDeletion"]
+        del found["metadata"]["finalizers"]  # as the garbage collector does in the end
+        await kube.request("PUT", f"{at.jobs}/a", body=found)
+        with pytest.raises(ApiError, match="not found"):
+            await kube.request("GET", f"{at.jobs}/a")
 
     api(body)
 

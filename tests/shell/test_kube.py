@@ -136,16 +136,12 @@ def test_no_content_is_none(run: Callable[..., None]) -> None:
 
 def test_any_number_of_watches_leave_room_for_requests(run: Callable[..., None]) -> None:
     async def body(kube: KubeClient, server: Server) -> None:
-        all_open = asyncio.Event()
-
         async def either(request: web.Request) -> web.StreamResponse:
-            if sum("watch" in seen.query for seen in server.seen) == 150:
-                all_open.set()
             return await (stream(then=silence) if "watch" in request.query else OK)(request)
 
         server.answers = [either]
         watches = [asyncio.ensure_future(told(kube)) for _ in range(150)]
-        await all_open.wait()
+        await server.until_seen(150)
         assert await kube.request("GET", PODS) == {"kind": "Pod"}
         for each in watches:
             each.cancel()

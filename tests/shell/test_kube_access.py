@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import kopf
+import psutil
 import pytest
 from aiohttp import web
 from kubernetes.aio.config import incluster_config
@@ -54,7 +55,7 @@ async def ask(kube: KubeClient) -> None:
     assert await kube.request("GET", PODS) == LIST
 
 
-async def watched(kube: KubeClient) -> list[dict[str, Any]]:
+async def watched(kube: KubeClient) -> Any:
     return [event async for event in kube.watch(PODS, query={}, silence=600)]
 
 
@@ -419,6 +420,28 @@ def test_a_certificate_must_be_trusted(tmp_path: Path, trusted: bool) -> None:
                 else:
                     with pytest.raises(UnreachableError, match="certificate verify failed"):
                         await ask(kube)
+
+    asyncio.run(main())
+
+
+def test_requests_that_were_given_up_leave_no_connection_behind(tmp_path: Path) -> None:
+    def connections(server: Server) -> int:
+        port = int(server.url.rpartition(":")[2])
+        found = psutil.Process().net_connections("tcp")
+        return sum(bool(each.raddr) and each.raddr.port == port for each in found)
+
+    async def main() -> None:
+        async with serving(silence, tls=True, folder=tmp_path) as server:
+            cluster = {"insecure-skip-tls-verify": True}
+            path = kubeconfig(tmp_path / "kubeconfig", server.url, cluster=cluster)
+            async with connected(path) as kube:
+                asking = [asyncio.ensure_future(ask(kube)) for _ in range(8)]
+                asking += [asyncio.ensure_future(watched(kube)) for _ in range(8)]
+                await server.until_seen(16)
+                for each in asking:
+                    each.cancel()
+                await asyncio.gather(*asking, return_exceptions=True)
+            assert connections(server) == 0
 
     asyncio.run(main())
 

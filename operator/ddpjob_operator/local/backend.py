@@ -98,7 +98,7 @@ class LocalBackend:
         try:
             while not self._stopping and not poll.done():
                 requeue_after = await self._reconcile()
-                if self.status.completion_time and not self.nodes.pods:
+                if self.status.completion_time and not self._anybody_left():
                     break
                 await self._do_chaos()
                 await self._wait(requeue_after)
@@ -113,6 +113,10 @@ class LocalBackend:
             with contextlib.suppress(asyncio.CancelledError):
                 await poll
         return self.status
+
+    def _anybody_left(self) -> bool:
+        """Whether a worker still runs; those that have ended may stay, by keepPods."""
+        return not all(pod.observe().terminal for pod in self.nodes.pods.values())
 
     async def _wait(self, requeue_after: float | None) -> None:
         limit = RESYNC_SECONDS if requeue_after is None else min(requeue_after, RESYNC_SECONDS)
