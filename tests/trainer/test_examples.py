@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trainer.conftest import Listener
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ABORTED = "terminate called without an active exception"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 
 
@@ -96,9 +97,13 @@ def test_multinode_resumes_by_its_own_file(tmp_path: Path, python_env: dict[str,
     def run(epochs: str) -> str:
         script = str(EXAMPLES / "multinode" / "train.py")
         command = [*TORCHRUN, "--nproc-per-node=2", script, epochs, "2"]
-        return subprocess.run(
-            command, cwd=tmp_path, env=python_env, check=True, stdout=subprocess.PIPE, text=True
-        ).stdout
+        done = subprocess.run(
+            command, cwd=tmp_path, env=python_env, capture_output=True, check=False, text=True
+        )
+        # torch now and then aborts a process that has finished (docs/failures.md); what it was
+        # to print is asserted below.
+        assert done.returncode == 0 or ABORTED in done.stderr, done.stderr
+        return done.stdout
 
     assert re.findall(r"rank 0\] epoch (\d)", run("3")) == ["1", "2", "3"]
     second = run("4")
