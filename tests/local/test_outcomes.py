@@ -7,6 +7,7 @@ the same agent under real torchrun. A fault and its outcome are one row.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Coroutine
@@ -46,8 +47,9 @@ def pids(run: Run) -> dict[str, int]:
     """The process of each worker's command."""
     found = {}
     for process in marked(run.backend.job.metadata.uid):
-        if process.cmdline()[1:2] == ["train.py"]:
-            found[process.environ()[ENV_WORKER]] = process.pid
+        with contextlib.suppress(psutil.NoSuchProcess):  # it may be ending just now
+            if process.cmdline()[1:2] == ["train.py"]:
+                found[process.environ()[ENV_WORKER]] = process.pid
     return found
 
 
