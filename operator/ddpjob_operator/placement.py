@@ -139,13 +139,15 @@ def _pause(job: DDPJob, failing: tuple[Worker, ...], now: datetime) -> datetime 
 
 def _creations(observed: Observed, missing: Iterable[Slot]) -> tuple[CreateWorker, ...]:
     job = observed.job.metadata.name
+    size = {group.name: group.gpus for group in observed.job.spec.groups()}
     highest: dict[Slot, int] = {}
     for group, index, incarnation in _seen(observed):
         slot = (group, index)
         highest[slot] = max(incarnation, highest.get(slot, 0))
     return tuple(
         CreateWorker(names.worker_name(job, group, index, n), group, index, n)
-        for group, index in missing
+        # The largest first: else small ones take the nodes that only these fit on.
+        for group, index in sorted(missing, key=lambda slot: -size[slot[0]])
         for n in (1 + highest.get((group, index), 0),)
     )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
@@ -97,7 +98,7 @@ class Reconciler:
     # --- acting -----------------------------------------------------------------------------------
 
     async def _execute(self, job: DDPJob, actions: Iterable[Action], token: str) -> list[Refusal]:
-        """Do what is to be done on the cluster, creations of workers at once; what was refused."""
+        """Do what is to be done on the cluster, a group of workers at once; what was refused."""
         refusals: list[Refusal] = []
         creations = []
         for action in actions:
@@ -116,7 +117,9 @@ class Reconciler:
             async with limit:
                 return await self._cluster.create(job, action, token)
 
-        return refusals + [r for r in await asyncio.gather(*map(create, creations)) if r]
+        for _, group in itertools.groupby(creations, key=lambda action: action.group):
+            refusals += filter(None, await asyncio.gather(*map(create, group)))
+        return refusals
 
     async def _tell(self, key: Key, job: DDPJob, actions: Iterable[Action]) -> bool:
         """Tell the service whom to expect, if that is planned; false if it does not answer."""

@@ -30,6 +30,7 @@ from core.planning import (
 from ddpjob_agent.contract import Report, State
 from ddpjob_operator.observed import Phase, Worker
 from ddpjob_operator.plan import (
+    CreateWorker,
     DeleteWorker,
 )
 
@@ -203,3 +204,11 @@ def test_a_worker_is_replaced_at_once(worker: Worker) -> None:
     job = make_job(failurePolicy={"backoffSeconds": 0}) if worker.deleting else make_job()
     planned = decide(job, (W0, worker), report=make_report(W0))
     assert create(1, worker.incarnation + 1) in planned.actions
+
+
+def test_the_largest_workers_are_made_first() -> None:
+    """A small one may otherwise take the node that only a large one fits on."""
+    large = {"name": "large", "replicas": 2, "gpusPerWorker": 4}
+    job = make_job(replicas=1, gpusPerWorker=1, extraWorkerGroups=[large])
+    made = [action for action in decide(job).actions if isinstance(action, CreateWorker)]
+    assert [action.group for action in made] == ["large", "large", "worker"]
