@@ -25,11 +25,11 @@ from ddpjob_operator.actions import (
     Event,
 )
 from ddpjob_operator.api import DDPJob
-from ddpjob_operator.kube import ApiError, Kube, UnreachableError
+from ddpjob_operator.kube import ApiError, Kube, UnreachableError, pages
 from ddpjob_operator.names import Reason
 from ddpjob_operator.observed import Observed, Refusal
 from ddpjob_operator.pods import Address, Pod, controller, read_address, read_pod
-from ddpjob_operator.reflector import Reflector
+from ddpjob_operator.reflector import PAGE, Reflector
 
 Create = CreateAddress | CreateRendezvous | CreateWorker
 Delete = DeleteRendezvous | DeleteWorker
@@ -93,17 +93,11 @@ class Cluster:
         found = []
         for scope in self._scopes.values():
             path = f"/apis/{names.API_VERSION}{scope}/{names.PLURAL}"
-            token = ""
-            while True:
-                query = {"limit": "500", **({"continue": token} if token else {})}
-                page = await self._kube.request("GET", path, query=query)
+            async for page in pages(self._kube, path, {"limit": PAGE}):
                 found += [
                     (each["metadata"]["namespace"], each["metadata"]["name"])
                     for each in page["items"]
                 ]
-                token = page["metadata"].get("continue", "")
-                if not token:
-                    break
         return found
 
     async def observe(self, job: DDPJob) -> Observed:

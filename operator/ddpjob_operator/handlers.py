@@ -7,7 +7,6 @@ May not: read a job, or keep anything of it.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any
 
 import kopf
@@ -21,8 +20,6 @@ from ddpjob_operator.web import health_app, metrics_app, serve
 REQUEST_SECONDS = 50
 SERVER_SECONDS = 300  # the API server ends a watch after so long; the client soon after
 RECONNECT_SECONDS = (1, 2, 3, 5, 8, 13, 21, *[30] * 20)  # about ten minutes before kopf gives up
-
-log = logging.getLogger("ddpjob.handlers")
 
 
 def registry_for(controller: Controller, kube: KubeClient) -> kopf.OperatorRegistry:

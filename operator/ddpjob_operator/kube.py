@@ -108,6 +108,17 @@ class Kube(Protocol):
         """End all connections."""
 
 
+async def pages(kube: Kube, path: str, query: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
+    """A list, page by page; the query says how long one is."""
+    query = dict(query)
+    while True:
+        page = await kube.request("GET", path, query=query)
+        yield page
+        if not page["metadata"].get("continue"):
+            return
+        query = {**query, "continue": page["metadata"]["continue"]}
+
+
 class KubeClient(Kube):
     """The API server of a cluster."""
 

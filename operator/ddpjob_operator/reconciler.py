@@ -82,10 +82,10 @@ class Reconciler:
         after = planned.requeue_after
         if refusals:
             planned = plan(dataclasses.replace(observed, refusals=tuple(refusals)), now)
-            after = REFUSED_SECONDS if after is None else min(after, REFUSED_SECONDS)
+            after = _sooner(after, REFUSED_SECONDS)
         silent = not await self._tell(key, job, planned.actions)
         if silent:
-            after = EXPECT_SECONDS if after is None else min(after, EXPECT_SECONDS)
+            after = _sooner(after, EXPECT_SECONDS)
         if planned.status != job.status:
             await self._cluster.write_status(raw, planned.status.to_json())
         for event in planned.events:
@@ -182,6 +182,10 @@ class Reconciler:
         if state is not None:
             self._states[key] = state
             self._metrics.jobs.labels(state).inc()
+
+
+def _sooner(after: float | None, seconds: float) -> float:
+    return seconds if after is None else min(after, seconds)
 
 
 def proxied(kube: Kube, key: Key) -> Send:

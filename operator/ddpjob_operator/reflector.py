@@ -25,7 +25,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
-from ddpjob_operator.kube import ApiError, Kube, UnreachableError
+from ddpjob_operator.kube import ApiError, Kube, UnreachableError, pages
 
 PAGE = "500"
 WATCH_SECONDS = 60
@@ -136,18 +136,14 @@ class Reflector(Generic[T]):
     async def _list(self) -> None:
         self._put.clear()
         listed: set[Key] = set()
-        query = {**self._query, "limit": PAGE}
-        while True:
-            page = await self._kube.request("GET", self.path, query=query)
+        revision = 0
+        async for page in pages(self._kube, self.path, {**self._query, "limit": PAGE}):
             self._seen = self._clock()
             for obj in page["items"] or ():
                 listed.add(_key(obj))
                 self._take(obj)
-            metadata = page["metadata"]
-            if not metadata.get("continue"):
-                break
-            query["continue"] = metadata["continue"]
-        self._known = int(metadata["resourceVersion"])
+            revision = int(page["metadata"]["resourceVersion"])
+        self._known = revision
         for key in self._items.keys() - listed:
             if key not in self._put or int(self._items[key].version) <= self._known:
                 self._remove(key)
