@@ -41,7 +41,14 @@ def job(tmp_path: Path) -> None:
 
 
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    return [p for p in processes if is_alive(p)]
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def until_saved(command: Command) -> None:
@@ -179,8 +186,10 @@ def test_killed_command_leaves_nothing_and_the_next_one_goes_on(tmp_path: Path) 
         assert {"worker", "rendezvous", "train.py"} <= names
         command.process.kill()
         assert command.wait() == -signal.SIGKILL
-        command.until(lambda: not command.processes(), "agents and processes end by themselves")
-        assert alive(processes) == []
+        command.until(
+            lambda: not command.processes() and not alive(processes),
+            "agents and processes end by themselves",
+        )
     with started(tmp_path) as again:
         finish(tmp_path, again)
     assert "from the snapshot of step 10\n" in again.output
