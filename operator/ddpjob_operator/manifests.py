@@ -128,6 +128,7 @@ def _worker_spec(
     job: DDPJob, group: Group, name: str, spec: Manifest, image: str, token: str
 ) -> Manifest:
     container = trainer({"spec": spec})
+    grace = spec.get("terminationGracePeriodSeconds", contract.GRACE_SECONDS)
     storage = job.spec.snapshot.storage
     provided: tuple[tuple[str, Manifest, str], ...] = (
         ("ddpjob-agent", {"emptyDir": {}}, AGENT_FOLDER),
@@ -145,7 +146,7 @@ def _worker_spec(
     container.update(
         command=["python3", f"{AGENT_FOLDER}/agent.pyz", "worker", "--"],
         args=list(group.command),
-        env=_environment(job, group, name, token, _list(container.get("env"))),
+        env=_environment(job, group, name, token, grace, _list(container.get("env"))),
         volumeMounts=mounts,
     )
     container.setdefault("securityContext", _CONFINED)
@@ -167,6 +168,7 @@ def _worker_spec(
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": _SECCOMP,
+        "terminationGracePeriodSeconds": contract.GRACE_SECONDS,
         **spec,
         "tolerations": _tolerations(spec, int(job.spec.elastic.orphan_seconds)),
         "initContainers": [install, *_list(spec.get("initContainers"))],
@@ -186,7 +188,7 @@ def _template(group: Group) -> Manifest:
 
 
 def _environment(
-    job: DDPJob, group: Group, name: str, token: str, user: list[Any]
+    job: DDPJob, group: Group, name: str, token: str, grace: Any, user: list[Any]
 ) -> list[Manifest]:
     service = f"{names.service_name(job.metadata.name)}.{job.metadata.namespace}.svc"
     ours = _variables(
@@ -195,6 +197,7 @@ def _environment(
             contract.ENV_WORKER: name,
             contract.ENV_SERVICE: f"{service}:{names.SERVICE_PORT}",
             contract.ENV_TOKEN: token,
+            contract.ENV_GRACE_SECONDS: str(grace),
             contract.ENV_SNAPSHOT_DIR: f"{SNAPSHOT_FOLDER}/{job.metadata.name}",
         }
     )

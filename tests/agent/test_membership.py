@@ -7,50 +7,15 @@ from typing import Any
 
 import pytest
 
+from agent.views import NOW, POLICY, failure, membership, names, running, view, worker
 from ddpjob_agent.contract import (
     Cause,
     Expectation,
-    Failure,
     Member,
-    Membership,
     MembershipId,
-    Policy,
 )
-from ddpjob_agent.membership import Action, View, Worker, decide_membership
-
-POLICY = Policy(settle=3, startup_wait=300, min_between_joins=300, max_join_wait=900, backoff=5)
-NOW = 1000.0
-
-
-def worker(name: str, **changes: Any) -> Worker:
-    member = Member(name, f"{name}-first", "127.0.0.1", 1)
-    base = Worker(member, registered_at=0.0, last_heard=NOW)
-    return dataclasses.replace(base, **changes)
-
-
-def membership(*names: str, n: int = 1) -> Membership:
-    members = tuple(Member(name, f"{name}-first", "127.0.0.1", 1) for name in names)
-    return Membership(MembershipId(1, 1, n), members, Cause.STARTED, "")
-
-
-def view(*workers: Worker, expected: str = "", **changes: Any) -> View:
-    names = tuple(expected.split() or [w.member.worker for w in workers])
-    base = View(policy=POLICY, workers=workers, epoch=1, boot=1, expectation=Expectation(names))
-    return dataclasses.replace(base, **changes)
-
-
-def running(current: Membership, *workers: Worker, **changes: Any) -> View:
-    return view(*workers, current=current, running=True, **changes)
-
-
-def failure(**changes: Any) -> Failure:
-    return dataclasses.replace(Failure(at=NOW, summary="rank 0: boom"), **changes)
-
-
-def names(formed: Membership | None) -> list[str]:
-    assert formed is not None
-    return [member.worker for member in formed.members]
-
+from ddpjob_agent.membership import decide_membership
+from ddpjob_agent.view import Action, Worker
 
 # --- the first membership -----------------------------------------------------------------------
 
@@ -340,13 +305,13 @@ def test_after_the_back_off_it_is_formed_as_failed() -> None:
     [
         pytest.param({"formed_at": NOW - 299}, False, id="L0: joins are 300 s apart"),
         pytest.param({"formed_at": NOW - 300}, True, id="L0: 300 s are over"),
-        pytest.param({"formed_at": 0.0, "snapshots": True}, False, id="L1: no save since it came"),
+        pytest.param({"formed_at": 0.0, "snapshot_step": 10}, False, id="L1: no save since it came"),
         pytest.param(
-            {"formed_at": NOW - 50, "snapshots": True, "saved_at": NOW - 21.0}, False,
+            {"formed_at": NOW - 50, "snapshot_step": 10, "saved_at": NOW - 21.0}, False,
             id="L1: the save was before it came",
         ),
         pytest.param(
-            {"formed_at": NOW - 50, "snapshots": True, "saved_at": NOW - 19.0}, True,
+            {"formed_at": NOW - 50, "snapshot_step": 10, "saved_at": NOW - 19.0}, True,
             id="L1: saved since it came",
         ),
     ],
@@ -366,7 +331,7 @@ def test_a_joiner_under_auto(changes: dict[str, object], joins: bool) -> None:
 def test_nobody_waits_longer_than_max_join_wait() -> None:
     joiner = worker("b", registered_at=NOW - 900)
     decision = decide_membership(
-        running(membership("a"), worker("a"), joiner, snapshots=True, formed_at=NOW), NOW
+        running(membership("a"), worker("a"), joiner, snapshot_step=10, formed_at=NOW), NOW
     )
     assert decision.action is Action.FORM
 
@@ -395,7 +360,7 @@ def test_immediate_joiners_are_let_in_together() -> None:
 def test_nobody_joins_once_a_worker_is_done() -> None:
     current = membership("a", "b")
     decision = decide_membership(
-        running(current, worker("a", done=True), worker("b"), worker("c"), snapshots=True,
+        running(current, worker("a", done=True), worker("b"), worker("c"), snapshot_step=10,
                 saved_at=NOW),
         NOW,
     )  # fmt: skip

@@ -48,6 +48,7 @@ def test_worker_is_safe_unless_told_otherwise(pod: JSON) -> None:
     assert spec["enableServiceLinks"] is False
     assert spec["securityContext"] == SECCOMP
     assert spec["restartPolicy"] == "Never"
+    assert spec["terminationGracePeriodSeconds"] == 45
     (install,) = spec["initContainers"]
     assert install["securityContext"] == {
         **CONFINED,
@@ -107,8 +108,15 @@ def test_agent_is_told_where_it_belongs(pod: JSON) -> None:
         "DDPJOB_ADDRESS": {"fieldRef": {"fieldPath": "status.podIP"}},
         "DDPJOB_PROCESSES": "1",
         "DDPJOB_ORPHAN_SECONDS": "60",
+        "DDPJOB_GRACE_SECONDS": "45",
         "DDPJOB_SNAPSHOT_DIR": "/snapshots/digits",
     }
+
+
+def test_agent_is_told_of_the_grace_that_the_users_pod_has() -> None:
+    pod = templated(containers=[TRAIN], terminationGracePeriodSeconds=600)
+    assert pod["spec"]["terminationGracePeriodSeconds"] == 600
+    assert values(trainer(pod))["DDPJOB_GRACE_SECONDS"] == "600"
 
 
 @BOTH

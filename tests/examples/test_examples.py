@@ -11,6 +11,8 @@ from pathlib import Path
 
 from driving import running
 
+from ddpjob_agent.contract import Report
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 
@@ -29,6 +31,33 @@ def test_digits_is_the_demo() -> None:
     )
     assert done.returncode == 0, done.stdout
     assert "demo passed" in done.stdout
+
+
+def test_live_digits_stay_in_memory_while_nodes_come_and_go(tmp_path: Path) -> None:
+    """The processes of the first worker never end, and learn as much as undisturbed."""
+    text = (EXAMPLES / "digits" / "live.yaml").read_text().replace("digits-live", "probe")
+    shutil.copy(EXAMPLES / "digits" / "train_live.py", tmp_path)
+    script = (EXAMPLES / "digits" / "train.py").read_text()
+    steps = "[torchrun, train_live.py, --steps, '3000']"
+    text = text.replace("[torchrun, train_live.py]", steps)
+
+    async def body() -> tuple[list[str], Report]:
+        async with running(tmp_path, text, 2, script) as run:
+            await run.until_stepping(1)
+            run.backend.nodes.kill("node-1")
+            await run.backend.nodes.add()
+            await run.until_stepping(3)
+            run.backend.nodes.drain("node-2")
+            assert await run.finish() == "Complete"
+            return [cause for cause, _ in run.history()], run.report
+
+    causes, report = asyncio.run(body())
+    assert causes == ["started", "lost", "joined", "left"]
+    assert (report.failures, report.losses) == (0, 1)
+    resumed = [each.resumed_step or 0 for each in report.rounds]
+    assert resumed == sorted(resumed)
+    assert resumed[1] > 0
+    assert report.metrics["accuracy"] >= 0.95
 
 
 def test_multinode_goes_on_from_its_own_file_after_a_killed_node(tmp_path: Path) -> None:

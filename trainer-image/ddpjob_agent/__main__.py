@@ -72,6 +72,7 @@ async def _run_worker(argv: list[str], environment: Mapping[str, str]) -> int:
         token=_required(environment, contract.ENV_TOKEN),
         address=_required(environment, contract.ENV_ADDRESS),
         orphan_seconds=float(environment.get(contract.ENV_ORPHAN_SECONDS, "60")),
+        grace_seconds=float(environment.get(contract.ENV_GRACE_SECONDS, contract.GRACE_SECONDS)),
         termination_log=environment.get(contract.ENV_TERMINATION_LOG, "/dev/termination-log"),
     )
     return await Agent(settings, argv, environment).run()

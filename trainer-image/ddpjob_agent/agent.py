@@ -4,6 +4,11 @@
             ──halt───► stop what runs
             ──finish─► stop what runs, end
 
+At L2 the command is started once, and its processes are told of each membership (`live`):
+
+    service ──run M──► start it unless it runs; its processes enter M
+            ──stay───► start it unless it runs; its processes wait in memory, or leave
+
 Only the highest membership seen is obeyed. Decides nothing else: not who is lost, nor what a
 failure means.
 """
@@ -21,12 +26,24 @@ import time
 import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
-from .contract import PROTOCOL, Cause, Exit, Failure, Member, Membership, Message
+from .contract import (
+    GROUP_SOCKET,
+    PROTOCOL,
+    REPORT_SOCKET,
+    Cause,
+    Exit,
+    Failure,
+    Member,
+    Membership,
+    Message,
+    Place,
+)  # fmt: skip
 from .failure import read_failure
-from .launch import command_environment
+from .launch import command_environment, live_environment
 from .link import Link
+from .live import Live
 from .processes import Processes
-from .relay import Relay
+from .relay import HOST, LocalStore, Relay
 from .reports import Reports
 from .wire import RefusedError
 
@@ -37,6 +54,7 @@ FORWARDED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGWINCH)
 PLANNED = (Cause.JOINED, Cause.LEFT)
 PLANNED_STOP_SECONDS = 3.0  # between SIGTERM and SIGKILL, where the processes are healthy
 LEAVE_SECONDS = 10.0  # the same when the pod is told to go
+RESERVE_SECONDS = 5.0  # of the pod's grace, for whatever else there is to do
 
 log = logging.getLogger("ddpjob.agent")
 
@@ -51,7 +69,20 @@ class Settings(NamedTuple):
     token: str
     address: str
     orphan_seconds: float
+    grace_seconds: float
     termination_log: str
+
+
+class _Launch:
+    """One start of the command: for one membership, or for processes that stay (None)."""
+
+    def __init__(self, membership: Membership | None) -> None:
+        self.membership = membership
+        self.ended_under: tuple[str, str] | None = None  # the order under which it ended
+
+    @property
+    def live(self) -> bool:
+        return self.membership is None
 
 
 class Agent:
@@ -68,15 +99,20 @@ class Agent:
         self._folder = tempfile.mkdtemp(prefix="ddpjob-")
         self._link = Link(settings.host, settings.port, settings.token, self._hello, self._obey)
         self._relay = Relay(self._link)
+        self._local_store = LocalStore()
         self._reports = Reports(self._report)
+        self._live = Live(settings.processes, self._link.send, self._give_up)
         self._membership: Membership | None = None  # the highest seen
-        self._running = False  # it is to run, and was not halted since
-        self._started: Membership | None = None  # whose processes there may be
+        self._order = ("", "")  # the newest: its type, its membership
+        self._wanted: _Launch | None = None
+        self._started: _Launch | None = None  # whose processes there may be
+        self._starts = 0
         self._done = False
         self._failure: Failure | None = None
         self._finish: Message | None = None
         self._leaving = False
         self._wake = asyncio.Event()
+        self._ended = asyncio.Event()  # the command that was started last
 
     async def run(self) -> int:
         """Work until the job ends or a signal comes; returns the exit code."""
@@ -87,7 +123,9 @@ class Agent:
         for number in FORWARDED:
             loop.add_signal_handler(number, self._processes.signal, number)
         await self._relay.start()
-        await self._reports.listen(os.path.join(self._folder, "report.sock"))
+        await self._local_store.start()
+        await self._reports.listen(os.path.join(self._folder, REPORT_SOCKET))
+        await self._live.listen(os.path.join(self._folder, GROUP_SOCKET))
         tasks = [
             asyncio.ensure_future(self._link.run()),
             asyncio.ensure_future(self._watch_orphanhood()),
@@ -101,6 +139,7 @@ class Agent:
             return Exit.REFUSED
         finally:
             await self._processes.stop(grace=0)
+            self._live.close()
             for task in tasks:
                 task.cancel()
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -113,7 +152,10 @@ class Agent:
             "protocol": PROTOCOL,
             "member": dataclasses.asdict(self._me),
             "membership": self._membership and self._membership.to_json(),
-            "running": self._running,
+            "running": self._wanted is not None,
+            "live": self._wanted is not None and self._wanted.live,
+            "ready": self._live.ready,
+            "finished": self._live.finished,
             "done": self._done,
             "failure": self._failure and self._failure.to_json(),
             "reports": self._reports.recall(),
@@ -121,17 +163,43 @@ class Agent:
 
     def _obey(self, order: Message) -> None:
         if order["type"] == "run":
-            membership = Membership.from_json(order["membership"])
-            if self._membership and membership.id <= self._membership.id:
-                return
-            self._membership, self._running = membership, True
+            self._enter(Membership.from_json(order["membership"]), order)
+        elif order["type"] == "stay":
+            self._order = ("stay", "")
+            self._stay()
+            facts = {name: order[name] for name in ("leave", "after", "save")}
+            self._live.tell(Place(**facts))
+        elif order["type"] == "halt":
+            self._order = ("halt", "")
+            self._wanted = None
+        elif order["type"] == "finish":
+            self._finish, self._wanted = order, None
+        self._wake.set()
+
+    def _enter(self, membership: Membership, order: Message) -> None:
+        held = self._membership
+        if held and membership.id < held.id:
+            return
+        if held is None or membership.id > held.id:
+            self._membership = membership
             self._done, self._failure = False, None
             self._link.enter(str(membership.id))
-        elif order["type"] == "halt":
-            self._running = False
-        elif order["type"] == "finish":
-            self._finish = order
-        self._wake.set()
+            if not order["live"]:
+                self._wanted = _Launch(membership)
+            elif self._live.finished:  # too late to change; they load what was saved at the end
+                self._wanted = _Launch(None)
+        if order["live"]:
+            self._order = ("run", str(membership.id))
+            self._stay()
+            first_rank = sum(each.processes for each in _before(self._me, membership))
+            self._live.tell(Place(membership, first_rank, asked=order["asked"]))
+
+    def _stay(self) -> None:
+        """Live processes are to run, and started again if they ended under another order."""
+        wanted = self._wanted
+        if wanted is None or not wanted.live or wanted.ended_under not in (None, self._order):
+            self._wanted = _Launch(None)
+            self._done, self._failure = False, None
 
     # --- processes --------------------------------------------------------------------------------
 
@@ -139,74 +207,107 @@ class Agent:
         while not self._finish and not self._leaving:
             await self._wake.wait()
             self._wake.clear()
-            wanted = self._wanted()
-            if self._started is not None and self._started is not wanted:
-                planned = wanted is not None and wanted.cause in PLANNED
-                await self._processes.stop(PLANNED_STOP_SECONDS if planned else 0)
+            if self._started is not None and self._started is not self._wanted:
+                await self._processes.stop(self._grace())
                 self._started = None
-            wanted = self._wanted()
-            if wanted is not None and self._started is None:
-                self._start(wanted)
+            if self._wanted is not None and self._started is None and not self._leaving:
+                self._start(self._wanted)
         if self._leaving:
+            if self._started is not None and self._started.live:
+                await self._finish_step()
             await self._processes.stop(LEAVE_SECONDS)
 
-    def _wanted(self) -> Membership | None:
-        return self._membership if self._running and not self._finish else None
-
-    def _start(self, membership: Membership) -> None:
-        log.info(
-            "membership %s (%s): %d workers, world size %d",
-            membership.id, membership.cause, len(membership.members), membership.world_size,
-        )  # fmt: skip
-        self._started = membership
-        self._reports.begin()
-        folder = self._command_folder(membership)
-        os.mkdir(folder)
-        environment = command_environment(
-            self._environment, membership, self._me.worker, self._relay.port, self._folder, folder
-        )
+    async def _finish_step(self) -> None:
+        """Live processes do the step that all agreed on, and end by themselves."""
+        seconds = self._settings.grace_seconds - LEAVE_SECONDS - RESERVE_SECONDS
         try:
-            self._processes.start(self._argv, environment)
+            await asyncio.wait_for(self._ended.wait(), max(0.0, seconds))
+        except asyncio.TimeoutError:
+            log.warning("no end of a step within %.0f s: the processes are ended", seconds)
+
+    def _grace(self) -> float:
+        """Seconds that what runs has to end, before what is wanted starts."""
+        wanted = self._wanted.membership if self._wanted else None
+        return PLANNED_STOP_SECONDS if wanted is not None and wanted.cause in PLANNED else 0
+
+    def _start(self, launch: _Launch) -> None:
+        self._started = launch
+        self._starts += 1
+        self._ended.clear()
+        self._reports.begin()
+        self._live.begin()
+        self._local_store.renew()
+        try:
+            self._processes.start(self._argv, self._command_environment(launch))
         except OSError as error:
             summary = f"cannot start {self._argv[0]!r}: {error.strerror}"
             self._fail(Failure(time.time(), summary, exit_code=127, permanent=True))
 
-    def _command_folder(self, membership: Membership) -> str:
-        return os.path.join(self._folder, str(membership.id))
+    def _command_environment(self, launch: _Launch) -> dict[str, str]:
+        folder, base = self._folder, self._environment
+        logs = self._logs()
+        os.mkdir(logs)
+        store = f"{HOST}:{self._relay.port}"
+        membership = launch.membership
+        if membership is None:
+            log.info("starting processes that stay")
+            local = f"{HOST}:{self._local_store.port}"
+            return live_environment(base, self._me, local, store, folder, logs)
+        log.info(
+            "membership %s (%s): %d workers, world size %d",
+            membership.id, membership.cause, len(membership.members), membership.world_size,
+        )  # fmt: skip
+        return command_environment(base, membership, self._me, store, folder, logs)
+
+    def _logs(self) -> str:
+        return os.path.join(self._folder, str(self._starts))
+
+    def _give_up(self) -> None:
+        """Live processes are stuck, or unseen for too long: end them, and be a new worker."""
+        self._me = dataclasses.replace(self._me, incarnation=uuid.uuid4().hex)
+        self._wanted = None
+        self._link.reconnect()
+        self._wake.set()
 
     def _exited(self, code: int) -> None:
-        if self._started is None or self._started is not self._wanted():
+        launch = self._started
+        self._ended.set()
+        if launch is None or launch is not self._wanted:
             return
         log.info("the command ended with exit code %d", code)
         if code == 0:
             self._done = True
-            self._tell_exit()
+            self._tell_exit(launch)
             return
-        self._fail(
-            read_failure(
-                code,
-                time.time(),
-                bytes(self._processes.stderr_tail),
-                self._processes.traceback_at,
-                self._command_folder(self._started),
-            )
-        )
+        tail, traceback_at = bytes(self._processes.stderr_tail), self._processes.traceback_at
+        self._fail(read_failure(code, time.time(), tail, traceback_at, self._logs()))
 
     def _fail(self, failure: Failure) -> None:
+        assert self._started is not None
         self._failure = failure
         log.warning("%s", failure.summary)
-        self._tell_exit()
+        self._tell_exit(self._started)
 
-    def _tell_exit(self) -> None:
-        assert self._started is not None
+    def _tell_exit(self, launch: _Launch) -> None:
+        launch.ended_under = self._order
         failure = self._failure and self._failure.to_json()
-        message = {"type": "exited", "membership": str(self._started.id), "failure": failure}
-        self._link.send(message)
+        self._link.send(
+            {
+                "type": "exited",
+                "membership": str(launch.membership.id)
+                if launch.membership
+                else self._live.entered,
+                "live": launch.live,
+                "failure": failure,
+            }
+        )
 
     def _report(self, report: Message) -> None:
-        if self._started is not None:
-            membership = str(self._started.id)
-            self._link.send({"type": "report", "membership": membership, "report": report})
+        if self._started is None:
+            return
+        launch = self._started.membership
+        membership = report.get("membership") or (str(launch.id) if launch else "")
+        self._link.send({"type": "report", "membership": membership, "report": report})
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -221,9 +322,11 @@ class Agent:
         while True:
             await asyncio.sleep(min(1.0, limit / 4))
             silence = time.monotonic() - self._link.last_heard
-            if self._running and silence > limit:
+            if self._wanted is not None and silence > limit:
                 log.warning("no rendezvous service for %.0f s: the processes are stopped", silence)
-                self._running = False
+                if self._wanted.live:
+                    self._give_up()
+                self._wanted = None
                 self._link.reconnect()
                 self._wake.set()
 
@@ -238,3 +341,8 @@ class Agent:
         except OSError as error:
             log.debug("no termination message: %s", error)
         return Exit.FAILED
+
+
+def _before(me: Member, membership: Membership) -> tuple[Member, ...]:
+    """The members whose processes have lower ranks than mine."""
+    return membership.members[: membership.members.index(me)]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Message = dict[str, Any]  # JSON; "type" says which
 
-PROTOCOL = 1  # raised when an older peer could misread a newer one
+PROTOCOL = 2  # raised when an older peer could misread a newer one
 
 # Set in a worker pod by who creates it, read by the agent.
 ENV_WORKER = "DDPJOB_WORKER"  # name of the worker, unique within the job
@@ -24,6 +24,7 @@ ENV_SERVICE = "DDPJOB_SERVICE"  # host:port of the rendezvous service
 ENV_TOKEN = "DDPJOB_TOKEN"  # secret of the job; never reaches the user's processes
 ENV_ADDRESS = "DDPJOB_ADDRESS"  # the address under which other workers reach this one
 ENV_ORPHAN_SECONDS = "DDPJOB_ORPHAN_SECONDS"  # without the service for so long: stop the processes
+ENV_GRACE_SECONDS = "DDPJOB_GRACE_SECONDS"  # from SIGTERM to SIGKILL
 ENV_TERMINATION_LOG = "DDPJOB_TERMINATION_LOG"  # file that takes the last word
 
 # Set by who creates the worker, or by the agent, for the user's processes.
@@ -31,9 +32,16 @@ ENV_JOB = "DDPJOB_JOB"  # namespace/name
 ENV_JOB_UID = "DDPJOB_JOB_UID"  # marks every process of the job
 ENV_MEMBERSHIP = "DDPJOB_MEMBERSHIP"  # identity of the membership, "epoch.boot.n"
 ENV_REPORT_SOCKET = "DDPJOB_REPORT_SOCKET"  # Unix datagram socket that takes reports
+ENV_GROUP_SOCKET = "DDPJOB_GROUP_SOCKET"  # Unix stream socket that tells of memberships, see Place
+ENV_LIVE = "DDPJOB_LIVE"  # "1": these processes stay when the membership changes
+ENV_STORE = "DDPJOB_STORE"  # host:port of the current membership's c10d store
 ENV_SNAPSHOT_DIR = "DDPJOB_SNAPSHOT_DIR"
 ENV_SNAPSHOT_EVERY = "DDPJOB_SNAPSHOT_EVERY"  # steps between snapshots
 ENV_SNAPSHOT_KEEP = "DDPJOB_SNAPSHOT_KEEP"  # how many snapshots stay
+
+GRACE_SECONDS = 45  # unless the user's pod says otherwise
+
+REPORT_SOCKET, GROUP_SOCKET = "report.sock", "group.sock"  # in the agent's folder
 
 TOKEN_HEADER = "X-DDPJob-Token"  # not Authorization: the API server's proxy removes that one
 
@@ -99,6 +107,10 @@ class Membership:
     detail: str  # which workers came and went, for people
     failures: int = 0  # application failures so far: survives the service, because agents keep it
     losses: int = 0  # memberships formed because a worker was lost
+    after: int | None = (
+        None  # the last step that the membership before does; None: all stop at once
+    )
+    snapshot_step: int | None = None  # the newest snapshot when it was formed
 
     @property
     def world_size(self) -> int:
@@ -119,7 +131,50 @@ class Membership:
             detail=data["detail"],
             failures=data["failures"],
             losses=data["losses"],
+            after=data["after"],
+            snapshot_step=data["snapshot_step"],
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """What an agent tells its live processes, one JSON line each; the newest one counts.
+
+    They answer with `Answer`s. A membership of None: wait in memory for the next one.
+    """
+
+    membership: Membership | None = None  # to be in
+    first_rank: int = 0  # in it, of this worker's processes
+    leave: bool = False  # this worker goes: end after step `after`, or at once
+    after: int | None = None
+    save: bool = False  # nobody goes on: the first rank saves the state before it waits or leaves
+    asked: bool = False  # promise a step, and begin no later one before the next word
+
+    def to_json(self) -> dict[str, Any]:
+        """As it travels."""
+        return {
+            **dataclasses.asdict(self),
+            "membership": self.membership and self.membership.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Place:
+        """Inverse of to_json()."""
+        held = data["membership"]
+        return cls(**{**data, "membership": Membership.from_json(held) if held else None})
+
+
+class Answer(str, enum.Enum):
+    """What a live process says to its agent: {"answer": …, "local_rank": …} and what is named."""
+
+    LIVE = "live"  # it was started for one membership only, and asks to be started to stay
+    HELLO = "hello"  # ready to be in a membership
+    PROMISE = "promise"  # "step": the last one that it begins before the next word
+    BROKEN = "broken"  # "membership": a peer in it is gone
+    AT = "at"  # "where": how far it is on its way out of a broken membership
+    ARRIVED = "arrived"  # "membership": out of every other one, about to be in this one
+    ENTERED = "entered"  # "membership": in it
+    FINISHED = "finished"  # all steps are done; it changes no more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,6 +255,7 @@ class Report:
     snapshot_step: int | None = None
     failure: Failure | None = None  # the last one that was blamed
     rounds: tuple[Round, ...] = ()  # oldest first, bounded
+    live: bool = False  # the processes stay over changes: level L2
 
     def without_progress(self) -> Report:
         """The same but for what changes with every step; that there was one, stays."""
@@ -255,6 +311,7 @@ class Policy:
     backoff: float = 5
     reconnect_grace: float = 0.5  # a closed connection may come back within
     heartbeat_deadline: float = 10  # a silent worker is lost after
+    live_deadline: float = 3  # the same at L2
 
 
 @dataclasses.dataclass(frozen=True)

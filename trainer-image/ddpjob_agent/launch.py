@@ -14,40 +14,58 @@ from . import contract
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .contract import Membership
+    from .contract import Member, Membership
 
 AGENT_ONLY = (contract.ENV_TOKEN, contract.ENV_SERVICE)  # never reach the user's processes
 
 
 def command_environment(
-    base: Mapping[str, str],
-    membership: Membership,
-    worker: str,
-    relay_port: int,
-    folder: str,
-    log_folder: str,
+    base: Mapping[str, str], membership: Membership, me: Member, store: str, sockets: str, logs: str
 ) -> dict[str, str]:
     """`base` with what the command needs to meet the other members of `membership`.
 
-    `folder` holds the report socket, `log_folder` what torchrun writes in this membership.
-    A PET_* variable that the user set stays as it is.
+    `store` is host:port of the membership's c10d store, `sockets` the folder of the agent's
+    sockets, `logs` one for what torchrun writes. A PET_* variable that the user set stays.
     """
-    me = next(member for member in membership.members if member.worker == worker)
+    ours = {contract.ENV_MEMBERSHIP: str(membership.id)}
+    return _environment(base, len(membership.members), me, store, sockets, logs, ours)
+
+
+def live_environment(
+    base: Mapping[str, str], me: Member, local_store: str, store: str, sockets: str, logs: str
+) -> dict[str, str]:
+    """The same for processes that stay: a torchrun of its own in each worker, meeting nobody.
+
+    The processes enter memberships by themselves, over `store`; `local_store` is for torchrun.
+    """
+    ours = {contract.ENV_LIVE: "1", contract.ENV_STORE: store}
+    return _environment(base, 1, me, local_store, sockets, logs, ours)
+
+
+def _environment(
+    base: Mapping[str, str],
+    nodes: int,
+    me: Member,
+    endpoint: str,
+    sockets: str,
+    logs: str,
+    ours: Mapping[str, str],
+) -> dict[str, str]:
     torchrun = {
-        "PET_NNODES": str(len(membership.members)),
+        "PET_NNODES": str(nodes),
         "PET_NPROC_PER_NODE": str(me.processes),
         "PET_RDZV_BACKEND": "c10d",
-        "PET_RDZV_ENDPOINT": f"127.0.0.1:{relay_port}",
+        "PET_RDZV_ENDPOINT": endpoint,
         "PET_RDZV_ID": base.get(contract.ENV_JOB_UID, "ddpjob"),
         "PET_RDZV_CONF": "is_host=0",
         "PET_LOCAL_ADDR": me.address,
         "PET_MAX_RESTARTS": "0",
-        "PET_LOG_DIR": log_folder,
+        "PET_LOG_DIR": logs,
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
-    ours = {
-        contract.ENV_MEMBERSHIP: str(membership.id),
-        contract.ENV_REPORT_SOCKET: os.path.join(folder, "report.sock"),
+    agent = {
+        contract.ENV_REPORT_SOCKET: os.path.join(sockets, contract.REPORT_SOCKET),
+        contract.ENV_GROUP_SOCKET: os.path.join(sockets, contract.GROUP_SOCKET),
     }
     theirs = {name: value for name, value in base.items() if name not in AGENT_ONLY}
-    return {**torchrun, **theirs, **ours}
+    return {**torchrun, **theirs, **agent, **ours}

@@ -13,8 +13,10 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from .contract import Expectation, Failure, Member, Membership, Message, Policy, Report, State
-from .membership import Action, Decision, View, Worker, decide_membership
+from .forming import leaves, pause_after
+from .membership import decide_membership
 from .rounds import Rounds
+from .view import Action, Decision, View, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,7 +74,13 @@ class Registry:
         known = self._workers.get(member.worker)
         if known is None or known.member.incarnation != member.incarnation:
             known = Worker(member, registered_at=now, last_heard=now)
-        if membership and self._view.current and membership.id == self._view.current.id:
+        current = self._view.current
+        if (
+            current
+            and membership
+            and membership.id == current.id
+            and known.member in current.members
+        ):
             self.unseen.discard(member.worker)
             failure = message["failure"] and Failure.from_json(message["failure"])
             known = dataclasses.replace(
@@ -80,13 +88,22 @@ class Registry:
                 done=message["done"],
                 failure=failure,
                 exit_at=(known.exit_at or now) if failure else None,
+                failed_in=str(membership.id),
             )
             if not message["running"] and self._view.running:
                 self._set(running=False, lost=(*self._view.lost, member.worker))
             for event in message.get("reports", ()):
                 self._rounds.hear(event, now + self._wall_offset)
-            self._set(snapshots=self._rounds.snapshot_step is not None)
-        known = dataclasses.replace(known, last_heard=now, closed_at=None)
+            self._set(snapshot_step=self._rounds.snapshot_step)
+        if message["live"]:
+            self._set(live=True)
+        known = dataclasses.replace(
+            known,
+            last_heard=now,
+            closed_at=None,
+            ready_at=(known.ready_at or now) if message["ready"] else None,
+            finished=message["finished"],
+        )
         self._workers[member.worker] = self._named(known, now)
         return member.worker
 
@@ -123,12 +140,63 @@ class Registry:
 
     def exited(self, worker: str, message: Mapping[str, Any], now: float) -> None:
         """The command of this worker ended, well or badly."""
+        if self._view.live:
+            self._exited_live(worker, message, now)
+            return
         if not self._is_current(worker, message):
             return
         if message["failure"] is None:
             self._change(worker, done=True)
         else:
             self._change(worker, exit_at=now, failure=Failure.from_json(message["failure"]))
+
+    def _exited_live(self, worker: str, message: Mapping[str, Any], now: float) -> None:
+        known = self._workers.get(worker)
+        if known is None or not message["live"]:
+            return  # it belongs to the start before anybody knew that the processes stay
+        failure = message["failure"] and Failure.from_json(message["failure"])
+        if self._view.running and self.is_member(worker):
+            exit_at = now if failure else None
+            self._change(
+                worker, done=failure is None, exit_at=exit_at, failure=failure,
+                failed_in=message["membership"],
+            )  # fmt: skip
+        elif failure:  # nobody waits for it: the job is not to blame, but it rests
+            pause = pause_after(known.failures + 1, self._view.policy)
+            self._rest(worker, now + pause)
+
+    def _rest(self, worker: str, until: float) -> None:
+        failures = self._workers[worker].failures + 1
+        self._change(
+            worker, exit_at=None, failure=None, done=False, ready_at=None, rests_until=until,
+            failures=failures,
+        )  # fmt: skip
+
+    def live(self) -> None:
+        """Processes ask to stay over changes: they all start once more, for good."""
+        if not self._view.live:
+            self._set(live=True)
+            for name in self._workers:
+                self._change(name, done=False, exit_at=None, failure=None, ready_at=None)
+
+    def ready(self, worker: str, now: float) -> None:
+        """All processes of this worker can be in a membership."""
+        self._change(worker, ready_at=now)
+
+    def promised(self, worker: str, step: int) -> None:
+        """The processes of this worker begin no later step before they hear more."""
+        if self._view.asked_at is not None:
+            self._change(worker, promise=step)
+
+    def finished(self, worker: str) -> None:
+        """A process of this worker has done all steps."""
+        self._change(worker, finished=True)
+
+    def broke(self, message: Mapping[str, Any]) -> None:
+        """Processes found that a peer in this membership is gone."""
+        current = self._view.current
+        if current and message["membership"] == str(current.id):
+            self._set(broken=True)
 
     def reported(self, worker: str, message: Mapping[str, Any], now: float) -> None:
         """The processes of this worker say how far they are."""
@@ -137,7 +205,7 @@ class Registry:
         before = self._rounds.snapshot_step
         self._rounds.hear(message["report"], now + self._wall_offset)
         if self._rounds.snapshot_step != before:
-            self._set(snapshots=True, saved_at=now)
+            self._set(snapshot_step=self._rounds.snapshot_step, saved_at=now)
 
     def _is_current(self, worker: str, message: Mapping[str, Any]) -> bool:
         """Whether a word about a membership comes from a member, while it runs."""
@@ -154,7 +222,7 @@ class Registry:
     def decide(self, now: float) -> float | None:
         """Apply decisions until there is nothing to do; returns when to look again."""
         while self._state not in (State.COMPLETE, State.FAILED):
-            self._set(workers=tuple(self._workers.values()))
+            self._set(workers=tuple(self._workers.values()), policy=self._policy())
             decision = decide_membership(self._view, now)
             self._reason = decision.reason
             if decision.action is Action.KEEP:
@@ -162,15 +230,38 @@ class Registry:
             self._apply(decision, now)
         return None
 
+    def _policy(self) -> Policy:
+        """The job's, with the patience that the level and the evidence leave."""
+        view = self._view
+        policy = view.expectation.policy if view.expectation else view.policy
+        if view.live:
+            deadline = min(policy.heartbeat_deadline, policy.live_deadline)
+            policy = dataclasses.replace(policy, heartbeat_deadline=deadline)
+        if view.broken:  # a closed connection is no network's hiccup
+            policy = dataclasses.replace(policy, reconnect_grace=0.0)
+        return policy
+
     def _apply(self, decision: Decision, now: float) -> None:
         if decision.failure:
             self._failure = decision.failure
+        if decision.counts:
+            counted_in = str(self._view.current.id) if self._view.current else ""
+            self._set(failures=self._view.failures + 1, counted_in=counted_in)
+        for worker in decision.failed:
+            self._rest(worker, decision.rest_until)
         if decision.action is Action.FORM:
             assert decision.membership is not None
             self._begin(decision.membership, now)
         elif decision.action is Action.HALT:
             self._state = State.WAITING
-            self._set(running=False, lost=decision.lost)
+            self._set(
+                running=False, lost=decision.lost, blamed=decision.failure,
+                halt_after=decision.after, asked_at=None,
+            )  # fmt: skip
+        elif decision.action in (Action.ASK, Action.UNASK):
+            self._set(asked_at=now if decision.action is Action.ASK else None)
+            for name in self._workers:
+                self._change(name, promise=None)
         elif decision.action is Action.BACKOFF:
             assert decision.again_at is not None
             self._state = State.WAITING
@@ -188,13 +279,13 @@ class Registry:
         self._state = State.RUNNING
         self._set(
             current=membership, running=True, formed_at=now, saved_at=None,
-            lost=(), blamed=None, resume_at=0.0,
+            lost=(), blamed=None, resume_at=0.0, broken=False, asked_at=None,
         )  # fmt: skip
         self._rounds.begin(membership, now + self._wall_offset)
         self.unseen = set()
         policy = self._view.policy
         self._workers = {
-            name: dataclasses.replace(worker, done=False, exit_at=None, failure=None)
+            name: _in_new_membership(worker)
             for name, worker in self._workers.items()
             if worker.lost_at(policy) > now
         }
@@ -210,15 +301,23 @@ class Registry:
         known, current = self._workers.get(worker), self._view.current
         return bool(known and current and known.member in current.members)
 
-    def order_for(self, worker: str) -> Message:
+    def order_for(self, worker: str, now: float) -> Message:
         """What this worker should be doing now."""
         view = self._view
         if self._state in (State.COMPLETE, State.FAILED):
             ok = self._state is State.COMPLETE
             return {"type": "finish", "ok": ok, "reason": self._reason}
-        if view.running and view.current and self.is_member(worker):
-            return {"type": "run", "membership": view.current.to_json()}
-        return {"type": "halt"}
+        is_member = view.running and self.is_member(worker)
+        if view.current and is_member:
+            asked = view.asked_at is not None
+            run = {"type": "run", "membership": view.current.to_json()}
+            return {**run, "live": view.live, "asked": asked}
+        if not view.live or not self.knows(worker) or self._workers[worker].rests(now):
+            return {"type": "halt"}
+        after = view.current.after if view.running and view.current else view.halt_after
+        save = not view.running and after is not None
+        leave = view.expectation is not None and leaves(view, self._workers[worker])
+        return {"type": "stay", "leave": leave, "after": after, "save": save}
 
     def report(self, version: int) -> Report:
         """What the operator reads."""
@@ -239,6 +338,7 @@ class Registry:
             snapshot_step=rounds.snapshot_step,
             failure=self._failure,
             rounds=rounds.all(),
+            live=view.live,
         )
 
     def _set(self, **changes: Any) -> None:
@@ -247,3 +347,16 @@ class Registry:
     def _change(self, worker: str, **changes: Any) -> None:
         if worker in self._workers:
             self._workers[worker] = dataclasses.replace(self._workers[worker], **changes)
+
+
+def _in_new_membership(worker: Worker) -> Worker:
+    ready_at = None if worker.done else worker.ready_at
+    return dataclasses.replace(
+        worker,
+        done=False,
+        exit_at=None,
+        failure=None,
+        promise=None,
+        finished=False,
+        ready_at=ready_at,
+    )

@@ -150,13 +150,23 @@ class RendezvousServer:
             session.connection.send({"type": "beat"})
             self._turn()
         else:
-            if kind == "exited":
-                self._registry.exited(session.worker, message, now)
-            elif kind == "report":
-                self._registry.reported(session.worker, message, now)
-            elif kind == "bye":
-                self._registry.left(session.worker)
+            self._told(session.worker, kind, message, now)
             self._turn()
+
+    def _told(self, worker: str, kind: str, message: Message, now: float) -> None:
+        registry = self._registry
+        tellers: dict[str, Callable[[], None]] = {
+            "exited": lambda: registry.exited(worker, message, now),
+            "report": lambda: registry.reported(worker, message, now),
+            "bye": lambda: registry.left(worker),
+            "live": registry.live,
+            "ready": lambda: registry.ready(worker, now),
+            "promise": lambda: registry.promised(worker, int(message["step"])),
+            "finished": lambda: registry.finished(worker),
+            "broken": lambda: registry.broke(message),
+        }
+        if kind in tellers:
+            tellers[kind]()
 
     # --- store ----------------------------------------------------------------------------------
 
@@ -184,7 +194,7 @@ class RendezvousServer:
             if not self._registry.knows(session.worker):
                 session.connection.close()
                 continue
-            order = self._registry.order_for(session.worker)
+            order = self._registry.order_for(session.worker, now)
             if order != session.order:
                 session.connection.send(order)
                 session.order = order

@@ -76,6 +76,7 @@ def _send(message: Mapping[str, object], patience: float) -> None:
             sender.setblocking(False)
             sender.connect(path)  # only a connected socket can wait for room at the other end
             sender.settimeout(patience)
-            sender.send(json.dumps(message).encode())
+            membership = os.environ.get(contract.ENV_MEMBERSHIP)
+            sender.send(json.dumps({**message, "membership": membership}).encode())
     except (OSError, ValueError):
         _log.debug("report not delivered: %s", message, exc_info=True)

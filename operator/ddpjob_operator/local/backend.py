@@ -32,7 +32,7 @@ from ddpjob_operator.api import DDPJob
 from ddpjob_operator.archive import build_agent
 from ddpjob_operator.environment import worker_environment
 from ddpjob_operator.local.chaos import ChaosEvent
-from ddpjob_operator.local.nodes import Nodes, Pod, sweep
+from ddpjob_operator.local.nodes import Network, Nodes, Pod, sweep
 from ddpjob_operator.local.service import Service
 from ddpjob_operator.local.state import StateFolder
 from ddpjob_operator.local.timeline import Timeline
@@ -59,6 +59,7 @@ class LocalBackend:
         nodes: int,
         port: int | None = None,
         chaos: list[ChaosEvent] | None = None,
+        network: Network | None = None,
     ) -> None:
         self._uid = state.uid()
         metadata = job.metadata.model_copy(update={"uid": self._uid})
@@ -72,9 +73,11 @@ class LocalBackend:
         self._folder = Path(self._scratch.name)
         self._agent = self._folder / "ddpjob-agent.pyz"
         self._wake = asyncio.Event()
-        self.nodes = Nodes(nodes, self._uid, self._wake.set)
+        self._network = network or Network()
+        self.nodes = Nodes(nodes, self._uid, self._wake.set, self._network)
         self.service = self._service(port)
-        self._client = ServiceClient(direct("127.0.0.1", self.service.port), self._token)
+        address = direct(self._network.host, self.service.port)
+        self._client = ServiceClient(address, self._token)
         self.report: Report | None = None
         self._told: tuple[int, int, Expectation] | None = None
         self._stopping = False
@@ -209,9 +212,8 @@ class LocalBackend:
                 **inherited_environment(),
                 **worker_environment(self.job, group),
                 contract.ENV_WORKER: created.name,
-                contract.ENV_SERVICE: f"127.0.0.1:{self.service.port}",
+                contract.ENV_SERVICE: f"{self._network.host}:{self.service.port}",
                 contract.ENV_TOKEN: self._token,
-                contract.ENV_ADDRESS: "127.0.0.1",
                 contract.ENV_SNAPSHOT_DIR: str(self._state.snapshots),
                 contract.ENV_TERMINATION_LOG: str(self._state.logs / f"{created.name}.message"),
                 "TMPDIR": str(self._folder),
@@ -221,7 +223,7 @@ class LocalBackend:
         )
 
     def _service(self, port: int | None) -> Service:
-        command = self._agent_command("rendezvous", "--host", "127.0.0.1")
+        command = self._agent_command("rendezvous", "--host", self._network.host)
         environment = {
             **inherited_environment(),
             contract.ENV_JOB_UID: self._uid,
@@ -259,6 +261,8 @@ async def break_it(event: ChaosEvent, nodes: Nodes, service: Service) -> str:
     match event.action:
         case "kill":
             nodes.kill(node)
+        case "drain":
+            nodes.drain(node)
         case "freeze":
             nodes.signal(node, signal.SIGSTOP)
         case "thaw":

@@ -14,6 +14,7 @@ from ddpjob_agent.contract import Report
 ACTIONS = {
     "kill": "SIGKILL every process of a node, which is gone then",
     "join": "a new node",
+    "drain": "SIGTERM to the worker of a node, which takes no other one",
     "freeze": "SIGSTOP every process of a node",
     "thaw": "SIGCONT to a frozen node",
     "agent": "SIGKILL the agent of a worker",

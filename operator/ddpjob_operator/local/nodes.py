@@ -18,11 +18,11 @@ from pathlib import Path
 
 import psutil
 
-from ddpjob_agent.contract import ENV_JOB_UID, ENV_WORKER, Exit
+from ddpjob_agent.contract import ENV_ADDRESS, ENV_JOB_UID, ENV_WORKER, GRACE_SECONDS, Exit
 from ddpjob_operator.actions import CreateWorker
 from ddpjob_operator.observed import Phase, Worker
 
-STOP_SECONDS = 15.0  # a pod's terminationGracePeriodSeconds
+STOP_SECONDS = float(GRACE_SECONDS)  # a pod's terminationGracePeriodSeconds
 NO_NODE = "no free node: every node that is up has a worker already"
 
 
@@ -61,12 +61,27 @@ class Pod:
         )
 
 
+class Network:
+    """How nodes and the service reach each other: all of them on loopback."""
+
+    host = "127.0.0.1"  # where the service listens
+
+    def command(self, _node: str) -> list[str]:
+        """What to put before a command so that it runs in the network of a node."""
+        return []
+
+    def environment(self, _node: str) -> Mapping[str, str]:
+        """Variables by which a pod on a node finds its way."""
+        return {ENV_ADDRESS: self.host}
+
+
 class Nodes:
     """The machine park of one job."""
 
-    def __init__(self, count: int, uid: str, changed: Callable[[], None]) -> None:
+    def __init__(self, count: int, uid: str, changed: Callable[[], None], network: Network) -> None:
         self._uid = uid
         self._changed = changed
+        self._network = network
         self.up = [f"node-{i}" for i in range(count)]
         self._made = count
         self.pods: dict[str, Pod] = {}
@@ -108,17 +123,18 @@ class Nodes:
             free = [node for node in self.up if node not in busy]
             if pod.node is None and not pod.deleting and free:
                 pod.node, pod.phase = free[0], Phase.RUNNING
-                await self._start(pod)
+                await self._start(pod, free[0])
 
-    async def _start(self, pod: Pod) -> None:
+    async def _start(self, pod: Pod, node: str) -> None:
         with pod.log.open("ab") as log:
             pod.process = await asyncio.create_subprocess_exec(
+                *self._network.command(node),
                 *pod.command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd=pod.workdir,
-                env=pod.environment,
+                env={**pod.environment, **self._network.environment(node)},
                 start_new_session=True,
             )
         self._spawn(self._watch(pod, pod.process))
@@ -158,6 +174,14 @@ class Nodes:
         if pod is not None:
             kill_all(self._processes_of(pod))
             del self.pods[pod.name]
+        self._changed()
+
+    def drain(self, node: str) -> None:
+        """The node is to be emptied: its pod is told to go, and gets no other one's place."""
+        self.up.remove(node)
+        pod = self.on(node)
+        if pod is not None:
+            self.delete(pod.name)
         self._changed()
 
     def signal(self, node: str, number: int) -> None:

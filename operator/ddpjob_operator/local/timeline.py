@@ -69,7 +69,9 @@ class Timeline:
             if known is None:
                 self._membership(item)
             if item.resumed_step and (known is None or known.resumed_step is None):
-                self.line("resumed", f"from the snapshot of step {item.resumed_step}")
+                stayed = report.live and item is not report.rounds[0]
+                how = "in memory, after" if stayed else "from the snapshot of"
+                self.line("resumed", f"{how} step {item.resumed_step}")
             if item.first_step is not None and (known is None or known.first_step is None):
                 self._first_step(item)
             self._seen[item.id] = item

@@ -1,0 +1,50 @@
+"""Builders for what the membership policy decides by."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ddpjob_agent.contract import (
+    Cause,
+    Expectation,
+    Failure,
+    Member,
+    Membership,
+    MembershipId,
+    Policy,
+)
+from ddpjob_agent.view import View, Worker
+
+POLICY = Policy(settle=3, startup_wait=300, min_between_joins=300, max_join_wait=900, backoff=5)
+NOW = 1000.0
+
+
+def worker(name: str, **changes: Any) -> Worker:
+    member = Member(name, f"{name}-first", "127.0.0.1", 1)
+    base = Worker(member, registered_at=0.0, last_heard=NOW)
+    return dataclasses.replace(base, **changes)
+
+
+def membership(*names: str, n: int = 1) -> Membership:
+    members = tuple(Member(name, f"{name}-first", "127.0.0.1", 1) for name in names)
+    return Membership(MembershipId(1, 1, n), members, Cause.STARTED, "")
+
+
+def view(*workers: Worker, expected: str = "", **changes: Any) -> View:
+    names = tuple(expected.split() or [w.member.worker for w in workers])
+    base = View(policy=POLICY, workers=workers, epoch=1, boot=1, expectation=Expectation(names))
+    return dataclasses.replace(base, **changes)
+
+
+def running(current: Membership, *workers: Worker, **changes: Any) -> View:
+    return view(*workers, current=current, running=True, **changes)
+
+
+def failure(**changes: Any) -> Failure:
+    return dataclasses.replace(Failure(at=NOW, summary="rank 0: boom"), **changes)
+
+
+def names(formed: Membership | None) -> list[str]:
+    assert formed is not None
+    return [member.worker for member in formed.members]

@@ -1,0 +1,168 @@
+"""Supervising a membership whose processes stay over changes (L2): who goes on, who rests, when.
+
+A loss or failure is one change at once: whoever is left goes on in memory, and the worker whose
+command failed rests, starts again and joins. A planned change waits for the end of a step: the
+processes are asked how far they may get before they hear more, and the new membership names the
+last step of the old one (`Membership.after`). No step is cut in two.
+
+    running ──(member lost, or its command failed)──► FORM lost, failed
+            ──(a member leaves, or a worker is ready to join)──► ASK
+    asked   ──(all have promised, or PROMISE_SECONDS are over)──► FORM left, joined
+
+May not: read a clock, open anything, keep state, import asyncio.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from .forming import (
+    doubts,
+    eligible,
+    end_of_rest,
+    form,
+    is_lost,
+    leaves,
+    members_of,
+    next_loss,
+    pause_after,
+    soonest,
+)  # fmt: skip
+from .joining import joiners_of, wait_for_joiners
+from .view import Action, Decision
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .contract import Failure, Membership
+    from .view import View, Worker
+
+PROMISE_SECONDS = 5.0  # a process answers at once, whatever its main thread does
+ECHO_SECONDS = 1.0  # a death that looks like another one's echo waits for the news of that one
+
+
+def supervise_live(view: View, current: Membership, now: float) -> Decision:
+    """The next action while `current` runs."""
+    members, gone = members_of(view, current)
+    lost = gone + [worker.member.worker for worker in members if is_lost(view, worker, now)]
+    unsure = doubts(view, members, now) if lost else []
+    if unsure:
+        return Decision(Action.KEEP, f"lost {', '.join(lost)}; others in doubt", min(unsure))
+    failed = [worker for worker in members if worker.exit_at is not None]
+    if lost or failed:
+        echo = None if lost else _echo(view, members, failed, now)
+        return echo or _go_on(view, now, lost, failed)
+    if members and all(worker.done for worker in members):
+        return Decision(Action.COMPLETE, "every worker ended with exit code 0")
+    if any(worker.done or worker.finished for worker in members):
+        again = soonest(next_loss(view, now), end_of_rest(view, now))
+        action = Action.KEEP if view.asked_at is None else Action.UNASK
+        return Decision(action, "some workers have finished", again)
+    return _change(view, current, members, now)
+
+
+def _echo(
+    view: View, members: Sequence[Worker], failed: Sequence[Worker], now: float
+) -> Decision | None:
+    """Whether to wait: a process that died of another one's death is not to blame for it."""
+    if not all(worker.failure and worker.failure.consequential for worker in failed):
+        return None
+    first = min(worker.exit_at for worker in failed if worker.exit_at is not None)
+    unheard = [worker for worker in members if worker.last_heard < first + ECHO_SECONDS]
+    if not unheard:
+        return None
+    reason = f"a command failed; waiting to hear that {unheard[0].member.worker} is alive"
+    again = min(worker.lost_at(view.policy) for worker in unheard)
+    return Decision(Action.KEEP, reason, max(again, now))
+
+
+def _go_on(view: View, now: float, lost: Sequence[str], failed: Sequence[Worker]) -> Decision:
+    """Without those who are lost, and those who must start again."""
+    assert view.current is not None
+    policy = view.policy
+    losses = view.current.losses + 1 if lost else 0
+    if lost and policy.max_losses is not None and losses > policy.max_losses:
+        reason = f"lost {', '.join(lost)}: more than {policy.max_losses} restarts by lost workers"
+        return Decision(Action.FAIL, reason)
+    # A failure counts once, however many processes had it in the same membership.
+    current = str(view.current.id)  # of who failed before it was in any
+    counts = not lost and any((w.failed_in or current) != view.counted_in for w in failed)
+    failure = _first(failed)
+    count = view.failures + counts
+    if failure is not None and failure.permanent:
+        return Decision(Action.FAIL, failure.summary, failure=failure)
+    if counts and failure is not None and count > policy.max_failures:
+        reason = f"{failure.summary} (failure {count}, {policy.max_failures} restarts allowed)"
+        return Decision(Action.FAIL, reason, failure=failure)
+    names = tuple(worker.member.worker for worker in failed)
+    facts = Decision(
+        Action.HALT,
+        "",
+        lost=tuple(lost),
+        failure=None if lost else failure,
+        failed=names,
+        rest_until=now if lost else now + pause_after(max(count, 1), policy),
+        counts=counts,
+    )
+    view = dataclasses.replace(
+        view,
+        failures=count,
+        blamed=facts.failure,
+        workers=tuple(w for w in view.workers if w.member.worker not in names),
+    )
+    present = _present(view, now)
+    if len(present) < policy.minimum:
+        what = f"lost {', '.join(lost)}" if lost else failure.summary if failure else "a failure"
+        reason = f"{what}: {len(present)} of at least {policy.minimum} workers are left"
+        again = soonest(next_loss(view, now), facts.rest_until)
+        return dataclasses.replace(facts, reason=reason, again_at=again)
+    formed = form(view, present, "the others go on", failed=() if lost else names)
+    return dataclasses.replace(
+        facts, action=formed.action, reason=formed.reason, membership=formed.membership
+    )
+
+
+def _first(failed: Sequence[Worker]) -> Failure | None:
+    failures = [worker.failure for worker in failed if worker.failure is not None]
+    return min(failures, key=lambda f: (f.consequential, f.at), default=None)
+
+
+def _change(view: View, current: Membership, members: Sequence[Worker], now: float) -> Decision:
+    """A planned change, if there is a reason for one: at the end of a step that all agree on."""
+    leaving = [worker for worker in members if leaves(view, worker)]
+    present = _present(view, now)
+    joiners = joiners_of(current, present)
+    wait = wait_for_joiners(view, joiners, present, now)
+    if wait is not None and not leaving:
+        if view.asked_at is not None:
+            return Decision(Action.UNASK, wait.reason)
+        return dataclasses.replace(wait, again_at=soonest(wait.again_at, end_of_rest(view, now)))
+    if wait is not None:
+        present = [worker for worker in present if worker not in joiners]
+    if view.asked_at is None:
+        return Decision(Action.ASK, "running; asking for the step to change at")
+    promises = [worker.promise for worker in members]
+    known = [promise for promise in promises if promise is not None]
+    until = view.asked_at + PROMISE_SECONDS
+    if len(known) < len(promises) and now < until:
+        reason = "running; waiting to hear at which step to change"
+        return Decision(Action.KEEP, reason, soonest(until, next_loss(view, now)))
+    after = max(known) if len(known) == len(promises) else None
+    if len(present) < view.policy.minimum:
+        names = ", ".join(worker.member.worker for worker in leaving)
+        reason = f"{names} left: {len(present)} of at least {view.policy.minimum} workers are left"
+        return Decision(Action.HALT, reason, next_loss(view, now), after=after)
+    return form(view, present, "a planned change", after)
+
+
+def _present(view: View, now: float) -> list[Worker]:
+    """Who can be in the next membership without holding it up: members, and who is ready."""
+    assert view.current is not None
+    inside = {(member.worker, member.incarnation) for member in view.current.members}
+    return [
+        worker
+        for worker in eligible(view, now)
+        if (worker.member.worker, worker.member.incarnation) in inside
+        or worker.ready_at is not None
+    ]

@@ -1,0 +1,188 @@
+"""A live process's line to its agent: which membership to be in, and how far this process is.
+
+A thread reads; the newest word counts. It answers by itself when the agent asks how far this
+process may get, and breaks off the group that the main thread may be blocked in when that is over.
+Knows nothing of torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from typing import Any, Protocol
+
+from ddpjob_agent.contract import (
+    ENV_GROUP_SOCKET,
+    ENV_LIVE,
+    Answer,
+    Membership,
+    Place,
+)
+
+TRACE_SECONDS = 1.0  # between two words on where the main thread is, while it should come out
+
+
+class Breakable(Protocol):
+    """The group that the main thread may be blocked in."""
+
+    connecting: bool  # it is being formed: that ends by itself
+
+    def break_off(self) -> None:
+        """Let every collective fail now; from any thread."""
+
+
+class Line:
+    """What the agent wants, and what it hears."""
+
+    def __init__(self, path: str, local_rank: int, group: Breakable) -> None:
+        self._local_rank = local_rank
+        self._group = group
+        self._condition = threading.Condition()
+        self._place = Place()
+        self._entered: Membership | None = None
+        self._out = True  # of every group
+        self._promised: int | None = None
+        self._next: int | None = None  # the step in progress, or to begin next; None: not known yet
+        self._last = 0
+        self._main = threading.main_thread().ident
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.connect(path)
+        self._send_lock = threading.Lock()
+
+    def start(self) -> None:
+        """Say that this process is ready, and listen from now on."""
+        self.say(Answer.HELLO)
+        threading.Thread(target=self._listen, name="ddpjob-line", daemon=True).start()
+        threading.Thread(target=self._trace, name="ddpjob-trace", daemon=True).start()
+
+    def say(self, answer: Answer, **facts: Any) -> None:
+        """Tell the agent; an agent that is gone takes this process with it anyway."""
+        words = {"answer": answer.value, "local_rank": self._local_rank, **facts}
+        with self._send_lock, contextlib.suppress(OSError):
+            self._socket.sendall(json.dumps(words).encode() + b"\n")
+
+    # --- what the main thread asks ----------------------------------------------------------------
+
+    @property
+    def place(self) -> Place:
+        """The newest word."""
+        with self._condition:
+            return self._place
+
+    def wait_for_news(self, place: Place, seconds: float | None = None) -> bool:
+        """Wait until the newest word is another one than `place`; whether it is."""
+        with self._condition:
+            return self._condition.wait_for(lambda: self._place != place, seconds)
+
+    def may_begin(self, step: int) -> bool:
+        """Whether a promise does not stand against it."""
+        with self._condition:
+            return self._promised is None or step <= self._promised
+
+    def at(self, step: int, last: int) -> None:
+        """This step is in progress, or begins next; `last` is the job's last one."""
+        with self._condition:
+            self._next, self._last = step, last
+            self._promise()
+
+    def arrived(self, membership: Membership) -> None:
+        """Out of every other group, about to enter this one."""
+        with self._condition:
+            self._out, self._entered, self._next, self._promised = True, None, None, None
+        self.say(Answer.ARRIVED, membership=str(membership.id))
+
+    def entering(self, membership: Membership) -> bool:
+        """A group of this membership is being made; whether it is still wanted."""
+        with self._condition:
+            self._entered, self._out = membership, False
+            return not self._is_over()
+
+    def entered(self, membership: Membership) -> None:
+        """In it, with the state that all have."""
+        self.say(Answer.ENTERED, membership=str(membership.id))
+
+    def wait_until_over(self, seconds: float) -> bool:
+        """Say that the group is broken, and wait for another membership; whether it came."""
+        with self._condition:
+            entered = self._entered
+        if entered is not None:
+            self.say(Answer.BROKEN, membership=str(entered.id))
+
+        def other() -> bool:
+            now = self._place.membership
+            return now is None or entered is None or now.id > entered.id
+
+        with self._condition:
+            return self._condition.wait_for(other, seconds)
+
+    def is_over(self) -> bool:
+        """Whether the group that this process is in, or enters, is to be left at once."""
+        with self._condition:
+            return self._is_over()
+
+    # --- the listening thread ---------------------------------------------------------------------
+
+    def _is_over(self) -> bool:
+        place, entered = self._place, self._entered
+        if self._out or entered is None:
+            return False
+        at_end = self._next is not None and self._next > self._last
+        if place.membership is not None:
+            is_newer = place.membership.id > entered.id
+            return is_newer and (at_end or place.membership.after is None)
+        return at_end or place.after is None
+
+    def _listen(self) -> None:
+        with self._socket.makefile("rb") as lines, contextlib.suppress(OSError):
+            for line in lines:
+                place = Place.from_json(json.loads(line))
+                with self._condition:
+                    if not (place.asked and self._place.asked):
+                        self._promised = None
+                    self._place = place
+                    self._promise()
+                    over = self._is_over()
+                    self._condition.notify_all()
+                if over:
+                    self._group.break_off()
+        os.kill(os.getpid(), 9)  # the agent is gone, or has given this process up
+
+    def _promise(self) -> None:
+        """With the condition held: answer once, as soon as it is known where this process is."""
+        if self._place.asked and self._promised is None and self._next is not None:
+            self._promised = min(self._next + 1, self._last)
+            self.say(Answer.PROMISE, step=self._promised)
+
+    def _trace(self) -> None:
+        """Tell where the main thread is while it should come out: whether it moves at all."""
+        while True:
+            time.sleep(TRACE_SECONDS)
+            if self.is_over():
+                self.say(Answer.AT, where=self._where())
+                self._group.break_off()
+
+    def _where(self) -> str:
+        """Another text whenever the main thread has moved, or waits for no longer than it may."""
+        if self._group.connecting:
+            return str(time.monotonic())
+        frame = sys._current_frames().get(self._main or 0)  # noqa: SLF001 - the only way
+        return f"{id(frame)}:{frame.f_lasti}" if frame else ""
+
+
+def connect(group: Breakable) -> Line | None:
+    """The line of this process; None without an agent. Does not return if it must start anew."""
+    path = os.environ.get(ENV_GROUP_SOCKET)
+    if not path:
+        return None
+    line = Line(path, int(os.environ.get("LOCAL_RANK", "0")), group)
+    if os.environ.get(ENV_LIVE) != "1":
+        # The agent could not know that the processes of this job stay: it starts all of them
+        # again, each worker with a torchrun of its own, and ends this one.
+        line.say(Answer.LIVE)
+        threading.Event().wait()
+    return line

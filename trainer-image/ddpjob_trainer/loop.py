@@ -1,0 +1,321 @@
+"""The training loop whose processes stay when workers come and go (level L2).
+
+    loop = Loop(model, optimizer, steps=1000)
+    for step in loop:
+        with step:
+            loss = loss_fn(loop.model(inputs_of(step.number, step.rank, step.world_size)))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+A change breaks the collectives of the step in progress, or waits for its end if it is planned. The
+surviving processes form the new group in memory; who has done fewer steps, or has just come, gets
+the state from who has done the most; then the same step comes again, or the next one. A step
+counts as done once the optimizer has stepped. Without an agent it is a plain loop.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed
+
+from ddpjob_agent import contract
+from ddpjob_agent.contract import Answer, Membership, Place
+from ddpjob_trainer import handover, line, reporting, state
+from ddpjob_trainer.attempt import Attempt, draw_seed, random_states
+from ddpjob_trainer.group import Group, backend_for
+from ddpjob_trainer.handover import Agreement
+from ddpjob_trainer.model import ElasticModel
+from ddpjob_trainer.snapshot import Snapshots
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+    from typing import Self
+
+NEWS_SECONDS = 60.0  # within which a broken group is followed by a new membership
+_BROKEN = re.compile(
+    r"gloo|NCCL|nccl|Connection (closed|reset|refused)|Broken pipe|[Ss]ocket|process group|store"
+)
+
+_log = logging.getLogger("ddpjob")
+
+
+class Step:
+    """One step of the loop, to be done in `with step:`; comes again if it was cut off."""
+
+    def __init__(self, loop: Loop, number: int) -> None:
+        self._loop = loop
+        self._attempt: Attempt | None = None
+        self.number = number  # steps done before
+        self.rank = distributed.get_rank()
+        self.world_size = distributed.get_world_size()
+        self.metrics: dict[str, float] = {}
+        self.done = False  # it counts; False after `with step:` if it was cut off and comes again
+
+    def report(self, **metrics: float) -> None:
+        """Numbers that go with this step's progress report."""
+        self.metrics.update(metrics)
+
+    def __enter__(self) -> Self:
+        self._attempt = self._loop.begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> bool:
+        assert self._attempt is not None
+        return self._loop.end(self, self._attempt, error)
+
+    @property
+    def was_tried(self) -> bool:
+        """Whether the body ran in `with step:`."""
+        return self._attempt is not None
+
+
+class Loop:
+    """Iterate over it; every rank does, in every process of the job."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        steps: int,
+        scheduler: Any = None,
+        extra: Any = None,
+        snapshots: Snapshots | None = None,
+        **ddp_options: Any,
+    ) -> None:
+        """`scheduler` is stepped here, once per step; `extra` has state_dict, load_state_dict.
+
+        Snapshots are those of the job unless given. Options go to DistributedDataParallel.
+        Returns when the agent knows of this process; a process that was started for one
+        membership only is started again here, once.
+        """
+        if steps < 0:
+            raise ValueError(f"steps is {steps}: it counts the steps to do")
+        self.model = ElasticModel(model, ddp_options)
+        self.steps = steps
+        self._optimizer = optimizer
+        self._scheduler = scheduler
+        self._extra = extra
+        if snapshots is None and os.environ.get(contract.ENV_SNAPSHOT_DIR):
+            snapshots = Snapshots()
+        self._snapshots = snapshots
+        self._device = next(iter(model.parameters()), torch.empty(0)).device
+        self._done: int | None = None  # steps; None: no state yet
+        self._saved: int | None = None
+        self._membership: Membership | None = None
+        self._broken = False
+        self._group = Group(backend_for(self._device))
+        self._line = line.connect(self._group)
+        importlib.import_module("torch._dynamo")  # DDP would, for a second, amid the first change
+
+    # --- the loop -------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Step]:
+        if self._line is None:
+            self._enter_alone()
+        else:
+            self._line.start()
+        while True:
+            self._obey()
+            assert self._done is not None
+            if self._done < self.steps:
+                step = Step(self, self._done)
+                yield step
+                if not step.was_tried:
+                    raise RuntimeError("the body of the loop belongs into `with step:`")
+            elif self._finish():
+                return
+
+    def begin(self) -> Attempt:
+        """A step begins."""
+        return Attempt(self.model.module, self._optimizer, self._extra)
+
+    def end(self, step: Step, attempt: Attempt, error: BaseException | None) -> bool:
+        """A step ends, well or badly; whether the error is dealt with."""
+        if error is not None and not self._is_break(error):
+            attempt.end()
+            return False
+        if error is None or attempt.applied:
+            self._count(step)
+        else:
+            attempt.undo()
+        attempt.end()
+        if error is not None:
+            self._await_news(error)
+        return True
+
+    def _count(self, step: Step) -> None:
+        if self._scheduler is not None:
+            self._scheduler.step()
+        step.done = True
+        self._done = done = step.number + 1
+        reporting.step_done(done, self.steps, **step.metrics)
+        if self._snapshots is not None and self._snapshots.due(done):
+            self._save(done)
+        if self._line is not None:
+            self._line.at(done, self.steps - 1)
+
+    def _save(self, done: int) -> None:
+        assert self._snapshots is not None
+        self._snapshots.save(
+            done, model=self.model.module, optimizer=self._optimizer, scheduler=self._scheduler,
+            extra=None if self._extra is None else self._extra.state_dict(),
+        )  # fmt: skip
+        self._saved = done
+
+    def _save_once(self) -> None:
+        if self._snapshots is not None and self._done is not None and self._saved != self._done:
+            self._save(self._done)
+
+    def _finish(self) -> bool:
+        """All steps are done: leave together; False if the membership changed meanwhile."""
+        assert self._done is not None
+        self._save_once()
+        try:
+            distributed.barrier()
+        except RuntimeError as error:
+            if not self._is_break(error):
+                raise
+            self._await_news(error)
+            return False
+        if self._line is not None:
+            self._line.say(Answer.FINISHED)
+        self._leave_group()
+        return True
+
+    # --- changes --------------------------------------------------------------------------------
+
+    def _obey(self) -> None:
+        """Be where the agent wants this process before the next step."""
+        if self._line is None:
+            return
+        while True:
+            place = self._line.place
+            if place.membership is None:
+                if self._passed(place.after):
+                    if place.save and self._membership is not None:
+                        self._save_once()
+                    self._leave_group()
+                    if place.leave:
+                        raise SystemExit(0)
+                    self._line.wait_for_news(place)
+                    continue
+            elif self._membership is None or (
+                place.membership.id > self._membership.id and self._passed(place.membership.after)
+            ):
+                self._regroup(place, place.membership)
+                continue
+            assert self._done is not None
+            if self._line.may_begin(self._done):
+                return
+            self._line.wait_for_news(place)
+
+    def _passed(self, after: int | None) -> bool:
+        """Whether the group has done the last step that is wanted of it."""
+        no_group = self._membership is None or self._done is None
+        return no_group or after is None or self._broken or bool(self._done and self._done > after)
+
+    def _regroup(self, place: Place, membership: Membership) -> None:
+        assert self._line is not None
+        self._leave_group()
+        self._line.arrived(membership)
+        rank = place.first_rank + int(os.environ.get("LOCAL_RANK", "0"))
+        try:
+            store = self._group.meet(os.environ[contract.ENV_STORE], str(membership.id))
+            if not self._line.entering(membership):
+                return
+            agreement = handover.agree(store, rank, membership.world_size, self._done)
+            self._group.enter(store, rank, membership.world_size)
+            os.environ.update(
+                RANK=str(rank),
+                WORLD_SIZE=str(membership.world_size),
+                **{contract.ENV_MEMBERSHIP: str(membership.id)},
+            )
+            self._share(agreement, membership.snapshot_step, rank)
+        except RuntimeError as error:
+            if not self._is_break(error):
+                raise
+            self._broken = True
+            self._await_news(error)
+            self._leave_group()
+            return
+        self._membership = membership
+        self._line.entered(membership)
+        self._line.at(self._ready(), self.steps - 1)
+
+    def _enter_alone(self) -> None:
+        """The group that torchrun's environment describes, or none but this process."""
+        if "RANK" in os.environ:
+            distributed.init_process_group(self._group.backend)
+        else:
+            store = distributed.HashStore()
+            distributed.init_process_group(self._group.backend, store=store, rank=0, world_size=1)
+        world_size = distributed.get_world_size()
+        self._share(Agreement((None,) * world_size), None, distributed.get_rank())
+        self._ready()
+
+    def _share(self, agreement: Agreement, snapshot_step: int | None, rank: int) -> None:
+        """Bring this process to the state that all go on with."""
+        newest = agreement.newest
+        if self._snapshots is not None and (newest is None or newest < (snapshot_step or 0)):
+            loaded = self._snapshots.load(
+                model=self.model.module, optimizer=self._optimizer, scheduler=self._scheduler
+            )
+            if loaded is not None:
+                if self._extra is not None:
+                    self._extra.load_state_dict(loaded.extra)
+                self._done = self._saved = loaded.step
+                return
+        if newest is None:  # nobody has done anything: all begin like rank 0
+            agreement = Agreement((0, *[None] * (len(agreement.steps) - 1)))
+        taken = handover.exchange(agreement, rank, self._device, self._collect)
+        if taken is not None:
+            state.restore(taken, self.model.module, self._optimizer, self._scheduler)
+            if self._extra is not None:
+                self._extra.load_state_dict(taken["extra"]["own"])
+            draw_seed(taken["extra"]["random"], rank)
+        self._done = agreement.newest
+
+    def _collect(self) -> Any:
+        own = None if self._extra is None else self._extra.state_dict()
+        extra = {"own": own, "random": random_states()["torch"]}
+        return state.collect(self.model.module, self._optimizer, self._scheduler, extra)
+
+    def _ready(self) -> int:
+        """In the group, with its state."""
+        assert self._done is not None
+        self._broken = False
+        self._optimizer.zero_grad(set_to_none=True)
+        self.model.wrap()
+        reporting.resumed(self._done)
+        return self._done
+
+    def _leave_group(self) -> None:
+        self.model.unwrap()
+        self._group.leave()
+        self._membership = None
+
+    def _is_break(self, error: BaseException) -> bool:
+        """Whether an exception means that the group is broken, not the script."""
+        if self._line is None or not isinstance(error, RuntimeError):
+            return False
+        known = isinstance(error, distributed.DistError) or bool(_BROKEN.search(str(error)))
+        return known or self._line.is_over()
+
+    def _await_news(self, error: BaseException) -> None:
+        """A broken group is followed by a new membership; if it is not, the error stands."""
+        assert self._line is not None
+        self._broken = True
+        _log.info("the group is broken off: %s", error)
+        if not self._line.wait_until_over(NEWS_SECONDS):
+            raise error
