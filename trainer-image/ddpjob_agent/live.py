@@ -59,11 +59,12 @@ class Live:
 
     async def listen(self, path: str) -> None:
         """Open the socket at `path`."""
-        await asyncio.start_unix_server(self._connected, path, limit=MAX_LINE_BYTES)
+        self._server = await asyncio.start_unix_server(self._connected, path, limit=MAX_LINE_BYTES)
         self._watch = asyncio.ensure_future(self._watch_arrivals())
 
     def close(self) -> None:
-        """Stop watching."""
+        """Listen and watch no more."""
+        self._server.close()
         self._watch.cancel()
 
     @property

@@ -1,7 +1,10 @@
 """The process group of one membership: entered, broken off from another thread, left.
 
-A blocked gloo collective is broken off by shutting down the group's connected sockets, never its
-listener: that would end the process (gloo has no abort of its own). NCCL's is aborted.
+gloo has no abort. A blocked collective of its ends when the read side of the group's connections
+is shut down; never that of its listener, which would end the process. The connections themselves
+stay open, by a duplicate, until all have left the group: a peer that is still writing would get
+an error in gloo's own thread, which forgets to tell the collective about it (`UnboundBuffer::
+waitSend` then waits for its time-out). NCCL's collectives are aborted.
 Knows nothing of agents and training state.
 """
 
@@ -32,23 +35,29 @@ class Group:
     def __init__(self, backend: str) -> None:
         self.backend = backend
         self._lock = threading.Lock()
-        self._before: frozenset[int] = frozenset()  # sockets, before this group: inode numbers
-        self._sockets: frozenset[int] = frozenset()  # of this group
+        self._store: frozenset[int] = frozenset()  # sockets, by their inode numbers
+        self._peers: frozenset[int] = frozenset()
+        self._held: dict[int, socket.socket] = {}
         self.connecting = False
 
     def meet(self, store: str, prefix: str) -> distributed.Store:
         """The store at host:port of those who enter together."""
         host, _, port = store.rpartition(":")
-        self._before = frozenset(_sockets())
+        before = frozenset(_sockets())
         client = distributed.TCPStore(
             host, int(port), is_master=False, timeout=dt.timedelta(seconds=STORE_SECONDS)
         )
         with self._lock:
-            self._sockets = frozenset(_sockets()) - self._before
+            self._store = frozenset(_sockets()) - before
         return distributed.PrefixStore(prefix, client)
 
     def enter(self, store: distributed.Store, rank: int, world_size: int) -> None:
-        """Form the group; raises RuntimeError when it does not come to be, or is broken off."""
+        """Form the group; raises RuntimeError when it does not come to be, or is broken off.
+
+        All of its ranks have left their older ones.
+        """
+        self._release()
+        before = frozenset(_sockets())
         self.connecting = True
         try:
             distributed.init_process_group(
@@ -61,7 +70,7 @@ class Group:
             world = distributed.group.WORLD
             distributed.set_timeout(dt.timedelta(seconds=COLLECTIVE_SECONDS), world)
         with self._lock:
-            self._sockets = frozenset(_sockets()) - self._before
+            self._peers = frozenset(_sockets()) - before
 
     def break_off(self) -> None:
         """Let every collective of this group fail now; from any thread, any number of times.
@@ -73,16 +82,35 @@ class Group:
             with contextlib.suppress(RuntimeError):
                 distributed.distributed_c10d._abort_process_group()  # noqa: SLF001 - no public one
         with self._lock:
+            self._hold_peers()
+            for connection in self._held.values():
+                _shut_down(connection, socket.SHUT_RD)
             for inode, descriptor in _sockets().items():
-                if inode in self._sockets:
-                    _shut_down(descriptor)
+                client = _duplicate(descriptor) if inode in self._store else None
+                if client is not None:
+                    _shut_down(client, socket.SHUT_RDWR)
+                    client.close()
 
     def leave(self) -> None:
         """Be in no group."""
         with self._lock:
-            self._sockets = frozenset()
+            self._hold_peers()
+            self._store = self._peers = frozenset()
         if distributed.is_initialized():
             distributed.destroy_process_group()
+
+    def _hold_peers(self) -> None:
+        for inode, descriptor in _sockets().items():
+            if inode in self._peers and inode not in self._held:
+                connection = _duplicate(descriptor)
+                if connection is not None:
+                    self._held[inode] = connection
+
+    def _release(self) -> None:
+        with self._lock:
+            for connection in self._held.values():
+                connection.close()
+            self._held.clear()
 
 
 def backend_for(device: torch.device) -> str:
@@ -105,14 +133,19 @@ def _list_sockets() -> Iterator[tuple[int, int]]:
             yield int(target[len("socket:[") : -1]), int(path.name)
 
 
-def _shut_down(descriptor: int) -> None:
+def _duplicate(descriptor: int) -> socket.socket | None:
+    """A TCP connection of another owner, who may close his descriptor at any time."""
     try:
-        # A duplicate: the descriptor may be closed, and used anew, by its owner meanwhile.
         connection = socket.socket(fileno=os.dup(descriptor))
     except OSError:
-        return
-    with connection:
-        is_tcp = connection.family in (socket.AF_INET, socket.AF_INET6)
-        if is_tcp and not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+        return None
+    is_tcp = connection.family in (socket.AF_INET, socket.AF_INET6)
+    if is_tcp and not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        return connection
+    connection.close()
+    return None
+
+
+def _shut_down(connection: socket.socket, how: int) -> None:
+    with contextlib.suppress(OSError):  # its peer may have closed it
+        connection.shutdown(how)

@@ -1,0 +1,175 @@
+"""What a live loop is made of, each part alone: undoing a step, agreeing on a state, plain loops."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ddpjob_trainer.attempt import Attempt, draw_seed
+from ddpjob_trainer.handover import Agreement
+from trainer.runs import Run, assert_same
+
+
+class Counter:
+    """A user's own state."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.value = state["value"]
+
+
+def test_a_step_that_broke_is_as_if_it_had_not_begun() -> None:
+    run, own = Run(), Counter()
+    before = run.weights()
+    torch.manual_seed(5)
+    random.seed(5)
+    expected = (torch.rand(3).tolist(), random.random())
+    torch.manual_seed(5)
+    random.seed(5)
+    attempt = Attempt(run.model, run.optimizer, own)
+    run.model(torch.randn(8, 3)).square().sum().backward()  # moves BatchNorm's running mean
+    random.random()
+    own.value = 1
+    assert not torch.equal(before["1.running_mean"], run.weights()["1.running_mean"])
+    attempt.undo()
+    attempt.end()
+    assert_same(before, run.weights())
+    assert own.value == 0
+    assert (torch.rand(3).tolist(), random.random()) == expected
+    assert all(parameter.grad is None for parameter in run.model.parameters())
+    assert not attempt.applied
+
+
+def test_a_step_counts_when_the_optimizer_has_stepped() -> None:
+    run = Run()
+    attempt = Attempt(run.model, run.optimizer, None)
+    run.train(1)
+    assert attempt.applied
+    attempt.end()
+    another = Attempt(run.model, run.optimizer, None)
+    another.end()
+    run.train(1)
+    assert not another.applied, "what comes after its end is none of its business"
+
+
+def test_no_two_ranks_draw_the_same() -> None:
+    state = torch.get_rng_state()
+    drawn = set()
+    for rank in range(4):
+        draw_seed(state, rank)
+        drawn.add(torch.rand(1).item())
+    draw_seed(state, 3)
+    assert torch.rand(1).item() in drawn, "but the same again"
+    assert len(drawn) == 4
+
+
+@pytest.mark.parametrize(
+    ("steps", "newest", "holders", "deliveries"),
+    [
+        pytest.param((7, 7), 7, [0, 1], [], id="all have it"),
+        pytest.param((7, 7, None), 7, [0, 1], [(0, 2)], id="one joins"),
+        pytest.param((7, 8, 7), 8, [1], [(1, 0), (1, 2)], id="one is ahead"),
+        pytest.param(
+            (8, None, 8, None, None), 8, [0, 2], [(0, 1), (2, 3), (0, 4)], id="givers take turns"
+        ),
+        pytest.param((None, None), None, [], [], id="nobody has any"),
+        pytest.param((0, None), 0, [0], [(0, 1)], id="the state before the first step"),
+    ],
+)
+def test_who_gives_the_state_to_whom(
+    steps: tuple[int | None, ...],
+    newest: int | None,
+    holders: list[int],
+    deliveries: list[tuple[int, int]],
+) -> None:
+    agreement = Agreement(steps)
+    assert (agreement.newest, agreement.holders) == (newest, holders)
+    if newest is not None:
+        assert agreement.deliveries() == deliveries
+
+
+def test_a_state_arrives_as_it_was(tmp_path: Path, python_env: dict[str, str]) -> None:
+    """Over a real gloo group: odd sizes, empty tensors, all that snapshots can hold."""
+    script = str(Path(__file__).with_name("giver_and_taker.py"))
+    ranks = [
+        subprocess.Popen([sys.executable, script, str(rank), str(tmp_path)], env=python_env)
+        for rank in range(2)
+    ]
+    assert [rank.wait() for rank in ranks] == [0, 0]
+
+
+LOOP = """
+import json, os, sys, torch
+from ddpjob_trainer import Loop
+torch.set_num_threads(1)
+torch.manual_seed(int(os.environ.get("RANK", "0")))
+net = torch.nn.Linear(3, 3)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+loop = Loop(net, optimizer, steps=5)
+seen = []
+for step in loop:
+    with step:
+        inputs = torch.randn(6, 3, generator=torch.Generator().manual_seed(step.number))
+        loss = loop.model(inputs[step.rank :: step.world_size]).square().sum()
+        optimizer.zero_grad()
+        (loss * step.world_size).backward()
+        optimizer.step()
+    assert step.done
+    seen.append(step.number)
+print(json.dumps([seen, step.world_size, net.weight.sum().item()]))
+"""
+
+
+def plain(command: list[str], folder: Path, env: dict[str, str]) -> list[Any]:
+    (folder / "loop.py").write_text(LOOP)
+    done = subprocess.run(
+        [*command, "loop.py"], check=False, capture_output=True, text=True, cwd=folder, env=env
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_without_an_agent_it_is_a_plain_loop(tmp_path: Path, python_env: dict[str, str]) -> None:
+    """On a laptop, and under torchrun: the same result."""
+    ((steps, world_size, total),) = plain([sys.executable], tmp_path, python_env)
+    assert (steps, world_size) == ([0, 1, 2, 3, 4], 1)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    both = plain(torchrun, tmp_path, python_env)
+    assert [(rank[0], rank[1]) for rank in both] == [([0, 1, 2, 3, 4], 2)] * 2
+    assert both[0][2] == both[1][2] == pytest.approx(total, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        pytest.param("pass", "belongs into `with step:`", id="no with"),
+        pytest.param(
+            "\n        with step: raise RuntimeError('my own mistake')",
+            "my own mistake",
+            id="error",
+        ),
+    ],
+)
+def test_mistakes_of_the_script_end_it(
+    body: str, words: str, tmp_path: Path, python_env: dict[str, str]
+) -> None:
+    head, _, _ = LOOP.partition("    with step:")
+    (tmp_path / "loop.py").write_text(f"{head}    {body}\n")
+    done = subprocess.run(
+        [sys.executable, "loop.py"],
+        check=False, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=python_env,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert words in done.stderr

@@ -1,0 +1,141 @@
+"""200 changes of membership in the same processes: nothing piles up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ddpjob_agent.c10d_server import StoreBackend, serve_client
+from ddpjob_agent.c10d_store import Store
+from ddpjob_agent.contract import (
+    ENV_GROUP_SOCKET,
+    ENV_LIVE,
+    ENV_STORE,
+    Cause,
+    Member,
+    Membership,
+    MembershipId,
+    Place,
+)
+from ddpjob_agent.live import Live
+from ledger import Ledger
+
+MEMBERSHIPS = 200
+SETTLED = 20  # from then on nothing may grow
+PROCESSES = 2
+PATIENCE_SECONDS = 240.0
+
+SCRIPT = """
+import json, os, pathlib, socket, sys, torch
+from ddpjob_trainer import Loop
+
+def facts():
+    status = pathlib.Path("/proc/self/status").read_text().split()
+    return json.dumps({
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "threads": int(status[status.index("Threads:") + 1]),
+        "kilobytes": int(status[status.index("VmRSS:") + 1]),
+        "shared memory": len(list(pathlib.Path("/dev/shm").glob(f"*{os.getpid()}*"))),
+    })
+
+torch.set_num_threads(1)
+ledger = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+ledger.connect("ledger.sock")
+net = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+loop = Loop(net, optimizer, steps=10**6)
+told = None
+for step in loop:
+    with step:
+        optimizer.zero_grad()
+        loop.model(torch.ones(4, 64)).square().mean().backward()
+        optimizer.step()
+    membership = os.environ["DDPJOB_MEMBERSHIP"]
+    if step.done and membership != told:
+        told = membership
+        row = (membership, "done", step.number, step.rank, step.world_size, os.getpid(), facts())
+        ledger.send(json.dumps(row).encode())
+"""
+
+
+def place(n: int) -> Place:
+    """The n-th membership: the same worker again."""
+    members = (Member("only", "first", "127.0.0.1", PROCESSES),)
+    return Place(Membership(MembershipId(1, 1, n), members, Cause.JOINED, ""))
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, f"never: {what}"
+        await asyncio.sleep(0.002)
+
+
+async def go_through_all(folder: Path, env: dict[str, str], ledger: Ledger) -> None:
+    given_up: list[bool] = []
+    live = Live(PROCESSES, lambda _: None, lambda: given_up.append(True))
+    await live.listen(str(folder / "group.sock"))
+    backend = StoreBackend(Store())
+    server = await asyncio.start_server(
+        lambda reader, writer: serve_client(reader, writer, backend), "127.0.0.1", 0
+    )
+    port = server.sockets[0].getsockname()[1]
+    env = {
+        **env,
+        ENV_GROUP_SOCKET: str(folder / "group.sock"),
+        ENV_LIVE: "1",
+        ENV_STORE: f"127.0.0.1:{port}",
+    }
+    processes = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, "train.py", cwd=folder, env={**env, "LOCAL_RANK": str(rank)}
+        )
+        for rank in range(PROCESSES)
+    ]
+
+    def in_membership(n: int) -> bool:
+        assert all(process.returncode is None for process in processes)
+        return sum(row.membership == f"1.1.{n}" for row in ledger.rows()) == PROCESSES
+
+    try:
+        for n in range(1, MEMBERSHIPS + 1):
+            live.tell(place(n))
+            await until(lambda n=n: in_membership(n), f"both in membership {n}")  # type: ignore[misc]
+        live.tell(Place(leave=True))
+        assert [await process.wait() for process in processes] == [0] * PROCESSES
+        assert not given_up
+    finally:
+        for process in processes:
+            if process.returncode is None:
+                process.kill()
+        server.close()
+        live.close()
+
+
+def test_nothing_piles_up_over_200_memberships(tmp_path: Path, python_env: dict[str, str]) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    ledger = Ledger(tmp_path)
+    try:
+        asyncio.run(go_through_all(tmp_path, python_env, ledger))
+    finally:
+        ledger.close()
+    for pid in {row.pid for row in ledger.rows()}:
+        course: list[dict[str, Any]] = [
+            json.loads(row.value) for row in ledger.rows() if row.pid == pid
+        ]
+        assert len(course) == MEMBERSHIPS
+        steps = [row.step for row in ledger.rows() if row.pid == pid]
+        assert steps == sorted(steps), "no step is done twice"
+
+        def typical(name: str, rows: list[dict[str, Any]]) -> float:
+            return float(statistics.median(row[name] for row in rows))
+
+        early, late = course[SETTLED : 2 * SETTLED], course[-SETTLED:]
+        for name in ("descriptors", "threads", "shared memory"):
+            assert typical(name, late) == typical(name, early), name
+        assert typical("kilobytes", late) <= 1.05 * typical("kilobytes", early)
