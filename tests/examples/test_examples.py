@@ -9,9 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from driving import running
-
 from ddpjob_agent.contract import Report
+from driving import running
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"

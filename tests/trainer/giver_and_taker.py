@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from ddpjob_trainer.handover import PACK_BYTES, Agreement, exchange
+from ddpjob_trainer.handover import BEGINNING, PACK_BYTES, Agreement, State, exchange
 from trainer.runs import assert_same
 
 
@@ -27,7 +27,7 @@ def state() -> dict[str, Any]:
 def main(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", f"file://{folder}/meet", world_size=2, rank=rank)
-    taken = exchange(Agreement((3, None)), rank, torch.device("cpu"), state)
+    taken = exchange(Agreement((State(3, BEGINNING), None)), rank, torch.device("cpu"), state)
     assert (taken is None) == (rank == 0)
     if taken is not None:
         assert_same(state(), taken)

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+from ddpjob_agent.contract import MembershipId
 from ddpjob_trainer.attempt import Attempt, draw_seed
-from ddpjob_trainer.handover import Agreement
+from ddpjob_trainer.handover import Agreement, State
 from trainer.runs import Run, assert_same
 
 
@@ -76,28 +77,39 @@ def test_no_two_ranks_draw_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "newest", "holders", "deliveries"),
+    ("states", "newest", "holders", "deliveries"),
     [
-        pytest.param((7, 7), 7, [0, 1], [], id="all have it"),
-        pytest.param((7, 7, None), 7, [0, 1], [(0, 2)], id="one joins"),
-        pytest.param((7, 8, 7), 8, [1], [(1, 0), (1, 2)], id="one is ahead"),
+        pytest.param(("7m1", "7m1"), "7m1", [0, 1], [], id="all have it"),
+        pytest.param(("7m1", "7m1", ""), "7m1", [0, 1], [(0, 2)], id="one joins"),
+        pytest.param(("7m1", "8m1", "7m1"), "8m1", [1], [(1, 0), (1, 2)], id="one is ahead"),
         pytest.param(
-            (8, None, 8, None, None), 8, [0, 2], [(0, 1), (2, 3), (0, 4)], id="givers take turns"
+            ("8m1", "", "8m1", "", ""),
+            "8m1",
+            [0, 2],
+            [(0, 1), (2, 3), (0, 4)],
+            id="givers take turns",
         ),
-        pytest.param((None, None), None, [], [], id="nobody has any"),
-        pytest.param((0, None), 0, [0], [(0, 1)], id="the state before the first step"),
+        pytest.param(
+            ("8m1", "8m3"), "8m3", [1], [(1, 0)], id="one did the step in an older membership"
+        ),
+        pytest.param(("9m1", "8m3"), "9m1", [0], [(0, 1)], id="one was ahead, and cut off"),
+        pytest.param(("", ""), "", [], [], id="nobody has any"),
+        pytest.param(("0m0", ""), "0m0", [0], [(0, 1)], id="the state before the first step"),
     ],
 )
 def test_who_gives_the_state_to_whom(
-    steps: tuple[int | None, ...],
-    newest: int | None,
-    holders: list[int],
-    deliveries: list[tuple[int, int]],
+    states: tuple[str, ...], newest: str, holders: list[int], deliveries: list[tuple[int, int]]
 ) -> None:
-    agreement = Agreement(steps)
-    assert (agreement.newest, agreement.holders) == (newest, holders)
-    if newest is not None:
+    agreement = Agreement(tuple(map(state_of, states)))
+    assert (agreement.newest, agreement.holders) == (state_of(newest), holders)
+    if newest:
         assert agreement.deliveries() == deliveries
+
+
+def state_of(text: str) -> State | None:
+    """`7m3`: seven steps done, the last one in membership 3."""
+    step, _, n = text.partition("m")
+    return State(int(step), MembershipId(1, 1, int(n))) if text else None
 
 
 def test_a_state_arrives_as_it_was(tmp_path: Path, python_env: dict[str, str]) -> None:

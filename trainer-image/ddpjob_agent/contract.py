@@ -112,6 +112,13 @@ class Membership:
     )
     snapshot_step: int | None = None  # the newest snapshot when it was formed
 
+    def stops_at_once(self, before: MembershipId) -> bool:
+        """Whether who is in `before` leaves it now, and not after the step that was agreed.
+
+        That was agreed by the members of the membership just before this one.
+        """
+        return self.after is None or before.n + 1 < self.id.n
+
     @property
     def world_size(self) -> int:
         """Processes over all members."""
@@ -172,7 +179,7 @@ class Answer(str, enum.Enum):
     PROMISE = "promise"  # "step": the last one that it begins before the next word
     BROKEN = "broken"  # "membership": a peer in it is gone
     AT = "at"  # "where": how far it is on its way out of a broken membership
-    ARRIVED = "arrived"  # "membership": out of every other one, about to be in this one
+    ARRIVED = "arrived"  # "membership": out of every other one, about to be in this one, if any
     ENTERED = "entered"  # "membership": in it
     FINISHED = "finished"  # all steps are done; it changes no more
 

@@ -14,7 +14,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, Callable
 
-from .contract import Answer, Place
+from .contract import Answer, MembershipId, Place
 
 if TYPE_CHECKING:
     from .contract import Message
@@ -69,7 +69,11 @@ class Live:
 
     @property
     def ready(self) -> bool:
-        """Whether all processes are connected."""
+        """Whether all processes could be in another membership: none is in one yet, or still."""
+        return self._are_all_here and not any(each.entered for each in self._processes.values())
+
+    @property
+    def _are_all_here(self) -> bool:
         return len(self._processes) == self._count
 
     @property
@@ -125,7 +129,7 @@ class Live:
             process.promise = int(message["step"])
             promises = [each.promise for each in self._processes.values()]
             known = [promise for promise in promises if promise is not None]
-            if self.ready and len(known) == self._count and self._place.asked:
+            if self._are_all_here and len(known) == self._count and self._place.asked:
                 self._send({"type": "promise", "step": max(known)})
         elif answer is Answer.BROKEN:
             self._send({"type": "broken", "membership": message["membership"]})
@@ -134,15 +138,15 @@ class Live:
                 process.where = message["where"]
                 process.moved_at = asyncio.get_running_loop().time()
         elif answer is Answer.ARRIVED:
-            process.arrived = message["membership"]
+            process.arrived, process.entered = message["membership"], ""
         elif answer is Answer.ENTERED:
             self.entered = process.arrived = process.entered = message["membership"]
         elif answer is Answer.FINISHED:
             process.finished = True
             self._send({"type": "finished"})
         if self.ready and not self._was_ready:
-            self._was_ready = True
             self._send({"type": "ready"})
+        self._was_ready = self.ready
 
     async def _watch_arrivals(self) -> None:
         while True:
@@ -155,10 +159,14 @@ class Live:
                 self._late()
 
     def _is_stuck(self, process: _Process) -> bool:
-        membership = self._place.membership
-        if membership is None or membership.after is not None or process.finished:
+        if process.finished or not process.entered:
             return False
-        if not process.entered or process.arrived == str(membership.id):
+        membership, entered = self._place.membership, MembershipId.parse(process.entered)
+        if membership is None:
+            over = self._place.after is None
+        else:
+            over = membership.id > entered and membership.stops_at_once(entered)
+        if not over:
             return False
         now = asyncio.get_running_loop().time()
         return now - max(self._told_at, process.moved_at) > ARRIVE_SECONDS

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import distributed
 
+from ddpjob_agent.contract import MembershipId
 from ddpjob_trainer import tree
 
 if TYPE_CHECKING:
@@ -22,35 +23,50 @@ if TYPE_CHECKING:
 PACK_BYTES = 1 << 20  # smaller tensors travel together
 
 
+BEGINNING = MembershipId(0, 0, 0)  # of a state that no membership has trained, or of a snapshot
+
+
+class State(NamedTuple):
+    """How far a state is. The same step done by two memberships differs: in how sums were formed."""
+
+    step: int  # steps done
+    membership: MembershipId  # in which the last of them was
+
+
 @dataclasses.dataclass(frozen=True)
 class Agreement:
-    """What each rank of the new group has done; None: it has no state."""
+    """What each rank of the new group has; None: no state."""
 
-    steps: tuple[int | None, ...]
+    states: tuple[State | None, ...]
 
     @property
-    def newest(self) -> int | None:
-        """The last step that any of them has done."""
-        return max((step for step in self.steps if step is not None), default=None)
+    def newest(self) -> State | None:
+        """The state that all go on with."""
+        return max((state for state in self.states if state is not None), default=None)
 
     @property
     def holders(self) -> list[int]:
-        """Ranks with the newest state."""
+        """Ranks that have it."""
         newest = self.newest
-        return [r for r, step in enumerate(self.steps) if step is not None and step == newest]
+        return [r for r, state in enumerate(self.states) if state is not None and state == newest]
 
     def deliveries(self) -> list[tuple[int, int]]:
         """From which rank to which; givers take turns."""
         holders = self.holders
-        needy = [rank for rank in range(len(self.steps)) if rank not in holders]
+        needy = [rank for rank in range(len(self.states)) if rank not in holders]
         return [(holders[i % len(holders)], rank) for i, rank in enumerate(needy)]
 
 
-def agree(store: distributed.Store, rank: int, world_size: int, step: int | None) -> Agreement:
+def agree(store: distributed.Store, rank: int, world_size: int, state: State | None) -> Agreement:
     """Tell all others and hear from them; returns when the last one has come."""
-    store.set(f"member/{rank}", json.dumps(step))
+    store.set(f"member/{rank}", json.dumps(state and (state.step, str(state.membership))))
     keys = [f"member/{each}" for each in range(world_size)]
-    return Agreement(tuple(json.loads(value) for value in store.multi_get(keys)))
+    return Agreement(tuple(_state(value) for value in store.multi_get(keys)))
+
+
+def _state(value: bytes) -> State | None:
+    found = json.loads(value)
+    return found and State(found[0], MembershipId.parse(found[1]))
 
 
 def give(state: Any, to: int, device: torch.device) -> None:

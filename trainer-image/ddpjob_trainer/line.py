@@ -90,11 +90,11 @@ class Line:
             self._next, self._last = step, last
             self._promise()
 
-    def arrived(self, membership: Membership) -> None:
-        """Out of every other group, about to enter this one."""
+    def arrived(self, membership: Membership | None) -> None:
+        """Out of every other group, about to enter this one, or none."""
         with self._condition:
             self._out, self._entered, self._next, self._promised = True, None, None, None
-        self.say(Answer.ARRIVED, membership=str(membership.id))
+        self.say(Answer.ARRIVED, membership=str(membership.id) if membership else "")
 
     def entering(self, membership: Membership) -> bool:
         """A group of this membership is being made; whether it is still wanted."""
@@ -134,7 +134,7 @@ class Line:
         at_end = self._next is not None and self._next > self._last
         if place.membership is not None:
             is_newer = place.membership.id > entered.id
-            return is_newer and (at_end or place.membership.after is None)
+            return is_newer and (at_end or place.membership.stops_at_once(entered.id))
         return at_end or place.after is None
 
     def _listen(self) -> None:

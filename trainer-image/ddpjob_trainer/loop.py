@@ -30,7 +30,7 @@ from ddpjob_agent.contract import Answer, Membership, Place
 from ddpjob_trainer import handover, line, reporting, state
 from ddpjob_trainer.attempt import Attempt, draw_seed, random_states
 from ddpjob_trainer.group import Group, backend_for
-from ddpjob_trainer.handover import Agreement
+from ddpjob_trainer.handover import BEGINNING, Agreement, State
 from ddpjob_trainer.model import ElasticModel
 from ddpjob_trainer.snapshot import Snapshots
 
@@ -111,6 +111,7 @@ class Loop:
         self._snapshots = snapshots
         self._device = next(iter(model.parameters()), torch.empty(0)).device
         self._done: int | None = None  # steps; None: no state yet
+        self._done_in = BEGINNING
         self._saved: int | None = None
         self._membership: Membership | None = None
         self._broken = False
@@ -159,6 +160,8 @@ class Loop:
             self._scheduler.step()
         step.done = True
         self._done = done = step.number + 1
+        if self._membership is not None:
+            self._done_in = self._membership.id
         reporting.step_done(done, self.steps, **step.metrics)
         if self._snapshots is not None and self._snapshots.due(done):
             self._save(done)
@@ -208,17 +211,22 @@ class Loop:
                     self._leave_group()
                     if place.leave:
                         raise SystemExit(0)
+                    self._line.arrived(None)
                     self._line.wait_for_news(place)
                     continue
-            elif self._membership is None or (
-                place.membership.id > self._membership.id and self._passed(place.membership.after)
-            ):
+            elif self._is_left_for(place.membership):
                 self._regroup(place, place.membership)
                 continue
             assert self._done is not None
             if self._line.may_begin(self._done):
                 return
             self._line.wait_for_news(place)
+
+    def _is_left_for(self, other: Membership) -> bool:
+        mine = self._membership
+        if mine is None:
+            return True
+        return other.id > mine.id and (other.stops_at_once(mine.id) or self._passed(other.after))
 
     def _passed(self, after: int | None) -> bool:
         """Whether the group has done the last step that is wanted of it."""
@@ -234,7 +242,8 @@ class Loop:
             store = self._group.meet(os.environ[contract.ENV_STORE], str(membership.id))
             if not self._line.entering(membership):
                 return
-            agreement = handover.agree(store, rank, membership.world_size, self._done)
+            mine = None if self._done is None else State(self._done, self._done_in)
+            agreement = handover.agree(store, rank, membership.world_size, mine)
             self._group.enter(store, rank, membership.world_size)
             os.environ.update(
                 RANK=str(rank),
@@ -267,7 +276,8 @@ class Loop:
     def _share(self, agreement: Agreement, snapshot_step: int | None, rank: int) -> None:
         """Bring this process to the state that all go on with."""
         newest = agreement.newest
-        if self._snapshots is not None and (newest is None or newest < (snapshot_step or 0)):
+        old = newest is None or newest.step < (snapshot_step or 0)
+        if self._snapshots is not None and old:
             loaded = self._snapshots.load(
                 model=self.model.module, optimizer=self._optimizer, scheduler=self._scheduler
             )
@@ -275,16 +285,18 @@ class Loop:
                 if self._extra is not None:
                     self._extra.load_state_dict(loaded.extra)
                 self._done = self._saved = loaded.step
+                self._done_in = BEGINNING
                 return
         if newest is None:  # nobody has done anything: all begin like rank 0
-            agreement = Agreement((0, *[None] * (len(agreement.steps) - 1)))
+            newest = State(0, BEGINNING)
+            agreement = Agreement((newest, *[None] * (len(agreement.states) - 1)))
         taken = handover.exchange(agreement, rank, self._device, self._collect)
         if taken is not None:
             state.restore(taken, self.model.module, self._optimizer, self._scheduler)
             if self._extra is not None:
                 self._extra.load_state_dict(taken["extra"]["own"])
             draw_seed(taken["extra"]["random"], rank)
-        self._done = agreement.newest
+        self._done, self._done_in = newest
 
     def _collect(self) -> Any:
         own = None if self._extra is None else self._extra.state_dict()
