@@ -30,7 +30,7 @@ test-unit: setup ## Decisions, simulation, agent, trainer library; no cluster
 	@$(PYTEST) --tier=unit tests/core tests/shell tests/simulation tests/agent tests/trainer tests/test_repository.py
 
 test-local: setup ## Whole jobs with real processes on this machine
-	@$(PYTEST) --tier=local tests/local
+	@$(PYTEST) --tier=local -o faulthandler_timeout=960 tests/local
 
 test-cluster: setup ## The CRD, the chart and the operator against a real API server
 	@tools/kind/binaries.sh kube-apiserver etcd kubectl helm >/dev/null

@@ -14,7 +14,7 @@ from rich.console import Console
 from ddpjob_agent.contract import Report
 from ddpjob_operator import jobfile
 from ddpjob_operator.local.backend import LocalBackend
-from ddpjob_operator.local.nodes import marked
+from ddpjob_operator.local.nodes import Network, marked
 from ddpjob_operator.local.state import StateFolder
 from ddpjob_operator.local.timeline import Timeline
 
@@ -46,14 +46,16 @@ def job_text(command: str, **spec: object) -> str:
 class Run:
     """A job that runs in the background."""
 
-    def __init__(self, folder: Path, text: str, nodes: int) -> None:
+    def __init__(self, folder: Path, text: str, nodes: int, network: Network | None) -> None:
         self.state = StateFolder(folder / "state", "default", "probe")
         self.state.lock()
         self.state.begin(fresh=False)
         self.console = io.StringIO()
         timeline = Timeline(Console(file=self.console), self.state.path / "timeline.jsonl")
         job = jobfile.parse(text)
-        self.backend = LocalBackend(job, self.state, timeline, workdir=folder, nodes=nodes)
+        self.backend = LocalBackend(
+            job, self.state, timeline, workdir=folder, nodes=nodes, network=network
+        )
         self.end = folder / "end"
         self.task = asyncio.ensure_future(self.backend.run())
 
@@ -107,11 +109,15 @@ class Run:
 
 @contextlib.asynccontextmanager
 async def running(
-    folder: Path, text: str, nodes: int = 3, script: str = SCRIPT
+    folder: Path,
+    text: str,
+    nodes: int = 3,
+    script: str = SCRIPT,
+    network: Network | None = None,
 ) -> AsyncIterator[Run]:
     """A job that is stopped at the end of the block; nothing of it may be left."""
     (folder / "train.py").write_text(textwrap.dedent(script))
-    run = Run(folder, text, nodes)
+    run = Run(folder, text, nodes, network)
     try:
         yield run
     finally:

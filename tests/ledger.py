@@ -40,7 +40,7 @@ SCRIPT = f"""
     )
     net[1].eval()
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.001)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100, 0.97)
     loop = Loop(net, optimizer, scheduler=scheduler, steps=steps)
     for step in loop:
         with step:
@@ -137,7 +137,11 @@ class Ledger:
             ]  # fmt: skip
             assert after.first >= max(kept, default=0), f"lost: {before}, {after}"
             assert after.first <= max(before.done, before.first), f"skipped: {before}, {after}"
-        assert all(count <= 1 for count in self.void_steps()), [r for r in self.rows() if r.step>courses[1].first-4 and r.step<courses[1].first+4]
+        assert all(count <= 1 for count in self.void_steps()), [
+            r
+            for r in self.rows()
+            if r.step > courses[1].first - 4 and r.step < courses[1].first + 4
+        ]
 
     def finals(self) -> list[dict[str, list[float]]]:
         """Of all processes that came to the end."""

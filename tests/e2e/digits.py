@@ -11,7 +11,7 @@ import yaml
 
 from e2e.kubectl import Kubectl, Object
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "digits" / "ddpjob.yaml"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "digits"
 CAUSES = {
     "Started": "started",
     "WorkerLost": "lost",
@@ -22,9 +22,10 @@ CAUSES = {
 PROCESSES = 6
 
 
-def manifest(image: str, steps: int, **spec: Any) -> Object:
+def manifest(image: str, steps: int, example: str = "ddpjob.yaml", **spec: Any) -> Object:
     """The example, with GPUs for its two groups, and more steps than it would take."""
-    job: Object = copy.deepcopy(yaml.safe_load(EXAMPLE.read_text()))
+    job: Object = copy.deepcopy(yaml.safe_load((EXAMPLES / example).read_text()))
+    job["metadata"]["name"] = "digits"
     fields = job["spec"]
     fields.update(
         image=image,

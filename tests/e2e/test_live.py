@@ -1,0 +1,73 @@
+"""Level L2 on real nodes: planned and unplanned changes under processes that stay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from e2e import digits
+from e2e.conftest import Images
+from e2e.digits import PROCESSES, Digits
+from e2e.kubectl import Kubectl
+from e2e.volumes import claim
+
+STEPS = 3000
+CHANGE_AT = 100  # known steps
+
+
+@pytest.fixture
+def job(kubectl: Kubectl, images: Images, shared_folder: str) -> Iterator[Digits]:
+    with claim(kubectl, "digits", shared_folder, images.digits, "ReadWriteMany"):
+        kubectl.apply(digits.manifest(images.digits, STEPS, "live.yaml"))
+        job = Digits(kubectl)
+        job.until_training()
+        job.until_step(CHANGE_AT)
+        yield job
+
+
+def moved(job: Digits, group: str) -> tuple[str, str, int]:
+    """The worker of a group, its node, and how many processes the others have."""
+    pod = job.pod(group)
+    pods = job.kubectl.pods("ddpjob.io/job=digits")
+    return pod, pods[pod]["spec"]["nodeName"], PROCESSES - (2 if group == "spot" else 4)
+
+
+def test_node_is_drained(job: Digits, operator: Kubectl) -> None:
+    """The worker leaves after a step; the other one trains on, and takes the next one in."""
+    pods = job.kubectl.pods("ddpjob.io/job=digits")
+    [rendezvous] = (p["spec"]["nodeName"] for n, p in pods.items() if "-rendezvous-" in n)
+    group = next(g for g in ("spot", "worker") if moved(job, g)[1] != rendezvous)
+    victim, node, left = moved(job, group)
+    other = job.pod("worker" if group == "spot" else "spot")
+    uid = job.uids()[other]
+    try:
+        options = ("--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=180s")
+        operator("drain", node, *options)
+        job.kubectl.until(lambda: job.memberships[1:] == [f"left:{left}"], "it has left")
+    finally:
+        operator("uncordon", node)
+    status = job.until_complete()
+    assert victim not in job.uids()
+    assert job.uids()[other] == uid
+    assert job.memberships[:2] == ["started:6", f"left:{left}"]
+    assert job.memberships[2:] in ([], ["joined:6"]), "there may be no step left to join for"
+    assert status["restarts"]["total"] == 0
+    assert status["progress"]["step"] == STEPS
+    assert status["progress"]["metrics"]["accuracy"] >= 0.95
+
+
+def test_worker_pod_is_force_deleted(job: Digits) -> None:
+    """Its processes die with it; those of the other worker never stop."""
+    victim, _, left = moved(job, "spot")
+    other = job.pod("worker")
+    uid = job.uids()[other]
+    job.kubectl("delete", "pod", victim, "--grace-period=0", "--force")
+    status = job.until_complete()
+    assert job.uids()[other] == uid
+    assert job.memberships[:2] == ["started:6", f"left:{left}"]
+    log = job.kubectl("logs", other, "-c", "trainer")
+    assert log.count("starting processes that stay") == 1
+    assert status["restarts"]["application"] == 0
+    assert status["progress"]["step"] == STEPS
+    assert status["progress"]["metrics"]["accuracy"] >= 0.95
