@@ -22,7 +22,7 @@ demo: setup ## Run an elastic job on this machine and take nodes away from it
 	@$(BIN)/python tools/demo.py
 
 ## Test
-.PHONY: test test-unit test-local test-cluster test-e2e test-examples lint
+.PHONY: test test-unit test-local test-cluster test-e2e test-examples soak lint
 test: setup ## Everything: lint and all tiers, then one table; fails if a tier could not run
 	@MAKE='$(MAKE)' $(BIN)/python tools/run_tiers.py lint test-unit test-local test-cluster test-e2e test-examples
 
@@ -31,6 +31,9 @@ test-unit: setup ## Decisions, simulation, agent, trainer library; no cluster
 
 test-local: setup ## Whole jobs with real processes on this machine
 	@$(PYTEST) --tier=local -o faulthandler_timeout=960 tests/local
+
+soak: setup ## 20 random sequences of changes at level L2; SEEDS="1 2 3" chooses. About an hour; root
+	@DDPJOB_SEEDS="$${SEEDS:-$$(seq -s ' ' 1 20)}" $(PYTEST) -o faulthandler_timeout=960 tests/local/test_random_changes.py
 
 test-cluster: setup ## The CRD, the chart and the operator against a real API server
 	@tools/kind/binaries.sh kube-apiserver etcd kubectl helm >/dev/null

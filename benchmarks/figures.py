@@ -52,7 +52,7 @@ class Figure:
     better: str = "lower"
 
     def to_json(self) -> dict[str, Any]:
-        """`ratio`: how many times better ours is than the best peer."""
+        """`ratio`: how many times better ours is than the best peer; `times_limit`: ours by it."""
         summaries = {name: Summary.of(samples) for name, samples in self.samples.items()}
         ours = summaries[self.ours]
         peers = {
@@ -63,6 +63,7 @@ class Figure:
         known = [median for median in peers.values() if median is not None]
         lower = self.better == "lower"
         best = (min(known) if lower else max(known)) if known else None
+        limit = summaries[self.limit].median if self.limit else None
         ratio = None
         if best is not None:
             ratio = best / ours.median if lower else ours.median / best
@@ -73,7 +74,8 @@ class Figure:
             "p90": ours.p90,
             "max": ours.max,
             "peers": peers,
-            "limit": summaries[self.limit].median if self.limit else None,
+            "limit": limit,
+            "times_limit": ours.median / limit if limit else None,
             "goal": self.goal,
             "better": self.better,
             "ratio": ratio,

@@ -1,14 +1,16 @@
-"""ddpjob as a peer: what `ddpjob run --local` does, in this process, all settings at default."""
+"""ddpjob as a peer: what `ddpjob run --local` does, in this process, settings at their defaults."""
 
 from __future__ import annotations
 
 import asyncio
 import io
 import json
+import signal
 import time
 from pathlib import Path
 
-from benchmarks.trials import NODES, WORKLOADS
+from benchmarks.trials import NODES, WORKLOADS, Change
+from benchmarks.workloads.common import TINY
 from rich.console import Console
 
 from ddpjob_operator import jobfile
@@ -20,12 +22,18 @@ from ddpjob_operator.status import DDPJobStatus
 
 
 class LocalJob:
-    """Level L0 with a cold start: the script knows nothing of ddpjob, nothing is imported early."""
+    """Level L2 if `stays`; else L0 with a cold start: the script knows nothing of ddpjob."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, stays: bool, size: str = TINY) -> None:
+        self.stays = stays
+        script = (
+            ["live_forever.py", str(folder), size] if stays else ["step_forever.py", str(folder)]
+        )
         spec = {
             "replicas": NODES,
-            "command": ["torchrun", str(WORKLOADS / "step_forever.py"), str(folder)],
+            "command": ["torchrun", str(WORKLOADS / script[0]), *script[1:]],
+            # At L0 a join restarts everybody, so that it is put off by default.
+            "elastic": {} if stays else {"joinPolicy": "Immediate"},
         }
         head = {"apiVersion": "ddpjob.io/v1alpha1", "kind": "DDPJob", "metadata": {"name": "bench"}}
         job = jobfile.parse(json.dumps({**head, "spec": spec}))
@@ -35,16 +43,36 @@ class LocalJob:
         timeline = Timeline(Console(file=io.StringIO()), self._state.path / "timeline.jsonl")
         self._backend = LocalBackend(job, self._state, timeline, workdir=folder, nodes=NODES)
         self._run: asyncio.Future[DDPJobStatus] | None = None
+        self._frozen: str | None = None
 
     async def start(self) -> None:
         """Let the back end run beside the measurement."""
         self._run = asyncio.ensure_future(self._backend.run())
 
-    def kill(self, node: int) -> float:
-        """As `--chaos kill` does it; the time it takes to find the processes counts."""
-        killed = time.time()
-        self._backend.nodes.kill(f"node-{node}")
-        return killed
+    async def apply(self, change: Change, node: int) -> float:
+        """As `--chaos` does it; the time it takes to find the processes counts."""
+        nodes = self._backend.nodes
+        busy = nodes.busy()
+        at = time.time()
+        match change:
+            case Change.KILL:
+                nodes.kill(busy[node])
+            case Change.FREEZE:
+                nodes.signal(busy[node], signal.SIGSTOP)
+                self._frozen = busy[node]
+            case Change.PROCESS:
+                nodes.kill_process(busy[node])
+            case Change.JOIN:
+                await nodes.add()
+            case Change.LEAVE:
+                nodes.drain(busy[node])
+        return at
+
+    def bury(self) -> None:
+        """The frozen node is gone."""
+        if self._frozen is not None:
+            self._backend.nodes.kill(self._frozen)
+            self._frozen = None
 
     def is_over(self) -> bool:
         """Whether the back end has ended."""
@@ -56,13 +84,14 @@ class LocalJob:
         (service,) = (p for p in processes if "rendezvous" in p.cmdline())
         return service.memory_info().rss
 
-    def decided(self) -> float | None:
+    def decided(self, after: float) -> float | None:
         """By the rendezvous service's own record."""
         rounds = self._backend.report.rounds if self._backend.report else ()
-        return next((r.since for r in reversed(rounds) if r.world_size == NODES - 1), None)
+        return next((each.since for each in rounds if each.since > after), None)
 
     async def stop(self) -> None:
         """Back end, service, agents and processes."""
+        self.bury()
         self._backend.stop()
         if self._run is not None:
             await self._run

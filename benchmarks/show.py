@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.figures import Summary
@@ -14,15 +14,16 @@ HEAD = ("", "median", "p90", "max", "n", "ratio to ours")
 
 
 def show(result: Mapping[str, Any], console: Console) -> None:
-    """A table for each figure, and whether its goal is met."""
-    for figure in result["figures"]:
-        table = Table(title=f"{figure['name']} ({figure['unit']})", title_justify="left")
+    """A table for each name of figures, and whether their goals are met."""
+    for figures in _by_name(result):
+        title = f"{figures[0]['name']} ({figures[0]['unit']})"
+        table = Table(title=title, title_justify="left")
         for number, head in enumerate(HEAD):
             table.add_column(head, justify="right" if number else "left")
-        for row in _rows(figure):
+        for row in _rows(figures):
             table.add_row(*row)
         console.print(table)
-        console.print(_goal(figure), end="\n\n")
+        console.print("\n".join(_verdicts(figures)), end="\n\n")
     for line in _circumstances(result):
         console.print(line)
 
@@ -30,26 +31,41 @@ def show(result: Mapping[str, Any], console: Console) -> None:
 def markdown(result: Mapping[str, Any]) -> str:
     """The same for a page."""
     lines: list[str] = []
-    for figure in result["figures"]:
-        lines += [f"**{figure['name']}** ({figure['unit']})", ""]
+    for figures in _by_name(result):
+        lines += [f"**{figures[0]['name']}** ({figures[0]['unit']})", ""]
         lines += [_line(HEAD), _line(["---", *["---:"] * (len(HEAD) - 1)])]
-        lines += [*map(_line, _rows(figure)), "", *filter(None, [_goal(figure)]), ""]
+        lines += [*map(_line, _rows(figures)), ""]
+        lines += [f"{verdict}  " for verdict in _verdicts(figures)]
+        lines += [""] if lines[-1] else []
     return "\n".join([*lines, *(f"{line}  " for line in _circumstances(result))])
 
 
-def _rows(figure: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    ours, limit = figure["names"]["ours"], figure["names"]["limit"]
-    for name, samples in figure["samples"].items():
-        summary = Summary.of(samples)
-        numbers = (_number(each, figure) for each in (summary.median, summary.p90, summary.max))
-        label = f"{name} (limit)" if name == limit else name
-        yield (label, *numbers, str(summary.n), "1" if name == ours else _ratio(summary, figure))
+def _by_name(result: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for figure in result["figures"]:
+        groups.setdefault(figure["name"], []).append(figure)
+    return list(groups.values())
+
+
+def _rows(figures: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
+    """Ours first, one after the other; ratios are to the first of them."""
+    first = figures[0]
+    limits = {figure["names"]["limit"] for figure in figures}
+    samples = {name: each for figure in figures for name, each in figure["samples"].items()}
+    ours = [figure["names"]["ours"] for figure in figures]
+    for name in sorted(samples, key=lambda name: (name not in ours, name in limits)):
+        summary = Summary.of(samples[name])
+        numbers = (_number(each, first) for each in (summary.median, summary.p90, summary.max))
+        label = f"{name} (limit)" if name in limits else name
+        yield (label, *numbers, str(summary.n), "1" if name == ours[0] else _ratio(summary, first))
 
 
 def _number(value: float, figure: Mapping[str, Any]) -> str:
     if math.isinf(value):
         return f">{figure['cap']:g}"
-    return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
+    if abs(value) < 1:
+        return f"{value:.3f}"
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}"
 
 
 def _ratio(summary: Summary, figure: Mapping[str, Any]) -> str:
@@ -58,13 +74,21 @@ def _ratio(summary: Summary, figure: Mapping[str, Any]) -> str:
     return f"{summary.median / figure['ours']:.2f}"
 
 
-def _goal(figure: Mapping[str, Any]) -> str:
+def _verdicts(figures: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for figure in figures:
+        parts = [*_goal(figure)]
+        if figure["times_limit"] is not None:
+            parts.append(f"{figure['times_limit']:.1f} times the limit")
+        if parts:
+            yield f"{figure['names']['ours']}: {'; '.join(parts)}."
+
+
+def _goal(figure: Mapping[str, Any]) -> Iterator[str]:
     goal, ours = figure["goal"], figure["ours"]
-    if goal is None:
-        return ""
-    met = ours <= goal if figure["better"] == "lower" else ours >= goal
-    sign = "≤" if figure["better"] == "lower" else "≥"
-    return f"Goal: {sign} {goal:g} {figure['unit']}, {'met' if met else 'MISSED'}."
+    if goal is not None:
+        met = ours <= goal if figure["better"] == "lower" else ours >= goal
+        sign = "≤" if figure["better"] == "lower" else "≥"
+        yield f"goal {sign} {goal:g} {figure['unit']}, {'met' if met else 'MISSED'}"
 
 
 def _circumstances(result: Mapping[str, Any]) -> Iterator[str]:

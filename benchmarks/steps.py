@@ -1,58 +1,79 @@
-"""Reads what `workloads/step_forever.py` wrote: which groups stepped, and since when."""
+"""Reads the files of steps (`workloads/common.py`): which groups stepped, and since when.
+
+All times in seconds since the epoch, written by the training processes themselves.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
-
-TAIL_BYTES = 200  # more than a line
 
 
 class Step(NamedTuple):
     """One completed step of one process; number 0: it has just started."""
 
-    at: float  # seconds since the epoch
+    at: float
     number: int
     world: int
 
 
-def are_stepping(folder: Path, world: int, number: int) -> bool:
-    """Whether all ranks of a group of that size have done so many steps."""
-    lasts = filter(None, map(_last, folder.glob("*.steps")))
-    return sum(s.world == world and s.number >= number for s in lasts) == world
-
-
 class Formed(NamedTuple):
-    """A new group of processes; seconds since the epoch."""
+    """A new group of processes."""
 
-    started: float  # the last of its processes
-    stepped: float  # all of them had completed a step
-
-
-def first_group(folder: Path, world: int, after: float) -> Formed | None:
-    """The first group of that size that steps; None if there is none yet."""
-    found = []
-    for file in folder.glob("*.steps"):
-        with file.open() as lines:
-            start, step = _parse(lines.readline()), _parse(lines.readline())
-        if start and step and step.world == world and start.at > after:
-            found.append((step.at, start.at))
-    group = sorted(found)[:world]
-    if len(group) < world:
-        return None
-    return Formed(max(start for _, start in group), max(step for step, _ in group))
+    last: float  # the last step that anybody did before
+    started: float  # the newest of its processes
+    stepped: float  # all of them had completed a step in it
 
 
-def _last(file: Path) -> Step | None:
-    with file.open("rb") as lines:
-        lines.seek(max(0, file.stat().st_size - TAIL_BYTES))
-        whole, _, _ = lines.read().decode().rpartition("\n")
-    return _parse(whole.rpartition("\n")[2] + "\n")
+class StepLogs:
+    """Of all processes that ever were in one job."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._steps: dict[Path, list[Step]] = {}
+        self._read: dict[Path, int] = {}  # bytes
+
+    def update(self) -> None:
+        """Read what is new; a line that is not all there yet is left for later."""
+        for path in self._folder.glob("*.steps"):
+            with path.open("rb") as file:
+                file.seek(self._read.setdefault(path, 0))
+                whole, newline, _ = file.read().rpartition(b"\n")
+            self._read[path] += len(whole + newline)
+            self._steps.setdefault(path, []).extend(map(_parse, whole.splitlines()))
+
+    def started(self) -> int:
+        """How many processes have started."""
+        return len(self._steps)
+
+    def are_stepping(self, world: int, since: float) -> bool:
+        """Whether all of a group of that size have done a step after that time."""
+        lasts = [steps[-1] for steps in self._steps.values() if steps]
+        return sum(s.world == world and s.number > 0 and s.at > since for s in lasts) == world
+
+    def group(self, world: int, after: float, *, fresh: bool = False) -> Formed | None:
+        """The first group of that size that steps after that time; None if there is none yet.
+
+        `fresh`: only processes that started after it, for a group no larger or smaller than before.
+        """
+        found = []
+        for steps in self._steps.values():
+            if steps and (steps[0].at > after or not fresh):
+                mine = (s.at for s in _done(steps) if s.at > after and s.world == world)
+                found += [(at, steps[0].at) for at in (next(mine, None),) if at is not None]
+        group = sorted(found)[:world]
+        if len(group) < world:
+            return None
+        first = group[0][0]
+        before = (s.at for steps in self._steps.values() for s in _done(steps) if s.at < first)
+        return Formed(max(before, default=first), max(start for _, start in group), group[-1][0])
 
 
-def _parse(line: str) -> Step | None:
-    """None for a line that is not there yet, or not all of it."""
-    fields = line.split()
-    if not line.endswith("\n") or len(fields) != len(Step._fields):
-        return None
-    return Step(float(fields[0]), int(fields[1]), int(fields[2]))
+def _done(steps: list[Step]) -> Iterator[Step]:
+    return (step for step in steps if step.number > 0)
+
+
+def _parse(line: bytes) -> Step:
+    at, number, world = line.split()
+    return Step(float(at), int(number), int(world))

@@ -1,4 +1,4 @@
-"""Stock torchrun as a peer, and the floor that no cold start can be quicker than.
+"""Stock torchrun as a peer.
 
 Three torchrun agents in process groups of their own, one process each, `--nnodes=1:3`; the c10d
 store is torch's own TCPStore in a fourth process, so that any node may die
@@ -14,6 +14,7 @@ healthy idle agents lose their heartbeats, and the next node that joins splits t
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import time
 import uuid
@@ -21,7 +22,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
-from benchmarks.trials import NODES, PATIENCE_SECONDS, POLL_SECONDS, WORKLOADS, TrialError
+from benchmarks.trials import (
+    NODES,
+    PATIENCE_SECONDS,
+    POLL_SECONDS,
+    WORKLOADS,
+    Change,
+    TrialError,
+)
 
 from ddpjob_agent.contract import ENV_JOB_UID
 from ddpjob_operator.local.backend import inherited_environment
@@ -69,44 +77,66 @@ class Processes:
 class TorchrunJob:
     """Three torchrun agents and a store."""
 
+    stays = False
+
     def __init__(self, folder: Path, conf: Mapping[str, int]) -> None:
         self._folder = folder
         self._conf = {"is_host": "false", **conf}
         self._processes = Processes(folder)
         self._port = free_port()
         self._store: asyncio.subprocess.Process | None = None
-        self._agents: list[asyncio.subprocess.Process] = []
+        self._agents: list[asyncio.subprocess.Process] = []  # of nodes that are up, oldest first
+        self._go = folder / "go"
 
     async def start(self) -> None:
         """Let the agents go when all have imported torch."""
         self._store = await self._processes.start("host_store.py", self._port)
-        go, ready = self._folder / "go", [self._folder / f"ready-{i}" for i in range(NODES)]
-        arguments = (
-            f"--nnodes=1:{NODES}", "--nproc-per-node=1", "--max-restarts=10",
-            "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self._port}", "--rdzv-id=bench",
-            "--rdzv-conf=" + ",".join(f"{key}={value}" for key, value in self._conf.items()),
-            "--local-addr=127.0.0.1", WORKLOADS / "step_forever.py", self._folder,
-        )  # fmt: skip
-        environment = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-        for file in ready:
-            agent = await self._processes.start(
-                "gated_torchrun.py", file, go, *arguments, **environment
-            )
-            self._agents.append(agent)
+        ready = [await self._start_agent(f"ready-{i}") for i in range(NODES)]
         deadline = time.monotonic() + PATIENCE_SECONDS
         while is_free(self._port) or not all(file.exists() for file in ready):
             if time.monotonic() > deadline:
                 raise TrialError("torchrun's agents or their store do not start")
             await asyncio.sleep(POLL_SECONDS)
-        go.touch()
+        self._go.touch()
 
-    def kill(self, node: int) -> float:
-        """The agent and its worker, which has a session of its own, are stopped, then killed."""
+    async def _start_agent(self, ready: str) -> Path:
+        file = self._folder / ready
+        agent = await self._processes.start(
+            "gated_torchrun.py", file, self._go,
+            f"--nnodes=1:{NODES}", "--nproc-per-node=1", "--max-restarts=10",
+            "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self._port}", "--rdzv-id=bench",
+            "--rdzv-conf=" + ",".join(f"{key}={value}" for key, value in self._conf.items()),
+            "--local-addr=127.0.0.1", WORKLOADS / "step_forever.py", self._folder,
+            TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1",
+        )  # fmt: skip
+        self._agents.append(agent)
+        return file
+
+    async def apply(self, change: Change, node: int) -> float:
+        """A node is an agent and its worker, which has a session of its own."""
+        if change is Change.JOIN:
+            at = time.time()
+            await self._start_agent("ready-joiner")
+            return at
         agent = psutil.Process(self._agents[node].pid)
-        processes = (agent, *agent.children(recursive=True))
-        killed = time.time()
-        kill_all(processes)
-        return killed
+        workers = agent.children(recursive=True)
+        at = time.time()
+        match change:
+            case Change.KILL:
+                kill_all((agent, *workers))
+            case Change.FREEZE:
+                for process in (agent, *workers):
+                    process.send_signal(signal.SIGSTOP)
+            case Change.PROCESS:
+                kill_all(workers)
+            case Change.LEAVE:
+                agent.terminate()
+        if change in {Change.KILL, Change.LEAVE}:
+            del self._agents[node]
+        return at
+
+    def bury(self) -> None:
+        """Nobody recovers from what is frozen here."""
 
     def is_over(self) -> bool:
         """Whether every agent has given up."""
@@ -117,9 +147,8 @@ class TorchrunJob:
         assert self._store is not None
         return psutil.Process(self._store.pid).memory_info().rss
 
-    def decided(self) -> float | None:
+    def decided(self, after: float) -> None:
         """torchrun does not tell."""
-        return None
 
     async def stop(self) -> None:
         """Agents, workers, store."""

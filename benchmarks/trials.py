@@ -1,4 +1,4 @@
-"""One trial: start a job on three nodes, SIGKILL one of them, wait for the group of the others.
+"""One trial: start a job on three nodes, do one change after another to it, wait for each group.
 
 Waits are on conditions; the steps' own timestamps are what is measured, not when they were seen.
 """
@@ -7,36 +7,62 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import enum
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from benchmarks.steps import Formed, are_stepping, first_group
+from benchmarks.steps import Formed, StepLogs
 
 WORKLOADS = Path(__file__).resolve().parent / "workloads"
 NODES = 3
-WARM_STEPS = 100  # two seconds and more: long enough for every peer to have come to rest
+REST_SECONDS = 2.0  # of steps before each change: long enough for every peer to come to rest
 PATIENCE_SECONDS = 120.0  # until a job steps at all
 POLL_SECONDS = 0.2
-DECIDED = "SIGKILL → new membership is known"
-STARTED = "SIGKILL → new processes have started"
-STEPPED = "new processes → first step"
 
 
 class TrialError(Exception):
     """A job did not do what it must before anything can be measured."""
 
 
+class Change(enum.Enum):
+    """What is done to a job; SIGKILL and SIGSTOP reach all processes of a node at once."""
+
+    KILL = "SIGKILL of a node"
+    FREEZE = "SIGSTOP of a node"
+    PROCESS = "SIGKILL of a training process"
+    JOIN = "a node is added"
+    LEAVE = "a node is told to leave"
+
+
+class Measure(enum.Enum):
+    """What is read from it."""
+
+    SECONDS = "change → first step of the new group"
+    STALL = "stall, last step of the old group → first step of the new one"
+    DECIDED = "change → new membership is known"
+    AFTER = "new membership is known → first step"
+    STARTED = "change → new processes have started"
+    STEPPED = "new processes → first step"
+
+
 class Job(Protocol):
-    """A training job on three nodes, with one process on each, which write steps to `folder`."""
+    """A training job on three nodes, with one process on each, which write steps to a folder."""
+
+    @property
+    def stays(self) -> bool:
+        """Whether processes go on without one that died; else all of them start anew."""
 
     async def start(self) -> None:
         """Start it; returns before it steps."""
 
-    def kill(self, node: int) -> float:
-        """SIGKILL everything on a node at once; returns the time just before."""
+    async def apply(self, change: Change, node: int) -> float:
+        """Do it to the n-th oldest node; returns the time just before."""
+
+    def bury(self) -> None:
+        """SIGKILL whatever is frozen, for good."""
 
     def is_over(self) -> bool:
         """Whether nothing is left of it that could still step."""
@@ -44,8 +70,8 @@ class Job(Protocol):
     def service_bytes(self) -> int:
         """Resident memory of the process at which its nodes meet."""
 
-    def decided(self) -> float | None:
-        """When the job knew its new group, in seconds since the epoch; None if it does not tell."""
+    def decided(self, after: float) -> float | None:
+        """When the job first knew a new group after that time; None if it does not tell."""
 
     async def stop(self) -> None:
         """Leave nothing running."""
@@ -53,59 +79,98 @@ class Job(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """What one trial gave."""
+    """What one change gave."""
 
-    service_bytes: int
-    killed: float
+    change: Change
+    at: float
     decided: float | None = None
     group: Formed | None = None  # None: not within the cap
 
     @property
     def seconds(self) -> float | None:
-        """From SIGKILL to the first step of the new group."""
-        return self.group.stepped - self.killed if self.group else None
+        """From the change to the first step of the new group."""
+        return self.group.stepped - self.at if self.group else None
 
-    def phases(self) -> Mapping[str, float]:
-        """Where the time went."""
+    def measures(self) -> Mapping[Measure, float | None]:
+        """What is known."""
+        found: dict[Measure, float | None] = {Measure.SECONDS: self.seconds}
         if self.group is None:
-            return {}
-        started, stepped = self.group
-        known = {} if self.decided is None else {DECIDED: self.decided - self.killed}
-        return {**known, STARTED: started - self.killed, STEPPED: stepped - started}
+            return found
+        last, started, stepped = self.group
+        found[Measure.STALL] = stepped - last
+        if self.decided is not None:
+            found |= {
+                Measure.DECIDED: self.decided - self.at,
+                Measure.AFTER: stepped - self.decided,
+            }
+        if started > self.at:
+            found |= {Measure.STARTED: started - self.at, Measure.STEPPED: stepped - started}
+        return found
 
 
-async def measure(make: Callable[[Path], Job], victim: int, cap: float) -> Trial:
-    """Run one job, take one node from it."""
+async def measure(
+    make: Callable[[Path], Job],
+    changes: Sequence[Change],
+    *,
+    victim: int,
+    cap: Callable[[Change], float],
+    keep: Callable[[Trial], None],
+) -> int:
+    """Run one job, and change it; nodes suffer in turns, beginning with `victim`.
+
+    `keep` gets each trial; one that the job does not recover from is the last. Returns
+    `service_bytes()`.
+    """
     with tempfile.TemporaryDirectory(prefix="ddpjob-bench-") as name:
         folder = Path(name)
-        job = make(folder)
+        job, logs = make(folder), StepLogs(folder)
         try:
             await job.start()
-            await _until_stepping(job, folder)
-            memory = job.service_bytes()
-            killed = job.kill(victim)
-            group = await _until_recovered(job, folder, killed, cap)
-            return Trial(memory, killed, job.decided() if group else None, group)
+            world, memory = NODES, 0
+            group = await _group(job, logs, world, after=0.0, seconds=PATIENCE_SECONDS)
+            for number, change in enumerate(changes):
+                await _rest(job, logs, world, group, folder)
+                memory = memory or job.service_bytes()
+                at = await job.apply(change, (victim + number) % NODES)
+                world = _world_after(change, job)
+                fresh = change is Change.PROCESS and world == NODES
+                group = await _group(job, logs, world, at, cap(change), fresh=fresh)
+                keep(Trial(change, at, job.decided(at), group))
+                if group is None:
+                    break
+                job.bury()
+            return memory
         finally:
             await job.stop()
 
 
-async def _until_stepping(job: Job, folder: Path) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not are_stepping(folder, NODES, WARM_STEPS):
-        if job.is_over() or time.monotonic() > deadline:
-            why = "ended" if job.is_over() else f"is not stepping after {PATIENCE_SECONDS:g} s"
-            raise TrialError(f"the job {why}\n{_logs(folder)}")
-        await asyncio.sleep(POLL_SECONDS)
+def _world_after(change: Change, job: Job) -> int:
+    comes_back = change is Change.PROCESS and not job.stays
+    return NODES if change is Change.JOIN or comes_back else NODES - 1
 
 
-async def _until_recovered(job: Job, folder: Path, killed: float, cap: float) -> Formed | None:
-    while time.time() < killed + cap and not job.is_over():
-        group = first_group(folder, NODES - 1, after=killed)
+async def _group(
+    job: Job, logs: StepLogs, world: int, after: float, seconds: float, *, fresh: bool = False
+) -> Formed | None:
+    deadline = (after or time.time()) + seconds
+    while time.time() < deadline and not job.is_over():
+        logs.update()
+        group = logs.group(world, after, fresh=fresh)
         if group is not None:
             return group
         await asyncio.sleep(POLL_SECONDS)
     return None
+
+
+async def _rest(job: Job, logs: StepLogs, world: int, group: Formed | None, folder: Path) -> None:
+    """Let a group step for a while; that it does not is a failure."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while group is None or not logs.are_stepping(world, group.stepped + REST_SECONDS):
+        if group is None or job.is_over() or time.monotonic() > deadline:
+            why = "ended" if job.is_over() else f"does not step on {world} nodes"
+            raise TrialError(f"the job {why}\n{_logs(folder)}")
+        await asyncio.sleep(POLL_SECONDS)
+        logs.update()
 
 
 def _logs(folder: Path) -> str:

@@ -12,7 +12,7 @@ from e2e.digits import PROCESSES, Digits
 from e2e.kubectl import Kubectl
 from e2e.volumes import claim
 
-STEPS = 3000
+STEPS = 2000
 CHANGE_AT = 100  # known steps
 
 
