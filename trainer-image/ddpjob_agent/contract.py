@@ -207,7 +207,7 @@ class Failure:
 
 
 class Event(str, enum.Enum):
-    """What the user's processes tell their agent: one JSON datagram each, see `progress`."""
+    """What the user's processes tell their agent: one JSON datagram each, with their membership."""
 
     STEP = "step"  # {"event": "step", "step": 12, "total": 900, "metrics": {"loss": 0.3}}
     SAVED = "saved"  # {"event": "saved", "step": 12}

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 NEWS_SECONDS = 60.0  # within which a broken group is followed by a new membership
 _BROKEN = re.compile(
-    r"gloo|NCCL|nccl|Connection (closed|reset|refused)|Broken pipe|[Ss]ocket|process group|store"
+    r"gloo|NCCL|nccl|Connection (closed|reset|refused)|Broken pipe|[Ss]ocket|process group"
 )
 
 _log = logging.getLogger("ddpjob")

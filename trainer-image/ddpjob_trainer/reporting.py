@@ -54,6 +54,12 @@ def _listener() -> str | None:
     return os.environ.get(contract.ENV_REPORT_SOCKET) or None
 
 
+def _membership() -> dict[str, str]:
+    """In which this process is: at L2 its agent cannot know."""
+    membership = os.environ.get(contract.ENV_MEMBERSHIP)
+    return {"membership": membership} if membership else {}
+
+
 def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
     numbers: dict[str, float] = {}
     for name, value in metrics.items():
@@ -76,7 +82,6 @@ def _send(message: Mapping[str, object], patience: float) -> None:
             sender.setblocking(False)
             sender.connect(path)  # only a connected socket can wait for room at the other end
             sender.settimeout(patience)
-            membership = os.environ.get(contract.ENV_MEMBERSHIP)
-            sender.send(json.dumps({**message, "membership": membership}).encode())
+            sender.send(json.dumps({**message, **_membership()}).encode())
     except (OSError, ValueError):
         _log.debug("report not delivered: %s", message, exc_info=True)
