@@ -141,7 +141,7 @@ REFUSED: list[tuple[str, str | bytes | None, str, str]] = [
         "chaos_of_no_known_kind",
         GOOD,
         "--chaos explode=3s",
-        "--chaos: no action 'explode'; choose one of kill, join, freeze,",
+        "--chaos: no action 'explode'; choose one of kill, join, drain,",
     ),
     (
         "chaos_at_no_time",
