@@ -178,8 +178,8 @@ class Agent:
 
     def _enter(self, membership: Membership, order: Message) -> None:
         held = self._membership
-        if held and membership.id < held.id:
-            return
+        if self._me not in membership.members or (held and membership.id < held.id):
+            return  # meant for who this worker was before, or overtaken
         if held is None or membership.id > held.id:
             self._membership = membership
             self._done, self._failure = False, None
