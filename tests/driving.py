@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import io
 import textwrap
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 
 from rich.console import Console
@@ -126,3 +126,14 @@ async def running(
         run.state.unlock()
         left = marked(run.backend.job.metadata.uid)
         assert not left, f"left running: {left}"
+
+
+def in_background(test: Callable[[Path], Coroutine[None, None, None]]) -> Callable[[Path], None]:
+    """Make a test of one that is async."""
+
+    def wrapper(tmp_path: Path) -> None:
+        asyncio.run(test(tmp_path))
+
+    wrapper.__name__ = test.__name__
+    wrapper.__doc__ = test.__doc__
+    return wrapper

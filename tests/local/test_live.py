@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from driving import Run, job_text, running
+from driving import Run, in_background, job_text, running
 from ledger import SCRIPT, STEPS, Ledger
 
 COMMAND = "[python3, train.py, end]"
@@ -33,17 +33,6 @@ async def live(folder: Path, nodes: int = 3, **spec: object) -> AsyncIterator[tu
             yield run, ledger
     finally:
         ledger.close()
-
-
-def in_background(test: Callable[[Path], Coroutine[None, None, None]]) -> Callable[[Path], None]:
-    """Run an async test."""
-
-    def wrapper(tmp_path: Path) -> None:
-        asyncio.run(test(tmp_path))
-
-    wrapper.__name__ = test.__name__
-    wrapper.__doc__ = test.__doc__
-    return wrapper
 
 
 def training_processes(run: Run, node: str) -> list[psutil.Process]:

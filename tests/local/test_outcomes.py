@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import psutil
@@ -18,22 +17,11 @@ import pytest
 
 from ddpjob_agent.contract import ENV_WORKER
 from ddpjob_operator.local.nodes import marked
-from driving import Run, job_text, running
+from driving import Run, in_background, job_text, running
 
 COMMAND = "[python3, train.py, end]"
 QUICK = {"elastic": "{joinPolicy: Immediate, settleSeconds: 0.2}"}
 STARTED = ("started", 3)
-
-
-def in_background(test: Callable[[Path], Coroutine[None, None, None]]) -> Callable[[Path], None]:
-    """Run an async test."""
-
-    def wrapper(tmp_path: Path) -> None:
-        asyncio.run(test(tmp_path))
-
-    wrapper.__name__ = test.__name__
-    wrapper.__doc__ = test.__doc__
-    return wrapper
 
 
 def trainers(run: Run, node: str) -> list[psutil.Process]:
