@@ -93,6 +93,16 @@ def pause_after(failures: int, policy: Policy) -> float:
     return min(policy.backoff * 2.0 ** (failures - 1), MAX_BACKOFF_SECONDS)
 
 
+def too_many_losses(view: View, lost: Sequence[str]) -> Decision | None:
+    """The end of the job, where these losses are more than it may have."""
+    limit = view.policy.max_losses
+    losses = view.current.losses + 1 if view.current and lost else 0
+    if not lost or limit is None or losses <= limit:
+        return None
+    reason = f"lost {', '.join(lost)}: more than {limit} restarts by lost workers"
+    return Decision(Action.FAIL, reason)
+
+
 def form(
     view: View,
     present: Sequence[Worker],

@@ -28,6 +28,7 @@ from .forming import (
     next_loss,
     pause_after,
     soonest,
+    too_many_losses,
 )  # fmt: skip
 from .joining import joiners_of, wait_for_joiners
 from .view import Action, Decision
@@ -81,10 +82,9 @@ def _go_on(view: View, now: float, lost: Sequence[str], failed: Sequence[Worker]
     """Without those who are lost, and those who must start again."""
     assert view.current is not None
     policy = view.policy
-    losses = view.current.losses + 1 if lost else 0
-    if lost and policy.max_losses is not None and losses > policy.max_losses:
-        reason = f"lost {', '.join(lost)}: more than {policy.max_losses} restarts by lost workers"
-        return Decision(Action.FAIL, reason)
+    too_many = too_many_losses(view, lost)
+    if too_many is not None:
+        return too_many
     # A failure counts once, however many processes had it in the same membership.
     current = str(view.current.id)  # of who failed before it was in any
     counts = not lost and any((w.failed_in or current) != view.counted_in for w in failed)

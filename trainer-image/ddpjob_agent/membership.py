@@ -37,6 +37,7 @@ from .forming import (
     next_loss,
     pause_after,
     soonest,
+    too_many_losses,
 )
 from .joining import joiners_of, wait_for_joiners
 from .live_membership import supervise_live
@@ -124,10 +125,9 @@ def _supervise(view: View, current: Membership, now: float) -> Decision:
 
 def _shrink(view: View, now: float, lost: Sequence[str], leaving: Sequence[str]) -> Decision:
     policy, present = view.policy, eligible(view, now)
-    losses = view.current.losses + 1 if view.current and lost else 0
-    if lost and policy.max_losses is not None and losses > policy.max_losses:
-        reason = f"lost {', '.join(lost)}: more than {policy.max_losses} restarts by lost workers"
-        return Decision(Action.FAIL, reason)
+    too_many = too_many_losses(view, lost)
+    if too_many is not None:
+        return too_many
     if len(present) < policy.minimum:
         what = f"lost {', '.join(lost)}" if lost else f"{', '.join(leaving)} left"
         reason = f"{what}: {len(present)} of at least {policy.minimum} workers are left"
