@@ -22,9 +22,11 @@ from ddpjob_operator.status import DDPJobStatus
 
 
 class LocalJob:
-    """Level L2 if `stays`; else L0 with a cold start: the script knows nothing of ddpjob."""
+    """Level L2 if `stays`; else L0: the script knows nothing of ddpjob."""
 
-    def __init__(self, folder: Path, *, stays: bool, size: str = TINY) -> None:
+    def __init__(
+        self, folder: Path, *, stays: bool, warm: bool = True, size: str = TINY
+    ) -> None:
         self.stays = stays
         script = (
             ["live_forever.py", str(folder), size] if stays else ["step_forever.py", str(folder)]
@@ -33,7 +35,7 @@ class LocalJob:
             "replicas": NODES,
             "command": ["torchrun", str(WORKLOADS / script[0]), *script[1:]],
             # At L0 a join restarts everybody, so that it is put off by default.
-            "elastic": {} if stays else {"joinPolicy": "Immediate"},
+            "elastic": {"warmStart": warm, **({} if stays else {"joinPolicy": "Immediate"})},
         }
         head = {"apiVersion": "ddpjob.io/v1alpha1", "kind": "DDPJob", "metadata": {"name": "bench"}}
         job = jobfile.parse(json.dumps({**head, "spec": spec}))

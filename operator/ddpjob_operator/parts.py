@@ -137,6 +137,11 @@ class Elastic(Model):
         default=60,
         description="A worker that cannot reach the job's service for so long stops. At least 5.",
     )
+    warm_start: bool = Field(
+        default=True,
+        description="Whether torchrun and its processes are forked from one that has imported "
+        "torch, which restarts them faster.",
+    )
 
 
 class SnapshotSpec(Model):

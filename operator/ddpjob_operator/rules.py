@@ -47,6 +47,7 @@ PINNED = (
     "scheduling",
     "snapshot",
     "elastic.orphanSeconds",
+    "elastic.warmStart",
 )
 
 

@@ -241,6 +241,7 @@ OTHER: dict[str, Object] = {
     "scheduling": {"scheduling": {"topologyKey": "zone"}},
     "snapshot": {"snapshot": {"everySteps": 7}},
     "elastic.orphanSeconds": {"elastic": {"orphanSeconds": 90}},
+    "elastic.warmStart": {"elastic": {"warmStart": False}},
 }
 FREE: dict[str, Object] = {
     "replicas": {"replicas": 3},

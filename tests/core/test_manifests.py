@@ -236,3 +236,8 @@ def test_patience_of_the_job_is_the_nodes() -> None:
     pod = worker_manifest(make_cluster_job(elastic={"orphanSeconds": 7.5}))
     assert {each["tolerationSeconds"] for each in pod["spec"]["tolerations"]} == {7}
     assert values(trainer(pod))["DDPJOB_ORPHAN_SECONDS"] == "7.5"
+
+
+def test_warm_starts_can_be_switched_off() -> None:
+    pod = worker_manifest(make_cluster_job(elastic={"warmStart": False}))
+    assert values(trainer(pod))["DDPJOB_WARM_START"] == "0"

@@ -73,6 +73,7 @@ async def _run_worker(argv: list[str], environment: Mapping[str, str]) -> int:
         address=_required(environment, contract.ENV_ADDRESS),
         orphan_seconds=float(environment.get(contract.ENV_ORPHAN_SECONDS, "60")),
         grace_seconds=float(environment.get(contract.ENV_GRACE_SECONDS, contract.GRACE_SECONDS)),
+        warm_start=environment.get(contract.ENV_WARM_START, "1") != "0",
         termination_log=environment.get(contract.ENV_TERMINATION_LOG, "/dev/termination-log"),
     )
     return await Agent(settings, argv, environment).run()

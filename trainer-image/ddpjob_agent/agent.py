@@ -39,12 +39,13 @@ from .contract import (
     Place,
 )  # fmt: skip
 from .failure import read_failure
-from .launch import command_environment, live_environment
+from .launch import command_environment, import_environment, live_environment
 from .link import Link
 from .live import Live
 from .processes import Processes
 from .relay import HOST, LocalStore, Relay
 from .reports import Reports
+from .warm.standby import Standby
 from .wire import RefusedError
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Settings(NamedTuple):
     address: str
     orphan_seconds: float
     grace_seconds: float
+    warm_start: bool
     termination_log: str
 
 
@@ -112,22 +114,25 @@ class Agent:
         self._finish: Message | None = None
         self._leaving = False
         self._wake = asyncio.Event()
+        self._standby = Standby()
         self._ended = asyncio.Event()  # the command that was started last
 
     async def run(self) -> int:
         """Work until the job ends or a signal comes; returns the exit code."""
-        self._processes = Processes(self._exited)
+        self._processes = Processes(self._exited, self._standby)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._leave)
         for number in FORWARDED:
             loop.add_signal_handler(number, self._processes.signal, number)
+        environment = import_environment(self._environment, self._settings.processes)
+        self._standby.begin(self._argv, environment, wanted=self._settings.warm_start)
         await self._relay.start()
         await self._local_store.start()
         await self._reports.listen(os.path.join(self._folder, REPORT_SOCKET))
         await self._live.listen(os.path.join(self._folder, GROUP_SOCKET))
         tasks = [
-            asyncio.ensure_future(self._link.run()),
+            asyncio.ensure_future(self._register()),
             asyncio.ensure_future(self._watch_orphanhood()),
             asyncio.ensure_future(self._supervise()),
         ]
@@ -138,12 +143,18 @@ class Agent:
             log.error("%s", error)  # noqa: TRY400 - no traceback for people
             return Exit.REFUSED
         finally:
+            self._standby.close()
             await self._processes.stop(grace=0)
             self._live.close()
             for task in tasks:
                 task.cancel()
             shutil.rmtree(self._folder, ignore_errors=True)
         return self._exit_code()
+
+    async def _register(self) -> None:
+        """Only when a start is as quick as it will ever be: others stop to let this worker in."""
+        await self._standby.wait()
+        await self._link.run()
 
     # --- what the service says --------------------------------------------------------------------
 
@@ -211,7 +222,7 @@ class Agent:
                 await self._processes.stop(self._grace())
                 self._started = None
             if self._wanted is not None and self._started is None and not self._leaving:
-                self._start(self._wanted)
+                await self._start(self._wanted)
         if self._leaving:
             if self._started is not None and self._started.live:
                 await self._finish_step()
@@ -230,7 +241,7 @@ class Agent:
         wanted = self._wanted.membership if self._wanted else None
         return PLANNED_STOP_SECONDS if wanted is not None and wanted.cause in PLANNED else 0
 
-    def _start(self, launch: _Launch) -> None:
+    async def _start(self, launch: _Launch) -> None:
         self._started = launch
         self._starts += 1
         self._ended.clear()
@@ -238,7 +249,7 @@ class Agent:
         self._live.begin()
         self._local_store.renew()
         try:
-            self._processes.start(self._argv, self._command_environment(launch))
+            await self._processes.start(self._argv, self._command_environment(launch))
         except OSError as error:
             summary = f"cannot start {self._argv[0]!r}: {error.strerror}"
             self._fail(Failure(time.time(), summary, exit_code=127, permanent=True))

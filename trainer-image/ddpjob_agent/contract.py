@@ -25,6 +25,7 @@ ENV_TOKEN = "DDPJOB_TOKEN"  # secret of the job; never reaches the user's proces
 ENV_ADDRESS = "DDPJOB_ADDRESS"  # the address under which other workers reach this one
 ENV_ORPHAN_SECONDS = "DDPJOB_ORPHAN_SECONDS"  # without the service for so long: stop the processes
 ENV_GRACE_SECONDS = "DDPJOB_GRACE_SECONDS"  # from SIGTERM to SIGKILL
+ENV_WARM_START = "DDPJOB_WARM_START"  # "0": torchrun is never forked from a parent that knows torch
 ENV_TERMINATION_LOG = "DDPJOB_TERMINATION_LOG"  # file that takes the last word
 
 # Set by who creates the worker, or by the agent, for the user's processes.

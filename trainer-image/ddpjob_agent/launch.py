@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 AGENT_ONLY = (contract.ENV_TOKEN, contract.ENV_SERVICE)  # never reach the user's processes
 
 
+def import_environment(base: Mapping[str, str], processes: int) -> dict[str, str]:
+    """The one in which torch is imported for warm starts: as torchrun will make it."""
+    few = {"OMP_NUM_THREADS": "1"} if processes > 1 else {}
+    return {**few, **_without_agents_own(base)}
+
+
 def command_environment(
     base: Mapping[str, str], membership: Membership, me: Member, store: str, sockets: str, logs: str
 ) -> dict[str, str]:
@@ -61,11 +67,13 @@ def _environment(
         "PET_LOCAL_ADDR": me.address,
         "PET_MAX_RESTARTS": "0",
         "PET_LOG_DIR": logs,
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
     agent = {
         contract.ENV_REPORT_SOCKET: os.path.join(sockets, contract.REPORT_SOCKET),
         contract.ENV_GROUP_SOCKET: os.path.join(sockets, contract.GROUP_SOCKET),
     }
-    theirs = {name: value for name, value in base.items() if name not in AGENT_ONLY}
-    return {**torchrun, **theirs, **agent, **ours}
+    return {**torchrun, **_without_agents_own(base), **agent, **ours}
+
+
+def _without_agents_own(base: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in base.items() if name not in AGENT_ONLY}

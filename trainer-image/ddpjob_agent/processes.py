@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
+    from .warm.standby import Standby
+
 PR_SET_CHILD_SUBREAPER = 36
 TAIL_BYTES = 128 << 10
 TRACEBACK = b"Traceback (most recent call last)"
@@ -50,11 +52,20 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-class Processes:
-    """The command of one membership and whatever it started."""
+def _execute(argv: Sequence[str], environment: Mapping[str, str], stderr: int) -> int:
+    child = subprocess.Popen(
+        argv, env=environment, stdin=subprocess.DEVNULL, stderr=stderr, start_new_session=True
+    )
+    child.returncode = 0  # reaped by `Processes`
+    return child.pid
 
-    def __init__(self, on_exit: Callable[[int], None]) -> None:
+
+class Processes:
+    """The command of one membership and whatever it started; the warm parent is left alone."""
+
+    def __init__(self, on_exit: Callable[[int], None], standby: Standby) -> None:
         self._on_exit = on_exit
+        self._standby = standby
         self._command: int | None = None
         self._pipe: int | None = None
         self.stderr_tail = bytearray()
@@ -65,27 +76,25 @@ class Processes:
         self._loop = asyncio.get_running_loop()
         self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
 
-    def start(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start the command; raises OSError when it cannot be executed."""
+    async def start(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start the command, warm if it can be; raises OSError when it cannot be executed."""
         self._close_pipe()
         self.stderr_tail.clear()
         self.traceback_at = None
         reader, writer = os.pipe()
         try:
-            child = subprocess.Popen(
-                argv, env=environment, stdin=subprocess.DEVNULL, stderr=writer,
-                start_new_session=True,
-            )  # fmt: skip
-        except OSError:
+            warm = await self._standby.start(environment, writer)
+            self._command = warm.pid if warm else _execute(argv, environment, writer)
+        except BaseException:
             os.close(reader)
             raise
         finally:
             os.close(writer)
-        child.returncode = 0  # reaped here, not by Popen
-        self._command = child.pid
         os.set_blocking(reader, False)
         self._pipe = reader
         self._loop.add_reader(reader, self._pump)
+        if warm:
+            warm.go()
 
     def signal(self, number: int) -> None:
         """Forward a signal to the command."""
@@ -111,11 +120,13 @@ class Processes:
 
     def _alive(self) -> bool:
         self._reap()
-        return bool(descendants(os.getpid()))
+        return bool(self._all())
 
-    @staticmethod
-    def _signal_all(number: int, but: AbstractSet[int] = frozenset()) -> set[int]:
-        found = set(descendants(os.getpid())) - but
+    def _all(self) -> set[int]:
+        return {*descendants(os.getpid())} - {self._standby.pid}
+
+    def _signal_all(self, number: int, but: AbstractSet[int] = frozenset()) -> set[int]:
+        found = self._all() - but
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -129,6 +140,7 @@ class Processes:
                 return
             if pid == 0:
                 return
+            self._standby.ended(pid)
             if pid == self._command:
                 self._command = None
                 self._pump()

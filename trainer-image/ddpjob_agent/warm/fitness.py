@@ -1,0 +1,77 @@
+"""Which commands can be started warm: those that would do the same without their first imports.
+
+Pure but for `interpreter_of`, which looks a program up.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MODULES = ("torch.distributed.run", "torch.distributed.launch")
+# What torchrun sets for each training process, and what ddpjob sets, is not read at import.
+OF_A_START = frozenset(
+    {
+        "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    }
+)  # fmt: skip
+OF_A_START_PREFIXES = ("DDPJOB_", "PET_", "TORCHELASTIC_")
+
+
+class UnfitError(Exception):
+    """It must be started cold; the message says why."""
+
+
+def interpreter_of(argv: Sequence[str], environment: Mapping[str, str]) -> tuple[str, list[str]]:
+    """The Python that a torchrun command runs in, and its arguments; raises `UnfitError`."""
+    name = os.path.basename(argv[0])
+    if name == "torchrun":
+        script = shutil.which(argv[0], path=environment.get("PATH", os.defpath))
+        if script is None:
+            raise UnfitError("there is no torchrun on the PATH")
+        return _interpreter_in(script), [script, *argv[1:]]
+    if name.startswith("python") and argv[1:2] == ["-m"] and argv[2:3] and argv[2] in MODULES:
+        python = shutil.which(argv[0], path=environment.get("PATH", os.defpath))
+        if python is None:
+            raise UnfitError(f"there is no {argv[0]} on the PATH")
+        return python, list(argv[1:])
+    raise UnfitError("the command is not torchrun")
+
+
+def _interpreter_in(script: str) -> str:
+    try:
+        with open(script, "rb") as file:
+            first = file.readline(1024)
+    except OSError as error:
+        raise UnfitError(f"cannot read {script}: {error.strerror}") from error
+    words = first[2:].split() if first.startswith(b"#!") else []
+    if len(words) != 1 or not os.path.basename(words[0]).startswith(b"python"):
+        raise UnfitError(f"{script} does not begin with #! and the path of a Python")
+    return os.fsdecode(words[0])
+
+
+def check_arguments(arguments: Sequence[str]) -> None:
+    """Whether `python ARGUMENTS` runs a script or module that can be run warm."""
+    first = arguments[0] if arguments else ""
+    if first == "-m":
+        if len(arguments) < 2:
+            raise UnfitError("-m without a module")
+    elif first.startswith("-"):
+        raise UnfitError(f"Python is given {first}")
+    elif not first.endswith(".py"):
+        raise UnfitError(f"{first!r} is not a .py file")
+
+
+def check_environment(imported: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    """Whether variables that count at import are what they were when the parent imported."""
+    for name in sorted({*imported, *wanted}):
+        if name in OF_A_START or name.startswith(OF_A_START_PREFIXES):
+            continue
+        if imported.get(name) != wanted.get(name):
+            raise UnfitError(f"{name} differs from what it was when torch was imported")
