@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import psutil
+import pytest
+
 from ddpjob_agent.contract import ENV_WORKER
 from ddpjob_operator.local.nodes import marked, rank_of
 from driving import Run, job_text, running
@@ -102,6 +105,64 @@ def test_one_of_several_processes_killed(tmp_path: Path) -> None:
             assert failure is not None
             assert failure.summary == f"rank {victim} was ended by SIGKILL", run.story()
             assert (run.report.failures, run.report.losses) == (1, 0)
+            assert await run.finish() == "Complete", run.story()
+
+    asyncio.run(body())
+
+
+def warm_parents(run: Run) -> list[psutil.Process]:
+    """Of all workers: those that have imported torch, and wait."""
+    everybody = marked(run.backend.job.metadata.uid)
+    return [p for p in everybody if any("ddpjob_agent.warm" in word for word in p.cmdline())]
+
+
+def test_killed_warm_parent_costs_no_more_than_a_cold_start(tmp_path: Path) -> None:
+    """The processes go on; what starts next starts cold, meets warm ones, and says so once."""
+
+    async def body() -> None:
+        spec = {**SPEC, "replicas": 2}
+        async with running(tmp_path, job_text(COMMAND, **spec), 2, SCRIPT) as run:
+            await run.until_stepping(1)
+            before = ranks(run)
+            parents = {parent.environ()[ENV_WORKER]: parent for parent in warm_parents(run)}
+            for (worker, _), process in before.items():
+                assert psutil.Process(process).ppid() == parents[worker].pid
+            survivor = run.backend.nodes.on("node-0")
+            assert survivor is not None
+            victim = parents[survivor.name]
+            victim.kill()
+            await run.until(lambda: not victim.is_running(), "the warm parent is gone")
+            step = run.report.step or 0
+            await run.until(lambda: (run.report.step or 0) > step + 50, "training goes on")
+            assert ranks(run) == before
+            await run.backend.nodes.add()
+            run.backend.nodes.kill("node-1")
+            await run.until(lambda: run.history()[1:][-1:] == [("joined", 2)], "two again")
+            await run.until_stepping(len(run.history()))
+            assert await run.finish() == "Complete", run.story()
+            told = "the command is started cold: the process that has imported torch is gone"
+            assert run.output().count(told) == 1, run.story()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("command", "spec", "told"),
+    [
+        (COMMAND, {"elastic": "{warmStart: false}"}, "warm starts are switched off"),
+        ("[sh, -c, 'exec torchrun train.py end']", {}, "the command is not torchrun"),
+    ],
+    ids=["switched_off", "not_torchrun"],
+)
+def test_cold_start_says_why(
+    tmp_path: Path, command: str, spec: dict[str, object], told: str
+) -> None:
+    async def body() -> None:
+        text = job_text(command, **{**SPEC, "replicas": 1, **spec})
+        async with running(tmp_path, text, 1, SCRIPT) as run:
+            await run.until_stepping(1)
+            assert warm_parents(run) == []
+            assert run.output().count(f"the command is started cold: {told}") == 1
             assert await run.finish() == "Complete", run.story()
 
     asyncio.run(body())

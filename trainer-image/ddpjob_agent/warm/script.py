@@ -5,6 +5,7 @@ Everything that tells the fork from a fresh process is put right here; what is i
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import importlib.machinery
 import io
@@ -50,6 +51,8 @@ def _renew_chance() -> None:
     """A fresh process draws its own; Python's `random` does so after a fork by itself."""
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
     if "multiprocessing" in sys.modules:
         sys.modules["multiprocessing"].current_process().authkey = os.urandom(32)
 
@@ -57,7 +60,7 @@ def _renew_chance() -> None:
 def run(arguments: list[str]) -> NoReturn:
     """Be `python -u ARGUMENTS`; ends by SystemExit, as that would."""
     main = types.ModuleType("__main__")
-    main.__dict__.update(__builtins__=__builtins__, __annotations__={})
+    main.__dict__.update(__builtins__=builtins, __annotations__={})
     sys.modules["__main__"] = main
     for name in [each for each in sys.modules if each.partition(".")[0] == OURS]:
         del sys.modules[name]

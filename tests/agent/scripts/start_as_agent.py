@@ -1,0 +1,30 @@
+"""Runs a command as an agent starts it; the first argument: 1 for warm, 0 for cold."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+
+from ddpjob_agent.processes import Processes
+from ddpjob_agent.warm.standby import Standby
+
+
+async def main() -> None:
+    warm, argv = sys.argv[1] == "1", sys.argv[2:]
+    ended = asyncio.get_running_loop().create_future()
+    standby = Standby()
+    processes = Processes(ended.set_result, standby)
+    standby.begin(argv, os.environ, wanted=warm)
+    await standby.wait()
+    was_warm = standby.pid is not None
+    await processes.start(argv, os.environ)
+    code = await ended
+    standby.close()
+    await processes.stop(grace=0)
+    told = processes.stderr_tail.decode()
+    sys.stdout.write("ENDED " + json.dumps({"code": code, "warm": was_warm, "stderr": told}) + "\n")
+
+
+asyncio.run(main())

@@ -1,0 +1,236 @@
+"""A training process that was forked from a warm parent does what one does that was executed.
+
+Both are started by torch's own code, in a process that the agent's code started, cold and warm.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).parent / "scripts"
+AGENT = Path(__file__).resolve().parents[2] / "trainer-image"
+PATIENCE = 300  # seconds; torch is slow to start on a busy machine
+
+FACTS = """
+    import __main__, json, os, resource, signal, sys, threading, multiprocessing as mp
+    def disposition(number):
+        found = signal.getsignal(number)
+        return getattr(found, "__name__", None) or str(found)
+    shown = {"own": "RANK", "marked": "DDPJOB_TEST_SESSION"}
+    def read(path):
+        with open(path, "rb") as file:
+            return file.read().decode().split("\\0")
+    facts = {
+        "argv": sys.argv, "orig_argv": getattr(sys, "orig_argv", None), "path": sys.path,
+        "executable": sys.executable, "flags": str(sys.flags), "name": __name__,
+        "globals": sorted(set(globals()) - {"facts", "shown"}),
+        "package": __package__, "spec": getattr(__spec__, "name", None), "loader": type(__loader__).__name__,
+        "file": __file__, "builtins": type(__builtins__).__name__,
+        "main": __main__.__dict__ is globals(), "cwd": os.getcwd(),
+        "env": {k: v for k, v in os.environ.items() if not k.startswith("TORCHINDUCTOR")},
+        "signals": {str(n): disposition(n) for n in sorted(signal.valid_signals())},
+        "blocked": str(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+        "umask": oct(os.umask(0o22)), "leads": os.getsid(0) == os.getpid() == os.getpgrp(),
+        "stdin": sys.stdin.read(), "fds": sorted(os.listdir("/proc/self/fd"), key=int),
+        "threads": [each.name for each in threading.enumerate()],
+        "tasks": len(os.listdir("/proc/self/task")),
+        "streams": [[s.encoding, s.line_buffering, s.write_through, s.isatty(), s.fileno()]
+                    for s in (sys.stdout, sys.stderr)],
+        "mp": [mp.current_process().name, str(mp.parent_process()), mp.get_start_method()],
+        "excepthook": sys.excepthook is sys.__excepthook__,
+        "cmdline": read("/proc/self/cmdline"), "environ": sorted(read("/proc/self/environ")),
+        "limits": resource.getrlimit(resource.RLIMIT_NOFILE), "nice": os.nice(0),
+        "agent": [name for name in sys.modules if name.startswith("ddpjob_agent")],
+        "profile": [sys.gettrace(), sys.getprofile(), sys.getrecursionlimit()],
+    }
+    print(json.dumps(facts, indent=1))
+"""
+TRAIN = """
+    import os, pickle, torch
+    from torch.utils.data import DataLoader, Dataset
+    class Squares(Dataset):
+        def __len__(self): return 8
+        def __getitem__(self, i): return i * i
+    if __name__ == "__main__":
+        assert pickle.loads(pickle.dumps(Squares)) is Squares
+        for method in ("fork", "spawn"):
+            loader = DataLoader(Squares(), 4, num_workers=1, multiprocessing_context=method)
+            print(method, [batch.tolist() for batch in loader])
+        torch.manual_seed(1)
+        model = torch.nn.Linear(4, 2)
+        optimizer = torch.optim.AdamW(model.parameters(), fused=False)
+        model(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+        print(torch.initial_seed(), model.weight.tolist(), torch.get_num_threads())
+        print(torch.cuda.is_available(), torch.cuda.is_initialized())
+"""
+CHANCE = """
+    import json, multiprocessing, random, numpy, torch
+    drawn = [random.random(), numpy.random.rand(), torch.rand(1).item(), torch.initial_seed()]
+    print(json.dumps([*drawn, multiprocessing.current_process().authkey.hex()]))
+"""
+ERROR = """
+    from torch.distributed.elastic.multiprocessing.errors import record
+    def inner(): raise ValueError("broken ü")
+    @record
+    def main(): inner()
+    main()
+"""
+AT_EXIT = """
+    import atexit, sys, threading, time
+    class Dying:
+        def __del__(self): print("destroyed")
+    dying = Dying()
+    atexit.register(print, "at exit")
+    def work():
+        threading.main_thread().join()
+        print("thread")
+    threading.Thread(target=work).start()
+    print("unflushed", end="")
+    sys.stdout.flush()
+    sys.exit(3)
+"""
+HANDLED = """
+    import signal, sys, time
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(17))
+    print("ready", flush=True)
+    while True: time.sleep(0.01)
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A program `case.py` of its own folder, and how it is run."""
+
+    name: str
+    program: str
+    arguments: tuple[str, ...] = ("{folder}/case.py", "one", "--two=3 4", "")
+    code: int = 0
+    env: tuple[tuple[str, str], ...] = ()
+    signal: str = ""
+    cold: str = ""  # why it is not forked
+
+
+CASES = (
+    Case("facts", FACTS),
+    Case("facts_of_a_relative_path", FACTS, ("facts_of_a_relative_path/case.py",)),
+    Case("facts_of_a_module", FACTS, ("-m", "facts_of_a_module.case", "x", "-m")),
+    Case("facts_of_a_package", FACTS, ("-m", "facts_of_a_package")),
+    Case("own_variables", FACTS, env=(("LOCAL_RANK", "1"), ("TORCHELASTIC_RUN_ID", "ü"))),
+    Case("training", TRAIN),
+    Case("exit_code", "raise SystemExit(7)", code=7),
+    Case("exit_text", "import sys; sys.exit('no data')", code=1),
+    Case("exit_hard", "import os; os._exit(9)", code=9),
+    Case("exit_steps", AT_EXIT, code=3),
+    Case("error", "def f():\n    raise ValueError('ü')\nf()", code=1),
+    Case("error_with_cause", "try:\n    1/0\nexcept Exception as e:\n    raise OSError from e", code=1),
+    Case("error_in_a_module", "import nowhere", ("-m", "error_in_a_module.case"), code=1),
+    Case("error_recorded", ERROR, code=1),
+    Case("excepthook", "import sys\nsys.excepthook = lambda *a: print(a[:2])\n1/0", code=1),
+    Case("syntax", "def f(:\n", code=1),
+    Case("no_file", "", ("{folder}/missing.py",), code=2),
+    Case("no_module", "", ("-m", "no.such.module"), code=1),
+    Case("interrupted", "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nprint(1)", code=-2),
+    Case("killed", "import os\nos.kill(os.getpid(), 9)", code=-9),
+    Case("crashed", "import ctypes\nctypes.string_at(0)", code=-11),
+    Case("terminated", HANDLED, code=17, signal="SIGTERM"),
+    Case("terminated_unhandled", "import time\nprint(1)\ntime.sleep(600)", code=-15, signal="SIGTERM"),
+    Case("env_differs", FACTS, env=(("OMP_NUM_THREADS", "3"),), cold="OMP_NUM_THREADS differs"),
+    Case("other_file", FACTS, ("{folder}/case.txt",), cold="is not a .py file"),
+    Case("command", FACTS, ("-c", "print(1)"), cold="Python is given -c"),
+)  # fmt: skip
+
+DRAWS = (Case("first_draw", CHANCE), Case("second_draw", CHANCE))
+
+
+@dataclasses.dataclass(frozen=True)
+class Runs:
+    """What became of all cases, cold and warm."""
+
+    cold: dict[str, Any]
+    warm: dict[str, Any]
+    told: str
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    folder = tmp_path_factory.mktemp("programs")
+    cases = {}
+    for case in (*CASES, *DRAWS):
+        home = folder / case.name
+        home.mkdir()
+        program = textwrap.dedent(case.program)
+        for name in ("case.py", "case.txt", "__main__.py"):
+            (home / name).write_text(program)
+        arguments = [word.format(folder=home) for word in case.arguments]
+        cases[case.name] = {
+            "arguments": arguments, "env": dict(case.env), "signal": case.signal
+        }  # fmt: skip
+    (folder / "cases.json").write_text(json.dumps(cases))
+    torchrun = folder / "bin" / "torchrun"
+    torchrun.parent.mkdir()
+    torchrun.write_text(f"#!{sys.executable}\n{(SCRIPTS / 'each_case.py').read_text()}")
+    torchrun.chmod(0o755)
+    cold, _ = start(folder, warm=False)
+    warm, told = start(folder, warm=True)
+    return Runs(cold, warm, told)
+
+
+def start(folder: Path, *, warm: bool) -> tuple[dict[str, Any], str]:
+    """Run all cases; returns how each ended, and what was said."""
+    results, output = folder / f"results-{warm:d}.json", folder / f"output-{warm:d}"
+    output.mkdir()
+    ended = subprocess.run(
+        [
+            *(sys.executable, SCRIPTS / "start_as_agent.py", f"{warm:d}"),
+            *("torchrun", "cases.json", results, output),
+        ],
+        cwd=folder,
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+            "PYTHONPATH": str(AGENT),
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    said = ended.stdout + ended.stderr
+    assert results.exists(), said
+    end = json.loads(next(s for s in ended.stdout.splitlines() if s.startswith("ENDED "))[6:])
+    assert (end["code"], end["warm"]) == (0, warm), said
+    found: dict[str, Any] = json.loads(results.read_text())
+    return found, end["stderr"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_warm_does_what_cold_does(runs: Runs, case: Case) -> None:
+    cold, warm = runs.cold[case.name], runs.warm[case.name]
+    assert cold["code"] == case.code, cold
+    assert warm["code"] == cold["code"], warm
+    assert warm["out"] == cold["out"]
+    assert warm["err"] == cold["err"]
+
+
+def test_each_process_draws_its_own_random_numbers(runs: Runs) -> None:
+    first, second = (json.loads(runs.warm[case.name]["out"]) for case in DRAWS)
+    assert [a for a, b in zip(first, second, strict=True) if a == b] == []
+
+
+def test_what_would_differ_is_started_cold_and_said(runs: Runs) -> None:
+    said = [line for line in runs.told.splitlines() if "started cold" in line]
+    expected = [case.cold for case in CASES if case.cold]
+    assert len(said) == len(expected), runs.told
+    assert all(why in line for why, line in zip(expected, said, strict=True)), said
