@@ -106,5 +106,5 @@ clean: ## Remove what was built, and caches; keeps .venv
 	@find . \( -path ./.venv -o -path ./.venv-uv -o -path ./.git \) -prune -o \
 	  -name __pycache__ -type d -exec rm -rf {} +
 
-clean-all: clean ## The same, and .venv too
-	@rm -rf .venv .venv-uv
+clean-all: clean ## The same, and the virtual environments too
+	@rm -rf .venv .venv-uv .venv-torchft

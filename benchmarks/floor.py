@@ -16,8 +16,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TypeVar
 
+from benchmarks.processes import Processes
 from benchmarks.steps import StepLogs
-from benchmarks.stock import Processes
 from benchmarks.trials import NODES, PATIENCE_SECONDS, REST_SECONDS, Change, Trial, TrialError
 
 from ddpjob_operator.local.service import free_port, is_free

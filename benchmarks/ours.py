@@ -19,13 +19,20 @@ from ddpjob_operator.local.nodes import marked
 from ddpjob_operator.local.state import StateFolder
 from ddpjob_operator.local.timeline import Timeline
 from ddpjob_operator.status import DDPJobStatus
+from networks import Networks
 
 
 class LocalJob:
-    """Level L2 if `stays`; else L0: the script knows nothing of ddpjob."""
+    """Level L2 if `stays`; else L0: the script knows nothing of ddpjob. `networks`: to be cut off."""
 
     def __init__(
-        self, folder: Path, *, stays: bool, warm: bool = True, size: str = TINY
+        self,
+        folder: Path,
+        *,
+        stays: bool,
+        warm: bool = True,
+        size: str = TINY,
+        networks: Networks | None = None,
     ) -> None:
         self.stays = stays
         script = (
@@ -43,9 +50,12 @@ class LocalJob:
         self._state.lock()
         self._state.begin(fresh=True)
         timeline = Timeline(Console(file=io.StringIO()), self._state.path / "timeline.jsonl")
-        self._backend = LocalBackend(job, self._state, timeline, workdir=folder, nodes=NODES)
+        self._backend = LocalBackend(
+            job, self._state, timeline, workdir=folder, nodes=NODES, network=networks
+        )
+        self._networks = networks
         self._run: asyncio.Future[DDPJobStatus] | None = None
-        self._frozen: str | None = None
+        self._silent: str | None = None
 
     async def start(self) -> None:
         """Let the back end run beside the measurement."""
@@ -61,7 +71,11 @@ class LocalJob:
                 nodes.kill(busy[node])
             case Change.FREEZE:
                 nodes.signal(busy[node], signal.SIGSTOP)
-                self._frozen = busy[node]
+                self._silent = busy[node]
+            case Change.CUT:
+                assert self._networks is not None
+                self._networks.cut(busy[node])
+                self._silent = busy[node]
             case Change.PROCESS:
                 nodes.kill_process(busy[node])
             case Change.JOIN:
@@ -71,10 +85,10 @@ class LocalJob:
         return at
 
     def bury(self) -> None:
-        """The frozen node is gone."""
-        if self._frozen is not None:
-            self._backend.nodes.kill(self._frozen)
-            self._frozen = None
+        """The silent node is gone."""
+        if self._silent is not None:
+            self._backend.nodes.kill(self._silent)
+            self._silent = None
 
     def is_over(self) -> bool:
         """Whether the back end has ended."""

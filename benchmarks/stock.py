@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 import time
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
+from benchmarks.processes import Processes
 from benchmarks.trials import (
     NODES,
     PATIENCE_SECONDS,
@@ -31,47 +30,11 @@ from benchmarks.trials import (
     TrialError,
 )
 
-from ddpjob_agent.contract import ENV_JOB_UID
-from ddpjob_operator.local.backend import inherited_environment
-from ddpjob_operator.local.nodes import kill_all, sweep
+from ddpjob_operator.local.nodes import kill_all
 from ddpjob_operator.local.service import free_port, is_free
 
 DEFAULT: Mapping[str, int] = {}
 TUNED = {"last_call_timeout": 1, "keep_alive_interval": 1, "keep_alive_max_attempt": 3}
-
-
-class Processes:
-    """Processes that are found again by a mark in their environment, whoever started them."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._mark = uuid.uuid4().hex
-        self._started: list[asyncio.subprocess.Process] = []
-
-    async def start(
-        self, script: str, *arguments: object, **environment: str
-    ) -> asyncio.subprocess.Process:
-        """Run one of the workloads."""
-        with (self._folder / f"{script}-{len(self._started)}.log").open("wb") as log:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                str(WORKLOADS / script),
-                *map(str, arguments),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self._folder,
-                env={**inherited_environment(), ENV_JOB_UID: self._mark, **environment},
-                start_new_session=True,
-            )
-        self._started.append(process)
-        return process
-
-    async def stop(self) -> None:
-        """SIGKILL all, with whatever they started."""
-        sweep(self._mark)
-        for process in self._started:
-            await process.wait()
 
 
 class TorchrunJob:

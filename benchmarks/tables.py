@@ -8,13 +8,22 @@ from typing import NamedTuple
 from benchmarks.figures import Figure
 from benchmarks.trials import Change, Measure, Trial
 
-L2, L2_LARGE, L0 = "ddpjob L2", "ddpjob L2, 21 M parameters", "ddpjob L0 cold"
+L2, L2_LARGE = "ddpjob L2", "ddpjob L2, 21 M parameters"
+L0_WARM, L0 = "ddpjob L0 warm", "ddpjob L0 cold"
 STOCK, STOCK_TUNED = "torchrun, default time-outs", "torchrun, shortest safe time-outs"
+TORCHFT = "torchft, shortest safe time-outs"
+PEERS = {  # with the same model; torchft is a library to train with, as L2 is
+    L2: (TORCHFT, STOCK_TUNED, STOCK),
+    L0_WARM: (STOCK_TUNED, STOCK),
+    L0: (STOCK_TUNED, STOCK),
+    L2_LARGE: (),
+}
 LIMIT_COLD = "two plain processes, cold start"
 LIMIT, LIMIT_LARGE = "regrouping in plain torch", "regrouping in plain torch, 21 M"
 SERVICE, TCP_STORE = "ddpjob rendezvous service", "process with torch's TCPStore"
+LIGHTHOUSE = "torchft lighthouse"
 GOAL_MB = 40.0
-CAP_SECONDS, FROZEN_CAP_SECONDS = 150.0, 60.0
+CAP_SECONDS, SILENT_CAP_SECONDS = 150.0, 60.0
 
 
 class Row(NamedTuple):
@@ -33,40 +42,63 @@ class Row(NamedTuple):
 KILLED = (Change.KILL, Measure.SECONDS)
 FIGURES = (
     Row(Change.KILL, Measure.SECONDS, L2, 0.3, LIMIT),
+    Row(Change.KILL, Measure.SECONDS, L0_WARM, 2.0),
     Row(Change.KILL, Measure.SECONDS, L0, 5.0, LIMIT_COLD),
     Row(Change.KILL, Measure.SECONDS, L2_LARGE, None, LIMIT_LARGE),
     Row(Change.KILL, Measure.STALL, L2, None, LIMIT),
     Row(Change.KILL, Measure.STALL, L2_LARGE, None, LIMIT_LARGE),
     Row(Change.KILL, Measure.DECIDED, L2),
+    Row(Change.KILL, Measure.DECIDED, L0_WARM),
     Row(Change.KILL, Measure.DECIDED, L0),
+    Row(Change.KILL, Measure.STARTED, L0_WARM),
     Row(Change.KILL, Measure.STARTED, L0),
+    Row(Change.KILL, Measure.STEPPED, L0_WARM),
     Row(Change.KILL, Measure.STEPPED, L0),
     Row(Change.FREEZE, Measure.SECONDS, L2),
+    Row(Change.FREEZE, Measure.SECONDS, L0_WARM),
     Row(Change.FREEZE, Measure.SECONDS, L0),
     Row(Change.FREEZE, Measure.DECIDED, L2),
+    Row(Change.FREEZE, Measure.DECIDED, L0_WARM),
     Row(Change.FREEZE, Measure.DECIDED, L0),
     Row(Change.FREEZE, Measure.AFTER, L2, 0.5, LIMIT, KILLED),
+    Row(Change.FREEZE, Measure.AFTER, L0_WARM, 0.5),
     Row(Change.FREEZE, Measure.AFTER, L0, None, LIMIT_COLD, KILLED),
+    Row(Change.CUT, Measure.SECONDS, L2),
+    Row(Change.CUT, Measure.SECONDS, L0_WARM),
+    Row(Change.CUT, Measure.DECIDED, L2),
+    Row(Change.CUT, Measure.DECIDED, L0_WARM),
+    Row(Change.CUT, Measure.AFTER, L2, 0.5, LIMIT, KILLED),
+    Row(Change.CUT, Measure.AFTER, L0_WARM, 0.5),
     Row(Change.PROCESS, Measure.SECONDS, L2, None, LIMIT, KILLED),
+    Row(Change.PROCESS, Measure.SECONDS, L0_WARM),
     Row(Change.PROCESS, Measure.SECONDS, L0),
     Row(Change.PROCESS, Measure.DECIDED, L2),
+    Row(Change.PROCESS, Measure.DECIDED, L0_WARM),
     Row(Change.PROCESS, Measure.DECIDED, L0),
     Row(Change.JOIN, Measure.STALL, L2, 0.3, LIMIT),
+    Row(Change.JOIN, Measure.STALL, L0_WARM, 1.0),
     Row(Change.JOIN, Measure.STALL, L0),
     Row(Change.JOIN, Measure.STALL, L2_LARGE, None, LIMIT_LARGE),
     Row(Change.JOIN, Measure.SECONDS, L2),
-    Row(Change.JOIN, Measure.SECONDS, L0),
+    Row(Change.JOIN, Measure.SECONDS, L0_WARM, 3.0),
+    Row(Change.JOIN, Measure.SECONDS, L0, 3.0),
     Row(Change.JOIN, Measure.SECONDS, L2_LARGE),
+    Row(Change.JOIN, Measure.DECIDED, L2),
+    Row(Change.JOIN, Measure.DECIDED, L0_WARM),
+    Row(Change.JOIN, Measure.DECIDED, L0),
     Row(Change.LEAVE, Measure.STALL, L2, 0.1, LIMIT),
+    Row(Change.LEAVE, Measure.STALL, L0_WARM),
     Row(Change.LEAVE, Measure.STALL, L0),
     Row(Change.LEAVE, Measure.SECONDS, L2),
+    Row(Change.LEAVE, Measure.SECONDS, L0_WARM),
     Row(Change.LEAVE, Measure.SECONDS, L0),
 )
 
 
 def cap(change: Change) -> float:
     """Seconds that a job gets to recover."""
-    return FROZEN_CAP_SECONDS if change is Change.FREEZE else CAP_SECONDS
+    silent = change in {Change.FREEZE, Change.CUT}
+    return SILENT_CAP_SECONDS if silent else CAP_SECONDS
 
 
 class Collected:
@@ -76,7 +108,7 @@ class Collected:
         self._samples: dict[tuple[Change, Measure], dict[str, list[float | None]]] = defaultdict(
             dict
         )
-        self._memory: dict[str, list[float | None]] = {SERVICE: [], TCP_STORE: []}
+        self._memory: dict[str, list[float | None]] = {SERVICE: [], TCP_STORE: [], LIGHTHOUSE: []}
 
     def keep(self, peer: str, trial: Trial) -> None:
         """Everything that is known of a trial."""
@@ -104,8 +136,7 @@ class Collected:
 
     def _figure(self, row: Row) -> Figure:
         mine, samples = self._of(row), {row.ours: self._of(row)[row.ours]}
-        if row.ours != L2_LARGE:  # the peers' model is the tiny one
-            samples |= {name: mine[name] for name in (STOCK_TUNED, STOCK) if name in mine}
+        samples |= {name: mine[name] for name in PEERS[row.ours] if name in mine}
         if row.limit:
             samples[row.limit] = self._samples[row.limit_by or (row.change, row.measure)][row.limit]
         name = f"{row.change.value}: {row.measure.value}"

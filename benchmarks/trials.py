@@ -32,6 +32,7 @@ class Change(enum.Enum):
 
     KILL = "SIGKILL of a node"
     FREEZE = "SIGSTOP of a node"
+    CUT = "silent loss of a node, all its packets dropped"
     PROCESS = "SIGKILL of a training process"
     JOIN = "a node is added"
     LEAVE = "a node is told to leave"
@@ -62,7 +63,7 @@ class Job(Protocol):
         """Do it to the n-th oldest node; returns the time just before."""
 
     def bury(self) -> None:
-        """SIGKILL whatever is frozen, for good."""
+        """SIGKILL the node that fell silent, frozen or cut off."""
 
     def is_over(self) -> bool:
         """Whether nothing is left of it that could still step."""
