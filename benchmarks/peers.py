@@ -60,8 +60,9 @@ Peer = Callable[[int], Awaitable[None]]  # measures once; given which repetition
 class Recovery:
     """The peers; collects what they give."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, kills_only: bool = False) -> None:
         self.collected = Collected()
+        self.kills_only = kills_only
         self.notes: list[str] = []
         self.versions: dict[str, str] = {}  # of peers
         self._console = console
@@ -75,6 +76,7 @@ class Recovery:
         size: str = TINY,
     ) -> None:
         """ddpjob; nodes have networks of their own if one is to be cut off."""
+        changes = self._chosen(changes)
         stays, warm = name in {L2, L2_LARGE}, name != L0
         make = partial(LocalJob, stays=stays, warm=warm, size=size)
 
@@ -93,10 +95,10 @@ class Recovery:
 
     async def stock(self, number: int, *, name: str, conf: dict[str, int]) -> None:
         """torchrun."""
-        if name == STOCK and number >= SLOW_REPEAT:
+        if name == STOCK and number >= SLOW_REPEAT and not self.kills_only:
             return
         make = partial(TorchrunJob, conf=conf)
-        for changes in [STOCKS, (F,)] if number == 0 else [STOCKS]:
+        for changes in [STOCKS, (F,)] if number == 0 and not self.kills_only else [STOCKS]:
             await self._other(number, name, make, changes, TCP_STORE)
 
     async def torchft(self, number: int, *, programs: Path, cut: bool) -> None:
@@ -115,7 +117,7 @@ class Recovery:
         changes: Sequence[Change],
         service: str,
     ) -> None:
-        keep = partial(self._keep, name)
+        keep, changes = partial(self._keep, name), self._chosen(changes)
         try:
             memory = await measure(make, changes, victim=number, cap=cap, keep=keep)
         except TrialError as error:
@@ -135,6 +137,9 @@ class Recovery:
         seconds = await cold_start()
         self.collected.keep_cold_start(seconds)
         self._console.print(f"  {LIMIT_COLD}: {seconds:.2f} s")
+
+    def _chosen(self, changes: Sequence[Change]) -> Sequence[Change]:
+        return [K] if self.kills_only else changes
 
     def note(self, text: str) -> None:
         """For the result file, and at once."""
@@ -170,7 +175,7 @@ def _why_uncut() -> str:
 
 
 def _all(bench: Recovery) -> list[Peer]:
-    uncut = _why_uncut()
+    uncut = "only killed nodes are measured" if bench.kills_only else _why_uncut()
     if uncut:
         bench.note(f"A silent loss: left out, since {uncut}.")
     peers: list[Peer] = [
@@ -195,11 +200,11 @@ def _all(bench: Recovery) -> list[Peer]:
     ]
 
 
-async def run(repeat: int, *, quick: bool, console: Console) -> Recovery:
+async def run(repeat: int, *, quick: bool, kills_only: bool, console: Console) -> Recovery:
     """All repetitions; each begins with another peer."""
-    bench = Recovery(console)
-    for note in [QUICK_NOTE] if quick else [FROZEN_NOTE, CUT_NOTE, SLOW_NOTE]:
-        bench.notes.append(note)
+    bench = Recovery(console, kills_only=kills_only)
+    if not kills_only:
+        bench.notes += [QUICK_NOTE] if quick else [FROZEN_NOTE, CUT_NOTE, SLOW_NOTE]
     peers = _quick(bench) if quick else _all(bench)
     if not quick:
         await cold_start()  # not counted: brings torch into the page cache

@@ -6,6 +6,7 @@ take turns within every repetition; which node it happens to changes, too.
 
     make bench-recovery              7 repetitions, or REPEAT=N; some 55 minutes
     QUICK=1 make bench-recovery      1 repetition, ddpjob alone; under two minutes
+    KILLS_ONLY=1 make bench-recovery    killed nodes alone, of all; some 25 minutes
     .venv/bin/python benchmarks/recovery.py --markdown    the last results for docs/benchmarks.md
 """
 
@@ -42,9 +43,10 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing is left running
     quick = os.environ.get("QUICK", "") not in ("", "0")
     facts = machine()
+    kills_only = os.environ.get("KILLS_ONLY", "") not in ("", "0")
     repeat = 1 if quick else int(os.environ.get("REPEAT", "7"))
     try:
-        bench = asyncio.run(run(repeat, quick=quick, console=console))
+        bench = asyncio.run(run(repeat, quick=quick, kills_only=kills_only, console=console))
     except (TrialError, NetworkError) as error:
         console.print(f"failed: {error}", markup=False)
         return 1

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ddpjob_agent.contract import MembershipId
 
-STEPS = 2000
+STEPS = 1000
 BATCH = 12  # samples per step over all processes
 
 # Slow until the file `end` appears; the same samples at each step, however many processes share.
@@ -52,7 +52,7 @@ SCRIPT = f"""
             loss.backward()
             optimizer.step()
             if not end.exists():
-                time.sleep(0.02)
+                time.sleep(0.05)
         if step.done:
             tell("done", step)
     weights = torch.cat([each.flatten() for each in net.state_dict().values()]).double()

@@ -8,6 +8,7 @@ May not: act on a job, or know what was observed of it.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
@@ -116,7 +117,7 @@ class DDPJobSpec(WorkerFields):
 
     def policy(self) -> Policy:
         """The numbers that the rendezvous service decides by."""
-        return Policy(
+        policy = Policy(
             minimum=self.minimum,
             startup_wait=self.elastic.startup_wait_seconds,
             settle=self.elastic.settle_seconds,
@@ -127,6 +128,10 @@ class DDPJobSpec(WorkerFields):
             max_losses=self.failure_policy.max_restarts.infrastructure,
             backoff=self.failure_policy.backoff_seconds,
         )
+        silence = self.elastic.heartbeat_seconds
+        if silence is None:
+            return policy
+        return dataclasses.replace(policy, heartbeat_deadline=silence, live_deadline=silence)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -12,6 +12,7 @@ from typing import Literal
 from ddpjob_agent.contract import Report, State
 from ddpjob_operator import names
 from ddpjob_operator.diagnosis import Diagnosis, diagnose
+from ddpjob_operator.hanging import describe
 from ddpjob_operator.names import ConditionType, Reason
 from ddpjob_operator.observed import Observed, Refusal, Worker
 from ddpjob_operator.placement import Roster
@@ -123,8 +124,11 @@ def resizing(
 
 
 def stalled(observed: Observed, report: Report | None, roster: Roster) -> Condition:
-    """Whether the job cannot go on unless something outside it changes."""
+    """Whether the job cannot go on unless something outside it changes, or does not go on."""
     kind = ConditionType.STALLED
+    found = _without_service(observed)
+    if report is not None and report.stall is not None and found is None:
+        return condition(kind, True, Reason.NO_PROGRESS, describe(report.stall))
     if roster.failing and roster.replace_after is not None:
         worker = roster.failing[0]
         diagnosis = diagnose(worker.reason, worker.message)
@@ -132,7 +136,6 @@ def stalled(observed: Observed, report: Report | None, roster: Roster) -> Condit
         at = f"; it is replaced at {roster.replace_after:%H:%M:%S} UTC"
         reason = diagnosis.reason if diagnosis else Reason.WORKERS_FAIL
         return condition(kind, True, reason, f"{text}{_remedy(diagnosis)}{at}")
-    found = _without_service(observed)
     if report is None and observed.job.status.membership is not None:
         running = True  # as far as is known
     else:

@@ -67,6 +67,7 @@ class Reason(StrEnum):
     VOLUME_MISSING = "VolumeMissing"
     VOLUME_NOT_SHARED = "VolumeNotShared"
     INVALID_SPEC = "InvalidSpec"
+    NO_PROGRESS = "NoProgress"
     NOT_STALLED = "NotStalled"
     COMPLETED = "Completed"
     APPLICATION_FAILED = "ApplicationFailed"

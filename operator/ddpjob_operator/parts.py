@@ -70,6 +70,7 @@ Positive = Annotated[int, Strict(), Ge(1), Le(MAX_INTEGER)]
 Replicas = Annotated[int, Strict(), Ge(0), Le(MAX_REPLICAS)]
 Seconds = Annotated[float, Strict(), AllowInfNan(False), Ge(0), Le(MAX_INTEGER)]
 OrphanSeconds = Annotated[Seconds, Ge(5)]  # several heartbeats
+HeartbeatSeconds = Annotated[Seconds, Ge(2)]  # they come once a second
 Flag = Annotated[bool, Strict()]
 # How long a name may be is said in words by its check, and to the API server by its schema.
 DnsLabel = Annotated[
@@ -137,7 +138,12 @@ class Elastic(Model):
         default=60,
         description="A worker that cannot reach the job's service for so long stops. At least 5.",
     )
-    warm_start: bool = Field(
+    heartbeat_seconds: HeartbeatSeconds | None = Field(
+        default=None,
+        description="A worker that is silent for so long is lost. At least 2. Absent: 10, and 3 "
+        "where processes stay.",
+    )
+    warm_start: Flag = Field(
         default=True,
         description="Whether torchrun and its processes are forked from one that has imported "
         "torch, which restarts them faster.",

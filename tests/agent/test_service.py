@@ -70,6 +70,7 @@ def hello_of(worker: str) -> Message:
         "live": False,
         "ready": False,
         "finished": False,
+        "stops": False,
         "done": False,
         "failure": None,
         "reports": [],

@@ -297,6 +297,18 @@ BOTH = [
         "spec.elastic.orphanSeconds: must be at least 5, not 1",
     ),
     row(
+        "nervous_heartbeat",
+        {"elastic": {"heartbeatSeconds": 1.5}},
+        "spec.elastic.heartbeatSeconds in body should be greater than or equal to 2",
+        "spec.elastic.heartbeatSeconds: must be at least 2, not 1.5",
+    ),
+    row(
+        "warm_start_in_words",
+        {"elastic": {"warmStart": "off"}},
+        'spec.elastic.warmStart in body must be of type boolean: "string"',
+        "spec.elastic.warmStart: must be true or false, not 'off'",
+    ),
+    row(
         "list_for_mapping",
         {"network": []},
         'spec.network in body must be of type object: "array"',

@@ -250,7 +250,7 @@ FREE: dict[str, Object] = {
     "suspend": {"suspend": True},
     "activeDeadlineSeconds": {"activeDeadlineSeconds": 60},
     "failurePolicy": {"failurePolicy": {"maxRestarts": {"application": 9}}},
-    "elastic": {"elastic": {"joinPolicy": "Never", "settleSeconds": 1}},
+    "elastic": {"elastic": {"joinPolicy": "Never", "settleSeconds": 1, "heartbeatSeconds": 5}},
     "spelled_out_defaults": {"launcher": "torchrun", "gpuResource": "nvidia.com/gpu"},
     "order_of_groups": {"extraWorkerGroups": RUNNING["spec"]["extraWorkerGroups"][::-1]},
 }

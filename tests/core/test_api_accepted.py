@@ -125,6 +125,11 @@ def test_policy_is_what_the_service_decides_by() -> None:
     assert make_job().spec.policy() == Policy()
 
 
+def test_patience_with_silence_is_the_same_at_all_levels_if_it_is_given() -> None:
+    policy = make_job(elastic={"heartbeatSeconds": 7.5}).spec.policy()
+    assert policy == Policy(heartbeat_deadline=7.5, live_deadline=7.5)
+
+
 def test_json_round_trip_keeps_everything() -> None:
     job = make_job(extraWorkerGroups=[SPOT], activeDeadlineSeconds=5)
     assert DDPJob.model_validate(job.to_json(), by_name=False) == job

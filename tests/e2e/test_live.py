@@ -10,6 +10,7 @@ from e2e import digits
 from e2e.conftest import Images
 from e2e.digits import PROCESSES, Digits
 from e2e.kubectl import Kubectl
+from e2e.nodes import Nodes
 from e2e.volumes import claim
 
 STEPS = 2000
@@ -33,13 +34,19 @@ def moved(job: Digits, group: str) -> tuple[str, str, int]:
     return pod, pods[pod]["spec"]["nodeName"], PROCESSES - (2 if group == "spot" else 4)
 
 
-def test_node_is_drained(job: Digits, operator: Kubectl) -> None:
-    """The worker leaves after a step; the other one trains on, and takes the next one in."""
+def apart(job: Digits) -> tuple[str, str]:
+    """The group whose worker is not on the node of the rendezvous pod, and the other one."""
     pods = job.kubectl.pods("ddpjob.io/job=digits")
     [rendezvous] = (p["spec"]["nodeName"] for n, p in pods.items() if "-rendezvous-" in n)
     group = next(g for g in ("spot", "worker") if moved(job, g)[1] != rendezvous)
+    return group, "worker" if group == "spot" else "spot"
+
+
+def test_node_is_drained(job: Digits, operator: Kubectl) -> None:
+    """The worker leaves after a step; the other one trains on, and takes the next one in."""
+    group, stays = apart(job)
     victim, node, left = moved(job, group)
-    other = job.pod("worker" if group == "spot" else "spot")
+    other = job.pod(stays)
     uid = job.uids()[other]
     try:
         options = ("--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=180s")
@@ -68,6 +75,42 @@ def test_worker_pod_is_force_deleted(job: Digits) -> None:
     assert job.memberships[:2] == ["started:6", f"left:{left}"]
     log = job.kubectl("logs", other, "-c", "trainer")
     assert log.count("starting processes that stay") == 1
+    assert "started cold" not in log
     assert status["restarts"]["application"] == 0
     assert status["progress"]["step"] == STEPS
     assert status["progress"]["metrics"]["accuracy"] >= 0.95
+
+
+def test_network_of_a_node_is_deleted(job: Digits, nodes: Nodes) -> None:
+    """No connection is closed; the silence ends the membership, and the others go on."""
+    group, stays = apart(job)
+    _, node, left = moved(job, group)
+    other = job.pod(stays)
+    uid = job.uids()[other]
+    nodes.cut_off(node)
+    status = job.until_complete()
+    assert job.uids()[other] == uid
+    assert job.memberships == ["started:6", f"lost:{left}"]
+    assert job.kubectl("logs", other, "-c", "trainer").count("starting processes that stay") == 1
+    assert status["restarts"]["application"] == 0
+    assert status["progress"]["step"] == STEPS
+    assert status["progress"]["metrics"]["accuracy"] >= 0.95
+
+
+def test_scaled_up_and_down(kubectl: Kubectl, images: Images, shared_folder: str) -> None:
+    """`kubectl scale`; the first worker never stops."""
+    with claim(kubectl, "digits", shared_folder, images.digits, "ReadWriteMany"):
+        spec = {"gpusPerWorker": 1, "maxReplicas": 2}
+        kubectl.apply(digits.manifest(images.digits, 4 * STEPS, "live.yaml", **spec))
+        job = Digits(kubectl)
+        job.until_step(CHANGE_AT)
+        [first] = kubectl.pods("ddpjob.io/group=worker")
+        kubectl("scale", "ddp/digits", "--replicas=2")
+        kubectl.until(lambda: job.memberships == ["started:3", "joined:4"], "four processes")
+        kubectl("scale", "ddp/digits", "--replicas=1")
+        kubectl.until(lambda: job.memberships[2:] == ["left:3"], "three again")
+        status = job.until_complete()
+        log = kubectl("logs", first, "-c", "trainer")
+        assert log.count("starting processes that stay") == 1
+        assert status["restarts"]["total"] == 0
+        assert status["progress"]["metrics"]["accuracy"] >= 0.95

@@ -14,7 +14,7 @@ import pytest
 from driving import Run, in_background, job_text, running
 from ledger import SCRIPT, STEPS, Ledger
 
-COMMAND = "[python3, train.py, end]"
+COMMAND = "[torchrun, train.py, end]"
 QUICK = {
     "elastic": "{settleSeconds: 0.2}",
     "failurePolicy": "{backoffSeconds: 0.5}",

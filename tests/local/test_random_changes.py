@@ -48,7 +48,7 @@ SPEC = {
 # All processes start alike, so that runs can be compared.
 CHANGES = {
     "torch.manual_seed(os.getpid())": "torch.manual_seed(1)",
-    "time.sleep(0.02)": "time.sleep(0.1 if step.number < 0.8 * steps else 1)",
+    "time.sleep(0.05)": "time.sleep(0.1 if step.number < 0.8 * steps else 1)",
 }
 
 HARM = ("kill", "drain", "freeze", "cut", "process", "agent")

@@ -135,6 +135,7 @@ def test_killed_warm_parent_costs_no_more_than_a_cold_start(tmp_path: Path) -> N
             step = run.report.step or 0
             await run.until(lambda: (run.report.step or 0) > step + 50, "training goes on")
             assert ranks(run) == before
+            assert run.history() == [("started", 2)]
             await run.backend.nodes.add()
             run.backend.nodes.kill("node-1")
             await run.until(lambda: run.history()[1:][-1:] == [("joined", 2)], "two again")

@@ -43,6 +43,18 @@ class Listener:
         self.socket.settimeout(120)
 
     def next(self) -> dict[str, Any]:
+        """The next report; that a process is alive is none."""
+        while (message := self._receive())["event"] == "alive":
+            pass
+        return message
+
+    def next_sign(self) -> dict[str, Any]:
+        """The next word that a process is alive."""
+        while (message := self._receive())["event"] != "alive":
+            pass
+        return message
+
+    def _receive(self) -> dict[str, Any]:
         message: dict[str, Any] = json.loads(self.socket.recv(1 << 16))
         return message
 

@@ -99,7 +99,9 @@ class Agent:
         incarnation = uuid.uuid4().hex
         self._me = Member(settings.worker, incarnation, settings.address, settings.processes)
         self._folder = tempfile.mkdtemp(prefix="ddpjob-")
-        self._link = Link(settings.host, settings.port, settings.token, self._hello, self._obey)
+        self._link = Link(
+            settings.host, settings.port, settings.token, self._hello, self._obey, self._how
+        )
         self._relay = Relay(self._link)
         self._local_store = LocalStore()
         self._reports = Reports(self._report)
@@ -108,6 +110,8 @@ class Agent:
         self._order = ("", "")  # the newest: its type, its membership
         self._wanted: _Launch | None = None
         self._started: _Launch | None = None  # whose processes there may be
+        self._last_step: int | None = None  # of what runs: after it all stop, having saved
+        self._asked = False  # whether that is about to be agreed on
         self._starts = 0
         self._done = False
         self._failure: Failure | None = None
@@ -167,10 +171,14 @@ class Agent:
             "live": self._wanted is not None and self._wanted.live,
             "ready": self._live.ready,
             "finished": self._live.finished,
+            "stops": self._live.stops,
             "done": self._done,
             "failure": self._failure and self._failure.to_json(),
             "reports": self._reports.recall(),
         }
+
+    def _how(self) -> Message:
+        return {"processes": self._reports.alive()}
 
     def _obey(self, order: Message) -> None:
         if order["type"] == "run":
@@ -183,6 +191,7 @@ class Agent:
         elif order["type"] == "halt":
             self._order = ("halt", "")
             self._wanted = None
+            self._tell_last_step(order, asked=False)
         elif order["type"] == "finish":
             self._finish, self._wanted = order, None
         self._wake.set()
@@ -204,6 +213,18 @@ class Agent:
             self._stay()
             first_rank = sum(each.processes for each in _before(self._me, membership))
             self._live.tell(Place(membership, first_rank, asked=order["asked"]))
+        else:
+            self._tell_last_step(order, asked=order["asked"])
+
+    def _tell_last_step(self, order: Message, *, asked: bool) -> None:
+        """To processes that were started for one membership: after which step that ends."""
+        launch, last = self._started, order["last"]
+        self._asked = asked
+        if launch is None or launch.membership is None:
+            return
+        is_mine = last is not None and last["membership"] == str(launch.membership.id)
+        self._last_step = last["step"] if is_mine else None
+        self._live.tell(Place(after=self._last_step, save=is_mine, asked=asked))
 
     def _stay(self) -> None:
         """Live processes are to run, and started again if they ended under another order."""
@@ -219,22 +240,37 @@ class Agent:
             await self._wake.wait()
             self._wake.clear()
             if self._started is not None and self._started is not self._wanted:
+                await self._let_stop(self._started)
                 await self._processes.stop(self._grace())
                 self._started = None
             if self._wanted is not None and self._started is None and not self._leaving:
                 await self._start(self._wanted)
         if self._leaving:
-            if self._started is not None and self._started.live:
-                await self._finish_step()
+            if self._started is not None:
+                await self._let_stop(self._started)
             await self._processes.stop(LEAVE_SECONDS)
 
-    async def _finish_step(self) -> None:
-        """Live processes do the step that all agreed on, and end by themselves."""
-        seconds = self._settings.grace_seconds - LEAVE_SECONDS - RESERVE_SECONDS
-        try:
-            await asyncio.wait_for(self._ended.wait(), max(0.0, seconds))
-        except asyncio.TimeoutError:
-            log.warning("no end of a step within %.0f s: the processes are ended", seconds)
+    async def _let_stop(self, launch: _Launch) -> None:
+        """Let the processes do the step that all agreed on, and save it if they do not stay."""
+        seconds = max(0.0, self._settings.grace_seconds - LEAVE_SECONDS - RESERVE_SECONDS)
+        until = time.monotonic() + seconds
+        while self._has_to_do(launch):
+            if time.monotonic() > until:
+                log.warning("no end of a step within %.0f s: the processes are ended", seconds)
+                return
+            await asyncio.sleep(0.01)
+
+    def _has_to_do(self, launch: _Launch) -> bool:
+        if self._ended.is_set():
+            return False
+        if launch.live:
+            return self._leaving
+        awaits_word = self._leaving and self._wanted is launch
+        return (
+            self._live.stops
+            and not self._live.stopped
+            and (awaits_word or self._last_step is not None)
+        )
 
     def _grace(self) -> float:
         """Seconds that what runs has to end, before what is wanted starts."""
@@ -242,7 +278,9 @@ class Agent:
         return PLANNED_STOP_SECONDS if wanted is not None and wanted.cause in PLANNED else 0
 
     async def _start(self, launch: _Launch) -> None:
-        self._started = launch
+        self._started, self._last_step = launch, None
+        if not launch.live:
+            self._live.tell(Place(asked=self._asked))
         self._starts += 1
         self._ended.clear()
         self._reports.begin()

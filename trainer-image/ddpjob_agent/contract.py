@@ -182,6 +182,8 @@ class Answer(str, enum.Enum):
     AT = "at"  # "where": how far it is on its way out of a broken membership
     ARRIVED = "arrived"  # "membership": out of every other one, about to be in this one, if any
     ENTERED = "entered"  # "membership": in it
+    STOPS = "stops"  # "membership": started for that one; can be told after which step to stop
+    STOPPED = "stopped"  # it has stopped there, and its state is saved
     FINISHED = "finished"  # all steps are done; it changes no more
 
 
@@ -213,6 +215,8 @@ class Event(str, enum.Enum):
     STEP = "step"  # {"event": "step", "step": 12, "total": 900, "metrics": {"loss": 0.3}}
     SAVED = "saved"  # {"event": "saved", "step": 12}
     RESUMED = "resumed"  # {"event": "resumed", "step": 12}; 0 when there was no snapshot
+    # Of every process, once a second: {"event": "alive", "rank": 3, "step": 12, "where": "a.py:7"}
+    ALIVE = "alive"
 
 
 class State(str, enum.Enum):
@@ -245,6 +249,37 @@ class Round:
 
 
 @dataclasses.dataclass(frozen=True)
+class Standing:
+    """Processes that are at the same point while no step is done."""
+
+    ranks: tuple[int, ...]
+    workers: tuple[str, ...]  # theirs
+    step: int | None  # the last one that they did; None: they tell of none
+    where: str = ""  # the line of the script that they are at, if that is known
+    silent: bool = False  # they have stopped to say that they are alive
+    lags: bool = False  # the others are further, or alive
+
+
+@dataclasses.dataclass(frozen=True)
+class Stall:
+    """The processes hang: no step for much longer than one takes. As found when it was noticed."""
+
+    since: float  # when the last step was heard of; seconds since the epoch
+    step: int  # that one
+    usual: float | None  # seconds that a step takes; None: not known
+    standings: tuple[Standing, ...] = ()  # who lags comes first
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Stall:
+        """Inverse of dataclasses.asdict()."""
+        standings = (
+            Standing(**{**each, "ranks": tuple(each["ranks"]), "workers": tuple(each["workers"])})
+            for each in data["standings"]
+        )
+        return cls(**{**data, "standings": tuple(standings)})
+
+
+@dataclasses.dataclass(frozen=True)
 class Report:
     """Everything that the service tells the operator: GET /report."""
 
@@ -264,6 +299,7 @@ class Report:
     failure: Failure | None = None  # the last one that was blamed
     rounds: tuple[Round, ...] = ()  # oldest first, bounded
     live: bool = False  # the processes stay over changes: level L2
+    stall: Stall | None = None  # the processes hang
 
     def without_progress(self) -> Report:
         """The same but for what changes with every step; that there was one, stays."""
@@ -280,23 +316,27 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """As it travels."""
-        return {
+        data = {
             **dataclasses.asdict(self),
             "state": self.state.value,
             "membership": self.membership and self.membership.to_json(),
         }
+        if self.stall is None:
+            del data["stall"]  # operators from before there was one read the rest
+        return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Report:
-        """Inverse of to_json()."""
-        membership, failure = data["membership"], data["failure"]
+        """Inverse of to_json(), and what a newer service adds is left out."""
+        membership, failure, stall = data["membership"], data["failure"], data.get("stall")
         return cls(
             **{
-                **data,
+                **_known(cls, data),
                 "state": State(data["state"]),
                 "workers": tuple(data["workers"]),
                 "membership": Membership.from_json(membership) if membership else None,
                 "failure": Failure.from_json(failure) if failure else None,
+                "stall": Stall.from_json(stall) if stall else None,
                 "rounds": tuple(
                     Round(**{**item, "workers": tuple(item["workers"])}) for item in data["rounds"]
                 ),
@@ -320,6 +360,13 @@ class Policy:
     reconnect_grace: float = 0.5  # a closed connection may come back within
     heartbeat_deadline: float = 10  # a silent worker is lost after
     live_deadline: float = 3  # the same at L2
+    stall_steps: float = 20  # hanging: no step for as long as so many usually take
+    stall_seconds: float = 60  # and at least for so long
+
+    def to_json(self) -> dict[str, Any]:
+        """What differs from the defaults: a service from before a field was added needs no word."""
+        fields = ((each.name, each.default) for each in dataclasses.fields(self))
+        return {name: getattr(self, name) for name, usual in fields if getattr(self, name) != usual}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -333,7 +380,7 @@ class Expectation:
 
     def to_json(self) -> dict[str, Any]:
         """As it travels."""
-        return dataclasses.asdict(self)
+        return {**dataclasses.asdict(self), "policy": self.policy.to_json()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Expectation:
@@ -341,6 +388,12 @@ class Expectation:
         return cls(
             workers=tuple(data["workers"]),
             draining=tuple(data["draining"]),
-            policy=Policy(**data["policy"]),
+            policy=Policy(**_known(Policy, data["policy"])),
             failures=data["failures"],
         )
+
+
+def _known(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what a newer peer adds."""
+    names = {field.name for field in dataclasses.fields(cls)}
+    return {name: value for name, value in data.items() if name in names}

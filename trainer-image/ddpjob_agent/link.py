@@ -46,7 +46,7 @@ class _Pending:
 
 
 class Link:
-    """Talks to the service; `hello` says who we are at every (re)connection."""
+    """Talks to the service; `hello` says who we are at every (re)connection, `beat` how we are."""
 
     def __init__(
         self,
@@ -55,11 +55,13 @@ class Link:
         token: str,
         hello: Callable[[], Message],
         receive: Callable[[Message], None],
+        beat: Callable[[], Message] = dict,
     ) -> None:
         self._address = (host, port)
         self._token = token
         self._hello = hello
         self._receive = receive
+        self._words = beat
         self._connection: Connection | None = None
         self._pending: dict[int, _Pending] = {}
         self._numbers = itertools.count(1)
@@ -185,8 +187,7 @@ class Link:
         if not pending.answer.done():
             pending.answer.set_result(message)
 
-    @staticmethod
-    async def _beat(connection: Connection) -> None:
+    async def _beat(self, connection: Connection) -> None:
         while True:
             await asyncio.sleep(BEAT_SECONDS)
-            connection.send({"type": "beat"})
+            connection.send({"type": "beat", **self._words()})

@@ -37,6 +37,8 @@ class _Process:
         self.where: Any = None
         self.moved_at = 0.0
         self.finished = False
+        self.stops = False  # it does not stay, but can be told after which step to stop
+        self.stopped = False
 
     def tell(self, place: Place) -> None:
         self.writer.write(json.dumps(place.to_json()).encode() + b"\n")
@@ -70,7 +72,18 @@ class Live:
     @property
     def ready(self) -> bool:
         """Whether all processes could be in another membership: none is in one yet, or still."""
-        return self._are_all_here and not any(each.entered for each in self._processes.values())
+        processes = self._processes.values()
+        return self._are_all_here and not any(each.entered or each.stops for each in processes)
+
+    @property
+    def stops(self) -> bool:
+        """Whether all processes can be told after which step to stop."""
+        return self._are_all_here and all(each.stops for each in self._processes.values())
+
+    @property
+    def stopped(self) -> bool:
+        """Whether they all have done so."""
+        return self._are_all_here and all(each.stopped for each in self._processes.values())
 
     @property
     def _are_all_here(self) -> bool:
@@ -141,6 +154,12 @@ class Live:
             process.arrived, process.entered = message["membership"], ""
         elif answer is Answer.ENTERED:
             self.entered = process.arrived = process.entered = message["membership"]
+        elif answer is Answer.STOPS:
+            process.stops = True
+            if self.stops:
+                self._send({"type": "stops", "membership": message["membership"]})
+        elif answer is Answer.STOPPED:
+            process.stopped = True
         elif answer is Answer.FINISHED:
             process.finished = True
             self._send({"type": "finished"})

@@ -1,13 +1,10 @@
 """Supervising a membership whose processes stay over changes (L2): who goes on, who rests, when.
 
 A loss or failure is one change at once: whoever is left goes on in memory, and the worker whose
-command failed rests, starts again and joins. A planned change waits for the end of a step: the
-processes are asked how far they may get before they hear more, and the new membership names the
-last step of the old one (`Membership.after`). No step is cut in two.
+command failed rests, starts again and joins. A planned change waits for the end of a step.
 
     running ──(member lost, or its command failed)──► FORM lost, failed
-            ──(a member leaves, or a worker is ready to join)──► ASK
-    asked   ──(all have promised, or PROMISE_SECONDS are over)──► FORM left, joined
+            ──(a member leaves, or a worker is ready to join)──► `planned`
 
 May not: read a clock, open anything, keep state, import asyncio.
 """
@@ -23,14 +20,13 @@ from .forming import (
     end_of_rest,
     form,
     is_lost,
-    leaves,
     members_of,
     next_loss,
     pause_after,
     soonest,
     too_many_losses,
 )  # fmt: skip
-from .joining import joiners_of, wait_for_joiners
+from .planned import plan_change
 from .view import Action, Decision
 
 if TYPE_CHECKING:
@@ -39,7 +35,6 @@ if TYPE_CHECKING:
     from .contract import Failure, Membership
     from .view import View, Worker
 
-PROMISE_SECONDS = 5.0  # a process answers at once, whatever its main thread does
 ECHO_SECONDS = 1.0  # a death that looks like another one's echo waits for the news of that one
 
 
@@ -60,7 +55,7 @@ def supervise_live(view: View, current: Membership, now: float) -> Decision:
         again = soonest(next_loss(view, now), end_of_rest(view, now))
         action = Action.KEEP if view.asked_at is None else Action.UNASK
         return Decision(action, "some workers have finished", again)
-    return _change(view, current, members, now)
+    return plan_change(view, current, members, _present(view, now), now)
 
 
 def _echo(
@@ -126,34 +121,6 @@ def _go_on(view: View, now: float, lost: Sequence[str], failed: Sequence[Worker]
 def _first(failed: Sequence[Worker]) -> Failure | None:
     failures = [worker.failure for worker in failed if worker.failure is not None]
     return min(failures, key=lambda f: (f.consequential, f.at), default=None)
-
-
-def _change(view: View, current: Membership, members: Sequence[Worker], now: float) -> Decision:
-    """A planned change, if there is a reason for one: at the end of a step that all agree on."""
-    leaving = [worker for worker in members if leaves(view, worker)]
-    present = _present(view, now)
-    joiners = joiners_of(current, present)
-    wait = wait_for_joiners(view, joiners, present, now)
-    if wait is not None and not leaving:
-        if view.asked_at is not None:
-            return Decision(Action.UNASK, wait.reason)
-        return dataclasses.replace(wait, again_at=soonest(wait.again_at, end_of_rest(view, now)))
-    if wait is not None:
-        present = [worker for worker in present if worker not in joiners]
-    if view.asked_at is None:
-        return Decision(Action.ASK, "running; asking for the step to change at")
-    promises = [worker.promise for worker in members]
-    known = [promise for promise in promises if promise is not None]
-    until = view.asked_at + PROMISE_SECONDS
-    if len(known) < len(promises) and now < until:
-        reason = "running; waiting to hear at which step to change"
-        return Decision(Action.KEEP, reason, soonest(until, next_loss(view, now)))
-    after = max(known) if len(known) == len(promises) else None
-    if len(present) < view.policy.minimum:
-        names = ", ".join(worker.member.worker for worker in leaving)
-        reason = f"{names} left: {len(present)} of at least {view.policy.minimum} workers are left"
-        return Decision(Action.HALT, reason, next_loss(view, now), after=after)
-    return form(view, present, "a planned change", after)
 
 
 def _present(view: View, now: float) -> list[Worker]:

@@ -7,7 +7,7 @@ with one cause.
 
     no membership ──(all expected are here, or startupWait is over)──► FORM started
     running ──(member lost)──► FORM lost            ──(below the minimum)──► HALT
-            ──(member leaves)──► FORM left
+            ──(member leaves)──► FORM left; at L1 after an agreed step, see `planned`
             ──(command failed, all members heard since)──► BACKOFF ──(time is up)──► FORM failed
             ──(joiner, when joinPolicy lets it in)──► FORM joined
             ──(all commands ended with 0)──► COMPLETE
@@ -41,6 +41,7 @@ from .forming import (
 )
 from .joining import joiners_of, wait_for_joiners
 from .live_membership import supervise_live
+from .planned import plan_change
 from .view import Action, Decision
 
 if TYPE_CHECKING:
@@ -107,11 +108,11 @@ def _supervise(view: View, current: Membership, now: float) -> Decision:
     members, gone = members_of(view, current)
     lost = gone + [w.member.worker for w in members if is_lost(view, w, now)]
     leaving = [w.member.worker for w in members if leaves(view, w)]
-    if lost:
-        unsure = doubts(view, members, now)
-        if unsure:
-            return Decision(Action.KEEP, f"lost {', '.join(lost)}; others in doubt", min(unsure))
-    if lost or leaving:
+    unsure = doubts(view, members, now) if lost else []
+    if unsure:
+        return Decision(Action.KEEP, f"lost {', '.join(lost)}; others in doubt", min(unsure))
+    stops = members and all(worker.stops for worker in members)
+    if lost or (leaving and not stops):
         return _shrink(view, now, lost, leaving)
     if members and all(worker.done for worker in members):
         return Decision(Action.COMPLETE, "every worker ended with exit code 0")
@@ -120,7 +121,8 @@ def _supervise(view: View, current: Membership, now: float) -> Decision:
         return _blame(view, members, failed, now)
     if any(worker.done for worker in members):
         return Decision(Action.KEEP, "some workers have finished", next_loss(view, now))
-    return _consider_joiners(view, current, now)
+    change = plan_change if stops else _consider_joiners
+    return change(view, current, members, eligible(view, now), now)
 
 
 def _shrink(view: View, now: float, lost: Sequence[str], leaving: Sequence[str]) -> Decision:
@@ -156,8 +158,9 @@ def _blame(view: View, members: Sequence[Worker], failed: Sequence[Worker], now:
     return Decision(Action.BACKOFF, reason, now + pause, failure=failure)
 
 
-def _consider_joiners(view: View, current: Membership, now: float) -> Decision:
-    present = eligible(view, now)
+def _consider_joiners(
+    view: View, current: Membership, _: Sequence[Worker], present: Sequence[Worker], now: float
+) -> Decision:
     joiners = joiners_of(current, present)
     wait = wait_for_joiners(view, joiners, present, now)
     if wait is not None:

@@ -12,14 +12,27 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from .contract import Expectation, Failure, Member, Membership, Message, Policy, Report, State
+from .contract import (
+    Cause,
+    Event,
+    Expectation,
+    Failure,
+    Member,
+    Membership,
+    Message,
+    Policy,
+    Report,
+    Stall,
+    State,
+)
 from .forming import leaves, pause_after
 from .membership import decide_membership
+from .progress import Progress
 from .rounds import Rounds
 from .view import Action, Decision, View, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 class Registry:
@@ -30,9 +43,12 @@ class Registry:
         self._workers: dict[str, Worker] = {}
         self._wall_offset = wall_offset  # seconds since the epoch at monotonic zero
         self._rounds = Rounds()
+        self._progress = Progress()
+        self._stall: Stall | None = None
         self._reason = ""
         self._state = State.WAITING
         self._failure: Failure | None = None
+        self._last: Message | None = None  # step that was agreed on, and the membership it ends
         self.unseen: set[str] = set()  # members known from other agents only, since a restart
 
     @property
@@ -89,6 +105,7 @@ class Registry:
                 failure=failure,
                 exit_at=(known.exit_at or now) if failure else None,
                 failed_in=str(membership.id),
+                stops=message["stops"],
             )
             if not message["running"] and self._view.running:
                 self._set(running=False, lost=(*self._view.lost, member.worker))
@@ -111,6 +128,7 @@ class Registry:
         """Relearn a membership that was formed before this service started."""
         self._set(current=membership, running=True, formed_at=now, failures=membership.failures)
         self._rounds.begin(membership, now + self._wall_offset)
+        self._progress.begin(membership, None)
         self._state = State.RUNNING
         self.unseen = {member.worker for member in membership.members}
         policy = self._view.policy
@@ -129,6 +147,7 @@ class Registry:
         for name, worker in self._workers.items():
             closed_at = worker.closed_at if worker.closed_at is None else worker.closed_at + seconds
             self._change(name, last_heard=worker.last_heard + seconds, closed_at=closed_at)
+        self._progress.forgive(seconds)
 
     def closed(self, worker: str, now: float) -> None:
         """The connection of this worker is gone."""
@@ -188,6 +207,11 @@ class Registry:
         if self._view.asked_at is not None:
             self._change(worker, promise=step)
 
+    def stops(self, worker: str, message: Mapping[str, Any]) -> None:
+        """The processes of this worker can be told after which step to stop."""
+        if self._is_current(worker, message):
+            self._change(worker, stops=True)
+
     def finished(self, worker: str) -> None:
         """A process of this worker has done all steps."""
         self._change(worker, finished=True)
@@ -202,10 +226,17 @@ class Registry:
         """The processes of this worker say how far they are."""
         if not self._is_current(worker, message):
             return
-        before = self._rounds.snapshot_step
-        self._rounds.hear(message["report"], now + self._wall_offset)
+        before, report = self._rounds.snapshot_step, message["report"]
+        self._rounds.hear(report, now + self._wall_offset)
+        if Event(report["event"]) is Event.STEP:
+            self._progress.stepped(int(report["step"]), now, now + self._wall_offset)
         if self._rounds.snapshot_step != before:
             self._set(snapshot_step=self._rounds.snapshot_step, saved_at=now)
+
+    def alive(self, worker: str, processes: Sequence[Mapping[str, Any]], now: float) -> None:
+        """The agent of this worker tells of each of its processes, with its membership."""
+        current = [each for each in processes if self._is_current(worker, each)]
+        self._progress.heard(worker, current, now)
 
     def _is_current(self, worker: str, message: Mapping[str, Any]) -> bool:
         """Whether a word about a membership comes from a member, while it runs."""
@@ -221,6 +252,23 @@ class Registry:
 
     def decide(self, now: float) -> float | None:
         """Apply decisions until there is nothing to do; returns when to look again."""
+        again_at = self._decide(now)
+        self._stall = self._progress.judge(
+            self._view.policy,
+            now,
+            due=self._step_is_due(),
+            changing=self._view.asked_at is not None,
+        )
+        return again_at
+
+    def _step_is_due(self) -> bool:
+        """Whether the processes run, and have not done what they have to do."""
+        step, total = self._rounds.step, self._rounds.total_steps
+        at_end = step is not None and total is not None and step >= total
+        over = at_end or any(worker.done or worker.finished for worker in self._workers.values())
+        return self._state is State.RUNNING and self._view.running and not over
+
+    def _decide(self, now: float) -> float | None:
         while self._state not in (State.COMPLETE, State.FAILED):
             self._set(workers=tuple(self._workers.values()), policy=self._policy())
             decision = decide_membership(self._view, now)
@@ -254,6 +302,7 @@ class Registry:
             self._begin(decision.membership, now)
         elif decision.action is Action.HALT:
             self._state = State.WAITING
+            self._agree(decision.after, broken=bool(decision.lost or decision.failure))
             self._set(
                 running=False, lost=decision.lost, blamed=decision.failure,
                 halt_after=decision.after, asked_at=None,
@@ -275,13 +324,23 @@ class Registry:
             self._state = State.COMPLETE if decision.action is Action.COMPLETE else State.FAILED
             self._set(running=False)
 
+    def _agree(self, after: int | None, *, broken: bool) -> None:
+        """Keep the last step of the membership that ends; nobody can do it once that is broken."""
+        if after is not None and self._view.current is not None:
+            self._last = {"membership": str(self._view.current.id), "step": after}
+        elif broken:
+            self._last = None
+
     def _begin(self, membership: Membership, now: float) -> None:
         self._state = State.RUNNING
+        self._agree(membership.after, broken=membership.cause in (Cause.LOST, Cause.FAILED))
         self._set(
             current=membership, running=True, formed_at=now, saved_at=None,
             lost=(), blamed=None, resume_at=0.0, broken=False, asked_at=None,
         )  # fmt: skip
         self._rounds.begin(membership, now + self._wall_offset)
+        waits = self._view.live and membership.after is not None
+        self._progress.begin(membership, now, waits_for_last=waits)
         self.unseen = set()
         policy = self._view.policy
         self._workers = {
@@ -310,10 +369,10 @@ class Registry:
         is_member = view.running and self.is_member(worker)
         if view.current and is_member:
             asked = view.asked_at is not None
-            run = {"type": "run", "membership": view.current.to_json()}
+            run = {"type": "run", "membership": view.current.to_json(), "last": self._last}
             return {**run, "live": view.live, "asked": asked}
         if not view.live or not self.knows(worker) or self._workers[worker].rests(now):
-            return {"type": "halt"}
+            return {"type": "halt", "last": self._last}
         after = view.current.after if view.running and view.current else view.halt_after
         save = not view.running and after is not None
         leave = view.expectation is not None and leaves(view, self._workers[worker])
@@ -339,6 +398,7 @@ class Registry:
             failure=self._failure,
             rounds=rounds.all(),
             live=view.live,
+            stall=self._stall,
         )
 
     def _set(self, **changes: Any) -> None:
@@ -357,6 +417,7 @@ def _in_new_membership(worker: Worker) -> Worker:
         exit_at=None,
         failure=None,
         promise=None,
+        stops=False,
         finished=False,
         ready_at=ready_at,
     )

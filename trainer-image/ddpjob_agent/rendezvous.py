@@ -147,6 +147,7 @@ class RendezvousServer:
             if task is not None:
                 task.cancel()
         elif kind == "beat":
+            self._registry.alive(session.worker, message.get("processes", ()), now)
             session.connection.send({"type": "beat"})
             self._turn()
         else:
@@ -162,6 +163,7 @@ class RendezvousServer:
             "live": registry.live,
             "ready": lambda: registry.ready(worker, now),
             "promise": lambda: registry.promised(worker, int(message["step"])),
+            "stops": lambda: registry.stops(worker, message),
             "finished": lambda: registry.finished(worker),
             "broken": lambda: registry.broke(message),
         }

@@ -1,7 +1,7 @@
 """Takes what the user's processes report, over a Unix datagram socket, and passes it on, thinned.
 
-Steps come a hundred times a second; the service wants to know a few times. Never blocks a
-process: a full socket is the sender's to ignore.
+Steps come a hundred times a second; the service wants to know a few times. Where each process is
+goes with the agent's beats. Never blocks a process: a full socket is the sender's to ignore.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Callable
 from .contract import Event
 
 INTERVAL_SECONDS = 0.2
+MAX_WHERE = 200  # characters
 
 Report = dict[str, Any]
 log = logging.getLogger("ddpjob.reports")
@@ -26,6 +27,7 @@ class Reports(asyncio.DatagramProtocol):
     def __init__(self, send: Callable[[Report], None]) -> None:
         self._send = send
         self._latest: dict[Event, Report] = {}
+        self._alive: dict[int, tuple[Report, float]] = {}  # by rank, with the time
         self._waiting: Report | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -38,9 +40,15 @@ class Reports(asyncio.DatagramProtocol):
         """The last report of each kind, for a service that lost its memory."""
         return list(self._latest.values())
 
+    def alive(self) -> list[Report]:
+        """What each process said last of how far it is, and how many seconds ago."""
+        now = asyncio.get_running_loop().time()
+        return [{**report, "age": now - at} for report, at in self._alive.values()]
+
     def begin(self) -> None:
         """A new membership begins: what its processes have not said yet is unknown."""
         self._waiting = None
+        self._alive.clear()
         for event in (Event.RESUMED, Event.STEP):
             self._latest.pop(event, None)
 
@@ -49,6 +57,9 @@ class Reports(asyncio.DatagramProtocol):
         try:
             report = json.loads(data)
             event, _ = Event(report["event"]), int(report["step"])
+            if event is Event.ALIVE:
+                self._hear_alive(report)
+                return
         except (KeyError, TypeError, ValueError) as error:
             log.warning("a report that cannot be read: %r", error)
             return
@@ -60,6 +71,14 @@ class Reports(asyncio.DatagramProtocol):
         else:
             self._flush_waiting()
             self._send(report)
+
+    def _hear_alive(self, report: Report) -> None:
+        rank, membership = int(report["rank"]), str(report["membership"])
+        where = str(report["where"])[:MAX_WHERE]
+        fields = {"rank": rank, "step": int(report["step"]), "where": where}
+        here = {r: each for r, each in self._alive.items() if each[0]["membership"] == membership}
+        now = asyncio.get_running_loop().time()
+        self._alive = {**here, rank: ({**fields, "membership": membership}, now)}
 
     def _flush(self) -> None:
         self._timer = None

@@ -52,7 +52,7 @@ class Rounds:
             self.snapshot_step = step
         elif event is Event.RESUMED:
             self._update(resumed_step=step)
-        else:
+        elif event is Event.STEP:
             self._stepped(step, wall)
             self.total_steps = message.get("total") or self.total_steps
             self.metrics.update(message.get("metrics", {}))

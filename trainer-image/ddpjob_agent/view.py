@@ -28,9 +28,11 @@ class Worker:
     done: bool = False  # its command ended with 0 in the current membership
     exit_at: float | None = None  # when the service heard that its command failed
     failure: Failure | None = None
+    # At L1 and L2 only.
+    stops: bool = False  # all its processes can be told after which step to stop
+    promise: int | None = None  # the last step that its processes begin before they hear more
     # At L2 only.
     ready_at: float | None = None  # since when all its processes wait for a membership, or are in
-    promise: int | None = None  # the last step that its processes begin before they hear more
     finished: bool = False  # a process has done all steps, and changes no more
     failed_in: str = ""  # the membership in which its processes were when they failed
     failures: int = 0  # of its command, in a row

@@ -1,4 +1,4 @@
-"""A live process's line to its agent: which membership to be in, and how far this process is.
+"""A process's line to its agent: which membership to be in, and how far this process is.
 
 A thread reads; the newest word counts. It answers by itself when the agent asks how far this
 process may get, and breaks off the group that the main thread may be blocked in when that is over.
@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import time
+from functools import partial
 from typing import Any, Protocol
 
 from ddpjob_agent.contract import (
@@ -39,7 +40,7 @@ class Breakable(Protocol):
 class Line:
     """What the agent wants, and what it hears."""
 
-    def __init__(self, path: str, local_rank: int, group: Breakable) -> None:
+    def __init__(self, path: str, local_rank: int, group: Breakable | None = None) -> None:
         self._local_rank = local_rank
         self._group = group
         self._condition = threading.Condition()
@@ -54,11 +55,13 @@ class Line:
         self._socket.connect(path)
         self._send_lock = threading.Lock()
 
-    def start(self) -> None:
-        """Say that this process is ready, and listen from now on."""
-        self.say(Answer.HELLO)
+    def start(self, first: Answer = Answer.HELLO, **facts: Any) -> None:
+        """Say what this process is, and listen from now on."""
+        self.say(first, **facts)
         threading.Thread(target=self._listen, name="ddpjob-line", daemon=True).start()
-        threading.Thread(target=self._trace, name="ddpjob-trace", daemon=True).start()
+        if self._group is not None:
+            trace = partial(self._trace, self._group)
+            threading.Thread(target=trace, name="ddpjob-trace", daemon=True).start()
 
     def say(self, answer: Answer, **facts: Any) -> None:
         """Tell the agent; an agent that is gone takes this process with it anyway."""
@@ -148,7 +151,7 @@ class Line:
                     self._promise()
                     over = self._is_over()
                     self._condition.notify_all()
-                if over:
+                if over and self._group is not None:
                     self._group.break_off()
         os.kill(os.getpid(), 9)  # the agent is gone, or has given this process up
 
@@ -158,17 +161,17 @@ class Line:
             self._promised = min(self._next + 1, self._last)
             self.say(Answer.PROMISE, step=self._promised)
 
-    def _trace(self) -> None:
+    def _trace(self, group: Breakable) -> None:
         """Tell where the main thread is while it should come out: whether it moves at all."""
         while True:
             time.sleep(TRACE_SECONDS)
             if self.is_over():
-                self.say(Answer.AT, where=self._where())
-                self._group.break_off()
+                self.say(Answer.AT, where=self._where(group))
+                group.break_off()
 
-    def _where(self) -> str:
+    def _where(self, group: Breakable) -> str:
         """Another text whenever the main thread has moved, or waits for no longer than it may."""
-        if self._group.connecting:
+        if group.connecting:
             return str(time.monotonic())
         frame = sys._current_frames().get(self._main or 0)  # noqa: SLF001 - the only way
         return f"{id(frame)}:{frame.f_lasti}" if frame else ""

@@ -1,4 +1,4 @@
-"""Tells the worker's agent how far training is: one JSON datagram per event.
+"""Tells the worker's agent how far training is: one JSON datagram per event, from rank 0.
 
 A report must never cost training anything: nothing here raises, and nothing waits longer than
 `PATIENCE`. Without an agent, as on a laptop, every function does nothing. Does not import torch.
@@ -6,14 +6,13 @@ A report must never cost training anything: nothing here raises, and nothing wai
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
-import socket
 from typing import TYPE_CHECKING
 
 from ddpjob_agent import contract
+from ddpjob_trainer import datagram, pulse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +28,7 @@ def step_done(step: int, total: int | None = None, **metrics: float) -> None:
     Only the report of the last step, which carries the result, waits for a moment. Metrics that
     are not finite numbers are left out.
     """
+    pulse.at(step)
     message: dict[str, object] = {"event": contract.Event.STEP.value, "step": int(step)}
     if total is not None:
         message["total"] = int(total)
@@ -45,19 +45,12 @@ def saved(step: int) -> None:
 
 def resumed(step: int) -> None:
     """Reports where training goes on from; 0 when there was no snapshot."""
+    pulse.at(step)
     _send({"event": contract.Event.RESUMED.value, "step": step}, patience=PATIENCE)
 
 
 def _listener() -> str | None:
-    if os.environ.get("RANK", "0") != "0":
-        return None
-    return os.environ.get(contract.ENV_REPORT_SOCKET) or None
-
-
-def _membership() -> dict[str, str]:
-    """In which this process is: at L2 its agent cannot know."""
-    membership = os.environ.get(contract.ENV_MEMBERSHIP)
-    return {"membership": membership} if membership else {}
+    return datagram.listener() if os.environ.get("RANK", "0") == "0" else None
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -74,14 +67,7 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _send(message: Mapping[str, object], patience: float) -> None:
-    path = _listener()
-    if path is None:
-        return
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.setblocking(False)
-            sender.connect(path)  # only a connected socket can wait for room at the other end
-            sender.settimeout(patience)
-            sender.send(json.dumps({**message, **_membership()}).encode())
-    except (OSError, ValueError):
-        _log.debug("report not delivered: %s", message, exc_info=True)
+    path, membership = _listener(), datagram.membership()
+    known = {"membership": membership} if membership else {}
+    if path is not None:
+        datagram.send(path, {**message, **known}, patience)

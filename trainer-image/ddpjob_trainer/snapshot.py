@@ -17,7 +17,7 @@ import torch
 from torch import distributed
 
 from ddpjob_agent import contract
-from ddpjob_trainer import folder, reporting, state
+from ddpjob_trainer import folder, reporting, state, stopping
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.shelf import Shelf
 
@@ -54,9 +54,20 @@ class Snapshots:
             raise SnapshotError(f"keep is {keep}: at least one snapshot must stay")
         self._every = _count(contract.ENV_SNAPSHOT_EVERY, EVERY)
         self._shelf = Shelf(Path(chosen).absolute(), keep)
+        self._stops = stopping.connect()
+        self._last: int | None = None  # after so many steps all stop
 
     def due(self, step: int) -> bool:
-        """Whether a snapshot is wanted after this many steps."""
+        """Whether a snapshot is wanted after this many steps; the same on every rank.
+
+        Ask after every step, on every rank: then a planned change of the workers waits for the end
+        of a step, and for its snapshot, and costs none. `save` does not return from the last one.
+        """
+        if self._stops is not None and self._stops.here(step):
+            self._last = step
+            if _rank() != 0:
+                self._stops.ready()
+            return True
         return step > 0 and step % self._every == 0
 
     def save(
@@ -69,9 +80,15 @@ class Snapshots:
         """
         if not 0 <= step < 10**12:
             raise ValueError(f"step is {step}: it counts the steps that are done")
-        if _rank() != 0:
-            return
-        content = folder.Content(step, state.collect(model, optimizer, scheduler, extra))
+        if _rank() == 0:
+            self._write(step, state.collect(model, optimizer, scheduler, extra))
+        if self._stops is not None and step == self._last:
+            if _rank() == 0:
+                self._stops.ready()
+            self._stops.wait()
+
+    def _write(self, step: int, what: dict[str, Any]) -> None:
+        content = folder.Content(step, what)
         try:
             self._shelf.publish(step, content)
         except OSError as error:

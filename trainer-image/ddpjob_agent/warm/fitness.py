@@ -32,28 +32,33 @@ def interpreter_of(argv: Sequence[str], environment: Mapping[str, str]) -> tuple
     """The Python that a torchrun command runs in, and its arguments; raises `UnfitError`."""
     name = os.path.basename(argv[0])
     if name == "torchrun":
-        script = shutil.which(argv[0], path=environment.get("PATH", os.defpath))
-        if script is None:
-            raise UnfitError("there is no torchrun on the PATH")
-        return _interpreter_in(script), [script, *argv[1:]]
+        script = _find(argv[0], environment)
+        return _interpreter_in(script, environment), [script, *argv[1:]]
     if name.startswith("python") and argv[1:2] == ["-m"] and argv[2:3] and argv[2] in MODULES:
-        python = shutil.which(argv[0], path=environment.get("PATH", os.defpath))
-        if python is None:
-            raise UnfitError(f"there is no {argv[0]} on the PATH")
-        return python, list(argv[1:])
+        return _find(argv[0], environment), list(argv[1:])
     raise UnfitError("the command is not torchrun")
 
 
-def _interpreter_in(script: str) -> str:
+def _find(program: str, environment: Mapping[str, str]) -> str:
+    found = shutil.which(program, path=environment.get("PATH", os.defpath))
+    if found is None:
+        raise UnfitError(f"there is no {program} on the PATH")
+    return found
+
+
+def _interpreter_in(script: str, environment: Mapping[str, str]) -> str:
+    """Of `#!/path/python` and `#!/usr/bin/env python`, without options."""
     try:
         with open(script, "rb") as file:
-            first = file.readline(1024)
+            first = os.fsdecode(file.readline(1024))
     except OSError as error:
         raise UnfitError(f"cannot read {script}: {error.strerror}") from error
-    words = first[2:].split() if first.startswith(b"#!") else []
-    if len(words) != 1 or not os.path.basename(words[0]).startswith(b"python"):
-        raise UnfitError(f"{script} does not begin with #! and the path of a Python")
-    return os.fsdecode(words[0])
+    words = first[2:].split() if first.startswith("#!") else []
+    if words[:1] == ["/usr/bin/env"]:
+        del words[0]
+    if len(words) != 1 or not os.path.basename(words[0]).startswith("python"):
+        raise UnfitError(f"{script} does not begin with #! and a Python")
+    return _find(words[0], environment)
 
 
 def check_arguments(arguments: Sequence[str]) -> None:

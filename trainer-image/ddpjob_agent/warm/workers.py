@@ -54,9 +54,16 @@ class WarmProcess:
         if self.returncode is None:
             closed = self._is_closed()  # before it is read: what was told last is told by then
             self.returncode = self._told().get(channel.EXIT)
-            if self.returncode is None and closed:  # with its parent, so that nobody will tell
-                self.returncode = -signal.SIGKILL
+            if self.returncode is None and closed and not self._is_alive():
+                self.returncode = -signal.SIGKILL  # its parent ended first: nobody will tell
         return self.returncode
+
+    def _is_alive(self) -> bool:
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
 
     def _is_closed(self) -> bool:
         poll = select.poll()

@@ -1,0 +1,67 @@
+"""What people are told of processes that hang: since when, whom the others wait for, what to do.
+
+The rendezvous service judges that they do. The words stay the same for as long as they hang.
+May not: decide anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+from ddpjob_agent.contract import Stall, Standing
+
+MAX_POINTS = 4  # that are told, of all where processes are
+MAX_NAMES = 3
+REMEDY = (
+    "look at the logs there, or at the stacks with `py-spy dump`; nothing is restarted, and if"
+    " this is an evaluation or a long save, nothing is wrong"
+)
+
+
+def describe(stall: Stall) -> str:
+    """In one sentence."""
+    since = datetime.fromtimestamp(stall.since, UTC)
+    head = f"no step since {since:%Y-%m-%d %H:%M:%S} UTC, when step {stall.step} was done"
+    usual = "" if stall.usual is None else f"; one usually takes {_seconds(stall.usual)}"
+    return f"{head}{usual}; {_who(stall.standings)}; {REMEDY}"
+
+
+def _who(standings: Sequence[Standing]) -> str:
+    lagging = [each for each in standings if each.lags]
+    if not standings:
+        return "the processes do not tell how far they are"
+    told = [_point(each) for each in lagging or standings]
+    rest = len(told) - MAX_POINTS
+    text = "; ".join(told[:MAX_POINTS] + ([f"and {rest} more such groups"] if rest > 0 else []))
+    if lagging:
+        return text
+    known = all(each.step is not None for each in standings)
+    words = (
+        "no rank is behind, all wait for each other" if known else "no rank is seen to be behind"
+    )
+    return f"{words}: {text}"
+
+
+def _point(standing: Standing) -> str:
+    ranks = f"rank{'s' if len(standing.ranks) > 1 else ''} {_some(map(str, standing.ranks))}"
+    who = f"{ranks} ({_some(standing.workers)})" if standing.workers else ranks
+    at = f", at {standing.where}" if standing.where else ""
+    if standing.step is None:
+        return f"{who}: not known"
+    if standing.silent:
+        words = "no sign of life: stopped, or stuck outside of Python"
+        return f"{who}: {words}, after step {standing.step}{at}"
+    if standing.lags:
+        return f"{who}: behind, after step {standing.step}{at}"
+    return f"{who}{at}"
+
+
+def _some(names: Iterable[str]) -> str:
+    every = list(names)
+    rest = f" and {len(every) - MAX_NAMES} more" if len(every) > MAX_NAMES else ""
+    return ", ".join(every[:MAX_NAMES]) + rest
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"

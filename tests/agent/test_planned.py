@@ -1,0 +1,125 @@
+"""Planned changes at L1: asked for, agreed on, told to those who were in the old membership."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from agent.views import NOW, membership, names, running, worker
+from ddpjob_agent.contract import Cause, Expectation, Member, Policy
+from ddpjob_agent.membership import decide_membership
+from ddpjob_agent.registry import Registry
+from ddpjob_agent.view import Action, Decision, Worker
+
+SAVED = {"snapshot_step": 40, "saved_at": NOW}
+
+
+def decide(*workers: Worker, **changes: Any) -> Decision:
+    return decide_membership(running(membership("a", "b"), *workers, **changes), NOW)
+
+
+def stops(name: str, **changes: Any) -> Worker:
+    return worker(name, stops=True, **changes)
+
+
+def test_who_leaves_is_waited_for_if_all_can_be_told_when_to_stop() -> None:
+    assert decide(stops("a"), stops("b", leaving=True)).action is Action.ASK
+    decision = decide(stops("a", promise=7), stops("b", leaving=True, promise=8), asked_at=NOW)
+    assert decision.membership is not None
+    assert (names(decision.membership), decision.membership.after) == (["a"], 8)
+    assert decision.membership.cause is Cause.LEFT
+
+
+def test_otherwise_the_change_is_at_once() -> None:
+    decision = decide(worker("a"), stops("b", leaving=True))
+    assert decision.membership is not None
+    assert decision.membership.after is None
+
+
+def test_joiner_is_asked_for_when_the_policy_lets_it_in() -> None:
+    joiner = worker("c", registered_at=NOW - 9)
+    assert decide(stops("a"), stops("b"), joiner, snapshot_step=40).action is Action.KEEP
+    assert decide(stops("a"), stops("b"), joiner, **SAVED).action is Action.ASK
+
+
+def test_loss_ends_the_waiting() -> None:
+    decision = decide(stops("a", promise=7), stops("b", closed_at=NOW - 9, promise=7), asked_at=NOW)
+    assert decision.membership is not None
+    assert (decision.membership.cause, decision.membership.after) == (Cause.LOST, None)
+
+
+# --- what the workers are told ---------------------------------------------------------------------
+
+
+class Job:
+    """Two workers whose processes can be told when to stop, in a registry."""
+
+    def __init__(self, minimum: int) -> None:
+        self.registry = Registry(epoch=1, boot=1, wall_offset=0.0)
+        self.members = {name: Member(name, f"{name}-first", "127.0.0.1", 1) for name in "ab"}
+        self.registry.expect(Expectation(("a", "b"), policy=Policy(minimum=minimum)), NOW)
+        for name in "ab":
+            self.hello(name)
+        self.registry.decide(NOW)
+        for name in "ab":
+            self.registry.stops(name, {"membership": "1.1.1"})
+
+    def hello(self, name: str, **changes: Any) -> None:
+        facts: dict[str, Any] = {
+            "member": dataclasses.asdict(self.members[name]), "membership": None, "running": False,
+            "live": False, "ready": False, "finished": False, "stops": False, "done": False,
+            "failure": None,
+        }  # fmt: skip
+        self.registry.hello({**facts, **changes}, NOW)
+
+    def leaves(self, name: str, *promises: int) -> None:
+        self.registry.left(name)
+        self.registry.decide(NOW)
+        assert [self.registry.order_for(each, NOW)["asked"] for each in "ab"] == [True, True]
+        for each, step in zip("ab", promises, strict=True):
+            self.registry.promised(each, step)
+        self.registry.decide(NOW)
+
+    def order(self, name: str) -> tuple[str, object]:
+        order = self.registry.order_for(name, NOW)
+        return order["type"], order["last"]
+
+
+def test_all_are_told_the_last_step_of_the_membership_that_ends() -> None:
+    job = Job(minimum=1)
+    assert (job.order("a"), job.order("b")) == (("run", None), ("run", None))
+    job.leaves("b", 7, 8)
+    last = {"membership": "1.1.1", "step": 8}
+    assert (job.order("a"), job.order("b")) == (("run", last), ("halt", last))
+
+
+def test_so_are_those_who_halt() -> None:
+    job = Job(minimum=2)
+    job.leaves("b", 7, 8)
+    last = {"membership": "1.1.1", "step": 8}
+    assert (job.order("a"), job.order("b")) == (("halt", last), ("halt", last))
+
+
+def test_second_worker_that_leaves_meanwhile_still_does_the_step() -> None:
+    job = Job(minimum=1)
+    job.leaves("b", 7, 8)
+    job.registry.left("a")
+    job.registry.decide(NOW)
+    assert job.order("a") == ("halt", {"membership": "1.1.1", "step": 8})
+
+
+def test_nobody_does_it_when_one_of_them_is_lost() -> None:
+    job = Job(minimum=1)
+    job.leaves("b", 7, 8)
+    job.registry.closed("a", NOW)
+    job.registry.decide(NOW + 1)
+    assert job.order("b") == ("halt", None)
+
+
+def test_word_of_an_earlier_membership_counts_for_nothing() -> None:
+    job = Job(minimum=1)
+    job.leaves("b", 7, 8)
+    job.registry.stops("a", {"membership": "1.1.1"})
+    job.registry.left("a")
+    job.registry.decide(NOW)
+    assert job.order("a")[0] == "halt", "nobody is asked for a step"

@@ -1,0 +1,375 @@
+"""When the processes of a job are said to hang, and who is said to lag: the service's judgement."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from ddpjob_agent.contract import (
+    Expectation,
+    Member,
+    MembershipId,
+    Policy,
+    Report,
+    Stall,
+    Standing,
+    State,
+)
+from ddpjob_agent.registry import Registry
+
+WALL = 1_700_000_000.0
+NAMES = ("a", "b", "c")
+POLICY = Policy(
+    settle=0, stall_steps=20, stall_seconds=60, heartbeat_deadline=1e9, live_deadline=1e9
+)
+
+
+class Job:
+    """A service that is told what agents tell it, on a clock of its own."""
+
+    def __init__(self, policy: Policy = POLICY, *, live: bool = False) -> None:
+        self.registry = Registry(1, 1, WALL)
+        self.now = 0.0
+        self.policy = policy
+        self.live = live
+        self.expect(*NAMES)
+        for name in NAMES:
+            self.hello(name)
+        self.registry.decide(self.now)
+
+    def expect(self, *names: str, draining: tuple[str, ...] = ()) -> None:
+        self.registry.expect(Expectation(names, draining, self.policy), self.now)
+
+    def hello(self, name: str, **facts: Any) -> None:
+        message = {
+            "member": dataclasses.asdict(Member(name, f"{name}-first", "127.0.0.1", 1)),
+            "live": self.live, "stops": False, "ready": self.live, "finished": False, "running": True,
+            "done": False, "failure": None, "membership": None, **facts,
+        }  # fmt: skip
+        self.registry.hello(message, self.now)
+
+    @property
+    def id(self) -> str:
+        return str(self.registry.current and self.registry.current.id)
+
+    def step(self, number: int, after: float = 1.0, total: int | None = 1000) -> None:
+        """The first process does this step, so many seconds after what happened before."""
+        self.stall_after(after)
+        report = {"event": "step", "step": number, "total": total}
+        message = {"membership": self.id, "report": report}
+        self.registry.reported("a", message, self.now)
+
+    def steps(self, first: int, last: int, seconds: float = 1.0) -> None:
+        for number in range(first, last + 1):
+            self.step(number, seconds)
+
+    def alive(self, *steps: int | None, where: str = "train.py:9", membership: str = "") -> None:
+        """The processes say how far they are, but for those with None."""
+        for rank, step in enumerate(steps):
+            if step is not None:
+                process = {"rank": rank, "step": step, "where": where, "age": 0.5}
+                place = {"membership": membership or self.id}
+                self.registry.alive(NAMES[rank], [{**process, **place}], self.now)
+
+    def stall_after(self, seconds: float) -> Stall | None:
+        """What is told after so many further seconds."""
+        self.now += seconds
+        self.registry.decide(self.now)
+        return self.report().stall
+
+    def report(self) -> Report:
+        return Report.from_json(json.loads(json.dumps(self.registry.report(1).to_json())))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "limit"),
+    [
+        pytest.param(0.1, 60, id="quick_steps_have_a_minute"),
+        pytest.param(3, 60, id="where_both_limits_meet"),
+        pytest.param(30, 600, id="slow_steps_have_twenty_times_their_time"),
+    ],
+)
+def test_no_step_for_many_times_as_long_as_one_takes(seconds: float, limit: float) -> None:
+    job = Job()
+    job.steps(1, 10, seconds)
+    at = job.now
+    assert job.stall_after(limit - 0.5) is None
+    stall = job.stall_after(1)
+    assert stall is not None
+    assert (stall.since, stall.step) == (WALL + at, 10)
+    assert stall.usual == pytest.approx(seconds)
+
+
+def test_what_was_found_stays_the_same_until_a_step_is_done() -> None:
+    job = Job()
+    job.steps(1, 10)
+    first = job.stall_after(61)
+    job.alive(9, 9, 9)
+    assert first is not None
+    assert job.stall_after(3600) == first
+    job.step(11)
+    assert job.stall_after(1) is None
+
+
+def test_one_slow_step_does_not_make_steps_slow() -> None:
+    job = Job()
+    job.steps(1, 10)
+    job.step(11, after=25)
+    assert job.stall_after(59) is None
+    assert job.stall_after(2) is not None
+
+
+def test_a_pause_that_ended_by_itself_may_come_again() -> None:
+    """An evaluation, every so often: told as a stall at most once."""
+    job = Job()
+    job.steps(1, 10)
+    assert job.stall_after(100) is not None
+    job.steps(11, 20)
+    assert job.stall_after(200) is None
+    assert job.stall_after(3) is not None
+
+
+def test_steps_that_were_not_heard_of_one_by_one_are_no_slower() -> None:
+    job = Job()
+    for number in range(10, 60, 10):
+        job.step(number, after=100)
+    stall = job.stall_after(300)
+    assert stall is not None
+    assert stall.usual == 10
+
+
+def test_a_step_that_is_told_again_is_no_further_step() -> None:
+    """As at the end of a loop, with the result."""
+    job = Job()
+    job.steps(1, 10)
+    job.step(10, after=59)
+    assert job.stall_after(2) is not None
+
+
+def test_a_job_that_hangs_at_its_second_step_is_measured_by_the_first() -> None:
+    job = Job()
+    job.step(1, after=10)
+    assert job.stall_after(199) is None
+    assert job.stall_after(2) is not None
+
+
+# --- never ------------------------------------------------------------------------------------------
+
+
+def never_reported(job: Job) -> None:
+    job.alive(0, 0, 0)
+
+
+def all_done(job: Job) -> None:
+    job.steps(991, 1000)
+
+
+def one_command_ended(job: Job) -> None:
+    job.steps(1, 10)
+    job.registry.exited("b", {"membership": job.id, "failure": None}, job.now)
+
+
+def another_membership(job: Job) -> None:
+    job.steps(1, 10)
+    job.registry.left("c")
+
+
+def too_few_are_left(job: Job) -> None:
+    job.policy = dataclasses.replace(POLICY, minimum=3)
+    job.expect(*NAMES)
+    another_membership(job)
+
+
+def told_of_an_old_membership(job: Job) -> None:
+    old = job.id
+    another_membership(job)
+    job.registry.decide(job.now)
+    report = {"event": "step", "step": 11, "total": 1000}
+    job.registry.reported("a", {"membership": old, "report": report}, job.now)
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        never_reported,
+        all_done,
+        one_command_ended,
+        another_membership,
+        too_few_are_left,
+        told_of_an_old_membership,
+    ],
+)
+def test_nobody_is_said_to_hang(happens: Any) -> None:
+    job = Job()
+    happens(job)
+    assert job.stall_after(1e6) is None
+
+
+def test_a_stall_ends_with_its_membership() -> None:
+    job = Job()
+    job.steps(1, 10)
+    assert job.stall_after(61) is not None
+    job.registry.left("c")
+    assert job.stall_after(0) is None
+    assert job.report().state is State.RUNNING
+
+
+def test_a_stall_outlasts_a_change_that_waits_for_the_step_that_hangs() -> None:
+    """At L2 a planned change waits for a step to end: it is no reason to say that all is well."""
+    job = Job(live=True)
+    job.steps(1, 10)
+    stall = job.stall_after(61)
+    assert stall is not None
+    job.registry.left("c")
+    assert job.stall_after(0) == stall, "the processes are asked for a step"
+    for name in NAMES:
+        job.registry.promised(name, 11)
+    assert job.stall_after(0) == stall
+    assert job.registry.current is not None
+    assert (job.registry.current.id.n, job.registry.current.after) == (2, 11)
+    job.step(12)
+    assert job.stall_after(1) is None
+
+
+def test_none_begins_while_processes_are_asked_for_a_step() -> None:
+    job = Job(live=True)
+    job.steps(1, 10)
+    job.stall_after(59)
+    job.registry.left("c")
+    assert job.stall_after(0) is None
+    assert job.stall_after(3) is None
+
+
+def test_a_service_that_stood_still_does_not_blame_the_processes() -> None:
+    job = Job()
+    job.steps(1, 10)
+    job.now += 100
+    job.registry.forgive(100)
+    assert job.stall_after(59) is None
+    assert job.stall_after(2) is not None
+
+
+def test_a_service_that_lost_its_memory_measures_anew() -> None:
+    """What it hears at once is older than that: it says nothing of how long a step takes."""
+    job = Job()
+    assert job.registry.current is not None
+    membership = dataclasses.replace(job.registry.current, id=MembershipId(1, 1, 7))
+    job.registry = Registry(1, 2, WALL)
+    job.expect(*NAMES)
+    step = {"event": "step", "step": 10, "total": 1000}
+    for name in NAMES:
+        job.hello(name, membership=membership.to_json(), reports=[step])
+    job.step(11)
+    assert job.stall_after(1000) is None
+    job.step(12)
+    assert job.stall_after(1e5) is not None
+
+
+# --- who lags ---------------------------------------------------------------------------------------
+
+
+def hung(*, alive_at_the_end: tuple[int | None, ...], **where: str) -> tuple[Standing, ...]:
+    """Who stands where, once no step is done; all were alive until then."""
+    job = Job()
+    job.steps(1, 9)
+    job.alive(9, 9, 9)
+    job.step(10)
+    job.stall_after(58)
+    job.alive(*alive_at_the_end, **where)
+    stall = job.stall_after(3)
+    assert stall is not None
+    return stall.standings
+
+
+def test_who_has_done_fewer_steps_lags() -> None:
+    assert hung(alive_at_the_end=(10, 9, 10)) == (
+        Standing((1,), ("b",), 9, "train.py:9", lags=True),
+        Standing((0, 2), ("a", "c"), 10, "train.py:9"),
+    )
+
+
+def test_who_gives_no_sign_of_life_lags() -> None:
+    """A process that was stopped in a step: the others wait for it in the same step."""
+    assert hung(alive_at_the_end=(9, 9, None)) == (
+        Standing((2,), ("c",), 9, "train.py:9", silent=True, lags=True),
+        Standing((0, 1), ("a", "b"), 9, "train.py:9"),
+    )
+
+
+def test_nobody_lags_where_all_wait() -> None:
+    standings = hung(alive_at_the_end=(10, 10, 10), where="train.py:12 in main")
+    assert standings == (Standing((0, 1, 2), ("a", "b", "c"), 10, "train.py:12 in main"),)
+
+
+def test_places_are_told_apart() -> None:
+    job = Job()
+    job.steps(1, 10)
+    job.stall_after(60)
+    job.alive(10, None, 10, where="train.py:12")
+    job.alive(None, 10, where="data.py:3 in read")
+    stall = job.stall_after(1)
+    assert stall is not None
+    assert {each.where: each.ranks for each in stall.standings} == {
+        "train.py:12": (0, 2),
+        "data.py:3 in read": (1,),
+    }
+
+
+def test_who_was_never_heard_of_is_not_called_late() -> None:
+    job = Job()
+    job.steps(1, 10)
+    job.stall_after(60)
+    job.alive(10, 10)
+    stall = job.stall_after(1)
+    assert stall is not None
+    assert stall.standings[-1] == Standing((2,), (), None)
+    assert not any(each.lags for each in stall.standings)
+
+
+def test_words_about_another_membership_do_not_count() -> None:
+    job = Job()
+    job.steps(1, 10)
+    job.stall_after(60)
+    job.alive(10, 10, 10)
+    job.alive(None, 3, membership="1.1.99")
+    stall = job.stall_after(1)
+    assert stall is not None
+    assert [each.ranks for each in stall.standings] == [(0, 1, 2)]
+
+
+def test_nothing_is_told_of_ranks_of_the_membership_before() -> None:
+    job = Job()
+    job.steps(1, 10)
+    job.alive(10, 10, 3)
+    job.registry.left("c")
+    job.registry.decide(job.now)
+    job.steps(11, 20)
+    job.stall_after(60)
+    job.alive(20, 20)
+    stall = job.stall_after(1)
+    assert stall is not None
+    assert [each.ranks for each in stall.standings] == [(0, 1)]
+
+
+# --- peers of other versions ------------------------------------------------------------------------
+
+
+def test_a_report_without_a_stall_is_as_it_was_before_there_were_any() -> None:
+    assert "stall" not in Job().registry.report(1).to_json()
+
+
+def test_the_usual_policy_is_not_spelled_out() -> None:
+    told = Expectation(("a",), policy=Policy(minimum=2)).to_json()
+    assert told["policy"] == {"minimum": 2}
+    assert Expectation.from_json(told).policy == Policy(minimum=2)
+
+
+def test_what_a_newer_peer_adds_is_left_out() -> None:
+    report = Job().report()
+    assert Report.from_json({**report.to_json(), "zeal": 1}) == report
+    expectation = Expectation(("a",), policy=POLICY).to_json()
+    expectation["policy"]["zeal"] = 1
+    assert Expectation.from_json(expectation).policy == POLICY

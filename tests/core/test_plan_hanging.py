@@ -1,0 +1,132 @@
+"""Processes that hang, as users are told of it: Stalled, NoProgress, for as long as they do."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import timedelta
+
+import pytest
+
+from builders import NOW, make_job, make_report, make_worker
+from core.planning import FAILED, UP, W0, W1, W2, decide, events_of, membership_of, told
+from ddpjob_agent.contract import Stall, Standing
+from ddpjob_operator.hanging import REMEDY, describe
+from ddpjob_operator.names import Reason
+from ddpjob_operator.observed import Observed, Refusal
+from ddpjob_operator.plan import plan
+
+BEHIND = Standing((2,), (W2.name,), 411, "train.py:31 in batch_of", lags=True)
+WAITING = Standing((0, 1), (W0.name, W1.name), 412, "train.py:40 in main")
+STALL = Stall(NOW.timestamp(), 412, 0.2134, (BEHIND, WAITING))
+HUNG = make_report(W0, W1, W2, stall=STALL, step=412, total_steps=900)
+SINCE = "no step since 2026-01-02 03:04:05 UTC, when step 412 was done; one usually takes 0.21 s"
+WORDS = (
+    f"{SINCE}; rank 2 (digits-worker-002-1): behind, after step 411, at train.py:31 in batch_of;"
+    f" {REMEDY}"
+)
+JOB = make_job(3)
+ALL = (W0, W1, W2)
+
+
+def test_a_job_that_hangs_is_stalled() -> None:
+    planned = decide(JOB, ALL, report=HUNG)
+    assert told(planned.status, "Stalled") == ("True", "NoProgress", WORDS)
+    assert told(planned.status, "Running")[:2] == ("True", "Training")
+    assert planned.status.state == "Stalled"
+
+
+def test_nobody_is_ended_for_it() -> None:
+    healthy = dataclasses.replace(HUNG, stall=None)
+    assert decide(JOB, ALL, report=HUNG).actions == decide(JOB, ALL, report=healthy).actions
+
+
+def test_it_is_told_once_and_its_words_stay_until_a_step_is_done() -> None:
+    status = decide(JOB, ALL, report=dataclasses.replace(HUNG, stall=None)).status
+    seen, writes = [], 0
+    for minutes, stall in enumerate((STALL, STALL, STALL, None, None)):
+        report = dataclasses.replace(HUNG, stall=stall)
+        job = JOB.model_copy(update={"status": status})
+        planned = plan(Observed(job, ALL, UP, report), NOW + timedelta(minutes=minutes))
+        seen.append([each for each in events_of(planned) if each[0] == "NoProgress"])
+        writes += planned.status != status
+        status = planned.status
+    assert seen == [[("NoProgress", WORDS, True)], [], [], [], []]
+    assert writes == 2
+    assert told(status, "Stalled") == ("False", "NotStalled", "")
+
+
+def test_a_service_that_is_gone_says_nothing_of_hanging() -> None:
+    planned = decide(JOB, ALL, rendezvous=None, membership=membership_of(*ALL))
+    assert told(planned.status, "Stalled") == ("False", "NotStalled", "")
+
+
+def test_that_it_hangs_is_graver_than_that_a_worker_is_missing() -> None:
+    failing = make_worker(2, 3, phase=FAILED, reason="OOMKilled", message="exit code 137")
+    report = make_report(W0, W1, stall=STALL)
+    assert told(decide(JOB, (W0, W1, failing), report=report).status, "Stalled")[1] == "NoProgress"
+
+
+def test_that_the_service_cannot_come_back_is_graver() -> None:
+    """What it said before is old."""
+    refusal = Refusal("digits-rendezvous-1", Reason.POD_REFUSED, "no")
+    planned = decide(JOB, ALL, report=HUNG, refusals=(refusal,))
+    assert told(planned.status, "Stalled")[1] == "PodRefused"
+
+
+def test_news_are_told_at_once_that_a_job_hangs_and_that_it_goes_on() -> None:
+    further = dataclasses.replace(HUNG, step=413)
+    assert HUNG.without_progress() == further.without_progress()
+    assert HUNG.without_progress() != dataclasses.replace(HUNG, stall=None).without_progress()
+
+
+SILENT = Standing((1,), (W1.name,), 412, "train.py:9", silent=True, lags=True)
+
+
+@pytest.mark.parametrize(
+    ("standings", "words"),
+    [
+        pytest.param((), "the processes do not tell how far they are", id="nothing_known"),
+        pytest.param(
+            (SILENT, WAITING),
+            f"rank 1 ({W1.name}): no sign of life: stopped, or stuck outside of Python,"
+            " after step 412, at train.py:9",
+            id="no_sign_of_life",
+        ),
+        pytest.param(
+            (WAITING, dataclasses.replace(BEHIND, step=412, lags=False)),
+            "no rank is behind, all wait for each other:"
+            f" ranks 0, 1 ({W0.name}, {W1.name}), at train.py:40 in main;"
+            f" rank 2 ({W2.name}), at train.py:31 in batch_of",
+            id="all_wait",
+        ),
+        pytest.param(
+            (WAITING, Standing((2,), (), None)),
+            "no rank is seen to be behind:"
+            f" ranks 0, 1 ({W0.name}, {W1.name}), at train.py:40 in main; rank 2: not known",
+            id="some_never_heard_of",
+        ),
+        pytest.param(
+            (Standing((3, 4, 5, 6, 7), ("v", "w", "x", "y"), 9, lags=True), WAITING),
+            "ranks 3, 4, 5 and 2 more (v, w, x and 1 more): behind, after step 9",
+            id="many",
+        ),
+        pytest.param(
+            tuple(Standing((rank,), ("v",), rank, lags=True) for rank in range(6)),
+            "; ".join(f"rank {rank} (v): behind, after step {rank}" for rank in range(4))
+            + "; and 2 more such groups",
+            id="each_somewhere_else",
+        ),
+    ],
+)
+def test_who_is_waited_for(standings: tuple[Standing, ...], words: str) -> None:
+    text = describe(dataclasses.replace(STALL, standings=standings))
+    assert text == f"{SINCE}; {words}; {REMEDY}"
+
+
+@pytest.mark.parametrize(
+    ("usual", "words"),
+    [(None, ""), (0.0123, "; one usually takes 0.012 s"), (151.3, "; one usually takes 151 s")],
+)
+def test_how_long_a_step_takes(usual: float | None, words: str) -> None:
+    text = describe(Stall(NOW.timestamp(), 7, usual, (BEHIND,)))
+    assert f"when step 7 was done{words}; rank 2" in text

@@ -1,0 +1,105 @@
+"""Processes that hang, in real jobs: the job is reported as stalled, and who it waits for."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ddpjob_agent.contract import ENV_WORKER, Policy
+from ddpjob_operator.api import DDPJobSpec
+from ddpjob_operator.local.nodes import marked
+from driving import Run, in_background, job_text, running
+from ledger import SCRIPT, Ledger
+
+QUICK = {"elastic": "{settleSeconds: 0.2}", "processesPerWorker": 1}
+SECONDS = 8.0  # without a step; longer than a process may be silent, so that it is seen to be
+
+# Ranks go on by themselves until one of them has slept for long enough.
+SLEEPER = """
+    import os, pathlib, sys, time
+    from ddpjob_trainer import step_done
+
+    end, rank = pathlib.Path(sys.argv[1]), int(os.environ["RANK"])
+
+    def sleep_for_ever():
+        while not end.exists():
+            time.sleep(0.1)
+
+    for step in range(1, 21):
+        if rank == 1 and step == 8 or step == 11:
+            sleep_for_ever()
+        step_done(step, 20)
+        time.sleep(0.02)
+"""
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs whose service waits for seconds where it would wait for a minute."""
+    usual = DDPJobSpec.policy
+
+    def policy(spec: DDPJobSpec) -> Policy:
+        return dataclasses.replace(usual(spec), stall_seconds=SECONDS)
+
+    monkeypatch.setattr(DDPJobSpec, "policy", policy)
+
+
+def last_worker(run: Run) -> tuple[str, psutil.Process]:
+    """The last one by rank, and its process."""
+    assert run.report.membership is not None
+    name = run.report.membership.members[-1].worker
+    everybody = marked(run.backend.job.metadata.uid)
+    mine = [process for process in everybody if process.environ().get(ENV_WORKER) == name]
+    (training,) = [process for process in mine if "train.py" in process.cmdline()[1:3]]
+    return name, training
+
+
+def stalled(run: Run) -> tuple[str, str, str]:
+    """The condition of this name: status, reason, message."""
+    found = {each.type: each for each in run.backend.status.conditions}["Stalled"]
+    return found.status, found.reason, found.message
+
+
+@in_background
+async def test_a_process_is_stopped_and_goes_on(tmp_path: Path) -> None:
+    """L2: the others wait for it in their collectives, and nothing is restarted."""
+    text = job_text("[python3, train.py, end]", replicas=3, **QUICK)
+    with contextlib.closing(Ledger(tmp_path)):
+        async with running(tmp_path, text, script=SCRIPT) as run:
+            await run.until_stepping(1)
+            await run.until(
+                lambda: (run.report.step or 0) > 20, "it is known how long a step takes"
+            )
+            worker, victim = last_worker(run)
+            victim.send_signal(signal.SIGSTOP)
+            await run.until(lambda: stalled(run)[0] == "True", "it is stalled")
+            _, reason, message = stalled(run)
+            assert reason == "NoProgress"
+            assert f"; rank 2 ({worker}): no sign of life: stopped" in message
+            assert run.backend.status.state == "Stalled"
+            assert f"event NoProgress: {message}" in " ".join(run.console.getvalue().split())
+            victim.send_signal(signal.SIGCONT)
+            await run.until(lambda: stalled(run) == ("False", "NotStalled", ""), "it goes on")
+            assert await run.finish() == "Complete"
+            assert run.history() == [("started", 3)]
+            assert run.console.getvalue().count("NoProgress") == 1
+
+
+@in_background
+async def test_a_process_sleeps_at_a_step(tmp_path: Path) -> None:
+    """L0 with `step_done`: each process is named by how far it is, and the line it is at."""
+    text = job_text("[torchrun, train.py, end]", replicas=1, **{**QUICK, "processesPerWorker": 2})
+    async with running(tmp_path, text, nodes=1, script=SLEEPER) as run:
+        await run.until(lambda: bool(run.backend.status.conditions), "it begins")
+        await run.until(lambda: stalled(run)[0] == "True", "it is stalled")
+        text = "when step 10 was done"
+        point = "rank 1 (probe-worker-000-1): behind, after step 7, at train.py:9 in sleep_for_ever"
+        assert text in stalled(run)[2]
+        assert point in stalled(run)[2]
+        assert await run.finish() == "Complete"
+        assert stalled(run) == ("False", "NotStalled", "")

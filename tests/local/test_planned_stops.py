@@ -1,0 +1,113 @@
+"""Level L1: a planned change waits for the end of a step, which is saved; it costs no step.
+
+By a ledger outside of the processes. No snapshot is due but those of the agreed steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from driving import Run, in_background, job_text, running
+from ledger import Ledger
+
+SCRIPT = """
+    import json, os, pathlib, socket, sys, time
+    import torch, torch.distributed as dist
+    from ddpjob_trainer import Snapshots, step_done
+
+    ledger = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    ledger.connect("ledger.sock")
+    end = pathlib.Path(sys.argv[1])
+
+    def tell(what, step):
+        facts = (dist.get_rank(), dist.get_world_size(), os.getpid(), "")
+        ledger.send(json.dumps((os.environ["DDPJOB_MEMBERSHIP"], what, step, *facts)).encode())
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    snapshots = Snapshots()
+    loaded = snapshots.load(model=model, optimizer=optimizer)
+    step, seen = loaded.step if loaded else 0, torch.zeros(1)
+    while not seen.item():
+        tell("begun", step)
+        seen = torch.tensor([float(end.exists())])
+        dist.all_reduce(seen)
+        time.sleep(0.02)
+        tell("done", step)
+        step += 1
+        step_done(step, 1_000_000)
+        if snapshots.due(step):
+            snapshots.save(step, model=model, optimizer=optimizer)
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+SPEC = {
+    "elastic": "{joinPolicy: Immediate, settleSeconds: 0.2}",
+    "snapshot": "{everySteps: 1000000}",
+    "processesPerWorker": 2,
+}
+
+
+@contextlib.asynccontextmanager
+async def saving(folder: Path, nodes: int, **spec: object) -> AsyncIterator[tuple[Run, Ledger]]:
+    """A job whose every process asks after each step whether it is the last one."""
+    ledger = Ledger(folder)
+    try:
+        text = job_text("[torchrun, train.py, end]", **{"replicas": nodes, **SPEC, **spec})
+        async with running(folder, text, nodes=nodes, script=SCRIPT) as run:
+            await run.until_stepping(1)
+            yield run, ledger
+    finally:
+        ledger.close()
+
+
+def check(ledger: Ledger, memberships: int) -> None:
+    """Every step was done once, by all, and none was begun in vain."""
+    courses = ledger.courses()
+    assert len(courses) == memberships, courses
+    assert [a.done for a in courses[:-1]] == [b.first for b in courses[1:]], courses
+    assert not any(ledger.void_steps()), courses
+
+
+@in_background
+async def test_drained_joined_and_drained_again(tmp_path: Path) -> None:
+    """The node with rank 0 goes first, then one that came later."""
+    async with saving(tmp_path, 2) as (run, ledger):
+        run.backend.nodes.drain("node-0")
+        await run.until_stepping(2)
+        await run.backend.nodes.add()
+        await run.until_stepping(3)
+        run.backend.nodes.drain("node-2")
+        await run.until_stepping(4)
+        assert run.history() == [("started", 4), ("left", 2), ("joined", 4), ("left", 2)]
+        assert await run.finish() == "Complete", run.story()
+        check(ledger, 4)
+
+
+@in_background
+async def test_stopped_and_continued(tmp_path: Path) -> None:
+    """All workers are told to go at once, as when a job is suspended or deleted."""
+    async with saving(tmp_path, 2) as (run, ledger):
+        run.backend.stop()
+        await run.task
+        (before,) = ledger.courses()
+    (tmp_path / "ledger.sock").unlink()
+    async with saving(tmp_path, 2) as (run, ledger):
+        assert await run.finish() == "Complete", run.story()
+        (after,) = ledger.courses()
+        assert after.first == before.done > 0
+
+
+@in_background
+async def test_node_killed_while_the_others_wait_for_the_agreed_step(tmp_path: Path) -> None:
+    """The step cannot be done any more; nobody waits for it."""
+    async with saving(tmp_path, 3) as (run, _):
+        run.backend.nodes.drain("node-1")
+        run.backend.nodes.kill("node-2")
+        await run.until(lambda: run.history()[-1][1] == 2, "one worker is left")
+        await run.until(lambda: bool(run.report.rounds[-1].last_step), "it steps")
+        assert await run.finish() == "Complete", run.story()

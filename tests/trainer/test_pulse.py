@@ -1,0 +1,93 @@
+"""Every process says by itself that it is alive, how far it is and where in its script."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from trainer.conftest import Listener
+
+SCRIPT = """
+    import json, sys, time
+    from ddpjob_trainer import reporting
+
+    def wait_for_data():
+        json.dumps(time.sleep(3600))
+
+    reporting.resumed(41)
+    reporting.step_done(42)
+    wait_for_data()
+"""
+
+
+@pytest.fixture
+def start(
+    tmp_path: Path, listener: Listener, python_env: dict[str, str]
+) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts the script with further variables; it is ended with the test."""
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    started = []
+
+    def start(**variables: str) -> subprocess.Popen[bytes]:
+        environment = {**python_env, "DDPJOB_REPORT_SOCKET": str(listener.path), **variables}
+        started.append(subprocess.Popen([sys.executable, script], env=environment))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_process_that_hangs_says_where(
+    listener: Listener, start: Callable[..., subprocess.Popen[bytes]], rank: int
+) -> None:
+    start(RANK=str(rank), DDPJOB_MEMBERSHIP="1.1.7")
+    while listener.next_sign()["step"] != 42:
+        pass  # the first sign is given as soon as there is a step
+    for _ in range(2):  # again and again
+        assert listener.next_sign() == {
+            "event": "alive",
+            "rank": rank,
+            "step": 42,
+            "where": "train.py:6 in wait_for_data",
+            "membership": "1.1.7",
+        }
+
+
+def test_a_process_that_is_stopped_says_nothing(
+    listener: Listener, start: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    process = start(RANK="1")
+    while listener.next_sign()["step"] != 42:
+        pass
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    listener.pending()  # what it said before
+    listener.socket.settimeout(3)  # three times as long as one that lives is silent
+    with pytest.raises(TimeoutError):
+        listener.next_sign()
+    listener.socket.settimeout(120)
+    process.send_signal(signal.SIGCONT)
+    assert listener.next_sign()["step"] == 42
+
+
+def test_without_a_rank_nothing_is_said_of_it(
+    listener: Listener, start: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    """Every process would be taken for the first one."""
+    unranked, ranked = start(), start(RANK="1")
+    signs = [listener.next_sign() for _ in range(3)]
+    assert {each["rank"] for each in signs} == {1}
+    assert (unranked.poll(), ranked.poll()) == (None, None)
