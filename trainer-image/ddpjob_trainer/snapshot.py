@@ -54,7 +54,8 @@ class Snapshots:
             raise SnapshotError(f"keep is {keep}: at least one snapshot must stay")
         self._every = _count(contract.ENV_SNAPSHOT_EVERY, EVERY)
         self._shelf = Shelf(Path(chosen).absolute(), keep)
-        self._stops = stopping.connect()
+        self._stops: stopping.Stops | None = None
+        self._has_asked = False
         self._last: int | None = None  # after so many steps all stop
 
     def due(self, step: int) -> bool:
@@ -63,6 +64,8 @@ class Snapshots:
         Ask after every step, on every rank: then a planned change of the workers waits for the end
         of a step, and for its snapshot, and costs none. `save` does not return from the last one.
         """
+        if not self._has_asked:
+            self._stops, self._has_asked = stopping.connect(), True
         if self._stops is not None and self._stops.here(step):
             self._last = step
             if _rank() != 0:
