@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 
 from ddpjob_agent.processes import Processes
@@ -27,4 +28,5 @@ async def main() -> None:
     sys.stdout.write("ENDED " + json.dumps({"code": code, "warm": was_warm, "stderr": told}) + "\n")
 
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it may have been ignored from outside
 asyncio.run(main())
