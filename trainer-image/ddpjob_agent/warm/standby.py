@@ -81,6 +81,8 @@ class Standby:
                 told += piece
         except asyncio.TimeoutError:
             told = f"{parent.UNFIT} torch is not imported after {READY_SECONDS:.0f} s".encode()
+        except OSError as error:
+            told = f"{parent.UNFIT} {error}".encode()
         word, _, reason = told.decode(errors="replace").strip().partition(" ")
         if word != parent.READY:
             self.close()
