@@ -37,8 +37,6 @@ def test_live_digits_stay_in_memory_while_nodes_come_and_go(tmp_path: Path) -> N
     text = (EXAMPLES / "digits" / "live.yaml").read_text().replace("digits-live", "probe")
     shutil.copy(EXAMPLES / "digits" / "train_live.py", tmp_path)
     script = (EXAMPLES / "digits" / "train.py").read_text()
-    steps = "[torchrun, train_live.py, --steps, '3000']"
-    text = text.replace("[torchrun, train_live.py]", steps)
 
     async def body() -> tuple[list[str], Report]:
         async with running(tmp_path, text, 2, script) as run:
