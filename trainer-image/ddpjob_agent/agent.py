@@ -218,12 +218,12 @@ class Agent:
 
     def _tell_last_step(self, order: Message, *, asked: bool) -> None:
         """To processes that were started for one membership: after which step that ends."""
-        launch, last = self._started, order["last"]
+        launch, last = self._started, order.get("last")
         self._asked = asked
         if launch is None or launch.membership is None:
             return
         is_mine = last is not None and last["membership"] == str(launch.membership.id)
-        self._last_step = last["step"] if is_mine else None
+        self._last_step = last["step"] if last is not None and is_mine else None
         self._live.tell(Place(after=self._last_step, save=is_mine, asked=asked))
 
     def _stay(self) -> None:

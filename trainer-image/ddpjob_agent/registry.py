@@ -105,7 +105,7 @@ class Registry:
                 failure=failure,
                 exit_at=(known.exit_at or now) if failure else None,
                 failed_in=str(membership.id),
-                stops=message["stops"],
+                stops=message.get("stops", False),
             )
             if not message["running"] and self._view.running:
                 self._set(running=False, lost=(*self._view.lost, member.worker))
