@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
-from agent.views import NOW, membership, names, running, worker
+from agent.views import NOW, hello, membership, names, running, worker
 from ddpjob_agent.contract import Cause, Expectation, Member, Policy
 from ddpjob_agent.membership import decide_membership
 from ddpjob_agent.registry import Registry
@@ -56,21 +55,12 @@ class Job:
 
     def __init__(self, minimum: int) -> None:
         self.registry = Registry(epoch=1, boot=1, wall_offset=0.0)
-        self.members = {name: Member(name, f"{name}-first", "127.0.0.1", 1) for name in "ab"}
         self.registry.expect(Expectation(("a", "b"), policy=Policy(minimum=minimum)), NOW)
         for name in "ab":
-            self.hello(name)
+            self.registry.hello(hello(Member(name, f"{name}-first", "127.0.0.1", 1)), NOW)
         self.registry.decide(NOW)
         for name in "ab":
             self.registry.stops(name, {"membership": "1.1.1"})
-
-    def hello(self, name: str, **changes: Any) -> None:
-        facts: dict[str, Any] = {
-            "member": dataclasses.asdict(self.members[name]), "membership": None, "running": False,
-            "live": False, "ready": False, "finished": False, "stops": False, "done": False,
-            "failure": None,
-        }  # fmt: skip
-        self.registry.hello({**facts, **changes}, NOW)
 
     def leaves(self, name: str, *promises: int) -> None:
         self.registry.left(name)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from agent.views import hello
 from ddpjob_agent.contract import (
     Expectation,
     Member,
@@ -44,12 +45,9 @@ class Job:
         self.registry.expect(Expectation(names, draining, self.policy), self.now)
 
     def hello(self, name: str, **facts: Any) -> None:
-        message = {
-            "member": dataclasses.asdict(Member(name, f"{name}-first", "127.0.0.1", 1)),
-            "live": self.live, "stops": False, "ready": self.live, "finished": False, "running": True,
-            "done": False, "failure": None, "membership": None, **facts,
-        }  # fmt: skip
-        self.registry.hello(message, self.now)
+        member = Member(name, f"{name}-first", "127.0.0.1", 1)
+        usual = {"live": self.live, "ready": self.live, "running": True}
+        self.registry.hello(hello(member, **{**usual, **facts}), self.now)
 
     @property
     def id(self) -> str:

@@ -26,6 +26,15 @@ def worker(name: str, **changes: Any) -> Worker:
     return dataclasses.replace(base, **changes)
 
 
+def hello(member: Member, **changes: Any) -> dict[str, Any]:
+    """What an agent says of itself when it registers."""
+    return {
+        "member": dataclasses.asdict(member), "membership": None, "running": False, "live": False,
+        "ready": False, "finished": False, "stops": False, "done": False, "failure": None,
+        **changes,
+    }  # fmt: skip
+
+
 def membership(*names: str, n: int = 1) -> Membership:
     members = tuple(Member(name, f"{name}-first", "127.0.0.1", 1) for name in names)
     return Membership(MembershipId(1, 1, n), members, Cause.STARTED, "")

@@ -10,6 +10,7 @@ import dataclasses
 import errno
 import logging
 import os
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,6 @@ class Snapshots:
             raise SnapshotError(f"keep is {keep}: at least one snapshot must stay")
         self._every = _count(contract.ENV_SNAPSHOT_EVERY, EVERY)
         self._shelf = Shelf(Path(chosen).absolute(), keep)
-        self._stops: stopping.Stops | None = None
-        self._has_asked = False
         self._last: int | None = None  # after so many steps all stop
 
     def due(self, step: int) -> bool:
@@ -64,14 +63,17 @@ class Snapshots:
         Ask after every step, on every rank: then a planned change of the workers waits for the end
         of a step, and for its snapshot, and costs none. `save` does not return from the last one.
         """
-        if not self._has_asked:
-            self._stops, self._has_asked = stopping.connect(), True
         if self._stops is not None and self._stops.here(step):
             self._last = step
             if _rank() != 0:
                 self._stops.ready()
             return True
         return step > 0 and step % self._every == 0
+
+    @cached_property
+    def _stops(self) -> stopping.Stops | None:
+        """Connected by the first question, for that says that this process can be told."""
+        return stopping.connect()
 
     def save(
         self, step: int, *, model: torch.nn.Module, optimizer: Any = None, scheduler: Any = None,
@@ -85,7 +87,7 @@ class Snapshots:
             raise ValueError(f"step is {step}: it counts the steps that are done")
         if _rank() == 0:
             self._write(step, state.collect(model, optimizer, scheduler, extra))
-        if self._stops is not None and step == self._last:
+        if step == self._last and self._stops is not None:
             if _rank() == 0:
                 self._stops.ready()
             self._stops.wait()

@@ -148,6 +148,7 @@ class _Parent:
     def _forget(self) -> None:
         """In the child: let go of everything that is the parent's."""
         signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for key in list(self._selector.get_map().values()):
             assert isinstance(key.fileobj, socket.socket)
             key.fileobj.close()

@@ -35,8 +35,6 @@ def settle(request: Request, descriptors: list[int]) -> None:
         os.dup2(descriptor, target)
     for descriptor in set(descriptors[:3]) - {0, 1, 2}:
         os.close(descriptor)
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.environ.clear()
     os.environ.update(request.environment)
     os.chdir(request.directory)
