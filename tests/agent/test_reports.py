@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,42 +15,68 @@ from ddpjob_agent.reports import Reports
 SIGN = {"event": "alive", "rank": 3, "step": 12, "where": "train.py:9", "membership": "1.1.1"}
 
 
-def known(*datagrams: dict[str, Any], restarted: bool = False) -> list[dict[str, Any]]:
-    """What is told to the service after these, but for how old it is."""
+class Told:
+    """What an agent has heard when its processes have ended, and what it passed on."""
 
-    async def main() -> list[dict[str, Any]]:
-        sent: list[dict[str, Any]] = []
-        reports = Reports(sent.append)
-        for each in datagrams:
-            reports.datagram_received(json.dumps(each).encode(), None)
+    def __init__(
+        self, folder: Path, datagrams: tuple[dict[str, Any], ...], restarted: bool
+    ) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.alive: list[dict[str, Any]] = []
+        self.recalled: list[dict[str, Any]] = []
+        asyncio.run(self._hear(folder / "report.sock", datagrams, restarted))
+
+    async def _hear(
+        self, path: Path, datagrams: tuple[dict[str, Any], ...], restarted: bool
+    ) -> None:
+        reports = Reports(self.sent.append)
+        reports.listen(str(path))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as process:
+            for each in datagrams:
+                process.sendto(json.dumps(each).encode(), str(path))
+        reports.end()
         if restarted:
             reports.begin()
-        assert sent == [], "it goes with the beats"
-        assert reports.recall() == []
-        alive = reports.alive()
-        assert all(each.pop("age") >= 0 for each in alive)
-        return alive
+        self.alive, self.recalled = reports.alive(), reports.recall()
+        reports.close()
+        assert all(each.pop("age") >= 0 for each in self.alive)
 
-    return asyncio.run(main())
+
+def known(folder: Path, *datagrams: dict[str, Any], restarted: bool = False) -> list[Any]:
+    """What is told to the service after these, but for how old it is."""
+    told = Told(folder, datagrams, restarted)
+    assert told.sent == [], "it goes with the beats"
+    assert told.recalled == []
+    return told.alive
+
+
+def step(number: int, **metrics: float) -> dict[str, Any]:
+    return {"event": "step", "step": number, "total": 9, "metrics": metrics}
+
+
+def test_what_is_said_last_is_passed_on_at_the_end(tmp_path: Path) -> None:
+    result = step(9, accuracy=0.5)
+    told = Told(tmp_path, (step(7), step(8), step(9), result), restarted=False)
+    assert told.sent == [step(7), result], "the first at once, then the newest"
 
 
 def without_event(sign: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in sign.items() if name != "event"}
 
 
-def test_the_last_sign_of_each_rank_counts() -> None:
+def test_the_last_sign_of_each_rank_counts(tmp_path: Path) -> None:
     other = {**SIGN, "rank": 2}
     newer = {**SIGN, "step": 13, "where": "train.py:7 in load"}
-    assert known(SIGN, other, newer) == [without_event(newer), without_event(other)]
+    assert known(tmp_path, SIGN, other, newer) == [without_event(newer), without_event(other)]
 
 
-def test_ranks_of_another_membership_are_forgotten() -> None:
+def test_ranks_of_another_membership_are_forgotten(tmp_path: Path) -> None:
     moved = {**SIGN, "rank": 1, "membership": "1.1.2"}
-    assert known(SIGN, moved) == [without_event(moved)]
+    assert known(tmp_path, SIGN, moved) == [without_event(moved)]
 
 
-def test_ranks_of_an_earlier_start_are_forgotten() -> None:
-    assert known(SIGN, restarted=True) == []
+def test_ranks_of_an_earlier_start_are_forgotten(tmp_path: Path) -> None:
+    assert known(tmp_path, SIGN, restarted=True) == []
 
 
 @pytest.mark.parametrize(
@@ -56,10 +84,10 @@ def test_ranks_of_an_earlier_start_are_forgotten() -> None:
     [{"rank": "first"}, {"step": None}, {"rank": None}],
     ids=["rank_is_a_word", "no_step", "no_rank"],
 )
-def test_what_cannot_be_read_is_passed_over(fault: dict[str, Any]) -> None:
-    assert known({**SIGN, **fault}) == []
+def test_what_cannot_be_read_is_passed_over(tmp_path: Path, fault: dict[str, Any]) -> None:
+    assert known(tmp_path, {**SIGN, **fault}) == []
 
 
-def test_where_is_bounded() -> None:
-    (sign,) = known({**SIGN, "where": "x" * 10_000})
+def test_where_is_bounded(tmp_path: Path) -> None:
+    (sign,) = known(tmp_path, {**SIGN, "where": "x" * 10_000})
     assert len(sign["where"]) == 200

@@ -17,7 +17,7 @@ import pytest
 
 from ddpjob_agent.contract import ENV_WORKER
 from ddpjob_operator.local.nodes import marked
-from driving import Run, in_background, job_text, running
+from driving import SCRIPT, Run, in_background, job_text, running
 
 COMMAND = "[python3, train.py, end]"
 QUICK = {"elastic": "{joinPolicy: Immediate, settleSeconds: 0.2}"}
@@ -238,3 +238,22 @@ def test_the_whole_tree_ends_with_its_membership(tmp_path: Path, command: str) -
             assert run.history() == [STARTED, ("lost", 2)]
 
     asyncio.run(body())
+
+
+@in_background
+async def test_result_said_just_before_the_end(tmp_path: Path) -> None:
+    """Reports are thinned, but not the last one."""
+    script = (
+        SCRIPT
+        + """
+    for step in range(step, 1001):
+        report(event="step", step=step, total=1000, metrics={"loss": 0.1})
+    report(event="step", step=1000, total=1000, metrics={"loss": 0.1, "accuracy": 0.5})
+    os._exit(0)
+"""
+    )
+    text = job_text(COMMAND, **{**QUICK, "replicas": 1})
+    async with running(tmp_path, text, script=script) as run:
+        await run.until_stepping(1)
+        assert await run.finish() == "Complete"
+        assert (run.report.step, run.report.metrics) == (1000, {"loss": 0.1, "accuracy": 0.5})

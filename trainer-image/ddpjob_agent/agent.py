@@ -133,7 +133,7 @@ class Agent:
         self._standby.begin(self._argv, environment, wanted=self._settings.warm_start)
         await self._relay.start()
         await self._local_store.start()
-        await self._reports.listen(os.path.join(self._folder, REPORT_SOCKET))
+        self._reports.listen(os.path.join(self._folder, REPORT_SOCKET))
         await self._live.listen(os.path.join(self._folder, GROUP_SOCKET))
         tasks = [
             asyncio.ensure_future(self._register()),
@@ -150,6 +150,7 @@ class Agent:
             self._standby.close()
             await self._processes.stop(grace=0)
             self._live.close()
+            self._reports.close()
             for task in tasks:
                 task.cancel()
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -320,6 +321,7 @@ class Agent:
 
     def _exited(self, code: int) -> None:
         launch = self._started
+        self._reports.end()
         self._ended.set()
         if launch is None or launch is not self._wanted:
             return

@@ -7,6 +7,7 @@ goes with the agent's beats. Never blocks a process: a full socket is the sender
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import socket
@@ -15,13 +16,15 @@ from typing import Any, Callable
 from .contract import Event
 
 INTERVAL_SECONDS = 0.2
+MAX_AT_ONCE = 100  # datagrams, before others get their turn
+MAX_BYTES = 64 << 10
 MAX_WHERE = 200  # characters
 
 Report = dict[str, Any]
 log = logging.getLogger("ddpjob.reports")
 
 
-class Reports(asyncio.DatagramProtocol):
+class Reports:
     """Receives the datagrams of one pod."""
 
     def __init__(self, send: Callable[[Report], None]) -> None:
@@ -30,11 +33,23 @@ class Reports(asyncio.DatagramProtocol):
         self._alive: dict[int, tuple[Report, float]] = {}  # by rank, with the time
         self._waiting: Report | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 
-    async def listen(self, path: str) -> None:
+    def listen(self, path: str) -> None:
         """Open the socket at `path`."""
-        loop = asyncio.get_running_loop()
-        await loop.create_datagram_endpoint(lambda: self, local_addr=path, family=socket.AF_UNIX)
+        self._socket.setblocking(False)
+        self._socket.bind(path)
+        asyncio.get_running_loop().add_reader(self._socket, self._receive)
+
+    def end(self) -> None:
+        """The processes have ended: pass on now what they said last, such as the result."""
+        self._receive()
+        self._flush_waiting()
+
+    def close(self) -> None:
+        """Hear nothing more."""
+        asyncio.get_running_loop().remove_reader(self._socket)
+        self._socket.close()
 
     def recall(self) -> list[Report]:
         """The last report of each kind, for a service that lost its memory."""
@@ -52,8 +67,12 @@ class Reports(asyncio.DatagramProtocol):
         for event in (Event.RESUMED, Event.STEP):
             self._latest.pop(event, None)
 
-    def datagram_received(self, data: bytes, _addr: object) -> None:
-        """asyncio calls this for each datagram."""
+    def _receive(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(MAX_AT_ONCE):
+                self._hear(self._socket.recv(MAX_BYTES))
+
+    def _hear(self, data: bytes) -> None:
         try:
             report = json.loads(data)
             event, _ = Event(report["event"]), int(report["step"])

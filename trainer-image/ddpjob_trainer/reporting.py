@@ -17,7 +17,7 @@ from ddpjob_trainer import datagram, pulse
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PATIENCE = 0.2  # seconds that a rare report may wait for room in the agent's socket
+PATIENCE = 2.0  # seconds that a rare report may wait for room in the agent's socket
 
 _log = logging.getLogger("ddpjob")
 
