@@ -200,8 +200,15 @@ def _all(bench: Recovery) -> list[Peer]:
     ]
 
 
-async def run(repeat: int, *, quick: bool, kills_only: bool, console: Console) -> Recovery:
-    """All repetitions; each begins with another peer."""
+async def run(
+    repeat: int,
+    *,
+    quick: bool,
+    kills_only: bool,
+    console: Console,
+    keep: Callable[[Recovery], None],
+) -> None:
+    """All repetitions, each begins with another peer; `keep` gets what there is after each."""
     bench = Recovery(console, kills_only=kills_only)
     if not kills_only:
         bench.notes += [QUICK_NOTE] if quick else [FROZEN_NOTE, CUT_NOTE, SLOW_NOTE]
@@ -213,4 +220,4 @@ async def run(repeat: int, *, quick: bool, kills_only: bool, console: Console) -
         first = number % len(peers)
         for peer in peers[first:] + peers[:first]:
             await peer(number)
-    return bench
+        keep(bench)

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # for `n
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.figures import machine, versions
-from benchmarks.peers import run
+from benchmarks.peers import Recovery, run
 from benchmarks.show import markdown, show
 from benchmarks.trials import TrialError
 
@@ -41,30 +41,37 @@ def main() -> int:
         print(markdown(json.loads(RESULT.read_text())))
         return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing is left running
-    quick = os.environ.get("QUICK", "") not in ("", "0")
+    quick, kills_only = _is_set("QUICK"), _is_set("KILLS_ONLY")
     facts = machine()
-    kills_only = os.environ.get("KILLS_ONLY", "") not in ("", "0")
     repeat = 1 if quick else int(os.environ.get("REPEAT", "7"))
+
+    def keep(bench: Recovery) -> None:
+        result: dict[str, Any] = {
+            "name": "recovery",
+            "quick": quick,
+            "machine": facts,
+            "versions": {**versions("ddpjob", "torch"), **bench.versions},
+            "notes": bench.notes,
+            "figures": [figure.to_json() for figure in bench.collected.figures()],
+        }
+        RESULT.parent.mkdir(exist_ok=True)
+        RESULT.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+
     try:
-        bench = asyncio.run(run(repeat, quick=quick, kills_only=kills_only, console=console))
+        asyncio.run(run(repeat, quick=quick, kills_only=kills_only, console=console, keep=keep))
     except (TrialError, NetworkError) as error:
         console.print(f"failed: {error}", markup=False)
         return 1
     except KeyboardInterrupt:
+        console.print(f"interrupted; {os.path.relpath(RESULT)} has the repetitions that are whole")
         return 130
-    result: dict[str, Any] = {
-        "name": "recovery",
-        "quick": quick,
-        "machine": facts,
-        "versions": {**versions("ddpjob", "torch"), **bench.versions},
-        "notes": bench.notes,
-        "figures": [figure.to_json() for figure in bench.collected.figures()],
-    }
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-    show(result, console)
+    show(json.loads(RESULT.read_text()), console)
     console.print(f"written to {os.path.relpath(RESULT)}")
     return 0
+
+
+def _is_set(name: str) -> bool:
+    return os.environ.get(name, "") not in ("", "0")
 
 
 if __name__ == "__main__":
