@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
-from ddpjob_trainer import Snapshots, folder, shelf
+from ddpjob_trainer import Snapshots, durable, fences, folder, shelf
 from trainer.runs import Run
 
-TRACED = {folder.__file__, shelf.__file__, shutil.__file__}
+TRACED = {each.__file__ for each in (durable, fences, folder, shelf, shutil)}
 
 
 def die_after(lines: int) -> None:

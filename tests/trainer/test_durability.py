@@ -106,9 +106,13 @@ def test_everything_is_on_the_disk_before_the_name_is(
     monkeypatch.setattr(os, "fsync", spy_fsync)
     monkeypatch.setattr(os, "rename", spy_rename)
     Snapshots(tmp_path).save(1, **run.parts())
-    aside = events.pop(3)
+    aside = events.pop(7)
     assert aside.startswith(".step-000000000001.")
+    assert events.pop(1).startswith(".fence-000000000001.")
     assert events == [
+        "fence.json",
+        "rename fence-000000000001",
+        tmp_path.name,
         "tensors.safetensors",
         "manifest.json",
         "COMMIT",
@@ -271,7 +275,7 @@ def test_a_full_disk_is_explained_and_costs_nothing(
     needed = int(seen["message"].split("full, and ")[1].split(" bytes")[0].replace(",", ""))
     assert 2 << 20 <= needed < 2.1 * (1 << 20)
     assert "The snapshot of step 1 is intact" in seen["message"]
-    assert seen["names"] == [".lock", "step-000000000001"]
+    assert seen["names"] == [".lock", "fence-000000000001", "step-000000000001"]
     assert seen["blocks_lost"] == 0
     assert seen["loaded"] == 1
 

@@ -6,9 +6,9 @@ Importing it opens no file and no socket.
 
 from __future__ import annotations
 
-from ddpjob_trainer.errors import SnapshotError
+from ddpjob_trainer.errors import OvertakenError, SnapshotError
 from ddpjob_trainer.loop import Loop
 from ddpjob_trainer.reporting import step_done
 from ddpjob_trainer.snapshot import Loaded, Snapshots
 
-__all__ = ["Loaded", "Loop", "SnapshotError", "Snapshots", "step_done"]
+__all__ = ["Loaded", "Loop", "OvertakenError", "SnapshotError", "Snapshots", "step_done"]

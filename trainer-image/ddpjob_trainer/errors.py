@@ -1,7 +1,11 @@
-"""The one exception that the trainer library raises on purpose. Imports nothing."""
+"""The exceptions that the trainer library raises on purpose. Imports nothing."""
 
 from __future__ import annotations
 
 
 class SnapshotError(RuntimeError):
     """A snapshot cannot be saved or loaded; the text gives the cause and what to do next."""
+
+
+class OvertakenError(SnapshotError):
+    """Somebody else has gone on from the directory: what is saved now would not count."""

@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
-from ddpjob_trainer import tree
+from ddpjob_trainer import durable, tree
 
 FORMAT = "ddpjob-snapshot"
 VERSION = 1
@@ -59,22 +59,23 @@ class Content:
         tensors = sum(tensor.nbytes for tensor in self._tensors.values())
         return tensors + 200 * len(self._tensors) + len(json.dumps(self._state)) + 4096
 
-    def write(self, folder: Path) -> None:
-        """Fills the empty folder, durably. Raises OSError."""
+    def write(self, folder: Path, fence: int) -> None:
+        """Fills the empty folder, durably, behind the fence of that number. Raises OSError."""
         _save_tensors(self._tensors, folder / TENSORS)
         manifest = json.dumps({
             "format": FORMAT,
             "version": VERSION,
             "step": self._step,
+            "fence": fence,
             "torch": torch.__version__,
             "files": {TENSORS: {
                 "sha256": _digest(folder / TENSORS), "size": (folder / TENSORS).stat().st_size,
             }},
             "state": self._state,
         }, allow_nan=False).encode()  # fmt: skip
-        _write(folder / MANIFEST, manifest)
-        _write(folder / COMMIT, _commit_record(manifest))
-        sync(folder)
+        durable.write(folder / MANIFEST, manifest)
+        durable.write(folder / COMMIT, _commit_record(manifest))
+        durable.sync(folder)
 
 
 def check(folder: Path, *, content: bool = True) -> dict[str, Any]:
@@ -101,15 +102,6 @@ def read(folder: Path) -> dict[str, Any]:
         return {part: tree.restore(node, tensors) for part, node in manifest["state"].items()}
     except (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise UnusableError(f"its content makes no sense: {error!r}") from error
-
-
-def sync(path: Path) -> None:
-    """Makes a file's bytes or a folder's entries durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _check(folder: Path, content: bool) -> dict[str, Any]:
@@ -148,14 +140,7 @@ def _save_tensors(tensors: dict[str, torch.Tensor], path: Path) -> None:
             raise
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
     path.chmod(path.parent.stat().st_mode & 0o666)  # safetensors makes it private to the user
-    sync(path)
-
-
-def _write(path: Path, data: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    durable.sync(path)
 
 
 def _digest(path: Path) -> str:

@@ -29,6 +29,7 @@ from ddpjob_agent import contract
 from ddpjob_agent.contract import Answer, Membership, Place
 from ddpjob_trainer import handover, line, reporting, state
 from ddpjob_trainer.attempt import Attempt, draw_seed, random_states
+from ddpjob_trainer.errors import OvertakenError
 from ddpjob_trainer.group import Group, backend_for
 from ddpjob_trainer.handover import BEGINNING, Agreement, State
 from ddpjob_trainer.model import ElasticModel
@@ -170,11 +171,17 @@ class Loop:
 
     def _save(self, done: int) -> None:
         assert self._snapshots is not None
-        self._snapshots.save(
-            done, model=self.model.module, optimizer=self._optimizer, scheduler=self._scheduler,
-            extra=None if self._extra is None else self._extra.state_dict(),
-        )  # fmt: skip
-        self._saved = done
+        try:
+            self._snapshots.save(
+                done, model=self.model.module, optimizer=self._optimizer, scheduler=self._scheduler,
+                extra=None if self._extra is None else self._extra.state_dict(),
+            )  # fmt: skip
+        except OvertakenError as error:
+            if self._line is None:
+                raise
+            self._await_news(error)
+        else:
+            self._saved = done
 
     def _save_once(self) -> None:
         if self._snapshots is not None and self._done is not None and self._saved != self._done:
@@ -297,6 +304,8 @@ class Loop:
                 self._extra.load_state_dict(taken["extra"]["own"])
             draw_seed(taken["extra"]["random"], rank)
         self._done, self._done_in = newest
+        if self._snapshots is not None:
+            self._snapshots.goes_on(newest.step)
 
     def _collect(self) -> Any:
         own = None if self._extra is None else self._extra.state_dict()

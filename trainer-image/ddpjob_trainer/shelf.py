@@ -2,7 +2,8 @@
 
 Writers prepare a folder under a hidden name and rename it. Each holds a shared lock while it
 does; who gets the lock alone knows that every hidden folder there belongs to a dead writer.
-What is visible but unusable is never deleted, only set aside when its name is needed.
+What is visible but unusable is never deleted, only set aside when its name is needed. What an
+overtaken writer left does not count (see `fences`): nobody goes on from it, and retention drops it.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import logging
 import os
 import secrets
 import shutil
 from typing import TYPE_CHECKING
 
-from ddpjob_trainer import folder
+from ddpjob_trainer import durable, folder
+from ddpjob_trainer.fences import Fence, Fences, Owner, limit
 from ddpjob_trainer.folder import Content, UnusableError
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
 _LOCK = ".lock"
 _HIDDEN = ".tmp"
+_HIDDEN_NAMES = (f".step-*{_HIDDEN}", f".fence-*{_HIDDEN}")
 
 _log = logging.getLogger("ddpjob")
 
@@ -35,25 +39,43 @@ class Shelf:
     def __init__(self, directory: Path, keep: int) -> None:
         self.directory = directory
         self._keep = keep
+        self._fences = Fences(directory)
 
-    def publish(self, step: int, content: Content) -> None:
-        """Makes the snapshot exist, durably, unless it already does. Raises OSError."""
+    def take(self, owner: Owner, step: int) -> Fence:
+        """From now on `owner` alone goes on, from this step. Raises OvertakenError and OSError."""
+        with self._writing():
+            return self._fences.take(owner, step)
+
+    def publish(self, step: int, content: Content, fence: Fence) -> None:
+        """Makes the snapshot exist, durably, unless it already does.
+
+        Raises OSError, and OvertakenError if somebody else has gone on: then nothing is deleted.
+        """
         target = self.directory / folder.name_of(step)
-        if _whole(target, content=True):
+        if self._counts(target):
             return
-        self.directory.mkdir(parents=True, exist_ok=True)
         with self._writing():
             aside = self._hidden(target)
             try:
                 aside.mkdir()
-                content.write(aside)
+                content.write(aside, fence.number)
+                self._fences.check(fence)
                 self._rename(aside, target)
             finally:
                 shutil.rmtree(aside, ignore_errors=True)
-            folder.sync(self.directory)
+            durable.sync(self.directory)
+            self._fences.check(fence)  # a successor may rely on an earlier one: delete none
             self._retain(step)
 
-    def steps(self) -> list[int]:
+    def steps(self, chooser: Owner | None = None) -> list[int]:
+        """Steps of all folders that may be gone on from, newest first. Raises OSError.
+
+        Who still chooses from which one is not bound by a fence of its own.
+        """
+        fences = [fence for fence in self._fences.all() if fence.owner != chooser]
+        return [s for s in self.all_steps() if not _is_overtaken(self.path(s), fences)]
+
+    def all_steps(self) -> list[int]:
         """Steps of all folders that are named like snapshots, newest first. Raises OSError."""
         try:
             names = [path.name for path in self.directory.iterdir()]
@@ -73,7 +95,7 @@ class Shelf:
         return self.directory / folder.name_of(step)
 
     def _rename(self, aside: Path, target: Path) -> None:
-        if target.exists() and not _whole(target, content=True):
+        if target.exists() and not self._counts(target):
             spare = target.with_name(f"unusable-{target.name}-{secrets.token_hex(4)}")
             _log.warning("%s is unusable, and set aside as %s", target, spare.name)
             target.rename(spare)
@@ -81,24 +103,31 @@ class Shelf:
             aside.rename(target)
         except OSError as error:
             overtaken = error.errno in (errno.ENOTEMPTY, errno.EEXIST)
-            if not (overtaken and _whole(target, content=True)):
+            if not (overtaken and self._counts(target)):
                 raise
+
+    def _counts(self, path: Path) -> bool:
+        return _whole(path, content=True) and not _is_overtaken(path, self._fences.all())
 
     def _retain(self, newest: int) -> None:
         # A damaged folder of a later step may count as complete: never drop what was just saved.
         others = [step for step in self.complete() if step != newest]
-        for step in others[max(self._keep - 1, 0) :]:
+        fences = self._fences.all()
+        overtaken = [s for s in self.all_steps() if _is_overtaken(self.path(s), fences)]
+        for step in [*others[max(self._keep - 1, 0) :], *overtaken]:
             doomed = self._hidden(self.path(step))
             self.path(step).rename(doomed)
             shutil.rmtree(doomed, ignore_errors=True)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
+        self.directory.mkdir(parents=True, exist_ok=True)
         lock = os.open(self.directory / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             if _locked(lock, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                for stale in self.directory.glob(f".step-*{_HIDDEN}"):
-                    shutil.rmtree(stale, ignore_errors=True)
+                stale = itertools.chain.from_iterable(map(self.directory.glob, _HIDDEN_NAMES))
+                for each in stale:
+                    shutil.rmtree(each, ignore_errors=True)
             _locked(lock, fcntl.LOCK_SH)
             yield
         finally:
@@ -115,6 +144,16 @@ def _locked(descriptor: int, operation: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _is_overtaken(path: Path, fences: list[Fence]) -> bool:
+    """Whether a whole snapshot is of a writer from whom somebody else had gone on before."""
+    try:
+        manifest = folder.check(path, content=False)
+    except UnusableError:
+        return False
+    last = limit(fences, manifest.get("fence", 0))
+    return last is not None and manifest["step"] > last
 
 
 def _whole(path: Path, *, content: bool) -> bool:

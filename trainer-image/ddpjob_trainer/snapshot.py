@@ -1,7 +1,8 @@
 """Saving and restoring a training run: what belongs to it, which rank does what, what to say.
 
 Files are the business of `shelf` and `folder`. Every rank calls both save() and load(); rank 0
-alone writes, and says which snapshot all of them go on from.
+alone writes, and says which snapshot all of them go on from. From then on nobody who went on
+earlier can add to the directory (see `fences`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import dataclasses
 import errno
 import logging
 import os
+import secrets
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from torch import distributed
 from ddpjob_agent import contract
 from ddpjob_trainer import folder, reporting, state, stopping
 from ddpjob_trainer.errors import SnapshotError
+from ddpjob_trainer.fences import Fence, Owner
 from ddpjob_trainer.shelf import Shelf
 
 KEEP = 3  # snapshots, when neither the caller nor the job says
@@ -56,6 +59,10 @@ class Snapshots:
         self._every = _count(contract.ENV_SNAPSHOT_EVERY, EVERY)
         self._shelf = Shelf(Path(chosen).absolute(), keep)
         self._last: int | None = None  # after so many steps all stop
+        self._is_jobs_own = directory is None  # and no other job's, to take a model from
+        self._process = secrets.token_hex(4)
+        self._fence: Fence | None = None
+        self._from: int | None = None  # the step that this membership goes on from
 
     def due(self, step: int) -> bool:
         """Whether a snapshot is wanted after this many steps; the same on every rank.
@@ -92,10 +99,14 @@ class Snapshots:
                 self._stops.ready()
             self._stops.wait()
 
+    def goes_on(self, step: int) -> None:
+        """This membership goes on from that step without loading anything."""
+        self._from = step
+
     def _write(self, step: int, what: dict[str, Any]) -> None:
         content = folder.Content(step, what)
         try:
-            self._shelf.publish(step, content)
+            self._shelf.publish(step, content, self._own_fence())
         except OSError as error:
             raise SnapshotError(self._cannot_write(step, content.size, error)) from error
         reporting.saved(step)
@@ -125,12 +136,12 @@ class Snapshots:
 
     def _agreed(self) -> tuple[int, dict[str, Any]] | None:
         if not (distributed.is_available() and distributed.is_initialized()):
-            return self._newest()
+            return self._chosen()
         answer: list[Any] = [None, None]  # step, problem: all ranks hear both, so none waits
         found = None
         if distributed.get_rank() == 0:
             try:
-                found = self._newest()
+                found = self._chosen()
                 answer = [found and found[0], None]
             except SnapshotError as error:
                 answer = [None, str(error)]
@@ -148,10 +159,45 @@ class Snapshots:
                 f"{why}. The snapshot directory must be one that all workers share."
             ) from why
 
+    def _own_fence(self) -> Fence:
+        """Raises OvertakenError and OSError."""
+        if self._fence is None or self._fence.owner != self._owner():
+            step = self._from
+            if step is None:
+                step = next(iter(self._shelf.complete()), 0)
+            self._fence = self._shelf.take(self._owner(), step)
+        return self._fence
+
+    def _owner(self) -> Owner:
+        membership = os.environ.get(contract.ENV_MEMBERSHIP)
+        if not membership:
+            return Owner("", self._process)
+        return Owner(os.environ.get(contract.ENV_JOB_UID, "ddpjob"), membership)
+
+    def _chosen(self) -> tuple[int, dict[str, Any]] | None:
+        """The snapshot to go on from; from now on nobody else adds to what is there."""
+        while True:
+            there = self._shelf.all_steps()
+            found = self._newest()
+            self._from = found[0] if found else 0
+            self._fence = None
+            if not (self._is_jobs_own and self._owner().job):
+                return found  # perhaps only to look at: who saves goes on
+            try:
+                self._own_fence()
+            except OSError as error:
+                _log.warning(
+                    "%s: no fence, before a snapshot is saved: %s", self._shelf.directory, error
+                )
+                return found
+            if not {*self._shelf.all_steps()} - {*there}:
+                return found
+            # One was added just before the fence stood, and may be relied upon.
+
     def _newest(self) -> tuple[int, dict[str, Any]] | None:
         reasons: list[str] = []
         try:
-            steps = self._shelf.steps()
+            steps = self._shelf.steps(self._owner())
         except OSError as error:
             raise SnapshotError(f"Cannot read {self._shelf.directory}: {error.strerror}") from error
         for step in steps:

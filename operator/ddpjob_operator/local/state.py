@@ -32,6 +32,7 @@ class StateFolder:
         self.path = (root / namespace / name).resolve()
         self.logs = self.path / "logs"
         self.snapshots = self.path / "snapshots"
+        self.epoch = 0  # of the last rendezvous service of earlier runs
         self._lock: int | None = None
 
     @property
@@ -76,15 +77,19 @@ class StateFolder:
 
         A completed run is put aside, an interrupted or failed one is continued.
         """
-        completed = self.read("status.json").get("state") == "Complete"
-        saved = self.snapshots.is_dir() and any(self.snapshots.iterdir())
-        if completed or (fresh and saved):  # what holds nothing must not replace what does
-            self._put_aside()
+        status = self.read("status.json")
+        saved = self.snapshots.is_dir() and any(map(_is_saved, self.snapshots.iterdir()))
+        if status.get("state") == "Complete" or (fresh and saved):
+            self._put_aside()  # what holds nothing must not replace what does
             saved = False
+        else:
+            self.epoch = int(status.get("rendezvousEpoch", 0))
         self.logs.mkdir(exist_ok=True)
         self.snapshots.mkdir(exist_ok=True)
         for name in ("status.json", "report.json", "timeline.jsonl"):
             (self.path / name).unlink(missing_ok=True)
+        if self.epoch:
+            self.write("status.json", {"rendezvousEpoch": self.epoch})
         return saved
 
     def _put_aside(self) -> None:
@@ -118,3 +123,8 @@ class StateFolder:
         with contextlib.suppress(OSError):
             aside.write_text(json.dumps(content, indent=1, default=str) + "\n")
             aside.replace(self.path / name)
+
+
+def _is_saved(path: Path) -> bool:
+    """Whether something in the snapshot folder is more than the records of who wrote there."""
+    return not path.name.startswith((".", "fence-"))

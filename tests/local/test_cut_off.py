@@ -1,0 +1,78 @@
+"""A worker that is cut off from the job trains on, and what it saves must not be gone on from.
+
+Its node's packets are dropped, in a network namespace. Needs root.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from driving import Run, in_background, job_text, running
+from networks import networks
+
+SCRIPT = """
+    import os, pathlib, sys, time
+    import torch, torch.distributed as dist
+    from ddpjob_trainer import Snapshots, step_done
+
+    end = pathlib.Path(sys.argv[1])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    model = torch.nn.Linear(4, 1)
+    snapshots = Snapshots()
+    loaded = snapshots.load(model=model)
+    step, seen = loaded.step if loaded else 0, torch.zeros(1)
+    while not seen.item():
+        seen = torch.tensor([float(end.exists())])
+        dist.all_reduce(seen)
+        time.sleep(0.02)
+        step += 1
+        step_done(step, 1_000_000)
+        if snapshots.due(step):
+            snapshots.save(step, model=model)
+"""
+SPEC = {
+    "replicas": 2,
+    "elastic": "{joinPolicy: Immediate, settleSeconds: 0.2, orphanSeconds: 600}",
+    "snapshot": "{everySteps: 10, keep: 1000}",
+}
+
+
+def snapshots(run: Run) -> dict[int, int]:
+    """Step of each, and the number of its writer's fence."""
+    manifests = run.state.snapshots.glob("step-*/manifest.json")
+    read = [json.loads(path.read_text()) for path in manifests]
+    return {each["step"]: each["fence"] for each in read}
+
+
+@in_background
+async def test_a_cut_off_worker_adds_nothing(tmp_path: Path) -> None:
+    """It is alone in its membership, so nothing stops it; another takes its place."""
+    with networks() as net:
+        text = job_text("[torchrun, train.py, end]", **SPEC)
+        async with running(tmp_path, text, nodes=1, script=SCRIPT, network=net) as run:
+            await run.until_stepping(1)
+            alone = run.backend.nodes.on("node-0")
+            assert alone is not None
+            await run.until(lambda: len(snapshots(run)) > 3, "snapshots of the first worker")
+            net.cut("node-0")
+            await run.backend.nodes.add()
+            log = run.state.logs / f"{alone.name}.log"
+            await run.until(lambda: "OvertakenError" in log.read_text(), "it learns at a save")
+            assert [cause for cause, _ in run.history()][-1] == "lost"
+            begun = run.report.rounds[-1]
+            await run.until(lambda: max(snapshots(run).values()) > 1, "snapshots of the second one")
+            await run.until(
+                lambda: run.report.rounds[-1].resumed_step is not None, "where it began"
+            )
+            resumed = run.report.rounds[-1].resumed_step
+            assert resumed is not None
+            assert begun.id == run.report.rounds[-1].id
+            old = [step for step, fence in snapshots(run).items() if fence == 1]
+            assert max(old) == resumed, "all that the first one saved, and no more"
+            net.mend("node-0")
+            await run.until(lambda: run.report.rounds[-1].world_size == 2, "it is back")
+            await run.until_stepping(len(run.report.rounds))
+            assert await run.finish() == "Complete", run.story()
+            assert run.report.failures == 0, "that it was overtaken is nobody's failure"
