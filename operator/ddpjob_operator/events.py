@@ -40,6 +40,19 @@ def memberships(observed: Observed, report: Report | None) -> Iterator[Event]:
             yield Event(_BY_CAUSE[cause].value, text, cause in _WARNINGS)
 
 
+def overdue(observed: Observed, report: Report | None) -> Iterator[Event]:
+    """One for each worker that had too little time for its last step."""
+    known = observed.job.status.overdue_workers
+    for each in report.overdue if report else ():
+        if each.worker not in known:
+            text = (
+                f"{each.worker} was ended before it had done and saved its last step: {each.seconds:.0f} s"
+                " were too few. Nothing but what came after the last snapshot is lost. Where steps or"
+                " saves take that long, raise template.spec.terminationGracePeriodSeconds"
+            )
+            yield Event(EventReason.GRACE_PERIOD_TOO_SHORT.value, text, warning=True)
+
+
 def replacements(observed: Observed, roster: Roster) -> Iterator[Event]:
     """One for each worker that takes another one's place."""
     refused = {refusal.name for refusal in observed.refusals}

@@ -95,6 +95,10 @@ class DDPJobStatus(ObservedModel):
         default=None, description="The workers that train, or trained last, together."
     )
     restarts: RestartsStatus = Field(default=RestartsStatus(), description="Restarts so far.")
+    overdue_workers: tuple[str, ...] = Field(
+        default=(),
+        description="The last workers that were ended before their last step: too short a grace.",
+    )
     progress: ProgressStatus | None = Field(default=None, description="How far the training is.")
     snapshot: SnapshotStatus | None = Field(default=None, description="The newest snapshot.")
     groups: tuple[GroupStatus, ...] = Field(default=(), description="Each group of workers.")

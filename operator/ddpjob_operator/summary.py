@@ -26,6 +26,8 @@ from ddpjob_operator.status import (
     SnapshotStatus,
 )
 
+MAX_OVERDUE = 20  # names in status: more than a service tells of at a time
+
 
 def active(
     observed: Observed, report: Report | None, roster: Roster, now: datetime
@@ -147,6 +149,7 @@ def _reported(old: DDPJobStatus, report: Report | None, now: datetime) -> dict[s
         "restarts": RestartsStatus(
             application=failures, infrastructure=losses, total=failures + losses
         ),
+        "overdue_workers": _overdue(old, report),
     }
     if report.step is not None:
         metrics = {n: v for n, v in report.metrics.items() if math.isfinite(v)}  # else no JSON
@@ -156,6 +159,11 @@ def _reported(old: DDPJobStatus, report: Report | None, now: datetime) -> dict[s
     if report.snapshot_step is not None:
         news["snapshot"] = SnapshotStatus(step=report.snapshot_step)
     return news
+
+
+def _overdue(old: DDPJobStatus, report: Report) -> tuple[str, ...]:
+    named = dict.fromkeys((*old.overdue_workers, *(each.worker for each in report.overdue)))
+    return tuple(named)[-MAX_OVERDUE:]
 
 
 def _membership(old: DDPJobStatus, report: Report, now: datetime) -> MembershipStatus | None:

@@ -418,8 +418,13 @@ def test_who_holds_an_overtaken_membership_is_stopped(tmp_path: Path) -> None:
                 raise ServiceUnavailableError(str(back.orders))
 
         await until(halted)
+        unanswered = asyncio.ensure_future(back.do(Op.GET, b"old"))
+        assert int.from_bytes(await a.do(Op.GETNUMKEYS), "little") == 0
+        assert not unanswered.done(), "its torchrun waits while the processes do their last step"
+        assert back.membership is not None
+        back.link.leave(str(back.membership.id))
         with pytest.raises(OvertakenError):
-            await back.do(Op.GET, b"old")
+            await unanswered
         count = await a.do(Op.GETNUMKEYS)
         assert int.from_bytes(count, "little") == 0, "a fresh key space"
 

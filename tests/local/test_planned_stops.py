@@ -9,6 +9,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from ddpjob_agent.agent import LEAVE_SECONDS, RESERVE_SECONDS
+from ddpjob_agent.contract import GRACE_SECONDS
 from driving import Run, in_background, job_text, running
 from ledger import Ledger
 
@@ -37,6 +39,9 @@ SCRIPT = """
         seen = torch.tensor([float(end.exists())])
         dist.all_reduce(seen)
         time.sleep(0.02)
+        while pathlib.Path("stuck").exists():
+            pathlib.Path("is-stuck").touch()
+            time.sleep(0.1)
         tell("done", step)
         step += 1
         step_done(step, 1_000_000)
@@ -45,6 +50,7 @@ SCRIPT = """
     dist.barrier()
     dist.destroy_process_group()
 """
+RESERVED = LEAVE_SECONDS + RESERVE_SECONDS  # seconds of the grace period in which nobody waits
 SPEC = {
     "elastic": "{joinPolicy: Immediate, settleSeconds: 0.2}",
     "snapshot": "{everySteps: 1000000}",
@@ -53,12 +59,15 @@ SPEC = {
 
 
 @contextlib.asynccontextmanager
-async def saving(folder: Path, nodes: int, **spec: object) -> AsyncIterator[tuple[Run, Ledger]]:
+async def saving(
+    folder: Path, nodes: int, script: str = SCRIPT, grace: float = GRACE_SECONDS, **spec: object
+) -> AsyncIterator[tuple[Run, Ledger]]:
     """A job whose every process asks after each step whether it is the last one."""
     ledger = Ledger(folder)
     try:
         text = job_text("[torchrun, train.py, end]", **{"replicas": nodes, **SPEC, **spec})
-        async with running(folder, text, nodes=nodes, script=SCRIPT) as run:
+        async with running(folder, text, nodes=nodes, script=script) as run:
+            run.backend.nodes.grace_seconds = grace
             await run.until_stepping(1)
             yield run, ledger
     finally:
@@ -89,6 +98,20 @@ async def test_drained_joined_and_drained_again(tmp_path: Path) -> None:
 
 
 @in_background
+async def test_steps_that_take_long(tmp_path: Path) -> None:
+    """In so much time torchrun looks at its store many times; it must find it."""
+    script = SCRIPT.replace("time.sleep(0.02)", "time.sleep(1.5)")
+    async with saving(tmp_path, 2, script) as (run, ledger):
+        run.backend.nodes.drain("node-0")
+        await run.until_stepping(2)
+        await run.backend.nodes.add()
+        await run.until_stepping(3)
+        assert run.history() == [("started", 4), ("left", 2), ("joined", 4)]
+        assert await run.finish() == "Complete", run.story()
+        check(ledger, 3)
+
+
+@in_background
 async def test_stopped_and_continued(tmp_path: Path) -> None:
     """All workers are told to go at once, as when a job is suspended or deleted."""
     async with saving(tmp_path, 2) as (run, ledger):
@@ -111,3 +134,21 @@ async def test_node_killed_while_the_others_wait_for_the_agreed_step(tmp_path: P
         await run.until(lambda: run.history()[-1][1] == 2, "one worker is left")
         await run.until(lambda: bool(run.report.rounds[-1].last_step), "it steps")
         assert await run.finish() == "Complete", run.story()
+
+
+@in_background
+async def test_a_step_that_outlasts_the_grace_period(tmp_path: Path) -> None:
+    """The processes are ended in time, people are told, and the others go on."""
+    stuck = tmp_path / "stuck"
+    async with saving(tmp_path, 2, grace=RESERVED + 2) as (run, _):
+        await run.until(lambda: (run.report.step or 0) > 5, "all processes ask after each step")
+        stuck.touch()
+        await run.until((tmp_path / "is-stuck").exists, "a step that does not end")
+        run.backend.nodes.drain("node-1")
+        await run.until(lambda: len(run.report.overdue) == 2, "both have waited for its end")
+        stuck.unlink()
+        await run.until_stepping(2)
+        assert run.history() == [("started", 4), ("left", 2)]
+        assert await run.finish() == "Complete", run.story()
+        told = run.console.getvalue()
+        assert "GracePeriodTooShort: probe-worker-001-1 was ended before" in " ".join(told.split())

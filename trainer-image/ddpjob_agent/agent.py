@@ -204,12 +204,12 @@ class Agent:
         if held is None or membership.id > held.id:
             self._membership = membership
             self._done, self._failure = False, None
-            self._link.enter(str(membership.id))
             if not order["live"]:
                 self._wanted = _Launch(membership)
             elif self._live.finished:  # too late to change; they load what was saved at the end
                 self._wanted = _Launch(None)
         if order["live"]:
+            self._link.enter(str(membership.id))
             self._order = ("run", str(membership.id))
             self._stay()
             first_rank = sum(each.processes for each in _before(self._me, membership))
@@ -258,8 +258,12 @@ class Agent:
         while self._has_to_do(launch):
             if time.monotonic() > until:
                 log.warning("no end of a step within %.0f s: the processes are ended", seconds)
-                return
+                self._link.send({"type": "overdue", "seconds": seconds})
+                break
             await asyncio.sleep(0.01)
+        others_stay = self._wanted is not None and self._wanted.live
+        if launch.membership is not None and not others_stay:
+            self._link.leave(str(launch.membership.id))
 
     def _has_to_do(self, launch: _Launch) -> bool:
         if self._ended.is_set():
@@ -280,7 +284,8 @@ class Agent:
 
     async def _start(self, launch: _Launch) -> None:
         self._started, self._last_step = launch, None
-        if not launch.live:
+        if launch.membership is not None:
+            self._link.enter(str(launch.membership.id))
             self._live.tell(Place(asked=self._asked))
         self._starts += 1
         self._ended.clear()

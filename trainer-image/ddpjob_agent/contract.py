@@ -280,6 +280,14 @@ class Stall:
 
 
 @dataclasses.dataclass(frozen=True)
+class Overdue:
+    """A worker's processes were ended before they had done the last step that was wanted of them."""
+
+    worker: str
+    seconds: float  # that they had for it
+
+
+@dataclasses.dataclass(frozen=True)
 class Report:
     """Everything that the service tells the operator: GET /report."""
 
@@ -300,6 +308,7 @@ class Report:
     rounds: tuple[Round, ...] = ()  # oldest first, bounded
     live: bool = False  # the processes stay over changes: level L2
     stall: Stall | None = None  # the processes hang
+    overdue: tuple[Overdue, ...] = ()  # oldest first, bounded
 
     def without_progress(self) -> Report:
         """The same but for what changes with every step; that there was one, stays."""
@@ -321,8 +330,9 @@ class Report:
             "state": self.state.value,
             "membership": self.membership and self.membership.to_json(),
         }
-        if self.stall is None:
-            del data["stall"]  # operators from before there was one read the rest
+        for name in ("stall", "overdue"):
+            if not data[name]:
+                del data[name]  # operators from before there was one read the rest
         return data
 
     @classmethod
@@ -337,6 +347,7 @@ class Report:
                 "membership": Membership.from_json(membership) if membership else None,
                 "failure": Failure.from_json(failure) if failure else None,
                 "stall": Stall.from_json(stall) if stall else None,
+                "overdue": tuple(Overdue(**each) for each in data.get("overdue", ())),
                 "rounds": tuple(
                     Round(**{**item, "workers": tuple(item["workers"])}) for item in data["rounds"]
                 ),

@@ -67,6 +67,7 @@ class Link:
         self._numbers = itertools.count(1)
         self._entries: dict[bytes, Entry] = {}
         self.membership = ""  # whose store requests go to
+        self._left = asyncio.Event()  # that membership
         self.last_heard = time.monotonic()
 
     def enter(self, membership: str) -> None:
@@ -74,10 +75,17 @@ class Link:
         if membership == self.membership:
             return
         self.membership = membership
+        self._left.set()
+        self._left = asyncio.Event()
         self._entries.clear()
         for pending in self._pending.values():
             if not pending.answer.done():
                 pending.answer.set_exception(OvertakenError(membership))
+
+    def leave(self, membership: str) -> None:
+        """No store from now on, if it was that one."""
+        if membership == self.membership:
+            self.enter("")
 
     def reconnect(self) -> None:
         """Say hello anew: what it says has changed."""
@@ -90,9 +98,14 @@ class Link:
             self._connection.send(message)
 
     async def execute(self, request: Request, membership: str) -> bytes:
-        """A store request of one membership; survives reconnections; raises OvertakenError."""
+        """A store request of one membership; survives reconnections; raises OvertakenError.
+
+        That comes when this side leaves the membership: while its processes still do their last
+        step, a torchrun that lost its store would end them.
+        """
         if membership != self.membership:
             raise OvertakenError(membership)
+        left = self._left
         number = next(self._numbers)
         message = {
             "type": "store",
@@ -110,6 +123,8 @@ class Link:
         finally:
             del self._pending[number]
         if answer.get("overtaken"):
+            await left.wait()
+        if "reply" not in answer:
             raise OvertakenError(membership)
         return base64.b64decode(answer["reply"])
 
@@ -143,8 +158,10 @@ class Link:
             log.info("connection to the rendezvous service lost; trying again")
 
     async def _talk(self, connection: Connection) -> None:
-        entries = [entry.to_json() for entry in self._entries.values()]
-        connection.send({"type": "hello", **self._hello(), "entries": entries})
+        hello = self._hello()
+        is_current = (hello["membership"] or {}).get("id") == self.membership
+        entries = [entry.to_json() for entry in self._entries.values()] if is_current else []
+        connection.send({"type": "hello", **hello, "entries": entries})
         self._connection = connection
         for pending in list(self._pending.values()):
             connection.send(pending.message)

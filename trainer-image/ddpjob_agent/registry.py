@@ -157,6 +157,10 @@ class Registry:
         """This worker says that it is about to end."""
         self._change(worker, leaving=True)
 
+    def overdue(self, worker: str, message: Mapping[str, Any]) -> None:
+        """The processes of this worker did not get to the last step that was wanted of them."""
+        self._rounds.exceed(worker, float(message["seconds"]))
+
     def exited(self, worker: str, message: Mapping[str, Any], now: float) -> None:
         """The command of this worker ended, well or badly."""
         if self._view.live:
@@ -399,6 +403,7 @@ class Registry:
             rounds=rounds.all(),
             live=view.live,
             stall=self._stall,
+            overdue=rounds.overdue(),
         )
 
     def _set(self, **changes: Any) -> None:

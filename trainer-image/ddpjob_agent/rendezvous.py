@@ -160,6 +160,7 @@ class RendezvousServer:
             "exited": lambda: registry.exited(worker, message, now),
             "report": lambda: registry.reported(worker, message, now),
             "bye": lambda: registry.left(worker),
+            "overdue": lambda: registry.overdue(worker, message),
             "live": registry.live,
             "ready": lambda: registry.ready(worker, now),
             "promise": lambda: registry.promised(worker, int(message["step"])),

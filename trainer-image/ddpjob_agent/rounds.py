@@ -8,12 +8,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from .contract import Event, Membership, Round
+from .contract import Event, Membership, Overdue, Round
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_ROUNDS = 50
+MAX_OVERDUE = 10
 
 
 class Rounds:
@@ -25,10 +26,20 @@ class Rounds:
         self.total_steps: int | None = None
         self.metrics: dict[str, float] = {}
         self.snapshot_step: int | None = None
+        self._overdue: list[Overdue] = []
 
     def all(self) -> tuple[Round, ...]:
         """Oldest first."""
         return tuple(self._rounds)
+
+    def overdue(self) -> tuple[Overdue, ...]:
+        """Who did not get to its last step; oldest first."""
+        return tuple(self._overdue)
+
+    def exceed(self, worker: str, seconds: float) -> None:
+        """This worker's processes were ended, having had so many seconds for their last step."""
+        self._overdue.append(Overdue(worker, seconds))
+        del self._overdue[:-MAX_OVERDUE]
 
     def begin(self, membership: Membership, wall: float) -> None:
         """A membership was formed, or relearned from an agent."""

@@ -101,7 +101,7 @@ class SharedStore:
                 reply = await backend.execute(Request(Op.GET, request.keys))
         except ProtocolError as error:
             log.warning("%s: %s", member.worker, error)
-            return overtaken
+            return {"type": "stored", "id": message["id"], "refused": True}
         return {
             "type": "stored",
             "id": message["id"],

@@ -63,7 +63,8 @@ class LocalBackend:
     ) -> None:
         self._uid = state.uid()
         metadata = job.metadata.model_copy(update={"uid": self._uid})
-        self.job = job.model_copy(update={"metadata": metadata})
+        status = DDPJobStatus(rendezvous_epoch=state.epoch, rendezvous_observed=state.epoch)
+        self.job = job.model_copy(update={"metadata": metadata, "status": status})
         self._state = state
         self._timeline = timeline
         self._workdir = workdir
@@ -214,6 +215,7 @@ class LocalBackend:
                 contract.ENV_WORKER: created.name,
                 contract.ENV_SERVICE: f"{self._network.host}:{self.service.port}",
                 contract.ENV_TOKEN: self._token,
+                contract.ENV_GRACE_SECONDS: str(self.nodes.grace_seconds),
                 contract.ENV_SNAPSHOT_DIR: str(self._state.snapshots),
                 contract.ENV_TERMINATION_LOG: str(self._state.logs / f"{created.name}.message"),
                 "TMPDIR": str(self._folder),

@@ -22,7 +22,6 @@ from ddpjob_agent.contract import ENV_ADDRESS, ENV_JOB_UID, ENV_WORKER, GRACE_SE
 from ddpjob_operator.actions import CreateWorker
 from ddpjob_operator.observed import Phase, Worker
 
-STOP_SECONDS = float(GRACE_SECONDS)  # a pod's terminationGracePeriodSeconds
 NO_NODE = "no free node: every node that is up has a worker already"
 
 
@@ -82,6 +81,7 @@ class Nodes:
         self._uid = uid
         self._changed = changed
         self._network = network
+        self.grace_seconds = float(GRACE_SECONDS)  # a pod's terminationGracePeriodSeconds
         self.up = [f"node-{i}" for i in range(count)]
         self._made = count
         self.pods: dict[str, Pod] = {}
@@ -107,7 +107,7 @@ class Nodes:
         if pod.process is not None and pod.process.returncode is None:
             pod.process.terminate()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(pod.process.wait(), STOP_SECONDS)
+                await asyncio.wait_for(pod.process.wait(), self.grace_seconds)
         kill_all(self._processes_of(pod))
         await self._forget(pod)
 
@@ -210,7 +210,7 @@ class Nodes:
         for name in list(self.pods):
             self.delete(name)
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=STOP_SECONDS + 5)
+            await asyncio.wait(self._tasks, timeout=self.grace_seconds + 5)
         sweep(self._uid)
 
     def _processes_of(self, pod: Pod | None) -> list[psutil.Process]:
