@@ -45,7 +45,10 @@ def main() -> int:
     facts = machine()
     repeat = 1 if quick else int(os.environ.get("REPEAT", "7"))
 
+    kept = False
+
     def keep(bench: Recovery) -> None:
+        nonlocal kept
         result: dict[str, Any] = {
             "name": "recovery",
             "quick": quick,
@@ -56,6 +59,7 @@ def main() -> int:
         }
         RESULT.parent.mkdir(exist_ok=True)
         RESULT.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+        kept = True
 
     try:
         asyncio.run(run(repeat, quick=quick, kills_only=kills_only, console=console, keep=keep))
@@ -63,7 +67,8 @@ def main() -> int:
         console.print(f"failed: {error}", markup=False)
         return 1
     except KeyboardInterrupt:
-        console.print(f"interrupted; {os.path.relpath(RESULT)} has the repetitions that are whole")
+        whole = f"; {os.path.relpath(RESULT)} has the repetitions that are whole" if kept else ""
+        console.print(f"interrupted{whole}")
         return 130
     show(json.loads(RESULT.read_text()), console)
     console.print(f"written to {os.path.relpath(RESULT)}")

@@ -82,6 +82,19 @@ class Digits:
         assert len(alive) == 1, alive
         return alive[0]
 
+    def placed(self, group: str) -> tuple[str, str, int]:
+        """The worker of this group, its node, and how many processes the others have."""
+        pod = self.pod(group)
+        node = self.kubectl.pods("ddpjob.io/job=digits")[pod]["spec"]["nodeName"]
+        return pod, node, PROCESSES - (2 if group == "spot" else 4)
+
+    def apart(self) -> tuple[str, str]:
+        """The group whose worker is not on the node of the rendezvous pod, and the other one."""
+        pods = self.kubectl.pods("ddpjob.io/job=digits")
+        [rendezvous] = (p["spec"]["nodeName"] for n, p in pods.items() if "-rendezvous-" in n)
+        group = next(g for g in ("spot", "worker") if self.placed(g)[1] != rendezvous)
+        return group, "worker" if group == "spot" else "spot"
+
     def uids(self) -> dict[str, str]:
         """UID of every pod of the job."""
         pods = self.kubectl.pods("ddpjob.io/job=digits")

@@ -8,7 +8,7 @@ import pytest
 
 from e2e import digits
 from e2e.conftest import Images
-from e2e.digits import PROCESSES, Digits
+from e2e.digits import Digits
 from e2e.kubectl import Kubectl
 from e2e.nodes import Nodes
 from e2e.volumes import claim
@@ -27,25 +27,10 @@ def job(kubectl: Kubectl, images: Images, shared_folder: str) -> Iterator[Digits
         yield job
 
 
-def moved(job: Digits, group: str) -> tuple[str, str, int]:
-    """The worker of a group, its node, and how many processes the others have."""
-    pod = job.pod(group)
-    pods = job.kubectl.pods("ddpjob.io/job=digits")
-    return pod, pods[pod]["spec"]["nodeName"], PROCESSES - (2 if group == "spot" else 4)
-
-
-def apart(job: Digits) -> tuple[str, str]:
-    """The group whose worker is not on the node of the rendezvous pod, and the other one."""
-    pods = job.kubectl.pods("ddpjob.io/job=digits")
-    [rendezvous] = (p["spec"]["nodeName"] for n, p in pods.items() if "-rendezvous-" in n)
-    group = next(g for g in ("spot", "worker") if moved(job, g)[1] != rendezvous)
-    return group, "worker" if group == "spot" else "spot"
-
-
 def test_node_is_drained(job: Digits, operator: Kubectl) -> None:
     """The worker leaves after a step; the other one trains on, and takes the next one in."""
-    group, stays = apart(job)
-    victim, node, left = moved(job, group)
+    group, stays = job.apart()
+    victim, node, left = job.placed(group)
     other = job.pod(stays)
     uid = job.uids()[other]
     try:
@@ -66,7 +51,7 @@ def test_node_is_drained(job: Digits, operator: Kubectl) -> None:
 
 def test_worker_pod_is_force_deleted(job: Digits) -> None:
     """Its processes die with it; those of the other worker never stop."""
-    victim, _, left = moved(job, "spot")
+    victim, _, left = job.placed("spot")
     other = job.pod("worker")
     uid = job.uids()[other]
     job.kubectl("delete", "pod", victim, "--grace-period=0", "--force")
@@ -83,8 +68,8 @@ def test_worker_pod_is_force_deleted(job: Digits) -> None:
 
 def test_network_of_a_node_is_deleted(job: Digits, nodes: Nodes) -> None:
     """No connection is closed; the silence ends the membership, and the others go on."""
-    group, stays = apart(job)
-    _, node, left = moved(job, group)
+    group, stays = job.apart()
+    _, node, left = job.placed(group)
     other = job.pod(stays)
     uid = job.uids()[other]
     nodes.cut_off(node)

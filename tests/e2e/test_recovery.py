@@ -8,7 +8,7 @@ import pytest
 
 from e2e import digits
 from e2e.conftest import Images
-from e2e.digits import PROCESSES, Digits
+from e2e.digits import Digits
 from e2e.kubectl import Kubectl
 from e2e.nodes import Nodes
 from e2e.volumes import claim
@@ -101,17 +101,12 @@ def test_operator_pod_is_force_deleted(
 
 def test_node_is_stopped(job: Digits, nodes: Nodes, undisturbed: dict[str, float]) -> None:
     job.until_step(BREAK_AT)
-    pods = job.kubectl.pods("ddpjob.io/job=digits")
-    [rendezvous] = (p["spec"]["nodeName"] for n, p in pods.items() if "-rendezvous-" in n)
-    group = next(
-        g for g in ("spot", "worker") if pods[job.pod(g)]["spec"]["nodeName"] != rendezvous
-    )
-    other = job.pod("worker" if group == "spot" else "spot")
+    group, stays = job.apart()
+    lost, node, left = job.placed(group)
+    other = job.pod(stays)
     uid = job.uids()[other]
     saved = job.status["snapshot"]["step"]
-    lost = job.pod(group)
-    nodes.stop(pods[lost]["spec"]["nodeName"])
-    left = PROCESSES - (2 if group == "spot" else 4)
+    nodes.stop(node)
     accuracy = finish(job, ["started:6", f"lost:{left}"])
     assert job.uids()[other] == uid
     assert job.resumed(lost)[-1] >= saved  # the node's logs are out of reach

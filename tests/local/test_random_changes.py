@@ -27,7 +27,7 @@ from driving import Run, job_text, running
 from ledger import SCRIPT, Ledger
 from networks import Networks, networks
 
-SEEDS = [int(seed) for seed in os.environ.get("DDPJOB_SEEDS", "1").split()]
+SEEDS = [int(seed) for seed in os.environ.get("DDPJOB_SEEDS", "1 2 3").split()]
 EVENTS = 32
 NODES = 4  # at most; each has one worker
 STEPS = 2000
