@@ -59,11 +59,13 @@ class Fences:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._known: dict[int, Fence] = {}  # they never change
 
     def all(self) -> list[Fence]:
         """By number. Raises OSError."""
-        found = (self._read(number) for number in sorted(self._numbers()))
-        return [fence for fence in found if fence is not None]
+        numbers = sorted(self._numbers())
+        self._known = {n: fence for n in numbers if (fence := self._known.get(n) or self._read(n))}
+        return list(self._known.values())
 
     def take(self, owner: Owner, step: int) -> Fence:
         """Go on from this step. Raises OvertakenError if a later membership has, and OSError."""
