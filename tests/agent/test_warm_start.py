@@ -21,7 +21,7 @@ AGENT = Path(__file__).resolve().parents[2] / "trainer-image"
 PATIENCE = 300  # seconds; torch is slow to start on a busy machine
 
 FACTS = """
-    import __main__, json, os, resource, signal, sys, threading, multiprocessing as mp
+    import __main__, gc, json, os, resource, signal, sys, threading, multiprocessing as mp
     def disposition(number):
         found = signal.getsignal(number)
         return getattr(found, "__name__", None) or str(found)
@@ -50,6 +50,7 @@ FACTS = """
         "cmdline": read("/proc/self/cmdline"), "environ": sorted(read("/proc/self/environ")),
         "limits": resource.getrlimit(resource.RLIMIT_NOFILE), "nice": os.nice(0),
         "agent": [name for name in sys.modules if name.startswith("ddpjob_agent")],
+        "collector": [gc.isenabled(), gc.get_threshold(), gc.get_debug()],
         "profile": [sys.gettrace(), sys.getprofile(), sys.getrecursionlimit()],
     }
     print(json.dumps(facts, indent=1))
