@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from agent.views import NOW, hello, membership, names, running, worker
 from ddpjob_agent.contract import Cause, Expectation, Member, Policy
 from ddpjob_agent.membership import decide_membership
@@ -79,14 +81,14 @@ def test_all_are_told_the_last_step_of_the_membership_that_ends() -> None:
     job = Job(minimum=1)
     assert (job.order("a"), job.order("b")) == (("run", None), ("run", None))
     job.leaves("b", 7, 8)
-    last = {"membership": "1.1.1", "step": 8}
+    last = {"membership": "1.1.1", "step": 8, "saved": False}
     assert (job.order("a"), job.order("b")) == (("run", last), ("halt", last))
 
 
 def test_so_are_those_who_halt() -> None:
     job = Job(minimum=2)
     job.leaves("b", 7, 8)
-    last = {"membership": "1.1.1", "step": 8}
+    last = {"membership": "1.1.1", "step": 8, "saved": False}
     assert (job.order("a"), job.order("b")) == (("halt", last), ("halt", last))
 
 
@@ -95,7 +97,31 @@ def test_second_worker_that_leaves_meanwhile_still_does_the_step() -> None:
     job.leaves("b", 7, 8)
     job.registry.left("a")
     job.registry.decide(NOW)
-    assert job.order("a") == ("halt", {"membership": "1.1.1", "step": 8})
+    assert job.order("a") == ("halt", {"membership": "1.1.1", "step": 8, "saved": False})
+
+
+def test_it_is_saved_when_all_have_stopped_or_are_gone() -> None:
+    job = Job(minimum=1)
+    job.leaves("b", 7, 8)
+    job.registry.stopped("a", {"membership": "1.1.1"})
+    job.registry.stopped("b", {"membership": "1.1.0"})
+    last = {"membership": "1.1.1", "step": 8}
+    assert job.order("a") == ("run", {**last, "saved": False}), "b may be the one who writes"
+    job.registry.stopped("b", {"membership": "1.1.1"})
+    assert job.order("a") == ("run", {**last, "saved": True})
+
+
+@pytest.mark.parametrize("way", ["closed", "silent"])
+def test_nobody_waits_for_who_is_gone_to_save_it(way: str) -> None:
+    job = Job(minimum=1)
+    job.leaves("b", 7, 8)
+    job.registry.stopped("a", {"membership": "1.1.1"})
+    if way == "closed":
+        job.registry.closed("b", NOW)
+    job.registry.heard("a", NOW + 9.9)
+    now = NOW if way == "closed" else NOW + 10
+    last = job.registry.order_for("a", now)["last"]
+    assert last == {"membership": "1.1.1", "step": 8, "saved": True}
 
 
 def test_nobody_does_it_when_one_of_them_is_lost() -> None:

@@ -9,6 +9,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psutil
+
 from ddpjob_agent.agent import LEAVE_SECONDS, RESERVE_SECONDS
 from ddpjob_agent.contract import GRACE_SECONDS
 from driving import Run, in_background, job_text, running
@@ -82,6 +84,17 @@ def check(ledger: Ledger, memberships: int) -> None:
     assert not any(ledger.void_steps()), courses
 
 
+def pid_of_rank_0(ledger: Ledger) -> int:
+    return next(row.pid for row in ledger.rows() if row.rank == 0)
+
+
+def node_of(run: Run, pid: int) -> str:
+    """Of a process."""
+    above = {parent.pid for parent in psutil.Process(pid).parents()}
+    pods = run.backend.nodes.pods.values()
+    return next(p.node for p in pods if p.node and p.process and p.process.pid in above)
+
+
 @in_background
 async def test_drained_joined_and_drained_again(tmp_path: Path) -> None:
     """The node with rank 0 goes first, then one that came later."""
@@ -109,6 +122,23 @@ async def test_steps_that_take_long(tmp_path: Path) -> None:
         assert run.history() == [("started", 4), ("left", 2), ("joined", 4)]
         assert await run.finish() == "Complete", run.story()
         check(ledger, 3)
+
+
+@in_background
+async def test_a_snapshot_that_takes_long(tmp_path: Path) -> None:
+    """Rank 0 leaves; the others wait until it has written what they go on from."""
+    slow = """
+    from ddpjob_trainer import folder
+    write = folder.Content.write
+    folder.Content.write = lambda *what: (time.sleep(2), write(*what))
+    """
+    script = SCRIPT.replace("    ledger =", f"{slow}\n    ledger =", 1)
+    async with saving(tmp_path, 2, script) as (run, ledger):
+        run.backend.nodes.drain(node_of(run, pid_of_rank_0(ledger)))
+        await run.until_stepping(2)
+        assert run.history() == [("started", 4), ("left", 2)]
+        assert await run.finish() == "Complete", run.story()
+        check(ledger, 2)
 
 
 @in_background

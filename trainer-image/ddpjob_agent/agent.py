@@ -16,6 +16,7 @@ failure means.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import os
@@ -112,6 +113,8 @@ class Agent:
         self._started: _Launch | None = None  # whose processes there may be
         self._last_step: int | None = None  # of what runs: after it all stop, having saved
         self._asked = False  # whether that is about to be agreed on
+        self._all_saved = asyncio.Event()  # no other worker still does the step that was agreed on
+        self._all_saved.set()
         self._starts = 0
         self._done = False
         self._failure: Failure | None = None
@@ -221,6 +224,10 @@ class Agent:
         """To processes that were started for one membership: after which step that ends."""
         launch, last = self._started, order.get("last")
         self._asked = asked
+        if last is None or last.get("saved", True):
+            self._all_saved.set()
+        else:
+            self._all_saved.clear()
         if launch is None or launch.membership is None:
             return
         is_mine = last is not None and last["membership"] == str(launch.membership.id)
@@ -245,6 +252,8 @@ class Agent:
                 await self._processes.stop(self._grace())
                 self._started = None
             if self._wanted is not None and self._started is None and not self._leaving:
+                await self._let_save()
+            if self._wanted is not None and self._started is None and not self._leaving:
                 await self._start(self._wanted)
         if self._leaving:
             if self._started is not None:
@@ -253,7 +262,7 @@ class Agent:
 
     async def _let_stop(self, launch: _Launch) -> None:
         """Let the processes do the step that all agreed on, and save it if they do not stay."""
-        seconds = max(0.0, self._settings.grace_seconds - LEAVE_SECONDS - RESERVE_SECONDS)
+        seconds = self._patience
         until = time.monotonic() + seconds
         while self._has_to_do(launch):
             if time.monotonic() > until:
@@ -261,9 +270,21 @@ class Agent:
                 self._link.send({"type": "overdue", "seconds": seconds})
                 break
             await asyncio.sleep(0.01)
-        others_stay = self._wanted is not None and self._wanted.live
-        if launch.membership is not None and not others_stay:
+        if launch.membership is None:
+            return
+        self._link.send({"type": "stopped", "membership": str(launch.membership.id)})
+        if self._wanted is None or not self._wanted.live:
             self._link.leave(str(launch.membership.id))
+
+    async def _let_save(self) -> None:
+        """The processes to be started load what others save just now; those may be leaving."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._all_saved.wait(), self._patience)
+
+    @property
+    def _patience(self) -> float:
+        """Seconds that a last step may take, its snapshot included."""
+        return max(0.0, self._settings.grace_seconds - LEAVE_SECONDS - RESERVE_SECONDS)
 
     def _has_to_do(self, launch: _Launch) -> bool:
         if self._ended.is_set():
@@ -370,6 +391,7 @@ class Agent:
     def _leave(self) -> None:
         log.info("told to go")
         self._leaving = True
+        self._all_saved.set()
         self._link.send({"type": "bye"})
         self._wake.set()
 

@@ -48,7 +48,8 @@ class Registry:
         self._reason = ""
         self._state = State.WAITING
         self._failure: Failure | None = None
-        self._last: Message | None = None  # step that was agreed on, and the membership it ends
+        self._last: tuple[Membership, int] | None = None  # step that was agreed on, which ends that
+        self._stopped: set[str] = set()  # its workers whose processes have done it
         self.unseen: set[str] = set()  # members known from other agents only, since a restart
 
     @property
@@ -216,6 +217,11 @@ class Registry:
         if self._is_current(worker, message):
             self._change(worker, stops=True)
 
+    def stopped(self, worker: str, message: Mapping[str, Any]) -> None:
+        """The processes of this worker do nothing more in a membership."""
+        if self._last is not None and message["membership"] == str(self._last[0].id):
+            self._stopped.add(worker)
+
     def finished(self, worker: str) -> None:
         """A process of this worker has done all steps."""
         self._change(worker, finished=True)
@@ -331,7 +337,7 @@ class Registry:
     def _agree(self, after: int | None, *, broken: bool) -> None:
         """Keep the last step of the membership that ends; nobody can do it once that is broken."""
         if after is not None and self._view.current is not None:
-            self._last = {"membership": str(self._view.current.id), "step": after}
+            self._last, self._stopped = (self._view.current, after), set()
         elif broken:
             self._last = None
 
@@ -373,14 +379,37 @@ class Registry:
         is_member = view.running and self.is_member(worker)
         if view.current and is_member:
             asked = view.asked_at is not None
-            run = {"type": "run", "membership": view.current.to_json(), "last": self._last}
+            run = {
+                "type": "run",
+                "membership": view.current.to_json(),
+                "last": self._last_step(now),
+            }
             return {**run, "live": view.live, "asked": asked}
         if not view.live or not self.knows(worker) or self._workers[worker].rests(now):
-            return {"type": "halt", "last": self._last}
+            return {"type": "halt", "last": self._last_step(now)}
         after = view.current.after if view.running and view.current else view.halt_after
         save = not view.running and after is not None
         leave = view.expectation is not None and leaves(view, self._workers[worker])
         return {"type": "stay", "leave": leave, "after": after, "save": save}
+
+    def _last_step(self, now: float) -> Message | None:
+        """After which step a membership ends; `saved`: no worker whose processes end does it still."""
+        if self._last is None:
+            return None
+        membership, step = self._last
+        known = [worker for worker in self._workers.values() if worker.member in membership.members]
+        busy = [
+            worker
+            for worker in known
+            if worker.member.worker not in self._stopped
+            and worker.closed_at is None
+            and worker.lost_at(self._view.policy) > now
+        ]
+        return {
+            "membership": str(membership.id),
+            "step": step,
+            "saved": self._view.live or not busy,
+        }
 
     def report(self, version: int) -> Report:
         """What the operator reads."""

@@ -165,6 +165,7 @@ class RendezvousServer:
             "ready": lambda: registry.ready(worker, now),
             "promise": lambda: registry.promised(worker, int(message["step"])),
             "stops": lambda: registry.stops(worker, message),
+            "stopped": lambda: registry.stopped(worker, message),
             "finished": lambda: registry.finished(worker),
             "broken": lambda: registry.broke(message),
         }
