@@ -9,6 +9,8 @@ import json
 from pathlib import Path
 
 from driving import Run, in_background, job_text, running
+from ledger import SCRIPT as LIVE
+from ledger import Ledger
 from networks import networks
 
 SCRIPT = """
@@ -44,6 +46,36 @@ def snapshots(run: Run) -> dict[int, int]:
     manifests = run.state.snapshots.glob("step-*/manifest.json")
     read = [json.loads(path.read_text()) for path in manifests]
     return {each["step"]: each["fence"] for each in read}
+
+
+@in_background
+async def test_one_whose_processes_stay_adds_nothing_either(tmp_path: Path) -> None:
+    """At L2. It waits, and goes on with the others from their state once it can hear them."""
+    ledger = Ledger(tmp_path)
+    with networks() as net:
+        text = job_text("[torchrun, train.py, end]", **SPEC)
+        async with running(tmp_path, text, nodes=1, script=LIVE, network=net) as run:
+            await run.until_stepping(1)
+            alone = run.backend.nodes.on("node-0")
+            assert alone is not None
+            await run.until(lambda: len(snapshots(run)) > 3, "snapshots of the first worker")
+            net.cut("node-0")
+            await run.backend.nodes.add()
+            log = run.state.logs / f"{alone.name}.log"
+            await run.until(lambda: "was overtaken" in log.read_text(), "it learns at a save")
+            await run.until(lambda: max(snapshots(run).values()) > 1, "snapshots of the second one")
+            resumed = run.report.rounds[-1].resumed_step
+            assert resumed is not None
+            assert max(s for s, fence in snapshots(run).items() if fence == 1) == resumed
+            net.mend("node-0")
+            await run.until(lambda: run.report.rounds[-1].world_size == 2, "it is back")
+            await run.until_stepping(len(run.report.rounds))
+            assert await run.finish() == "Complete", run.story()
+            assert run.report.failures == 0
+    ledger.close()
+    finals = ledger.finals()
+    assert len(finals) == 2
+    assert finals[0] == finals[1]
 
 
 @in_background

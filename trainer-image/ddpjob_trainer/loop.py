@@ -179,6 +179,7 @@ class Loop:
         except OvertakenError as error:
             if self._line is None:
                 raise
+            _log.warning("%s", error)
             self._await_news(error)
         else:
             self._saved = done
