@@ -52,7 +52,7 @@ QUICK_NOTE = (
 )
 FROZEN_NOTE = "A frozen node: measured once with torchrun, which never recovers from it."
 CUT_NOTE = "A silent loss: not measured with torchrun."
-SLOW_NOTE = f"{STOCK}: {SLOW_REPEAT} repetitions at most."
+SLOW_NOTE = f"{STOCK}: {SLOW_REPEAT} repetitions at most, but for killed nodes."
 
 Peer = Callable[[int], Awaitable[None]]  # measures once; given which repetition it is
 
@@ -95,10 +95,12 @@ class Recovery:
 
     async def stock(self, number: int, *, name: str, conf: dict[str, int]) -> None:
         """torchrun."""
-        if name == STOCK and number >= SLOW_REPEAT and not self.kills_only:
-            return
         make = partial(TorchrunJob, conf=conf)
-        for changes in [STOCKS, (F,)] if number == 0 and not self.kills_only else [STOCKS]:
+        rarely = name == STOCK and number >= SLOW_REPEAT
+        jobs: list[Sequence[Change]] = [[K] if rarely else STOCKS]
+        if number == 0 and not self.kills_only:
+            jobs.append([F])
+        for changes in jobs:
             await self._other(number, name, make, changes, TCP_STORE)
 
     async def torchft(self, number: int, *, programs: Path, cut: bool) -> None:
