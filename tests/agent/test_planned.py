@@ -111,6 +111,19 @@ def test_it_is_saved_when_all_have_stopped_or_are_gone() -> None:
     assert job.order("a") == ("run", {**last, "saved": True})
 
 
+def test_word_that_was_lost_with_a_connection_comes_with_the_next_hello() -> None:
+    job = Job(minimum=1)
+    job.leaves("b", 7, 8)
+    job.registry.stopped("a", {"membership": "1.1.1"})
+    job.registry.closed("b", NOW)
+    back = hello(Member("b", "b-first", "127.0.0.1", 1))
+    job.registry.hello(back, NOW)
+    last = {"membership": "1.1.1", "step": 8}
+    assert job.order("a") == ("run", {**last, "saved": False})
+    job.registry.hello({**back, "stopped": "1.1.1"}, NOW)
+    assert job.order("a") == ("run", {**last, "saved": True})
+
+
 @pytest.mark.parametrize("way", ["closed", "silent"])
 def test_nobody_waits_for_who_is_gone_to_save_it(way: str) -> None:
     job = Job(minimum=1)

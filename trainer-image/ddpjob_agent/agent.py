@@ -115,6 +115,7 @@ class Agent:
         self._asked = False  # whether that is about to be agreed on
         self._all_saved = asyncio.Event()  # no other worker still does the step that was agreed on
         self._all_saved.set()
+        self._stopped_in = ""  # the last membership whose processes had nothing more to do
         self._starts = 0
         self._done = False
         self._failure: Failure | None = None
@@ -176,6 +177,7 @@ class Agent:
             "ready": self._live.ready,
             "finished": self._live.finished,
             "stops": self._live.stops,
+            "stopped": self._stopped_in,
             "done": self._done,
             "failure": self._failure and self._failure.to_json(),
             "reports": self._reports.recall(),
@@ -272,9 +274,10 @@ class Agent:
             await asyncio.sleep(0.01)
         if launch.membership is None:
             return
-        self._link.send({"type": "stopped", "membership": str(launch.membership.id)})
+        self._stopped_in = str(launch.membership.id)
+        self._link.send({"type": "stopped", "membership": self._stopped_in})
         if self._wanted is None or not self._wanted.live:
-            self._link.leave(str(launch.membership.id))
+            self._link.leave(self._stopped_in)
 
     async def _let_save(self) -> None:
         """The processes to be started load what others save just now; those may be leaving."""

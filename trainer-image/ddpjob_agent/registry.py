@@ -113,6 +113,8 @@ class Registry:
             for event in message.get("reports", ()):
                 self._rounds.hear(event, now + self._wall_offset)
             self._set(snapshot_step=self._rounds.snapshot_step)
+        if message.get("stopped"):
+            self.stopped(member.worker, {"membership": message["stopped"]})
         if message["live"]:
             self._set(live=True)
         known = dataclasses.replace(
