@@ -45,6 +45,7 @@ install_wrapper() {
 
 start_daemon() {
   local options=() wrapper
+  rm -f "$PIDFILE" # of one that was killed
   need dockerd=docker.io docker=docker.io containerd=containerd runc=runc iptables=iptables ip=iproute2
   if answers; then return; fi # installing it may have started it
   if [[ -d /run/systemd/system ]]; then
@@ -68,7 +69,8 @@ start_daemon() {
 wait_for_daemon() {
   for _ in $(seq 300); do
     if answers; then return; fi
-    if [[ -f $PIDFILE ]] && ! our_daemon >/dev/null; then break; fi
+    # by its number alone: in its first moments it does not have its name yet
+    if [[ -f $PIDFILE ]] && ! kill -0 "$(<"$PIDFILE")" 2>/dev/null; then break; fi
     sleep 0.2
   done
   tail -n 20 "$LOGS/dockerd.log" >&2 2>/dev/null || true
