@@ -44,7 +44,6 @@ K, F, C, P, J, L = (
 OURS = (K, J, L, J, F, J, P)  # done to one job, in this order
 TORCHFTS = (K, J, L, J, F)
 STOCKS = (K, J, L, J, P)
-SLOW_REPEAT = 3  # of torchrun's default time-outs: two minutes each
 QUICK_NOTE = (
     f"QUICK: one repetition; left out: torchrun, torchft, 21 M parameters, silent nodes, killed"
     f" training processes; of {L0_WARM} all but a killed and an added node, of {L0} all but a"
@@ -52,7 +51,6 @@ QUICK_NOTE = (
 )
 FROZEN_NOTE = "A frozen node: measured once with torchrun, which never recovers from it."
 CUT_NOTE = "A silent loss: not measured with torchrun."
-SLOW_NOTE = f"{STOCK}: {SLOW_REPEAT} repetitions at most, but for killed nodes."
 
 Peer = Callable[[int], Awaitable[None]]  # measures once; given which repetition it is
 
@@ -96,11 +94,7 @@ class Recovery:
     async def stock(self, number: int, *, name: str, conf: dict[str, int]) -> None:
         """torchrun."""
         make = partial(TorchrunJob, conf=conf)
-        rarely = name == STOCK and number >= SLOW_REPEAT
-        jobs: list[Sequence[Change]] = [[K] if rarely else STOCKS]
-        if number == 0 and not self.kills_only:
-            jobs.append([F])
-        for changes in jobs:
+        for changes in [STOCKS, (F,)] if number == 0 and not self.kills_only else [STOCKS]:
             await self._other(number, name, make, changes, TCP_STORE)
 
     async def torchft(self, number: int, *, programs: Path, cut: bool) -> None:
@@ -213,7 +207,7 @@ async def run(
     """All repetitions, each begins with another peer; `keep` gets what there is after each."""
     bench = Recovery(console, kills_only=kills_only)
     if not kills_only:
-        bench.notes += [QUICK_NOTE] if quick else [FROZEN_NOTE, CUT_NOTE, SLOW_NOTE]
+        bench.notes += [QUICK_NOTE] if quick else [FROZEN_NOTE, CUT_NOTE]
     peers = _quick(bench) if quick else _all(bench)
     if not quick:
         await cold_start()  # not counted: brings torch into the page cache

@@ -4,7 +4,7 @@ Three nodes with one process each train a model on CPU. Nodes die, fall silent, 
 training process dies; the clock runs until the first step that the whole new group completed. Peers
 take turns within every repetition; which node it happens to changes, too.
 
-    make bench-recovery              7 repetitions, or REPEAT=N; some 55 minutes
+    make bench-recovery              7 repetitions, or REPEAT=N; some 65 minutes
     QUICK=1 make bench-recovery      1 repetition, ddpjob alone; under two minutes
     KILLS_ONLY=1 make bench-recovery    killed nodes alone, of all; some 25 minutes
     .venv/bin/python benchmarks/recovery.py --markdown    the last results for docs/benchmarks.md
