@@ -371,6 +371,7 @@ STATUS = make_status(
         id="1.1.3", workers=("digits-worker-000-1",), world_size=6, since=NOW, cause="lost"
     ),
     restarts=RestartsStatus(application=1, infrastructure=2, total=3),
+    overdue_workers=("digits-worker-001-2",),
     progress=ProgressStatus(step=40, total_steps=900, metrics={"loss": 0.5}),
     snapshot=SnapshotStatus(step=30),
     groups=(GroupStatus(name="worker", replicas=4, placed=3, ready=2),),
