@@ -411,13 +411,16 @@ def test_who_holds_an_overtaken_membership_is_stopped(tmp_path: Path) -> None:
         await job.formed(2)
         back = job.agent("b")
         back.member, back.membership, back.running = b.member, b.membership, True
-        back.link.membership = b.link.membership
+        back.link.enter(b.link.membership)
 
         async def halted() -> None:
             if back.orders[-1:] != ["halt"]:
                 raise ServiceUnavailableError(str(back.orders))
 
         await until(halted)
+        with pytest.raises(OvertakenError):
+            await back.do(Op.GET, b"old")
+        back.link.enter(b.link.membership, hold=True)
         unanswered = asyncio.ensure_future(back.do(Op.GET, b"old"))
         assert int.from_bytes(await a.do(Op.GETNUMKEYS), "little") == 0
         assert not unanswered.done(), "its torchrun waits while the processes do their last step"

@@ -309,7 +309,8 @@ class Agent:
     async def _start(self, launch: _Launch) -> None:
         self._started, self._last_step = launch, None
         if launch.membership is not None:
-            self._link.enter(str(launch.membership.id))
+            # A torchrun that lost its store would end the processes amid their last step.
+            self._link.enter(str(launch.membership.id), hold=True)
             self._live.tell(Place(asked=self._asked))
         self._starts += 1
         self._ended.clear()

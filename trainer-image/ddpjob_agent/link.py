@@ -67,16 +67,23 @@ class Link:
         self._numbers = itertools.count(1)
         self._entries: dict[bytes, Entry] = {}
         self.membership = ""  # whose store requests go to
+        self._holds = False  # its requests, when it is overtaken
         self._left = asyncio.Event()  # that membership
         self.last_heard = time.monotonic()
 
-    def enter(self, membership: str) -> None:
-        """From now on the store is that of this membership; older requests are overtaken."""
+    def enter(self, membership: str, *, hold: bool = False) -> None:
+        """From now on the store is that of this membership; older requests are overtaken.
+
+        `hold`: when it is overtaken itself, requests stay unanswered until it is left.
+        """
+        if (membership, hold) == (self.membership, self._holds):
+            return
+        self._holds = hold
+        self._left.set()
+        self._left = asyncio.Event()
         if membership == self.membership:
             return
         self.membership = membership
-        self._left.set()
-        self._left = asyncio.Event()
         self._entries.clear()
         for pending in self._pending.values():
             if not pending.answer.done():
@@ -98,11 +105,7 @@ class Link:
             self._connection.send(message)
 
     async def execute(self, request: Request, membership: str) -> bytes:
-        """A store request of one membership; survives reconnections; raises OvertakenError.
-
-        That comes when this side leaves the membership: while its processes still do their last
-        step, a torchrun that lost its store would end them.
-        """
+        """A store request of one membership; survives reconnections; raises OvertakenError."""
         if membership != self.membership:
             raise OvertakenError(membership)
         left = self._left
@@ -122,7 +125,7 @@ class Link:
             raise
         finally:
             del self._pending[number]
-        if answer.get("overtaken"):
+        if answer.get("overtaken") and self._holds and membership == self.membership:
             await left.wait()
         if "reply" not in answer:
             raise OvertakenError(membership)
