@@ -152,3 +152,26 @@ def test_word_of_an_earlier_membership_counts_for_nothing() -> None:
     job.registry.left("a")
     job.registry.decide(NOW)
     assert job.order("a")[0] == "halt", "nobody is asked for a step"
+
+
+def test_who_was_lost_before_is_not_told_to_do_a_step_that_the_others_agreed_on() -> None:
+    """At L2. Its group is gone: it would wait for ever for the end of a step."""
+    registry = Registry(epoch=1, boot=1, wall_offset=0.0)
+    registry.expect(Expectation(("a", "b", "c"), policy=Policy(minimum=1)), NOW)
+    lost = {}
+    for name in "abc":
+        lost = hello(Member(name, f"{name}-first", "127.0.0.1", 1), live=True, ready=True)
+        registry.hello(lost, NOW)
+    registry.decide(NOW)
+    registry.closed("c", NOW)
+    registry.decide(NOW + 1)
+    registry.left("b")
+    registry.decide(NOW + 1)
+    for name in "ab":
+        registry.promised(name, 8)
+    registry.decide(NOW + 1)
+    assert registry.current is not None
+    assert (names(registry.current), registry.current.after) == (["a"], 8)
+    registry.hello({**lost, "ready": False}, NOW + 1)
+    after = {name: registry.order_for(name, NOW + 1)["after"] for name in "bc"}
+    assert after == {"b": 8, "c": None}

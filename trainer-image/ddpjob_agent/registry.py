@@ -390,6 +390,8 @@ class Registry:
         if not view.live or not self.knows(worker) or self._workers[worker].rests(now):
             return {"type": "halt", "last": self._last_step(now)}
         after = view.current.after if view.running and view.current else view.halt_after
+        if self._last is None or self._workers[worker].member not in self._last[0].members:
+            after = None  # lost before: it is in a group that nobody else does a step with
         save = not view.running and after is not None
         leave = view.expectation is not None and leaves(view, self._workers[worker])
         return {"type": "stay", "leave": leave, "after": after, "save": save}
