@@ -48,13 +48,11 @@ def snapshots(run: Run) -> dict[int, int]:
     return {each["step"]: each["fence"] for each in read}
 
 
-@in_background
-async def test_one_whose_processes_stay_adds_nothing_either(tmp_path: Path) -> None:
-    """At L2. It waits, and goes on with the others from their state once it can hear them."""
-    ledger = Ledger(tmp_path)
+async def cut_off(folder: Path, script: str, told: str) -> None:
+    """A worker that is alone in its membership is cut off; another takes its place; it comes back."""
     with networks() as net:
         text = job_text("[torchrun, train.py, end]", **SPEC)
-        async with running(tmp_path, text, nodes=1, script=LIVE, network=net) as run:
+        async with running(folder, text, nodes=1, script=script, network=net) as run:
             await run.until_stepping(1)
             alone = run.backend.nodes.on("node-0")
             assert alone is not None
@@ -62,36 +60,7 @@ async def test_one_whose_processes_stay_adds_nothing_either(tmp_path: Path) -> N
             net.cut("node-0")
             await run.backend.nodes.add()
             log = run.state.logs / f"{alone.name}.log"
-            await run.until(lambda: "was overtaken" in log.read_text(), "it learns at a save")
-            await run.until(lambda: max(snapshots(run).values()) > 1, "snapshots of the second one")
-            resumed = run.report.rounds[-1].resumed_step
-            assert resumed is not None
-            assert max(s for s, fence in snapshots(run).items() if fence == 1) == resumed
-            net.mend("node-0")
-            await run.until(lambda: run.report.rounds[-1].world_size == 2, "it is back")
-            await run.until_stepping(len(run.report.rounds))
-            assert await run.finish() == "Complete", run.story()
-            assert run.report.failures == 0
-    ledger.close()
-    finals = ledger.finals()
-    assert len(finals) == 2
-    assert finals[0] == finals[1]
-
-
-@in_background
-async def test_a_cut_off_worker_adds_nothing(tmp_path: Path) -> None:
-    """It is alone in its membership, so nothing stops it; another takes its place."""
-    with networks() as net:
-        text = job_text("[torchrun, train.py, end]", **SPEC)
-        async with running(tmp_path, text, nodes=1, script=SCRIPT, network=net) as run:
-            await run.until_stepping(1)
-            alone = run.backend.nodes.on("node-0")
-            assert alone is not None
-            await run.until(lambda: len(snapshots(run)) > 3, "snapshots of the first worker")
-            net.cut("node-0")
-            await run.backend.nodes.add()
-            log = run.state.logs / f"{alone.name}.log"
-            await run.until(lambda: "OvertakenError" in log.read_text(), "it learns at a save")
+            await run.until(lambda: told in log.read_text(), "it learns at a save")
             assert [cause for cause, _ in run.history()][-1] == "lost"
             begun = run.report.rounds[-1]
             await run.until(lambda: max(snapshots(run).values()) > 1, "snapshots of the second one")
@@ -108,3 +77,20 @@ async def test_a_cut_off_worker_adds_nothing(tmp_path: Path) -> None:
             await run.until_stepping(len(run.report.rounds))
             assert await run.finish() == "Complete", run.story()
             assert run.report.failures == 0, "that it was overtaken is nobody's failure"
+
+
+@in_background
+async def test_a_cut_off_worker_adds_nothing(tmp_path: Path) -> None:
+    """At L1. Nothing stops it before it saves; then its script ends with the error."""
+    await cut_off(tmp_path, SCRIPT, told="OvertakenError")
+
+
+@in_background
+async def test_one_whose_processes_stay_adds_nothing_either(tmp_path: Path) -> None:
+    """At L2. It waits, and goes on with the others from their state once it can hear them."""
+    ledger = Ledger(tmp_path)
+    await cut_off(tmp_path, LIVE, told="was overtaken")
+    ledger.close()
+    finals = ledger.finals()
+    assert len(finals) == 2
+    assert finals[0] == finals[1]
