@@ -129,7 +129,7 @@ class Story:
         self._ledger = ledger
         self._net = net
         self._silent: set[str] = set()
-        self._boots = 1
+        self._dead_boot = 0  # of the service that was killed last
         self._seen = 0  # rows before the last event
 
     async def happen(self, event: Event) -> None:
@@ -153,7 +153,7 @@ class Story:
 
     def _is_settled(self) -> bool:
         nodes, report = self._run.backend.nodes, self._run.backend.report
-        if not report or report.boot != self._boots or report.state != State.RUNNING:
+        if not report or report.boot <= self._dead_boot or report.state != State.RUNNING:
             return False
         assert report.membership is not None
         reached = [nodes.on(node) for node in nodes.up if node not in self._silent]
@@ -193,7 +193,7 @@ class Story:
                 self._net.mend(node)
             case "rendezvous":
                 backend.service.kill()
-                self._boots += 1
+                self._dead_boot = self._run.report.boot  # killed twice at once, it dies once
         if event.action in ("freeze", "cut"):
             self._silent.add(node)
         else:
