@@ -26,8 +26,10 @@ from .contract import (
     State,
 )
 from .forming import leaves, pause_after
+from .last_step import LastStep
 from .membership import decide_membership
 from .progress import Progress
+from .roster import Roster
 from .rounds import Rounds
 from .view import Action, Decision, View, Worker
 
@@ -40,7 +42,7 @@ class Registry:
 
     def __init__(self, epoch: int, boot: int, wall_offset: float) -> None:
         self._view = View(policy=Policy(), workers=(), epoch=epoch, boot=boot)
-        self._workers: dict[str, Worker] = {}
+        self._roster = Roster()
         self._wall_offset = wall_offset  # seconds since the epoch at monotonic zero
         self._rounds = Rounds()
         self._progress = Progress()
@@ -48,8 +50,7 @@ class Registry:
         self._reason = ""
         self._state = State.WAITING
         self._failure: Failure | None = None
-        self._last: tuple[Membership, int] | None = None  # step that was agreed on, which ends that
-        self._stopped: set[str] = set()  # its workers whose processes have done it
+        self._last: LastStep | None = None
         self.unseen: set[str] = set()  # members known from other agents only, since a restart
 
     @property
@@ -68,17 +69,7 @@ class Registry:
             policy=expectation.policy,
             failures=max(self._view.failures, expectation.failures),
         )
-        for name in self._workers:
-            self._workers[name] = self._named(self._workers[name], now)
-
-    def _named(self, worker: Worker, now: float) -> Worker:
-        """With the time since when the operator has not named it, if it does not."""
-        expectation = self._view.expectation
-        if expectation is None:
-            return worker
-        known = worker.member.worker in (*expectation.workers, *expectation.draining)
-        since = None if known else worker.unexpected_at or now
-        return dataclasses.replace(worker, unexpected_at=since)
+        self._roster.expect(expectation, now)
 
     def hello(self, message: Mapping[str, Any], now: float) -> str:
         """An agent registers, or comes back; returns the worker's name."""
@@ -88,9 +79,7 @@ class Registry:
         current = self._view.current
         if membership and (current is None or membership.id > current.id):
             self._adopt(membership, now)
-        known = self._workers.get(member.worker)
-        if known is None or known.member.incarnation != member.incarnation:
-            known = Worker(member, registered_at=now, last_heard=now)
+        known = self._roster.row_for(member, now)
         current = self._view.current
         if (
             current
@@ -124,7 +113,7 @@ class Registry:
             ready_at=(known.ready_at or now) if message["ready"] else None,
             finished=message["finished"],
         )
-        self._workers[member.worker] = self._named(known, now)
+        self._roster.put(known, now)
         return member.worker
 
     def _adopt(self, membership: Membership, now: float) -> None:
@@ -137,28 +126,26 @@ class Registry:
         policy = self._view.policy
         closed_at = now + policy.heartbeat_deadline - policy.reconnect_grace
         for member in membership.members:
-            if member.worker not in self._workers:
+            if self._roster.get(member.worker) is None:
                 ghost = Worker(member, registered_at=now, last_heard=now, closed_at=closed_at)
-                self._workers[member.worker] = self._named(ghost, now)
+                self._roster.put(ghost, now)
 
     def heard(self, worker: str, now: float) -> None:
         """Any message came from this worker."""
-        self._change(worker, last_heard=now)
+        self._roster.change(worker, last_heard=now)
 
     def forgive(self, seconds: float) -> None:
         """This service itself stood still for so long: nobody's silence in it counts."""
-        for name, worker in self._workers.items():
-            closed_at = worker.closed_at if worker.closed_at is None else worker.closed_at + seconds
-            self._change(name, last_heard=worker.last_heard + seconds, closed_at=closed_at)
+        self._roster.forgive(seconds)
         self._progress.forgive(seconds)
 
     def closed(self, worker: str, now: float) -> None:
         """The connection of this worker is gone."""
-        self._change(worker, closed_at=now)
+        self._roster.change(worker, closed_at=now)
 
     def left(self, worker: str) -> None:
         """This worker says that it is about to end."""
-        self._change(worker, leaving=True)
+        self._roster.change(worker, leaving=True)
 
     def overdue(self, worker: str, message: Mapping[str, Any]) -> None:
         """The processes of this worker did not get to the last step that was wanted of them."""
@@ -172,61 +159,53 @@ class Registry:
         if not self._is_current(worker, message):
             return
         if message["failure"] is None:
-            self._change(worker, done=True)
+            self._roster.change(worker, done=True)
         else:
-            self._change(worker, exit_at=now, failure=Failure.from_json(message["failure"]))
+            self._roster.change(worker, exit_at=now, failure=Failure.from_json(message["failure"]))
 
     def _exited_live(self, worker: str, message: Mapping[str, Any], now: float) -> None:
-        known = self._workers.get(worker)
+        known = self._roster.get(worker)
         if known is None or not message["live"]:
             return  # it belongs to the start before anybody knew that the processes stay
         failure = message["failure"] and Failure.from_json(message["failure"])
         if self._view.running and self.is_member(worker):
             exit_at = now if failure else None
-            self._change(
+            self._roster.change(
                 worker, done=failure is None, exit_at=exit_at, failure=failure,
                 failed_in=message["membership"],
             )  # fmt: skip
         elif failure:  # nobody waits for it: the job is not to blame, but it rests
             pause = pause_after(known.failures + 1, self._view.policy)
-            self._rest(worker, now + pause)
-
-    def _rest(self, worker: str, until: float) -> None:
-        failures = self._workers[worker].failures + 1
-        self._change(
-            worker, exit_at=None, failure=None, done=False, ready_at=None, rests_until=until,
-            failures=failures,
-        )  # fmt: skip
+            self._roster.rest(worker, now + pause)
 
     def live(self) -> None:
         """Processes ask to stay over changes: they all start once more, for good."""
         if not self._view.live:
             self._set(live=True)
-            for name in self._workers:
-                self._change(name, done=False, exit_at=None, failure=None, ready_at=None)
+            self._roster.change_all(done=False, exit_at=None, failure=None, ready_at=None)
 
     def ready(self, worker: str, now: float) -> None:
         """All processes of this worker can be in a membership."""
-        self._change(worker, ready_at=now)
+        self._roster.change(worker, ready_at=now)
 
     def promised(self, worker: str, step: int) -> None:
         """The processes of this worker begin no later step before they hear more."""
         if self._view.asked_at is not None:
-            self._change(worker, promise=step)
+            self._roster.change(worker, promise=step)
 
     def stops(self, worker: str, message: Mapping[str, Any]) -> None:
         """The processes of this worker can be told after which step to stop."""
         if self._is_current(worker, message):
-            self._change(worker, stops=True)
+            self._roster.change(worker, stops=True)
 
     def stopped(self, worker: str, message: Mapping[str, Any]) -> None:
         """The processes of this worker do nothing more in a membership."""
-        if self._last is not None and message["membership"] == str(self._last[0].id):
-            self._stopped.add(worker)
+        if self._last is not None and message["membership"] == str(self._last.membership.id):
+            self._last.stopped.add(worker)
 
     def finished(self, worker: str) -> None:
         """A process of this worker has done all steps."""
-        self._change(worker, finished=True)
+        self._roster.change(worker, finished=True)
 
     def broke(self, message: Mapping[str, Any]) -> None:
         """Processes found that a peer in this membership is gone."""
@@ -277,12 +256,12 @@ class Registry:
         """Whether the processes run, and have not done what they have to do."""
         step, total = self._rounds.step, self._rounds.total_steps
         at_end = step is not None and total is not None and step >= total
-        over = at_end or any(worker.done or worker.finished for worker in self._workers.values())
+        over = at_end or any(worker.done or worker.finished for worker in self._roster.all())
         return self._state is State.RUNNING and self._view.running and not over
 
     def _decide(self, now: float) -> float | None:
         while self._state not in (State.COMPLETE, State.FAILED):
-            self._set(workers=tuple(self._workers.values()), policy=self._policy())
+            self._set(workers=self._roster.all(), policy=self._policy())
             decision = decide_membership(self._view, now)
             self._reason = decision.reason
             if decision.action is Action.KEEP:
@@ -308,7 +287,7 @@ class Registry:
             counted_in = str(self._view.current.id) if self._view.current else ""
             self._set(failures=self._view.failures + 1, counted_in=counted_in)
         for worker in decision.failed:
-            self._rest(worker, decision.rest_until)
+            self._roster.rest(worker, decision.rest_until)
         if decision.action is Action.FORM:
             assert decision.membership is not None
             self._begin(decision.membership, now)
@@ -316,13 +295,11 @@ class Registry:
             self._state = State.WAITING
             self._agree(decision.after, broken=bool(decision.lost or decision.failure))
             self._set(
-                running=False, lost=decision.lost, blamed=decision.failure,
-                halt_after=decision.after, asked_at=None,
+                running=False, lost=decision.lost, blamed=decision.failure, asked_at=None
             )  # fmt: skip
         elif decision.action in (Action.ASK, Action.UNASK):
             self._set(asked_at=now if decision.action is Action.ASK else None)
-            for name in self._workers:
-                self._change(name, promise=None)
+            self._roster.change_all(promise=None)
         elif decision.action is Action.BACKOFF:
             assert decision.again_at is not None
             self._state = State.WAITING
@@ -337,10 +314,13 @@ class Registry:
             self._set(running=False)
 
     def _agree(self, after: int | None, *, broken: bool) -> None:
-        """Keep the last step of the membership that ends; nobody can do it once that is broken."""
+        """Keep the last step of the membership that ends; nobody can do it once that is broken.
+
+        Processes that do not stay may still be at that of an earlier one.
+        """
         if after is not None and self._view.current is not None:
-            self._last, self._stopped = (self._view.current, after), set()
-        elif broken:
+            self._last = LastStep(self._view.current, after)
+        elif broken or self._view.live:
             self._last = None
 
     def _begin(self, membership: Membership, now: float) -> None:
@@ -354,22 +334,17 @@ class Registry:
         waits = self._view.live and membership.after is not None
         self._progress.begin(membership, now, waits_for_last=waits)
         self.unseen = set()
-        policy = self._view.policy
-        self._workers = {
-            name: _in_new_membership(worker)
-            for name, worker in self._workers.items()
-            if worker.lost_at(policy) > now
-        }
+        self._roster.begin(self._view.policy, now)
 
     # --- what follows from the state --------------------------------------------------------------
 
     def knows(self, worker: str) -> bool:
         """Whether this worker is still in the table; who is not must register again."""
-        return worker in self._workers
+        return self._roster.get(worker) is not None
 
     def is_member(self, worker: str) -> bool:
         """Whether the worker, in its present incarnation, is in the current membership."""
-        known, current = self._workers.get(worker), self._view.current
+        known, current = self._roster.get(worker), self._view.current
         return bool(known and current and known.member in current.members)
 
     def order_for(self, worker: str, now: float) -> Message:
@@ -378,42 +353,29 @@ class Registry:
         if self._state in (State.COMPLETE, State.FAILED):
             ok = self._state is State.COMPLETE
             return {"type": "finish", "ok": ok, "reason": self._reason}
-        is_member = view.running and self.is_member(worker)
-        if view.current and is_member:
-            asked = view.asked_at is not None
-            run = {
+        if view.current and view.running and self.is_member(worker):
+            return {
                 "type": "run",
                 "membership": view.current.to_json(),
-                "last": self._last_step(now),
+                "live": view.live,
+                "asked": view.asked_at is not None,
+                "last": self._word_of_last(now),
             }
-            return {**run, "live": view.live, "asked": asked}
-        if not view.live or not self.knows(worker) or self._workers[worker].rests(now):
-            return {"type": "halt", "last": self._last_step(now)}
-        after = view.current.after if view.running and view.current else view.halt_after
-        if self._last is None or self._workers[worker].member not in self._last[0].members:
-            after = None  # lost before: it is in a group that nobody else does a step with
+        known = self._roster.get(worker)
+        if known is None or not view.live or known.rests(now):
+            return {"type": "halt", "last": self._word_of_last(now)}
+        last = self._last
+        after = last.step if last is not None and last.binds(known.member) else None
+        leave = view.expectation is not None and leaves(view, known)
         save = not view.running and after is not None
-        leave = view.expectation is not None and leaves(view, self._workers[worker])
         return {"type": "stay", "leave": leave, "after": after, "save": save}
 
-    def _last_step(self, now: float) -> Message | None:
-        """After which step a membership ends; `saved`: no worker whose processes end does it still."""
+    def _word_of_last(self, now: float) -> Message | None:
         if self._last is None:
             return None
-        membership, step = self._last
-        known = [worker for worker in self._workers.values() if worker.member in membership.members]
-        busy = [
-            worker
-            for worker in known
-            if worker.member.worker not in self._stopped
-            and worker.closed_at is None
-            and worker.lost_at(self._view.policy) > now
-        ]
-        return {
-            "membership": str(membership.id),
-            "step": step,
-            "saved": self._view.live or not busy,
-        }
+        view = self._view
+        saved = view.live or self._last.is_done(self._roster.all(), view.policy, now)
+        return self._last.to_json(saved=saved)
 
     def report(self, version: int) -> Report:
         """What the operator reads."""
@@ -424,7 +386,9 @@ class Registry:
             boot=view.boot,
             state=self._state,
             reason=self._reason,
-            workers=tuple(sorted(n for n, w in self._workers.items() if w.closed_at is None)),
+            workers=tuple(
+                sorted(w.member.worker for w in self._roster.all() if w.closed_at is None)
+            ),
             membership=view.current,
             failures=view.failures,
             losses=view.current.losses if view.current else 0,
@@ -441,21 +405,3 @@ class Registry:
 
     def _set(self, **changes: Any) -> None:
         self._view = dataclasses.replace(self._view, **changes)
-
-    def _change(self, worker: str, **changes: Any) -> None:
-        if worker in self._workers:
-            self._workers[worker] = dataclasses.replace(self._workers[worker], **changes)
-
-
-def _in_new_membership(worker: Worker) -> Worker:
-    ready_at = None if worker.done else worker.ready_at
-    return dataclasses.replace(
-        worker,
-        done=False,
-        exit_at=None,
-        failure=None,
-        promise=None,
-        stops=False,
-        finished=False,
-        ready_at=ready_at,
-    )

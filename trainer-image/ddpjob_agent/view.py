@@ -77,7 +77,6 @@ class View:
     live: bool = False  # the processes stay over changes: level L2
     broken: bool = False  # processes of `current` say that a peer is gone
     asked_at: float | None = None  # since when they are asked for a step to change at
-    halt_after: int | None = None  # the last step before a planned halt
     counted_in: str = ""  # the membership whose failures have been counted
 
 
