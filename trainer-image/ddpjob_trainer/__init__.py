@@ -6,9 +6,20 @@ Importing it opens no file and no socket.
 
 from __future__ import annotations
 
+from ddpjob_trainer.batches import Batches
 from ddpjob_trainer.errors import OvertakenError, SnapshotError
 from ddpjob_trainer.loop import Loop
 from ddpjob_trainer.reporting import step_done
 from ddpjob_trainer.snapshot import Loaded, Snapshots
+from ddpjob_trainer.stream import Stream
 
-__all__ = ["Loaded", "Loop", "OvertakenError", "SnapshotError", "Snapshots", "step_done"]
+__all__ = [
+    "Batches",
+    "Loaded",
+    "Loop",
+    "OvertakenError",
+    "SnapshotError",
+    "Snapshots",
+    "Stream",
+    "step_done",
+]

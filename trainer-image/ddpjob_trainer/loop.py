@@ -1,11 +1,11 @@
 """The training loop whose processes stay when workers come and go (level L2).
 
-    loop = Loop(model, optimizer, steps=1000)
+    loop = Loop(model, optimizer, loader=loader, epochs=10)
     for step in loop:
         with step:
-            loss = loss_fn(loop.model(inputs_of(step.number, step.rank, step.world_size)))
             optimizer.zero_grad()
-            loss.backward()
+            for inputs, targets in step.parts():
+                step.backward(loss_fn(loop.model(inputs), targets))
             optimizer.step()
 
 A change breaks the collectives of the step in progress, or waits for its end if it is planned. The
@@ -20,6 +20,7 @@ import importlib
 import logging
 import os
 import re
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,15 +31,18 @@ from ddpjob_agent.contract import Answer, Membership, Place
 from ddpjob_trainer import handover, line, reporting, state
 from ddpjob_trainer.attempt import Attempt, draw_seed, random_states
 from ddpjob_trainer.errors import OvertakenError
+from ddpjob_trainer.feed import Feed
 from ddpjob_trainer.group import Group, backend_for
 from ddpjob_trainer.handover import BEGINNING, Agreement, State
 from ddpjob_trainer.model import ElasticModel
 from ddpjob_trainer.snapshot import Snapshots
+from ddpjob_trainer.step import Step
+from ddpjob_trainer.stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
-    from typing import Self
+
+    from torch.utils.data import DataLoader
 
 NEWS_SECONDS = 60.0  # within which a broken group is followed by a new membership
 _BROKEN = re.compile(
@@ -46,38 +50,6 @@ _BROKEN = re.compile(
 )
 
 _log = logging.getLogger("ddpjob")
-
-
-class Step:
-    """One step of the loop, to be done in `with step:`; comes again if it was cut off."""
-
-    def __init__(self, loop: Loop, number: int) -> None:
-        self._loop = loop
-        self._attempt: Attempt | None = None
-        self.number = number  # steps done before
-        self.rank = distributed.get_rank()
-        self.world_size = distributed.get_world_size()
-        self.metrics: dict[str, float] = {}
-        self.done = False  # it counts; False after `with step:` if it was cut off and comes again
-
-    def report(self, **metrics: float) -> None:
-        """Numbers that go with this step's progress report."""
-        self.metrics.update(metrics)
-
-    def __enter__(self) -> Self:
-        self._attempt = self._loop.begin()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> bool:
-        assert self._attempt is not None
-        return self._loop.end(self, self._attempt, error)
-
-    @property
-    def was_tried(self) -> bool:
-        """Whether the body ran in `with step:`."""
-        return self._attempt is not None
 
 
 class Loop:
@@ -88,28 +60,37 @@ class Loop:
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         *,
-        steps: int,
+        steps: int | None = None,
+        loader: DataLoader[Any] | Stream | None = None,
+        epochs: int | None = None,
         scheduler: Any = None,
         extra: Any = None,
         snapshots: Snapshots | None = None,
         **ddp_options: Any,
     ) -> None:
-        """`scheduler` is stepped here, once per step; `extra` has state_dict, load_state_dict.
+        """Over `steps`, or `epochs` of a `loader`: a Stream, or one whose batch_sampler is Batches.
 
+        `scheduler` is stepped here, once per step; `extra` has state_dict, load_state_dict.
         Snapshots are those of the job unless given. Options go to DistributedDataParallel.
         Returns when the agent knows of this process; a process that was started for one
         membership only is started again here, once.
         """
-        if steps < 0:
-            raise ValueError(f"steps is {steps}: it counts the steps to do")
+        if (steps is None) == (epochs is None) or (epochs is not None and loader is None):
+            raise ValueError("a Loop needs either steps, or epochs and a loader")
+        if (steps or 0) < 0 or (epochs or 0) < 0:
+            raise ValueError(f"steps is {steps}, epochs is {epochs}: they count what is to do")
         self.model = ElasticModel(model, ddp_options)
-        self.steps = steps
+        self.steps = steps  # None: nobody knows yet
+        self._epochs = epochs
+        self._feed = None if loader is None else Feed(loader, self.model)
         self._optimizer = optimizer
         self._scheduler = scheduler
         self._extra = extra
         if snapshots is None and os.environ.get(contract.ENV_SNAPSHOT_DIR):
             snapshots = Snapshots()
         self._snapshots = snapshots
+        data = None if self._feed is None else self._feed.source
+        self._parts = {"optimizer": optimizer, "scheduler": scheduler, "data": data}
         self._device = next(iter(model.parameters()), torch.empty(0)).device
         self._done: int | None = None  # steps; None: no state yet
         self._done_in = BEGINNING
@@ -130,13 +111,32 @@ class Loop:
         while True:
             self._obey()
             assert self._done is not None
-            if self._done < self.steps:
+            if self._has_more(self._done):
                 step = Step(self, self._done)
                 yield step
                 if not step.was_tried:
                     raise RuntimeError("the body of the loop belongs into `with step:`")
             elif self._finish():
                 return
+
+    def _has_more(self, done: int) -> bool:
+        if self.steps is None and not self.feed.source.has_more(self._epochs or 0):
+            self.steps = done
+            if self._line is not None:
+                self._line.at(done, self._last)
+        return self.steps is None or done < self.steps
+
+    @property
+    def _last(self) -> int:
+        """The number of the last step; more than there can be, while nobody knows."""
+        return sys.maxsize if self.steps is None else self.steps - 1
+
+    @property
+    def feed(self) -> Feed:
+        """Where a step's samples come from."""
+        if self._feed is None:
+            raise RuntimeError("the Loop has no loader: Loop(model, optimizer, loader=...)")
+        return self._feed
 
     def begin(self) -> Attempt:
         """A step begins."""
@@ -147,6 +147,8 @@ class Loop:
         if error is not None and not self._is_break(error):
             attempt.end()
             return False
+        if error is None and self._feed is not None:
+            self._feed.check()
         if error is None or attempt.applied:
             self._count(step)
         else:
@@ -159,6 +161,8 @@ class Loop:
     def _count(self, step: Step) -> None:
         if self._scheduler is not None:
             self._scheduler.step()
+        if self._feed is not None:
+            self._feed.commit()
         step.done = True
         self._done = done = step.number + 1
         if self._membership is not None:
@@ -167,15 +171,17 @@ class Loop:
         if self._snapshots is not None and self._snapshots.due(done):
             self._save(done)
         if self._line is not None:
-            self._line.at(done, self.steps - 1)
+            self._line.at(done, self._last)
 
     def _save(self, done: int) -> None:
         assert self._snapshots is not None
         try:
             self._snapshots.save(
-                done, model=self.model.module, optimizer=self._optimizer, scheduler=self._scheduler,
+                done,
+                model=self.model.module,
                 extra=None if self._extra is None else self._extra.state_dict(),
-            )  # fmt: skip
+                **self._parts,
+            )
         except OvertakenError as error:
             if self._line is None:
                 raise
@@ -268,7 +274,7 @@ class Loop:
             return
         self._membership = membership
         self._line.entered(membership)
-        self._line.at(self._ready(), self.steps - 1)
+        self._line.at(self._ready(), self._last)
 
     def _enter_alone(self) -> None:
         """The group that torchrun's environment describes, or none but this process."""
@@ -286,9 +292,7 @@ class Loop:
         newest = agreement.newest
         old = newest is None or newest.step < (snapshot_step or 0)
         if self._snapshots is not None and old:
-            loaded = self._snapshots.load(
-                model=self.model.module, optimizer=self._optimizer, scheduler=self._scheduler
-            )
+            loaded = self._snapshots.load(model=self.model.module, **self._parts)
             if loaded is not None:
                 if self._extra is not None:
                     self._extra.load_state_dict(loaded.extra)
@@ -300,7 +304,7 @@ class Loop:
             agreement = Agreement((newest, *[None] * (len(agreement.states) - 1)))
         taken = handover.exchange(agreement, rank, self._device, self._collect)
         if taken is not None:
-            state.restore(taken, self.model.module, self._optimizer, self._scheduler)
+            state.restore(taken, self.model.module, **self._parts)
             if self._extra is not None:
                 self._extra.load_state_dict(taken["extra"]["own"])
             draw_seed(taken["extra"]["random"], rank)
@@ -311,7 +315,7 @@ class Loop:
     def _collect(self) -> Any:
         own = None if self._extra is None else self._extra.state_dict()
         extra = {"own": own, "random": random_states()["torch"]}
-        return state.collect(self.model.module, self._optimizer, self._scheduler, extra)
+        return state.collect(self.model.module, extra, **self._parts)
 
     def _ready(self) -> int:
         """In the group, with its state."""
@@ -319,6 +323,11 @@ class Loop:
         self._broken = False
         self._optimizer.zero_grad(set_to_none=True)
         self.model.wrap()
+        if self._feed is not None:
+            self._feed.restart()
+            if self._epochs is not None:
+                remaining = self._feed.source.remaining(self._epochs)
+                self.steps = None if remaining is None else self._done + remaining
         reporting.resumed(self._done)
         return self._done
 

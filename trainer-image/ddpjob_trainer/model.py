@@ -35,16 +35,17 @@ class ElasticModel(nn.Module):
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """Of the model, over the current group."""
-        return self._wrapped(*inputs, **options)
+        return self.wrapped(*inputs, **options)
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
         """Gradients are only gathered locally, as DistributedDataParallel.no_sync()."""
-        with self._wrapped.no_sync():
+        with self.wrapped.no_sync():
             yield
 
     @property
-    def _wrapped(self) -> DistributedDataParallel:
+    def wrapped(self) -> DistributedDataParallel:
+        """The model over the group of now."""
         if not self._current:
             raise RuntimeError("the model can be called in `with step:` only: now it has no group")
         return self._current[0]

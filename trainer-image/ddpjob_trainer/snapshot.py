@@ -84,16 +84,17 @@ class Snapshots:
 
     def save(
         self, step: int, *, model: torch.nn.Module, optimizer: Any = None, scheduler: Any = None,
-        extra: Any = None,
+        data: Any = None, extra: Any = None,
     ) -> None:  # fmt: skip
         """Saves the state after `step` steps, durably; rank 0 writes, others return at once.
 
-        Raises SnapshotError; earlier snapshots are then untouched.
+        `data` are the `Batches`. Raises SnapshotError; earlier snapshots are then untouched.
         """
         if not 0 <= step < 10**12:
             raise ValueError(f"step is {step}: it counts the steps that are done")
         if _rank() == 0:
-            self._write(step, state.collect(model, optimizer, scheduler, extra))
+            parts = {"optimizer": optimizer, "scheduler": scheduler, "data": data}
+            self._write(step, state.collect(model, extra, **parts))
         if step == self._last and self._stops is not None:
             if _rank() == 0:
                 self._stops.ready()
@@ -112,8 +113,9 @@ class Snapshots:
         reporting.saved(step)
 
     def load(
-        self, *, model: torch.nn.Module, optimizer: Any = None, scheduler: Any = None
-    ) -> Loaded | None:
+        self, *, model: torch.nn.Module, optimizer: Any = None, scheduler: Any = None,
+        data: Any = None,
+    ) -> Loaded | None:  # fmt: skip
         """Restores the newest whole snapshot in place, the same on every rank; None without one.
 
         Raises SnapshotError when there are snapshots but none is usable, or when one does not fit.
@@ -124,10 +126,10 @@ class Snapshots:
             return None
         step, content = found
         try:
-            state.restore(content, model, optimizer, scheduler)
+            state.restore(content, model, optimizer=optimizer, scheduler=scheduler, data=data)
         except state.MisfitError as error:
             raise SnapshotError(
-                f"The script's model differs from the one in {self._shelf.path(step)}: {error}\n"
+                f"The script does not fit the snapshot {self._shelf.path(step)}: {error}\n"
                 "To go on, run the script that saved it. To start afresh, use an empty snapshot "
                 f"directory: mv {self._shelf.directory} {self._shelf.directory}.old"
             ) from error

@@ -13,13 +13,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class MisfitError(Exception):
-    """A state was saved by a script whose model, optimizer or scheduler was another."""
+    """A state was saved by a script whose model, optimizer, scheduler or data was another."""
 
 
-def collect(model: torch.nn.Module, optimizer: Any, scheduler: Any, extra: Any) -> dict[str, Any]:
-    """The state of all that is given, sharing memory with it."""
+def collect(model: torch.nn.Module, extra: Any, **parts: Any) -> dict[str, Any]:
+    """The state of all that is given and not None, sharing memory with it.
+
+    `parts`, such as the optimizer, have state_dict and load_state_dict; `extra` is a value.
+    """
     weights = _unwrapped(model).state_dict()
-    parts = {"optimizer": optimizer, "scheduler": scheduler}
     given = {name: part for name, part in parts.items() if part is not None}
     return {
         "model": weights,
@@ -30,9 +32,8 @@ def collect(model: torch.nn.Module, optimizer: Any, scheduler: Any, extra: Any) 
     }
 
 
-def restore(state: dict[str, Any], model: torch.nn.Module, optimizer: Any, scheduler: Any) -> None:
+def restore(state: dict[str, Any], model: torch.nn.Module, **parts: Any) -> None:
     """Inverse of collect(), in place; what is None is left out. Raises MisfitError."""
-    parts = {"optimizer": optimizer, "scheduler": scheduler}
     given = {name: part for name, part in parts.items() if part is not None}
     for name, part in given.items():
         was, now = state["types"].get(name, "none"), type(part).__name__

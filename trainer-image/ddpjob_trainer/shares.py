@@ -1,0 +1,64 @@
+"""Who trains on which samples: pure functions, so that every rank knows all shares without a word.
+
+The order of an epoch is one permutation of the data set, drawn from the seed and the epoch alone.
+A step takes the next samples of it, and the ranks share them out in one piece each. How many
+ranks there are changes who trains on a sample, never when, nor how often.
+May not: know of groups, loaders and models.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_ROUNDING = 1e-9  # what weights that are no whole numbers may be off by
+
+
+class Share(NamedTuple):
+    """What one rank does of one batch."""
+
+    first: int  # of its samples, in the epoch's order
+    parts: tuple[int, ...]  # so many samples at a time
+    weights: tuple[float, ...]  # of each part's mean loss, where gradients are averaged over ranks
+
+
+def order_of(samples: int, seed: int, epoch: int) -> torch.Tensor:
+    """The samples of an epoch in the order in which they are trained on; int64, on the CPU."""
+    digest = hashlib.sha256(f"{seed}/{epoch}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    return torch.randperm(samples, generator=generator)
+
+
+def split(count: int, weights: Sequence[float]) -> list[int]:
+    """Shares in proportion, rounded up as long as there are enough: 30 over 4 equals is 8/8/8/6."""
+    total, rest = sum(weights), count
+    sizes = []
+    for weight in weights:
+        sizes.append(min(rest, math.ceil(count * weight / total - _ROUNDING)))
+        rest -= sizes[-1]
+    return sizes
+
+
+def share_of(
+    rank: int, position: int, count: int, weights: Sequence[float], most: int | None = None
+) -> Share:
+    """What `rank` does of the `count` samples from `position` on, `most` at a time.
+
+    Who gets nothing does what rank 0 does first, with the weight 0: all ranks must take part in
+    the collectives.
+    """
+    sizes = split(count, weights)
+    mine, world_size = sizes[rank], len(sizes)
+    most = most or count
+    if mine == 0:
+        return Share(position, (min(most, sizes[0]),), (0.0,))
+    parts = [most] * (mine // most) + [mine % most] * (mine % most > 0)
+    return Share(
+        position + sum(sizes[:rank]), tuple(parts), tuple(p * world_size / count for p in parts)
+    )

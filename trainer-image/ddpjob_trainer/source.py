@@ -1,0 +1,90 @@
+"""Where a training run is in its data: what a map-style and an iterable data set have in common.
+
+A batch is shared out over the ranks; each takes its share in parts. The position counts samples of
+the epoch that have been trained on, by all ranks together.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+
+    from ddpjob_trainer.shares import Share
+
+
+class Part(NamedTuple):
+    """Samples of a batch that one rank trains on at a time."""
+
+    weight: float  # of their mean loss, where gradients are averaged over ranks as DDP does
+    is_last: bool  # of this rank's share: the optimizer steps after it
+
+
+class Source(abc.ABC):
+    """Batches, and how many of them have been trained on."""
+
+    def __init__(self) -> None:
+        self.epoch = 0  # in which the next batch is
+        self.position = 0  # samples of it that have been trained on
+        self._parts_done = 0  # of the batch at hand
+
+    @abc.abstractmethod
+    def share(self) -> Share:
+        """What this rank does of the batch at hand."""
+
+    @abc.abstractmethod
+    def commit(self) -> None:
+        """The batch at hand has been trained on, by all ranks."""
+
+    @abc.abstractmethod
+    def has_more(self, epochs: int) -> bool:
+        """Whether there is another batch before the end of so many epochs."""
+
+    @abc.abstractmethod
+    def remaining(self, epochs: int) -> int | None:
+        """Batches from here to the end of so many epochs; None: nobody knows."""
+
+    @abc.abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Where training is; the same on every rank."""
+
+    @abc.abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Inverse of state_dict(). Raises ValueError for other data."""
+
+    @contextlib.contextmanager
+    def part(self, model: torch.nn.Module | None = None) -> Iterator[Part]:
+        """Around forward and backward of a part; where that of the last one ends, the batch counts.
+
+        Gradients of a model in DistributedDataParallel are exchanged with the last part only.
+        """
+        share = self.share()
+        part = Part(share.weights[self._parts_done], self._parts_done == len(share.parts) - 1)
+        exchange_gradients(model, now=part.is_last)
+        yield part
+        self._parts_done += 1
+        if part.is_last:
+            self._parts_done = 0
+            self.commit()
+
+
+def exchange_gradients(model: torch.nn.Module | None, *, now: bool) -> None:
+    """Whether the next backward of a DistributedDataParallel exchanges gradients."""
+    if isinstance(model, DistributedDataParallel):
+        model.require_backward_grad_sync = now
+
+
+def ranks() -> tuple[int, int]:
+    """This process's rank and the world size; from the environment where there is no group yet."""
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
