@@ -18,10 +18,11 @@ from typing import Any
 
 import torch
 
-from ddpjob_trainer import Snapshots, durable, fences, folder, shelf
+from ddpjob_trainer import Snapshots, durable, fences, folder, image, shelf
 from trainer.runs import Run
 
-TRACED = {each.__file__ for each in (durable, fences, folder, shelf, shutil)}
+TRACED = {each.__file__ for each in (durable, fences, folder, image, shelf, shutil)}
+MEMORY_ONLY = {"__init__", "place", "copy", "take"}  # of image
 
 
 def die_after(lines: int) -> None:
@@ -29,7 +30,9 @@ def die_after(lines: int) -> None:
 
     def trace(frame: FrameType, event: str, _argument: Any) -> Any:
         nonlocal left
-        if frame.f_code.co_filename not in TRACED:
+        code = frame.f_code
+        in_memory = code.co_filename == image.__file__ and code.co_name in MEMORY_ONLY
+        if code.co_filename not in TRACED or in_memory:
             return None
         if event == "line":
             left -= 1

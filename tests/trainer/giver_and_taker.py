@@ -19,6 +19,7 @@ def state() -> dict[str, Any]:
         "small": [torch.randn(size) for size in (1, 5, 7)],
         "scalar": torch.tensor(3.5),
         "empty": torch.empty(0, 4),
+        "strided": [torch.arange(9.0)[::2], torch.arange(12).reshape(3, 4).T],
         "kinds": (torch.tensor([True, False]), torch.arange(3), torch.ones(2).bfloat16()),
         "shared": [torch.ones(3), 1.5, None, float("inf"), {"nested": {1: "one"}}],
     }

@@ -157,6 +157,12 @@ def renamed(path: Path) -> None:
     (path / folder.COMMIT).write_bytes(folder._commit_record(manifest))
 
 
+def with_unknown_checksum(path: Path) -> None:
+    files = json.loads((path / folder.MANIFEST).read_text())["files"]
+    edit(path, files={name: {"size": each["size"], "md9": "0"} for name, each in files.items()})
+    (path / folder.COMMIT).write_bytes(folder._commit_record((path / folder.MANIFEST).read_bytes()))
+
+
 def other_folder(path: Path) -> None:
     shutil.rmtree(path)
     path.mkdir()
@@ -172,7 +178,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "tensors missing": (lambda p: (p / folder.TENSORS).unlink(), "tensors.safetensors is missing"),
     "manifest cut": (lambda p: os.truncate(p / folder.MANIFEST, 40), "is not JSON"),
     "name of another step": (renamed, "it holds step 4"),
-    "newer format": (lambda p: edit(p, version=2), "format version 2, .* reads 1"),
+    "newer format": (lambda p: edit(p, version=3), "format version 3, .* reads up to 2"),
+    "unknown checksum": (with_unknown_checksum, "its checksum is md9, which needs"),
     "foreign format": (lambda p: edit(p, format="other"), "not a ddpjob snapshot"),
     "foreign folder": (other_folder, "manifest.json is missing"),
 }

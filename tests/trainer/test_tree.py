@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from ddpjob_trainer import SnapshotError, tree
+from ddpjob_trainer.image import TYPES
 from trainer.runs import assert_same
 
 Colour = enum.IntEnum("Colour", ["RED"])
@@ -46,7 +47,7 @@ def test_round_trip(value: Any) -> None:
     assert_same(there_and_back(value), value)
 
 
-@pytest.mark.parametrize("dtype", sorted(tree.STORABLE, key=str), ids=str)
+@pytest.mark.parametrize("dtype", sorted(TYPES, key=str), ids=str)
 def test_every_storable_dtype_is_kept(dtype: torch.dtype) -> None:
     tensor = torch.tensor([0, 1, 1]).to(dtype)
     back = there_and_back(tensor)
@@ -66,10 +67,10 @@ def test_a_shared_tensor_is_stored_once_and_shared_again() -> None:
     assert first is second
 
 
-def test_overlapping_views_are_stored_whole() -> None:
+def test_overlapping_views_are_tensors_of_their_own() -> None:
     base = torch.arange(6.0)
     _, tensors = tree.flatten([base, base[1:3], base[2:]])
-    assert len({tensor.untyped_storage().data_ptr() for tensor in tensors.values()}) == 3
+    assert len(tensors) == 3
     assert_same(there_and_back([base, base[1:3], base[2:]]), [base, base[1:3], base[2:]])
 
 

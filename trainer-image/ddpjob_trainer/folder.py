@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,11 @@ import torch
 from safetensors import SafetensorError
 
 from ddpjob_trainer import durable, tree
+from ddpjob_trainer.image import CHECKSUM, Image, Memory, checksum
 
 FORMAT = "ddpjob-snapshot"
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)
 TENSORS = "tensors.safetensors"
 MANIFEST = "manifest.json"
 COMMIT = "COMMIT"
@@ -47,30 +48,34 @@ class Content:
     def __init__(self, step: int, state: dict[str, Any]) -> None:
         """Raises SnapshotError when the state holds something that has no form in a snapshot."""
         self._step = step
-        self._tensors: dict[str, torch.Tensor] = {}
         self._state: dict[str, Any] = {}
+        tensors: dict[str, torch.Tensor] = {}
         for part, value in state.items():
-            self._state[part], tensors = tree.flatten(value, part)
-            self._tensors.update(tensors)
+            self._state[part], found = tree.flatten(value, part)
+            tensors.update(found)
+        self._image = Image(tensors)
+        self._names = list(tensors)
 
     @property
     def size(self) -> int:
         """Bytes on disk, within a few kilobytes."""
-        tensors = sum(tensor.nbytes for tensor in self._tensors.values())
-        return tensors + 200 * len(self._tensors) + len(json.dumps(self._state)) + 4096
+        return self._image.size + len(json.dumps(self._state)) + 4096
+
+    def copy(self, memory: Memory) -> None:
+        """The state may change from here on. Raises SnapshotError if there is no memory for it."""
+        self._image.place(memory)
+        self._image.copy(self._names)
 
     def write(self, folder: Path, fence: int) -> None:
         """Fills the empty folder, durably, behind the fence of that number. Raises OSError."""
-        _save_tensors(self._tensors, folder / TENSORS)
+        digest = self._image.write(folder / TENSORS)
         manifest = json.dumps({
             "format": FORMAT,
             "version": VERSION,
             "step": self._step,
             "fence": fence,
             "torch": torch.__version__,
-            "files": {TENSORS: {
-                "sha256": _digest(folder / TENSORS), "size": (folder / TENSORS).stat().st_size,
-            }},
+            "files": {TENSORS: {"size": self._image.size, CHECKSUM: digest}},
             "state": self._state,
         }, allow_nan=False).encode()  # fmt: skip
         durable.write(folder / MANIFEST, manifest)
@@ -112,9 +117,10 @@ def _check(folder: Path, content: bool) -> dict[str, Any]:
         raise UnusableError(f"it is damaged: {MANIFEST} is not JSON") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise UnusableError(f"it is not a ddpjob snapshot: {MANIFEST} does not say {FORMAT}")
-    if manifest.get("version") != VERSION:
+    if manifest.get("version") not in READABLE:
         raise UnusableError(
-            f"it has format version {manifest.get('version')}, this ddpjob_trainer reads {VERSION}"
+            f"it has format version {manifest.get('version')}, this ddpjob_trainer reads up to "
+            f"{VERSION}"
         )
     if (folder / COMMIT).read_bytes() != _commit_record(raw):
         raise UnusableError(f"it is damaged: {MANIFEST} is not the one that {COMMIT} names")
@@ -126,29 +132,17 @@ def _check(folder: Path, content: bool) -> dict[str, Any]:
         raise UnusableError(
             f"it is damaged: {TENSORS} has {size} bytes instead of {expected['size']}"
         )
-    if content and _digest(path) != expected["sha256"]:
+    if content and not _matches(path, expected):
         raise UnusableError(f"it is damaged: the checksum of {TENSORS} does not match")
     return manifest
 
 
-def _save_tensors(tensors: dict[str, torch.Tensor], path: Path) -> None:
+def _matches(path: Path, expected: dict[str, Any]) -> bool:
+    [(kind, digest)] = [(kind, each) for kind, each in expected.items() if kind != "size"]
     try:
-        safetensors.torch.save_file(tensors, str(path))
-    except SafetensorError as error:
-        number = re.search(r"os error (\d+)", str(error))
-        if number is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
-    path.chmod(path.parent.stat().st_mode & 0o666)  # safetensors makes it private to the user
-    durable.sync(path)
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return checksum(path, kind) == str(digest)
+    except ValueError as error:
+        raise UnusableError(str(error)) from None
 
 
 def _commit_record(manifest: bytes) -> bytes:

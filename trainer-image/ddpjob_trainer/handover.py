@@ -115,7 +115,7 @@ def exchange(
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.reshape(-1).view(torch.uint8)
+    return tensor.resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
 
 
 def _packs(sizes: list[int]) -> Iterator[tuple[int, int]]:

@@ -23,6 +23,7 @@ from ddpjob_agent import contract
 from ddpjob_trainer import folder, reporting, state, stopping
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.fences import Fence, Owner
+from ddpjob_trainer.image import Memory
 from ddpjob_trainer.shelf import Shelf
 
 KEEP = 3  # snapshots, when neither the caller nor the job says
@@ -61,6 +62,7 @@ class Snapshots:
         self._last: int | None = None  # after so many steps all stop
         self._is_jobs_own = directory is None  # and no other job's, to take a model from
         self._process = secrets.token_hex(4)
+        self._memory = Memory()
         self._fence: Fence | None = None
         self._from: int | None = None  # the step that this membership goes on from
 
@@ -106,6 +108,7 @@ class Snapshots:
 
     def _write(self, step: int, what: dict[str, Any]) -> None:
         content = folder.Content(step, what)
+        content.copy(self._memory)
         try:
             self._shelf.publish(step, content, self._own_fence())
         except OSError as error:

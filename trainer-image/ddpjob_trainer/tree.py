@@ -13,21 +13,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ddpjob_trainer.errors import SnapshotError
+from ddpjob_trainer.image import TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-STORABLE = frozenset({
-    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
-    torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64,
-    torch.float8_e4m3fn, torch.float8_e5m2,
-})  # fmt: skip
-
 
 def flatten(value: Any, path: str = "state") -> tuple[Any, dict[str, torch.Tensor]]:
-    """A JSON value, and the tensors that it refers to by name, on the CPU and contiguous.
+    """A JSON value, and the tensors that it refers to by name, which are those of `value`.
 
-    Tensors that are not copies may share memory with `value`: use them before it changes.
     Raises SnapshotError that names the path of what cannot be expressed.
     """
     flattener = _Flattener()
@@ -62,7 +56,6 @@ class _Flattener:
     def __init__(self) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
         self._names: dict[tuple[object, ...], str] = {}  # of tensors by where their data lies
-        self._storages: dict[int, torch.Tensor] = {}  # holds what is named, so addresses stay taken
 
     def node(self, value: Any, path: str) -> Any:
         kind = type(value)
@@ -93,7 +86,7 @@ class _Flattener:
         return self.node(key, f"key {key!r} of {path}")
 
     def _tensor(self, tensor: torch.Tensor, path: str) -> str:
-        if tensor.layout != torch.strided or tensor.is_meta or tensor.dtype not in STORABLE:
+        if tensor.layout != torch.strided or tensor.is_meta or tensor.dtype not in TYPES:
             raise SnapshotError(
                 f"{path} is a tensor with {tensor.dtype}, {tensor.layout} on {tensor.device}, "
                 "which a snapshot cannot hold"
@@ -107,12 +100,8 @@ class _Flattener:
         while name in self.tensors:
             copies += 1
             name = f"{path}#{copies}"
-        plain = tensor.resolve_conj().resolve_neg().cpu().contiguous()
-        if address in self._storages and plain.untyped_storage().data_ptr() == address:
-            plain = plain.clone()
-        self.tensors[name] = plain
+        self.tensors[name] = tensor
         self._names[place] = name
-        self._storages[address] = tensor
         return name
 
 

@@ -1,0 +1,120 @@
+"""Our files are safetensors files, to the bit, and older ones are read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+import xxhash
+
+from ddpjob_trainer import SnapshotError, Snapshots, folder, image
+from ddpjob_trainer.image import TYPES, Image, Memory
+from trainer.runs import Run, assert_same
+
+TENSORS = {
+    **{f"of {kind}": torch.tensor([[0, 1, 1]]).to(dtype) for dtype, kind in TYPES.items()},
+    "a number": torch.tensor(3.5),
+    "nothing": torch.empty(0, 4),
+    "turned": torch.arange(12).reshape(3, 4).T,
+    "every other": torch.arange(9.0)[::2],
+    "conjugate": torch.tensor([1 + 2j], dtype=torch.complex64).conj(),
+    "shared": torch.ones(3).expand(2, 3),
+    'odd "name" ü': torch.ones(1),
+}
+
+
+def write(path: Path, memory: Memory, tensors: dict[str, torch.Tensor]) -> str:
+    made = Image(tensors)
+    made.place(memory)
+    made.copy([*tensors])
+    digest = made.write(path)
+    assert path.stat().st_size == made.size
+    return digest
+
+
+def raw(tensor: torch.Tensor) -> list[object]:
+    """Bits and shape."""
+    flat = tensor.resolve_conj().contiguous().view(-1).view(torch.uint8)
+    return [tensor.dtype, tensor.shape, flat]
+
+
+def test_others_read_what_we_write(tmp_path: Path) -> None:
+    digest = write(tmp_path / "file", Memory(), TENSORS)
+    found = safetensors.torch.load_file(tmp_path / "file")
+    assert {*found} == {*TENSORS}
+    for name, tensor in TENSORS.items():
+        assert_same(raw(found[name]), raw(tensor), name)
+    assert digest == xxhash.xxh3_128(Path(tmp_path / "file").read_bytes()).hexdigest()
+
+
+def test_memory_is_used_again(tmp_path: Path) -> None:
+    memory, large, small = Memory(), torch.arange(100.0), torch.arange(50.0)
+    write(tmp_path / "1", memory, {"a": large})
+    place = memory.take(1, pinned=False).data_ptr()
+    write(tmp_path / "2", memory, {"a": small, "b": small + 1})
+    assert memory.take(1, pinned=False).data_ptr() == place
+    found = safetensors.torch.load_file(tmp_path / "2")
+    assert_same(found, {"a": small, "b": small + 1})
+
+
+def test_what_changes_after_the_copy_is_not_written(tmp_path: Path) -> None:
+    tensor = torch.zeros(4)
+    made = Image({"a": tensor})
+    made.place(Memory())
+    made.copy(["a"])
+    tensor.fill_(9)
+    made.write(tmp_path / "file")
+    assert_same(safetensors.torch.load_file(tmp_path / "file"), {"a": torch.zeros(4)})
+
+
+def test_too_little_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, tensor = Memory(), torch.ones(1000)
+
+    def none_left(*_: object, **__: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(torch, "empty", none_left)
+    with pytest.raises(SnapshotError, match="no host memory for a snapshot of 4,000 bytes"):
+        Image({"a": tensor}).place(memory)
+
+
+def test_without_xxhash_the_checksum_is_another(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Snapshots(tmp_path).save(1, **run.parts())
+    monkeypatch.setattr(image, "xxhash", None)
+    with pytest.raises(SnapshotError, match="xxh3_128, which needs another package here: pip"):
+        Snapshots(tmp_path).load(**run.parts())
+    monkeypatch.setattr(image, "CHECKSUM", "sha256")
+    monkeypatch.setattr(folder, "CHECKSUM", "sha256")
+    Snapshots(tmp_path).save(2, **run.parts())
+    monkeypatch.undo()
+    loaded = Snapshots(tmp_path).load(**run.parts())
+    assert loaded is not None
+    assert loaded.step == 2
+
+
+def test_snapshots_of_format_1_are_read(tmp_path: Path) -> None:
+    """As version 0.1 wrote them: SHA-256, no data."""
+    run = Run()
+    run.train(3)
+    path = tmp_path / folder.name_of(3)
+    Snapshots(tmp_path).save(3, **run.parts())
+    manifest = json.loads((path / folder.MANIFEST).read_bytes())
+    safetensors.torch.save_file(
+        safetensors.torch.load_file(path / folder.TENSORS), path / folder.TENSORS
+    )
+    content = (path / folder.TENSORS).read_bytes()
+    file = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+    raw = json.dumps(manifest | {"version": 1, "files": {folder.TENSORS: file}}).encode()
+    (path / folder.MANIFEST).write_bytes(raw)
+    (path / folder.COMMIT).write_text(f"{hashlib.sha256(raw).hexdigest()}  {folder.MANIFEST}\n")
+    again = Run(seed=1)
+    loaded = Snapshots(tmp_path).load(**again.parts())
+    assert loaded is not None
+    assert loaded.step == 3
+    assert_same(again.weights(), run.weights())

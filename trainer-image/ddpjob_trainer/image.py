@@ -1,0 +1,146 @@
+"""Tensors copied into one block of host memory, laid out as a safetensors file.
+
+The block is used again for every snapshot, and is the file's content as it lies: writing it is
+one pass over memory, with the checksum. Pinned where tensors come from a GPU.
+May not: know of training state and of folders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ddpjob_trainer.errors import SnapshotError
+
+xxhash: Any = None
+with contextlib.suppress(ImportError):  # compiled for one version of Python: an image may lack it
+    import xxhash
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+    from pathlib import Path
+
+CHECKSUM = "sha256" if xxhash is None else "xxh3_128"
+CHUNK_BYTES = 8 << 20  # hashed and written at a time
+
+# safetensors' names for what a snapshot can hold
+TYPES = {
+    torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16",
+    torch.int32: "I32", torch.int64: "I64", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.float32: "F32", torch.float64: "F64", torch.complex64: "C64",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
+}  # fmt: skip
+
+
+class Memory:
+    """Host memory that grows to what is asked for, and stays."""
+
+    def __init__(self) -> None:
+        self._block = torch.empty(0, dtype=torch.uint8)
+
+    def take(self, size: int, *, pinned: bool) -> torch.Tensor:
+        """So many bytes of it; what was taken before is gone."""
+        if self._block.numel() < size or (pinned and not self._block.is_pinned()):
+            self._block = torch.empty(0, dtype=torch.uint8)
+            self._block = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
+        return self._block[:size]
+
+
+class Image:
+    """A file to be: its layout first, then its content, tensor by tensor."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        # As safetensors orders them: so that each lies at a multiple of its own size.
+        self._tensors = dict(sorted(tensors.items(), key=lambda each: (-each[1].itemsize, each[0])))
+        self._begins: dict[str, int] = {}
+        entries: dict[str, dict[str, Any]] = {}
+        end = 0
+        for name, tensor in self._tensors.items():
+            self._begins[name], end = end, end + tensor.nbytes
+            place = {"dtype": TYPES[tensor.dtype], "shape": list(tensor.shape)}
+            entries[name] = {**place, "data_offsets": [self._begins[name], end]}
+        text = json.dumps(entries, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        self._header = len(text).to_bytes(8, "little") + text
+        self._data_size = end
+        self._block: torch.Tensor | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return len(self._header) + self._data_size
+
+    def place(self, memory: Memory) -> None:
+        """Take the memory for the content. Raises SnapshotError if there is none."""
+        pinned = any(tensor.is_cuda for tensor in self._tensors.values())
+        try:
+            self._block = memory.take(self._data_size, pinned=pinned)
+        except (RuntimeError, MemoryError) as error:
+            raise SnapshotError(
+                f"There is no host memory for a snapshot of {self._data_size:,} bytes. Give the "
+                "worker more memory: a snapshot needs as much as the model and its optimizer."
+            ) from error
+
+    def copy(self, names: Collection[str]) -> None:
+        """Copy these tensors to their places. Lets other threads run meanwhile."""
+        assert self._block is not None
+        devices = set()
+        for name in names:
+            tensor = self._tensors[name]
+            begin = self._begins[name]
+            place = self._block[begin : begin + tensor.nbytes].view(tensor.dtype)
+            place.view(tensor.shape).copy_(tensor, non_blocking=tensor.is_cuda)
+            if tensor.is_cuda:
+                devices.add(tensor.device)
+        for device in devices:
+            torch.cuda.current_stream(device).synchronize()
+
+    def write(self, path: Path) -> str:
+        """A new file, whole and durable; its folder's entry is not yet. Returns the checksum.
+
+        Raises OSError.
+        """
+        digest = _new(CHECKSUM)
+        with path.open("xb", buffering=0) as file:
+            for chunk in self._chunks():
+                digest.update(chunk)
+                rest = chunk
+                while rest:
+                    rest = rest[file.write(rest) :]
+            os.fsync(file.fileno())
+        found: str = digest.hexdigest()
+        return found
+
+    def _chunks(self) -> Iterator[memoryview]:
+        assert self._block is not None
+        yield memoryview(self._header)
+        raw = (ctypes.c_ubyte * self._data_size).from_address(self._block.data_ptr())
+        content = memoryview(raw).cast("B")  # numpy is not needed for it
+        for begin in range(0, len(content), CHUNK_BYTES):
+            yield content[begin : begin + CHUNK_BYTES]
+
+
+def checksum(path: Path, kind: str) -> str:
+    """Of a file's content. Raises OSError, and ValueError for a kind that there is none of here."""
+    digest = _new(kind)
+    with path.open("rb", buffering=0) as file:
+        while block := file.read(CHUNK_BYTES):
+            digest.update(block)
+    found: str = digest.hexdigest()
+    return found
+
+
+def _new(kind: str) -> Any:
+    if kind == "sha256":
+        return hashlib.sha256()
+    if kind == "xxh3_128" and xxhash is not None:
+        return xxhash.xxh3_128()
+    raise ValueError(
+        f"its checksum is {kind}, which needs another package here: pip install xxhash"
+    )
