@@ -70,6 +70,7 @@ def train(args, device):
         accuracy = correct.float().mean().item()
         step_done(args.steps, args.steps, loss=loss.item(), accuracy=accuracy)
         print(f"accuracy {accuracy:.4f}")
+    snapshots.wait()  # the last one may still be being written
     dist.barrier()  # nobody leaves while another one is still at work
 
 

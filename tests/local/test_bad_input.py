@@ -329,8 +329,8 @@ TOO_LARGE = """
     import torch
     from ddpjob_trainer import Snapshots
 
-    Snapshots().save(1, model=torch.nn.Linear(4, 4))
-    Snapshots().save(2, model=torch.nn.Linear(1024, 1024))
+    Snapshots().save(1, model=torch.nn.Linear(4, 4), wait=True)
+    Snapshots().save(2, model=torch.nn.Linear(1024, 1024), wait=True)
 """
 
 

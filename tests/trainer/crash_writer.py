@@ -55,7 +55,7 @@ def main(base: Path, out: Path) -> None:
         if child == 0:
             snapshots = Snapshots(directory, keep=2)
             die_after(lines)
-            snapshots.save(3, **run.parts())
+            snapshots.save(3, **run.parts(), wait=True)
             sys.settrace(None)
             os._exit(0)
         _, status = os.waitpid(child, 0)

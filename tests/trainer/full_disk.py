@@ -23,11 +23,11 @@ LARGE = {"tensor": torch.zeros(2 << 20, dtype=torch.uint8), "text": "x" * (2 << 
 def main(directory: Path, kind: str) -> None:
     run = Run()
     snapshots = Snapshots(directory)
-    snapshots.save(1, **run.parts())
+    snapshots.save(1, **run.parts(), wait=True)
     free = os.statvfs(directory).f_bavail
     message = ""
     try:
-        snapshots.save(2, **run.parts(), extra=LARGE[kind])
+        snapshots.save(2, **run.parts(), extra=LARGE[kind], wait=True)
     except SnapshotError as error:
         message = str(error)
     loaded = snapshots.load(**run.parts())

@@ -35,7 +35,7 @@ def after(steps: int) -> Run:
 
 def save(directory: Path, *steps: int, keep: int = 9) -> None:
     for step in steps:
-        Snapshots(directory, keep).save(step, **after(step).parts())
+        Snapshots(directory, keep).save(step, **after(step).parts(), wait=True)
 
 
 def load(directory: Path) -> tuple[int, dict[str, torch.Tensor]]:
@@ -105,7 +105,7 @@ def test_everything_is_on_the_disk_before_the_name_is(
 
     monkeypatch.setattr(os, "fsync", spy_fsync)
     monkeypatch.setattr(os, "rename", spy_rename)
-    Snapshots(tmp_path).save(1, **run.parts())
+    Snapshots(tmp_path).save(1, **run.parts(), wait=True)
     aside = events.pop(7)
     assert aside.startswith(".step-000000000001.")
     assert events.pop(1).startswith(".fence-000000000001.")
@@ -290,4 +290,4 @@ def test_a_full_disk_is_explained_and_costs_nothing(
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path, run: Run) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SnapshotError, match=f"in {tmp_path}/file/x: .* no earlier snapshot"):
-        Snapshots(tmp_path / "file" / "x").save(1, **run.parts())
+        Snapshots(tmp_path / "file" / "x").save(1, **run.parts(), wait=True)

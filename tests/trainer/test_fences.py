@@ -40,7 +40,7 @@ class Directory:
         self.enter(now)
 
     def save(self, snapshots: Snapshots, step: int, trained: int | None = None) -> None:
-        snapshots.save(step, **after(step if trained is None else trained).parts())
+        snapshots.save(step, **after(step if trained is None else trained).parts(), wait=True)
 
     def steps(self) -> list[int]:
         """Whole snapshots that are there, whether they count or not."""

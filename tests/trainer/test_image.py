@@ -85,13 +85,13 @@ def test_too_little_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_xxhash_the_checksum_is_another(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Snapshots(tmp_path).save(1, **run.parts())
+    Snapshots(tmp_path).save(1, **run.parts(), wait=True)
     monkeypatch.setattr(image, "xxhash", None)
     with pytest.raises(SnapshotError, match="xxh3_128, which needs another package here: pip"):
         Snapshots(tmp_path).load(**run.parts())
     monkeypatch.setattr(image, "CHECKSUM", "sha256")
     monkeypatch.setattr(folder, "CHECKSUM", "sha256")
-    Snapshots(tmp_path).save(2, **run.parts())
+    Snapshots(tmp_path).save(2, **run.parts(), wait=True)
     monkeypatch.undo()
     loaded = Snapshots(tmp_path).load(**run.parts())
     assert loaded is not None
@@ -103,7 +103,7 @@ def test_snapshots_of_format_1_are_read(tmp_path: Path) -> None:
     run = Run()
     run.train(3)
     path = tmp_path / folder.name_of(3)
-    Snapshots(tmp_path).save(3, **run.parts())
+    Snapshots(tmp_path).save(3, **run.parts(), wait=True)
     manifest = json.loads((path / folder.MANIFEST).read_bytes())
     safetensors.torch.save_file(
         safetensors.torch.load_file(path / folder.TENSORS), path / folder.TENSORS

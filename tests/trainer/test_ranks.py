@@ -59,5 +59,5 @@ def test_without_a_process_group_the_environment_says_who_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "1")
-    Snapshots(tmp_path).save(1, **Run().parts())
+    Snapshots(tmp_path).save(1, **Run().parts(), wait=True)
     assert list(tmp_path.iterdir()) == []

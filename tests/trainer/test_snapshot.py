@@ -72,7 +72,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
 
     run, schedule = start(0)
     train(run, schedule, 0)
-    Snapshots(tmp_path).save(5, **run.parts(), scheduler=schedule)
+    Snapshots(tmp_path).save(5, **run.parts(), scheduler=schedule, wait=True)
     resumed, resumed_schedule = start(1)
     assert Snapshots(tmp_path).load(**resumed.parts(), scheduler=resumed_schedule) == Loaded(
         5, None
@@ -87,7 +87,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
 
 def test_extra_comes_back(tmp_path: Path, run: Run) -> None:
     extra = {"best": 0.5, "seen": (1, None), "rng": torch.get_rng_state(), 3: float("-inf")}
-    Snapshots(tmp_path).save(7, model=run.model, extra=extra)
+    Snapshots(tmp_path).save(7, model=run.model, extra=extra, wait=True)
     loaded = Snapshots(tmp_path).load(model=run.model)
     assert loaded is not None
     assert loaded.step == 7
@@ -96,7 +96,7 @@ def test_extra_comes_back(tmp_path: Path, run: Run) -> None:
 
 def test_module_versions_are_kept_for_torch_to_migrate_by(tmp_path: Path, run: Run) -> None:
     seen: list[Any] = []
-    Snapshots(tmp_path).save(1, model=run.model)
+    Snapshots(tmp_path).save(1, model=run.model, wait=True)
     run.model[1].register_load_state_dict_pre_hook(
         lambda _module, _state, _prefix, metadata, *_rest: seen.append(metadata)
     )
@@ -115,7 +115,7 @@ def test_an_empty_or_missing_directory_is_a_fresh_start(
 
 
 def test_saving_and_loading_are_reported(tmp_path: Path, run: Run, listener: Listener) -> None:
-    Snapshots(tmp_path).save(20, **run.parts())
+    Snapshots(tmp_path).save(20, **run.parts(), wait=True)
     Snapshots(tmp_path).load(**run.parts())
     assert listener.pending() == [
         {"event": "saved", "step": 20},
@@ -131,7 +131,7 @@ def test_the_job_gives_directory_interval_and_number(
     monkeypatch.setenv(contract.ENV_SNAPSHOT_KEEP, "2")
     snapshots = Snapshots()
     for step in filter(snapshots.due, range(9)):
-        snapshots.save(step, **run.parts())
+        snapshots.save(step, **run.parts(), wait=True)
     names = {path.name for path in (tmp_path / "a" / "b").glob("step-*")}
     assert names == {"step-000000000006", "step-000000000008"}
 
@@ -142,14 +142,14 @@ def test_a_path_that_changes_later_is_that_of_the_start(
     monkeypatch.chdir(tmp_path)
     snapshots = Snapshots("here")
     monkeypatch.chdir("/")
-    snapshots.save(1, **run.parts())
+    snapshots.save(1, **run.parts(), wait=True)
     assert (tmp_path / "here" / "step-000000000001").is_dir()
 
 
 def test_files_are_as_readable_as_the_umask_allows(tmp_path: Path, run: Run) -> None:
     before = os.umask(0o027)
     try:
-        Snapshots(tmp_path).save(1, **run.parts())
+        Snapshots(tmp_path).save(1, **run.parts(), wait=True)
     finally:
         os.umask(before)
     modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.glob("step-*/*")}
@@ -202,7 +202,7 @@ def other_optimizer() -> Run:
 def test_a_changed_script_is_told_what_differs_and_how_to_start_afresh(
     tmp_path: Path, run: Run, change: Callable[[], Run], message: str
 ) -> None:
-    Snapshots(tmp_path).save(1, **run.parts())
+    Snapshots(tmp_path).save(1, **run.parts(), wait=True)
     with pytest.raises(SnapshotError, match=message) as error:
         Snapshots(tmp_path).load(**change().parts())
     assert str(tmp_path / "step-000000000001") in str(error.value)
@@ -210,7 +210,7 @@ def test_a_changed_script_is_told_what_differs_and_how_to_start_afresh(
 
 
 def test_a_snapshot_without_optimizer_is_not_taken_for_one_with(tmp_path: Path, run: Run) -> None:
-    Snapshots(tmp_path).save(1, model=run.model)
+    Snapshots(tmp_path).save(1, model=run.model, wait=True)
     with pytest.raises(SnapshotError, match="its optimizer was none"):
         Snapshots(tmp_path).load(**run.parts())
 
@@ -218,11 +218,11 @@ def test_a_snapshot_without_optimizer_is_not_taken_for_one_with(tmp_path: Path, 
 def test_a_refused_state_leaves_no_trace(tmp_path: Path, run: Run) -> None:
     run.optimizer.param_groups[0]["foo"] = object()
     with pytest.raises(SnapshotError, match=r"optimizer\.param_groups\[0\]\.foo"):
-        Snapshots(tmp_path).save(1, **run.parts())
+        Snapshots(tmp_path).save(1, **run.parts(), wait=True)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("step", [-1, 10**12])
 def test_a_step_that_has_no_name_is_refused(tmp_path: Path, run: Run, step: int) -> None:
     with pytest.raises(ValueError, match=str(step)):
-        Snapshots(tmp_path).save(step, **run.parts())
+        Snapshots(tmp_path).save(step, **run.parts(), wait=True)

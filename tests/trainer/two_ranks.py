@@ -27,7 +27,7 @@ def main(rank: int, out: Path, kind: str) -> None:
     model = DistributedDataParallel(run.model)
     snapshots = Snapshots(directory)
     run.first.bias.data.fill_(float(rank + 1))
-    snapshots.save(5, model=model, optimizer=run.optimizer)
+    snapshots.save(5, model=model, optimizer=run.optimizer, wait=True)
     distributed.barrier()
     names = sorted(path.name for path in directory.glob("step-*"))
     if kind == "damaged":

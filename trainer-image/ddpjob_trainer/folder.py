@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
 import torch
@@ -18,6 +18,9 @@ from safetensors import SafetensorError
 
 from ddpjob_trainer import durable, tree
 from ddpjob_trainer.image import CHECKSUM, Image, Memory, checksum
+
+if TYPE_CHECKING:
+    from collections.abc import Container
 
 FORMAT = "ddpjob-snapshot"
 VERSION = 2
@@ -53,18 +56,31 @@ class Content:
         for part, value in state.items():
             self._state[part], found = tree.flatten(value, part)
             tensors.update(found)
+        self._tensors = tensors
+        self._versions = {name: tensor._version for name, tensor in tensors.items()}  # noqa: SLF001
         self._image = Image(tensors)
-        self._names = list(tensors)
 
     @property
     def size(self) -> int:
         """Bytes on disk, within a few kilobytes."""
         return self._image.size + len(json.dumps(self._state)) + 4096
 
-    def copy(self, memory: Memory) -> None:
-        """The state may change from here on. Raises SnapshotError if there is no memory for it."""
+    def place(self, memory: Memory) -> None:
+        """Where the copy goes. Raises SnapshotError if there is no memory for it."""
         self._image.place(memory)
-        self._image.copy(self._names)
+
+    def copy(self, storages: Container[int] = (), *, inside: bool = False) -> bool:
+        """Copy tensors that lie outside of these storages, or inside; they may change from then on.
+
+        False if they have changed since this was made.
+        """
+        chosen = {
+            name: tensor
+            for name, tensor in self._tensors.items()
+            if (tensor.untyped_storage().data_ptr() in storages) is inside
+        }
+        self._image.copy(chosen)
+        return all(tensor._version == self._versions[name] for name, tensor in chosen.items())  # noqa: SLF001 - torch's own way to find it out
 
     def write(self, folder: Path, fence: int) -> None:
         """Fills the empty folder, durably, behind the fence of that number. Raises OSError."""

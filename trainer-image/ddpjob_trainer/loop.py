@@ -173,11 +173,15 @@ class Loop:
         if self._line is not None:
             self._line.at(done, self._last)
 
-    def _save(self, done: int) -> None:
+    def _save(self, done: int, *, wait: bool = False) -> None:
         assert self._snapshots is not None
         try:
-            self._snapshots.save(
+            if self._saved == done:
+                self._snapshots.wait()
+                return
+            is_saved = self._snapshots.save(
                 done,
+                wait=wait,
                 model=self.model.module,
                 extra=None if self._extra is None else self._extra.state_dict(),
                 **self._parts,
@@ -188,16 +192,16 @@ class Loop:
             _log.warning("%s", error)
             self._await_news(error)
         else:
-            self._saved = done
+            self._saved = done if is_saved else self._saved
 
-    def _save_once(self) -> None:
-        if self._snapshots is not None and self._done is not None and self._saved != self._done:
-            self._save(self._done)
+    def _save_for_good(self) -> None:
+        if self._snapshots is not None and self._done is not None:
+            self._save(self._done, wait=True)
 
     def _finish(self) -> bool:
         """All steps are done: leave together; False if the membership changed meanwhile."""
         assert self._done is not None
-        self._save_once()
+        self._save_for_good()
         try:
             distributed.barrier()
         except RuntimeError as error:
@@ -221,7 +225,7 @@ class Loop:
             if place.membership is None:
                 if self._passed(place.after):
                     if place.save and self._membership is not None:
-                        self._save_once()
+                        self._save_for_good()
                     self._leave_group()
                     if place.leave:
                         raise SystemExit(0)
@@ -304,6 +308,8 @@ class Loop:
             agreement = Agreement((newest, *[None] * (len(agreement.states) - 1)))
         taken = handover.exchange(agreement, rank, self._device, self._collect)
         if taken is not None:
+            if self._snapshots is not None:
+                self._snapshots.let_change()
             state.restore(taken, self.model.module, **self._parts)
             if self._extra is not None:
                 self._extra.load_state_dict(taken["extra"]["own"])

@@ -8,10 +8,10 @@ earlier can add to the directory (see `fences`).
 from __future__ import annotations
 
 import dataclasses
-import errno
 import logging
 import os
 import secrets
+import weakref
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ from ddpjob_agent import contract
 from ddpjob_trainer import folder, reporting, state, stopping
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.fences import Fence, Owner
-from ddpjob_trainer.image import Memory
 from ddpjob_trainer.shelf import Shelf
+from ddpjob_trainer.writer import Writer
 
 KEEP = 3  # snapshots, when neither the caller nor the job says
 EVERY = 100  # steps between two, when the job does not say
@@ -62,7 +62,8 @@ class Snapshots:
         self._last: int | None = None  # after so many steps all stop
         self._is_jobs_own = directory is None  # and no other job's, to take a model from
         self._process = secrets.token_hex(4)
-        self._memory = Memory()
+        self._writer = Writer(self._shelf)
+        self._waiting: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._fence: Fence | None = None
         self._from: int | None = None  # the step that this membership goes on from
 
@@ -86,34 +87,52 @@ class Snapshots:
 
     def save(
         self, step: int, *, model: torch.nn.Module, optimizer: Any = None, scheduler: Any = None,
-        data: Any = None, extra: Any = None,
-    ) -> None:  # fmt: skip
-        """Saves the state after `step` steps, durably; rank 0 writes, others return at once.
+        data: Any = None, extra: Any = None, wait: bool = False,
+    ) -> bool:  # fmt: skip
+        """Saves the state after `step` steps; rank 0 writes, others return at once.
 
-        `data` are the `Batches`. Raises SnapshotError; earlier snapshots are then untouched.
+        Training goes on while it is written, and `wait`, here or as a call, returns when it is
+        durable. While one is being written the next is left out: False. `data` are the `Batches`.
+        Raises SnapshotError, also for the one before; earlier snapshots are then untouched.
         """
         if not 0 <= step < 10**12:
             raise ValueError(f"step is {step}: it counts the steps that are done")
+        is_last = self._stops is not None and step == self._last
+        done = True
         if _rank() == 0:
-            parts = {"optimizer": optimizer, "scheduler": scheduler, "data": data}
-            self._write(step, state.collect(model, extra, **parts))
-        if step == self._last and self._stops is not None:
+            what = state.collect(model, extra, optimizer=optimizer, scheduler=scheduler, data=data)
+            self._make_wait(optimizer)
+            done = self._writer.save(
+                step, what, self._own_fence, wait=wait or is_last,
+                still=set() if wait or is_last else state.changed_by_step(model, optimizer),
+            )  # fmt: skip
+        if is_last and self._stops is not None:
             if _rank() == 0:
                 self._stops.ready()
             self._stops.wait()
+        return done
+
+    def wait(self) -> None:
+        """Returns when what has been saved is durable. Raises SnapshotError if it cannot be."""
+        self._writer.wait()
+
+    def let_change(self) -> None:
+        """Returns when model and optimizer may be changed by other hands than the optimizer's."""
+        self._writer.let_change()
+
+    @property
+    def skipped(self) -> int:
+        """How many were left out because one was still being written."""
+        return self._writer.skipped
+
+    def _make_wait(self, optimizer: Any) -> None:
+        if isinstance(optimizer, torch.optim.Optimizer) and optimizer not in self._waiting:
+            self._waiting.add(optimizer)
+            optimizer.register_step_pre_hook(lambda *_: self._writer.let_change())
 
     def goes_on(self, step: int) -> None:
         """This membership goes on from that step without loading anything."""
         self._from = step
-
-    def _write(self, step: int, what: dict[str, Any]) -> None:
-        content = folder.Content(step, what)
-        content.copy(self._memory)
-        try:
-            self._shelf.publish(step, content, self._own_fence())
-        except OSError as error:
-            raise SnapshotError(self._cannot_write(step, content.size, error)) from error
-        reporting.saved(step)
 
     def load(
         self, *, model: torch.nn.Module, optimizer: Any = None, scheduler: Any = None,
@@ -123,6 +142,7 @@ class Snapshots:
 
         Raises SnapshotError when there are snapshots but none is usable, or when one does not fit.
         """
+        self._writer.settle()
         found = self._agreed()
         if found is None:
             reporting.resumed(0)
@@ -219,18 +239,6 @@ class Snapshots:
                 f"mv {self._shelf.directory} {self._shelf.directory}.old"
             )
         return None
-
-    def _cannot_write(self, step: int, size: int, error: OSError) -> str:
-        cause, remedy = str(error), "Check the volume and its permissions."
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            cause = f"it is full, and {size:,} bytes are needed"
-            remedy = "Free space there, enlarge the volume, or keep fewer snapshots."
-        earlier = self._shelf.complete()[:1] if self._shelf.directory.is_dir() else []
-        intact = "There is no earlier snapshot."
-        if earlier:
-            intact = f"The snapshot of step {earlier[0]} is intact."
-        where = self._shelf.directory
-        return f"Cannot save step {step} in {where}: {cause}. {intact} {remedy}"
 
 
 def _rank() -> int:

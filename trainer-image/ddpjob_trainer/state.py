@@ -52,5 +52,14 @@ def restore(state: dict[str, Any], model: torch.nn.Module, **parts: Any) -> None
         raise MisfitError(str(error)) from error
 
 
+def changed_by_step(model: torch.nn.Module, optimizer: Any) -> set[int]:
+    """Storages, by address, that stay as they are until the optimizer steps again."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return set()
+    values = [value for state in optimizer.state.values() for value in state.values()]
+    tensors = [*model.parameters(), *(value for value in values if torch.is_tensor(value))]
+    return {tensor.untyped_storage().data_ptr() for tensor in tensors}
+
+
 def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
     return model.module if isinstance(model, DistributedDataParallel) else model

@@ -1,0 +1,165 @@
+"""Saving holds nobody up, and what is saved is the state of its step."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ddpjob_trainer import SnapshotError, Snapshots, folder
+from ddpjob_trainer.image import Image
+from ddpjob_trainer.shelf import Shelf
+from ddpjob_trainer.writer import Writer
+from trainer.runs import Run, assert_same
+
+Hold = Callable[[type, str], "Held"]
+
+
+class Held:
+    """A method that waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.may_go = threading.Event()
+
+
+@pytest.fixture
+def hold(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hold]:
+    """Let all calls of a method from other threads than this one wait."""
+    made: list[Held] = []
+    mine = threading.current_thread()
+
+    def let_wait(owner: type, name: str) -> Held:
+        held, method = Held(), getattr(owner, name)
+        made.append(held)
+
+        def waiting(*arguments: Any, **options: Any) -> Any:
+            if threading.current_thread() is not mine:
+                held.begun.set()
+                assert held.may_go.wait(120)
+            return method(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, waiting)
+        return held
+
+    yield let_wait
+    for held in made:
+        held.may_go.set()
+
+
+def loaded_weights(directory: Path) -> tuple[int, dict[str, torch.Tensor]]:
+    run = Run(seed=1)
+    loaded = Snapshots(directory).load(**run.parts())
+    assert loaded is not None
+    return loaded.step, run.weights()
+
+
+def test_training_goes_on_while_a_snapshot_is_written(tmp_path: Path, hold: Hold) -> None:
+    writing = hold(Shelf, "publish")
+    run, snapshots = Run(), Snapshots(tmp_path)
+    run.train(3)
+    at_save = run.weights()
+    assert snapshots.save(3, **run.parts())
+    assert writing.begun.wait(120)
+    run.train(3, first=3)
+    assert not snapshots.save(6, **run.parts()), "it is left out, not queued up"
+    assert snapshots.skipped == 1
+    assert list(tmp_path.glob("step-*")) == []
+    writing.may_go.set()
+    snapshots.wait()
+    assert_same(loaded_weights(tmp_path), (3, at_save))
+    assert snapshots.save(6, **run.parts(), wait=True)
+    assert_same(loaded_weights(tmp_path), (6, run.weights()))
+
+
+def test_the_optimizer_waits_for_the_copy_and_nobody_else(
+    tmp_path: Path, hold: Hold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copying = hold(Image, "copy")
+    run, snapshots = Run(), Snapshots(tmp_path)
+    run.train(3)
+    at_save = run.weights()
+    snapshots.save(3, **run.parts())
+    assert copying.begun.wait(120)
+    waits = threading.Event()
+    let_change = Writer.let_change
+
+    def told(writer: Writer) -> None:
+        waits.set()
+        let_change(writer)
+
+    monkeypatch.setattr(Writer, "let_change", told)
+    training = threading.Thread(target=run.train, args=(1,), kwargs={"first": 3})
+    training.start()
+    assert waits.wait(120), "forward and backward were done"
+    assert not torch.equal(run.weights()["1.running_mean"], at_save["1.running_mean"])
+    assert torch.equal(run.weights()["0.weight"], at_save["0.weight"])
+    copying.may_go.set()
+    training.join()
+    snapshots.wait()
+    assert not torch.equal(run.weights()["0.weight"], at_save["0.weight"])
+    assert_same(loaded_weights(tmp_path), (3, at_save))
+
+
+def test_what_is_changed_by_other_hands_is_not_saved(tmp_path: Path, hold: Hold) -> None:
+    copying = hold(Image, "copy")
+    run, snapshots = Run(), Snapshots(tmp_path)
+    snapshots.save(3, **run.parts())
+    assert copying.begun.wait(120)
+    with torch.no_grad():
+        run.first.weight.mul_(2)
+    copying.may_go.set()
+    with pytest.raises(SnapshotError, match=r"Step 3 is not saved: .* with wait=True"):
+        snapshots.wait()
+    assert list(tmp_path.glob("step-*")) == []
+    snapshots.save(4, **run.parts())
+    snapshots.let_change()
+    with torch.no_grad():
+        run.first.weight.mul_(2)
+    snapshots.wait()
+    assert [path.name for path in tmp_path.glob("step-*")] == [folder.name_of(4)]
+
+
+def test_the_next_one_hears_of_what_went_wrong(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failed = threading.Event()
+
+    def full(*_: object) -> None:
+        failed.set()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    snapshots = Snapshots(tmp_path)
+    monkeypatch.setattr(Shelf, "publish", full)
+    snapshots.save(1, **run.parts())
+    with pytest.raises(SnapshotError, match=r"Cannot save step 1 .* it is full"):
+        snapshots.wait()
+    assert "it is full" in caplog.text, "should nobody ask"
+    snapshots.wait()  # told once
+    failed.clear()
+    snapshots.save(2, **run.parts())
+    assert failed.wait(120)
+    monkeypatch.undo()
+    with pytest.raises(SnapshotError, match="Cannot save step 2"):
+        snapshots.save(3, **run.parts(), wait=True)
+    snapshots.save(3, **run.parts(), wait=True)
+
+
+def test_a_script_that_just_ends_has_saved(tmp_path: Path, python_env: dict[str, str]) -> None:
+    script = f"""
+import time
+from ddpjob_trainer import Snapshots, folder
+from trainer.runs import Run
+write = folder.Content.write
+folder.Content.write = lambda *what: (time.sleep(0.5), write(*what))
+Snapshots({str(tmp_path)!r}).save(7, **Run().parts())
+"""
+    subprocess.run([sys.executable, "-c", script], env=python_env, check=True)
+    assert_same(loaded_weights(tmp_path), (7, Run().weights()))
