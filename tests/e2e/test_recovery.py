@@ -73,6 +73,28 @@ def test_worker_pod_is_force_deleted(
     assert accuracy == pytest.approx(undisturbed["accuracy"], abs=TOLERANCE)
 
 
+@pytest.mark.parametrize(
+    ("group", "memberships"), [pytest.param(*row, id=name) for name, *row in DEATHS]
+)
+def test_worker_pod_is_force_deleted_with_its_snapshots(
+    kubectl: Kubectl,
+    images: Images,
+    undisturbed: dict[str, float],
+    group: str,
+    memberships: list[str],
+) -> None:
+    """No storage is shared: each pod has an emptyDir, and the new one gets a copy from the other."""
+    kubectl.apply(digits.manifest(images.digits, STEPS, snapshot={"everySteps": 20}))
+    job = Digits(kubectl)
+    job.until_training()
+    job.until_step(BREAK_AT)
+    saved = job.status["snapshot"]["step"]
+    kubectl("delete", "pod", job.pod(group), "--grace-period=0", "--force")
+    accuracy = finish(job, memberships)
+    assert job.resumed()[-1] >= saved
+    assert accuracy == pytest.approx(undisturbed["accuracy"], abs=TOLERANCE)
+
+
 def test_rendezvous_pod_is_force_deleted(job: Digits, undisturbed: dict[str, float]) -> None:
     job.until_step(BREAK_AT)
     [victim] = job.kubectl.pods("ddpjob.io/role=rendezvous")

@@ -32,19 +32,32 @@ def test_rank_0_writes_and_all_load_what_it_wrote(
     assert first["names"] == ["step-000000000005"]
     assert first["step"] == 5
     assert first["bias"] == [1.0] * 4, "rank 0's"
+    assert first["later"] == LATER
     unwrapped = Run()
     assert Snapshots(tmp_path / "shared").load(**unwrapped.parts()) is not None
     assert unwrapped.first.bias.tolist() == [1.0] * 4
 
 
-def test_directories_that_are_not_shared_are_found_out(
+LATER = [".lock", "step-000000000005", "step-000000000006"]
+
+
+def test_directories_that_are_not_shared_hold_a_copy_each(
     tmp_path: Path, python_env: dict[str, str]
 ) -> None:
+    """Who has none gets it from who has one; from then on each directory has its own."""
     first, second = both_ranks(tmp_path, "apart", python_env)
-    assert (first["step"], first["problem"]) == (5, None)
-    assert (second["names"], second["step"]) == ([], None)
-    assert "rank 1 cannot use it" in second["problem"]
-    assert "all workers share" in second["problem"]
+    assert (first["names"], second["names"]) == (["step-000000000005"], [])
+    for rank in (first, second):
+        assert (rank["problem"], rank["step"], rank["bias"]) == (None, 5, [1.0] * 4)
+    assert (first["later"], second["later"]) == (LATER, [".lock", "step-000000000006"])
+
+
+def test_what_is_damaged_on_one_node_comes_from_another(
+    tmp_path: Path, python_env: dict[str, str]
+) -> None:
+    first, second = both_ranks(tmp_path, "one damaged", python_env)
+    for rank in (first, second):
+        assert (rank["problem"], rank["step"], rank["bias"]) == (None, 5, [1.0] * 4)
 
 
 def test_every_rank_hears_that_nothing_is_usable(

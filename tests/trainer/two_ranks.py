@@ -1,6 +1,6 @@
 """One rank of two that save and load together; writes what it saw to OUT/RANK.json.
 
-two_ranks.py RANK OUT {shared|apart|damaged}
+two_ranks.py RANK OUT {shared|apart|damaged|one damaged}
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main(rank: int, out: Path, kind: str) -> None:
     logging.disable()
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", f"file://{out}/meet", world_size=2, rank=rank)
-    directory = out / (f"of-{rank}" if kind == "apart" else "shared")
+    directory = out / (f"of-{rank}" if kind in ("apart", "one damaged") else "shared")
     run = Run(seed=rank)
     model = DistributedDataParallel(run.model)
     snapshots = Snapshots(directory)
@@ -33,6 +33,16 @@ def main(rank: int, out: Path, kind: str) -> None:
     if kind == "damaged":
         (directory / names[0] / "COMMIT").unlink(missing_ok=True)
         distributed.barrier()
+    if kind == "one damaged":
+        Snapshots(directory).load(model=model)  # now both write
+        snapshots.load(model=model)
+        snapshots.save(5, model=model, optimizer=run.optimizer, wait=True)
+        distributed.barrier()
+        if rank == 0:
+            content = bytearray((directory / names[0] / "tensors.safetensors").read_bytes())
+            content[-1] ^= 1
+            (directory / names[0] / "tensors.safetensors").write_bytes(content)
+        distributed.barrier()
     run.first.bias.data.zero_()
     problem = step = None
     try:
@@ -41,7 +51,11 @@ def main(rank: int, out: Path, kind: str) -> None:
     except SnapshotError as error:
         problem = str(error)
     bias = run.first.bias.tolist()
-    seen = {"names": names, "problem": problem, "step": step, "bias": bias}
+    if problem is None:
+        snapshots.save(6, model=model, optimizer=run.optimizer, wait=True)
+        distributed.barrier()
+    later = sorted(path.name for path in directory.iterdir() if path.name[0] != "f")
+    seen = {"names": names, "problem": problem, "step": step, "bias": bias, "later": later}
     (out / f"{rank}.json").write_text(json.dumps(seen))
     distributed.barrier()
     distributed.destroy_process_group()

@@ -213,7 +213,8 @@ class Event(str, enum.Enum):
     """What the user's processes tell their agent: one JSON datagram each, with their membership."""
 
     STEP = "step"  # {"event": "step", "step": 12, "total": 900, "metrics": {"loss": 0.3}}
-    SAVED = "saved"  # {"event": "saved", "step": 12}
+    # {"event": "saved", "step": 12}; where directories are not shared also "place": 3, "places": 4
+    SAVED = "saved"
     RESUMED = "resumed"  # {"event": "resumed", "step": 12}; 0 when there was no snapshot
     # Of every process, once a second: {"event": "alive", "rank": 3, "step": 12, "where": "a.py:7"}
     ALIVE = "alive"

@@ -26,6 +26,8 @@ class Rounds:
         self.total_steps: int | None = None
         self.metrics: dict[str, float] = {}
         self.snapshot_step: int | None = None
+        self._copies: set[int] = set()  # directories that have the snapshot of step...
+        self._copied_step: int | None = None
         self._overdue: list[Overdue] = []
 
     def all(self) -> tuple[Round, ...]:
@@ -60,13 +62,21 @@ class Rounds:
         """Take a report of the processes, see `contract.Event`; raises KeyError, ValueError."""
         event, step = Event(message["event"]), int(message["step"])
         if event is Event.SAVED:
-            self.snapshot_step = step
+            self._saved(step, message.get("place", 0), message.get("places", 1))
         elif event is Event.RESUMED:
             self._update(resumed_step=step)
         elif event is Event.STEP:
             self._stepped(step, wall)
             self.total_steps = message.get("total") or self.total_steps
             self.metrics.update(message.get("metrics", {}))
+
+    def _saved(self, step: int, place: int, places: int) -> None:
+        """Where each worker has a directory of its own, a snapshot is safe once it lies in two."""
+        if step != self._copied_step:
+            self._copied_step, self._copies = step, set()
+        self._copies.add(place)
+        if len(self._copies) >= min(2, places):
+            self.snapshot_step = step
 
     def _stepped(self, step: int, wall: float) -> None:
         self.step = step

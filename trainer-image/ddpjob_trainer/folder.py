@@ -17,10 +17,13 @@ import torch
 from safetensors import SafetensorError
 
 from ddpjob_trainer import durable, tree
+from ddpjob_trainer.choice import Offer
+from ddpjob_trainer.fences import Fence, Owner
 from ddpjob_trainer.image import CHECKSUM, Image, Memory, checksum
 
 if TYPE_CHECKING:
     from collections.abc import Container
+
 
 FORMAT = "ddpjob-snapshot"
 VERSION = 2
@@ -82,14 +85,15 @@ class Content:
         self._image.copy(chosen)
         return all(tensor._version == self._versions[name] for name, tensor in chosen.items())  # noqa: SLF001 - torch's own way to find it out
 
-    def write(self, folder: Path, fence: int) -> None:
-        """Fills the empty folder, durably, behind the fence of that number. Raises OSError."""
+    def write(self, folder: Path, fence: Fence) -> None:
+        """Fills the empty folder, durably, behind the fence. Raises OSError."""
         digest = self._image.write(folder / TENSORS)
         manifest = json.dumps({
             "format": FORMAT,
             "version": VERSION,
             "step": self._step,
-            "fence": fence,
+            "fence": fence.number,
+            "writer": {"job": fence.owner.job, "membership": fence.owner.membership},
             "torch": torch.__version__,
             "files": {TENSORS: {"size": self._image.size, CHECKSUM: digest}},
             "state": self._state,
@@ -110,6 +114,18 @@ def check(folder: Path, *, content: bool = True) -> dict[str, Any]:
         raise UnusableError(f"it is incomplete: {Path(error.filename).name} is missing") from None
     except OSError as error:
         raise UnusableError(f"it cannot be read: {error.strerror}") from error
+
+
+def offer(folder: Path) -> Offer:
+    """What a whole snapshot is told as; tensors are not read. Raises UnusableError."""
+    manifest = check(folder, content=False)
+    content = [manifest[name] for name in ("step", "files", "state")]  # the same in each copy
+    writer = manifest.get("writer")
+    return Offer(
+        manifest["step"],
+        hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(),
+        writer and Owner(str(writer["job"]), str(writer["membership"])),
+    )
 
 
 def read(folder: Path) -> dict[str, Any]:

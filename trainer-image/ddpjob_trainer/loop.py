@@ -30,7 +30,7 @@ from ddpjob_agent import contract
 from ddpjob_agent.contract import Answer, Membership, Place
 from ddpjob_trainer import handover, line, reporting, state
 from ddpjob_trainer.attempt import Attempt, draw_seed, random_states
-from ddpjob_trainer.errors import OvertakenError
+from ddpjob_trainer.errors import OvertakenError, SnapshotError
 from ddpjob_trainer.feed import Feed
 from ddpjob_trainer.group import Group, backend_for
 from ddpjob_trainer.handover import BEGINNING, Agreement, State
@@ -179,6 +179,7 @@ class Loop:
             if self._saved == done:
                 self._snapshots.wait()
                 return
+            self._snapshots.meet()
             is_saved = self._snapshots.save(
                 done,
                 wait=wait,
@@ -190,6 +191,10 @@ class Loop:
             if self._line is None:
                 raise
             _log.warning("%s", error)
+            self._await_news(error)
+        except RuntimeError as error:
+            if isinstance(error, SnapshotError) or not self._is_break(error):
+                raise
             self._await_news(error)
         else:
             self._saved = done if is_saved else self._saved

@@ -1,4 +1,4 @@
-"""Tells the worker's agent how far training is: one JSON datagram per event, from rank 0.
+"""Tells the worker's agent how far training is: one JSON datagram per event, mostly from rank 0.
 
 A report must never cost training anything: nothing here raises, and nothing waits longer than
 `PATIENCE`. Without an agent, as on a laptop, every function does nothing. Does not import torch.
@@ -38,9 +38,14 @@ def step_done(step: int, total: int | None = None, **metrics: float) -> None:
     _send({**message, "metrics": _finite(metrics)}, patience)
 
 
-def saved(step: int) -> None:
-    """Reports that the snapshot of `step` is complete and durable."""
-    _send({"event": contract.Event.SAVED.value, "step": step}, patience=PATIENCE)
+def saved(step: int, place: int = 0, places: int = 1) -> None:
+    """Reports that the snapshot of `step` is complete and durable, in one of so many directories."""
+    message = {"event": contract.Event.SAVED.value, "step": step}
+    if places == 1:
+        _send(message, patience=PATIENCE)
+    else:
+        where = {"place": place, "places": places}
+        _send_to(datagram.listener(), {**message, **where}, patience=PATIENCE)
 
 
 def resumed(step: int) -> None:
@@ -67,7 +72,11 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _send(message: Mapping[str, object], patience: float) -> None:
-    path, membership = _listener(), datagram.membership()
+    _send_to(_listener(), message, patience)
+
+
+def _send_to(path: str | None, message: Mapping[str, object], patience: float) -> None:
+    membership = datagram.membership()
     known = {"membership": membership} if membership else {}
     if path is not None:
         datagram.send(path, {**message, **known}, patience)

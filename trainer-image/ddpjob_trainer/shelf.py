@@ -19,6 +19,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from ddpjob_trainer import durable, folder
+from ddpjob_trainer.choice import Holding
 from ddpjob_trainer.fences import Fence, Fences, Owner, limit
 from ddpjob_trainer.folder import Content, UnusableError
 
@@ -58,7 +59,7 @@ class Shelf:
             aside = self._hidden(target)
             try:
                 aside.mkdir()
-                content.write(aside, fence.number)
+                content.write(aside, fence)
                 self._fences.check(fence)
                 self._rename(aside, target)
             finally:
@@ -74,6 +75,20 @@ class Shelf:
         """
         fences = [fence for fence in self._fences.all() if fence.owner != chooser]
         return [s for s in self.all_steps() if not _is_overtaken(self.path(s), fences)]
+
+    def holding(self, ranks: tuple[int, ...], chooser: Owner) -> Holding:
+        """What those who see this directory have, for `chooser` to choose from. Raises OSError.
+
+        Sizes are compared only: who takes one has to verify it.
+        """
+        offers, unusable = [], []
+        for step in self.steps(chooser):
+            try:
+                offers.append(folder.offer(self.path(step)))
+            except UnusableError as why:
+                unusable.append(f"{self.path(step)}: {why}")
+                _log.warning("ignoring snapshot %s", unusable[-1])
+        return Holding(ranks, tuple(offers), tuple(self._fences.all()), tuple(unusable))
 
     def all_steps(self) -> list[int]:
         """Steps of all folders that are named like snapshots, newest first. Raises OSError."""

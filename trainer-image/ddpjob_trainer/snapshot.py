@@ -12,7 +12,7 @@ import logging
 import os
 import secrets
 import weakref
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,10 @@ import torch
 from torch import distributed
 
 from ddpjob_agent import contract
-from ddpjob_trainer import folder, reporting, state, stopping
+from ddpjob_trainer import meeting, reporting, state, stopping
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.fences import Fence, Owner
+from ddpjob_trainer.loading import Loading
 from ddpjob_trainer.shelf import Shelf
 from ddpjob_trainer.writer import Writer
 
@@ -64,6 +65,9 @@ class Snapshots:
         self._process = secrets.token_hex(4)
         self._writer = Writer(self._shelf)
         self._waiting: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._ranks: tuple[int, ...] = (0,)  # that see the same directory
+        self._places = 1  # directories
+        self._met_in: Owner | None = None
         self._fence: Fence | None = None
         self._from: int | None = None  # the step that this membership goes on from
 
@@ -75,7 +79,7 @@ class Snapshots:
         """
         if self._stops is not None and self._stops.here(step):
             self._last = step
-            if _rank() != 0:
+            if not self._is_writer:
                 self._stops.ready()
             return True
         return step > 0 and step % self._every == 0
@@ -99,15 +103,16 @@ class Snapshots:
             raise ValueError(f"step is {step}: it counts the steps that are done")
         is_last = self._stops is not None and step == self._last
         done = True
-        if _rank() == 0:
+        if self._is_writer:
             what = state.collect(model, extra, optimizer=optimizer, scheduler=scheduler, data=data)
             self._make_wait(optimizer)
             done = self._writer.save(
                 step, what, self._own_fence, wait=wait or is_last,
                 still=set() if wait or is_last else state.changed_by_step(model, optimizer),
+                report=partial(reporting.saved, place=_rank(), places=self._places),
             )  # fmt: skip
         if is_last and self._stops is not None:
-            if _rank() == 0:
+            if self._is_writer:
                 self._stops.ready()
             self._stops.wait()
         return done
@@ -130,6 +135,20 @@ class Snapshots:
             self._waiting.add(optimizer)
             optimizer.register_step_pre_hook(lambda *_: self._writer.let_change())
 
+    def meet(self) -> None:
+        """Every rank finds out with whom it shares the directory; once in a membership.
+
+        Before that rank 0 alone writes. Raises RuntimeError if the group breaks.
+        """
+        if self._met_in != self._owner():
+            self._ranks, self._places = meeting.neighbours(self._shelf.directory)
+            self._met_in = self._owner()
+
+    @property
+    def _is_writer(self) -> bool:
+        """Whether this rank writes for those who see the same directory."""
+        return _rank() == (self._ranks[0] if self._met_in == self._owner() else 0)
+
     def goes_on(self, step: int) -> None:
         """This membership goes on from that step without loading anything."""
         self._from = step
@@ -143,7 +162,11 @@ class Snapshots:
         Raises SnapshotError when there are snapshots but none is usable, or when one does not fit.
         """
         self._writer.settle()
-        found = self._agreed()
+        self.meet()
+        rank = _rank() if meeting.is_met() else 0  # alone, whatever the environment says
+        loading = Loading(self._shelf, rank, self._ranks, self._owner())
+        found = loading.agree(self._go_on)
+        self._from = found[0] if found else 0
         if found is None:
             reporting.resumed(0)
             return None
@@ -158,31 +181,6 @@ class Snapshots:
             ) from error
         reporting.resumed(step)
         return Loaded(step, content["extra"])
-
-    def _agreed(self) -> tuple[int, dict[str, Any]] | None:
-        if not (distributed.is_available() and distributed.is_initialized()):
-            return self._chosen()
-        answer: list[Any] = [None, None]  # step, problem: all ranks hear both, so none waits
-        found = None
-        if distributed.get_rank() == 0:
-            try:
-                found = self._chosen()
-                answer = [found and found[0], None]
-            except SnapshotError as error:
-                answer = [None, str(error)]
-        distributed.broadcast_object_list(answer, src=0)
-        step, problem = answer
-        if problem is not None:
-            raise SnapshotError(problem)
-        if step is None or found is not None:
-            return found
-        try:
-            return step, folder.read(self._shelf.path(step))
-        except folder.UnusableError as why:
-            raise SnapshotError(
-                f"Rank 0 goes on from {self._shelf.path(step)}, but rank {_rank()} cannot use it: "
-                f"{why}. The snapshot directory must be one that all workers share."
-            ) from why
 
     def _own_fence(self) -> Fence:
         """Raises OvertakenError and OSError."""
@@ -199,46 +197,20 @@ class Snapshots:
             return Owner("", self._process)
         return Owner(os.environ.get(contract.ENV_JOB_UID, "ddpjob"), membership)
 
-    def _chosen(self) -> tuple[int, dict[str, Any]] | None:
-        """The snapshot to go on from; from now on nobody else adds to what is there."""
-        while True:
-            there = self._shelf.all_steps()
-            found = self._newest()
-            self._from = found[0] if found else 0
-            self._fence = None
-            if not (self._is_jobs_own and self._owner().job):
-                return found  # perhaps only to look at: who saves goes on
-            try:
-                self._own_fence()
-            except OSError as error:
-                _log.warning(
-                    "%s: no fence, before a snapshot is saved: %s", self._shelf.directory, error
-                )
-                return found
-            if not {*self._shelf.all_steps()} - {*there}:
-                return found
-            # One was added just before the fence stood, and may be relied upon.
-
-    def _newest(self) -> tuple[int, dict[str, Any]] | None:
-        reasons: list[str] = []
+    def _go_on(self, step: int, there: list[int]) -> bool:
+        """From now on nobody else adds to the directory; whether somebody just did."""
+        self._from = step
+        self._fence = None
+        if not (self._is_jobs_own and self._owner().job):
+            return False  # perhaps only to look at: who saves goes on
         try:
-            steps = self._shelf.steps(self._owner())
+            self._own_fence()
         except OSError as error:
-            raise SnapshotError(f"Cannot read {self._shelf.directory}: {error.strerror}") from error
-        for step in steps:
-            try:
-                return step, folder.read(self._shelf.path(step))
-            except folder.UnusableError as why:
-                reasons.append(f"{self._shelf.path(step)}: {why}")
-                _log.warning("ignoring snapshot %s", reasons[-1])
-        if reasons:
-            raise SnapshotError(
-                f"There are snapshots in {self._shelf.directory}, but none is usable:\n  "
-                + "\n  ".join(reasons)
-                + "\nPut back a good copy, or, to start afresh and lose that progress: "
-                f"mv {self._shelf.directory} {self._shelf.directory}.old"
+            _log.warning(
+                "%s: no fence, before a snapshot is saved: %s", self._shelf.directory, error
             )
-        return None
+            return False
+        return bool({*self._shelf.all_steps()} - {*there})
 
 
 def _rank() -> int:

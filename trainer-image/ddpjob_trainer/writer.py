@@ -14,7 +14,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ddpjob_trainer import folder, reporting
+from ddpjob_trainer import folder
 from ddpjob_trainer.background import Background
 from ddpjob_trainer.errors import OvertakenError, SnapshotError
 from ddpjob_trainer.image import Memory
@@ -48,11 +48,12 @@ class Writer:
         *,
         still: set[int],
         wait: bool,
+        report: Callable[[int], None],
     ) -> bool:
         """Save a state behind a fence; False if it is left out. Raises SnapshotError.
 
         `fence` may raise OvertakenError and OSError. `still`: storages, by address, that do not
-        change before `let_change` has returned.
+        change before `let_change` has returned. `report(step)`: it is durable.
         """
         if self._background.is_busy and not wait:
             self.skipped += 1
@@ -66,7 +67,7 @@ class Writer:
         self._hear_of_last(mine)
         content.place(self._memory)
         content.copy(still)
-        work = partial(self._finish, step, content, mine, still)
+        work = partial(self._finish, step, content, mine, still, report)
         if wait:
             work()
         else:
@@ -95,7 +96,14 @@ class Writer:
         """Returns when nothing is left to be copied."""
         self._copied.wait()
 
-    def _finish(self, step: int, content: folder.Content, fence: Fence, still: set[int]) -> None:
+    def _finish(
+        self,
+        step: int,
+        content: folder.Content,
+        fence: Fence,
+        still: set[int],
+        report: Callable[[int], None],
+    ) -> None:
         try:
             is_whole = content.copy(still, inside=True)
         finally:
@@ -110,7 +118,7 @@ class Writer:
             self._shelf.publish(step, content, fence)
         except OSError as error:
             raise SnapshotError(self._cannot_write(step, content.size, error)) from error
-        reporting.saved(step)
+        report(step)
 
     def _cannot_write(self, step: int, size: int, error: OSError) -> str:
         cause, remedy = str(error), "Check the volume and its permissions."

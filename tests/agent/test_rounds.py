@@ -1,0 +1,32 @@
+"""What the history keeps of what processes report."""
+
+from __future__ import annotations
+
+from ddpjob_agent.rounds import Rounds
+
+
+def saved(step: int, **where: int) -> dict[str, object]:
+    return {"event": "saved", "step": step, **where}
+
+
+def test_a_snapshot_in_a_shared_directory_is_safe_at_once() -> None:
+    rounds = Rounds()
+    rounds.hear(saved(10), 0.0)
+    assert rounds.snapshot_step == 10
+    rounds.hear(saved(20, place=0, places=1), 0.0)
+    assert rounds.snapshot_step == 20
+
+
+def test_a_snapshot_in_a_directory_of_each_worker_is_safe_once_it_lies_in_two() -> None:
+    rounds = Rounds()
+    for _ in range(2):
+        rounds.hear(saved(10, place=0, places=3), 0.0)
+        assert rounds.snapshot_step is None
+    rounds.hear(saved(10, place=4, places=3), 0.0)
+    assert rounds.snapshot_step == 10
+    rounds.hear(saved(20, place=4, places=3), 0.0)
+    rounds.hear(saved(10, place=2, places=3), 0.0)
+    rounds.hear(saved(30, place=0, places=3), 0.0)
+    assert rounds.snapshot_step == 10
+    rounds.hear(saved(30, place=2, places=3), 0.0)
+    assert rounds.snapshot_step == 30

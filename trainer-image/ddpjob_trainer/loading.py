@@ -1,0 +1,121 @@
+"""All ranks agree on a snapshot to go on from, read it where it lies, and send it to who lacks it.
+
+Each worker may have a directory of its own: then each snapshot lies in all of them, and the loss of
+a node loses none. Every byte is verified by who reads it; what fails is passed over by all.
+Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ddpjob_trainer import folder, handover, meeting
+from ddpjob_trainer.choice import Choice, Holding, choose
+from ddpjob_trainer.errors import OvertakenError, SnapshotError
+from ddpjob_trainer.handover import BEGINNING, Agreement, State
+
+if TYPE_CHECKING:
+    from ddpjob_trainer.fences import Owner
+    from ddpjob_trainer.shelf import Shelf
+
+_log = logging.getLogger("ddpjob")
+
+GoOn = Callable[[int, list[int]], bool]
+
+
+class Loading:
+    """One load, by all ranks together."""
+
+    def __init__(self, shelf: Shelf, rank: int, ranks: tuple[int, ...], owner: Owner) -> None:
+        """`ranks` see the same directory; the first of them speaks for it."""
+        self._shelf = shelf
+        self._rank = rank
+        self._ranks = ranks
+        self._owner = owner
+        self._without: set[tuple[int, str]] = set()
+        self._reasons: list[str] = []
+
+    def agree(self, go_on: GoOn) -> tuple[int, dict[str, Any]] | None:
+        """Step and state; None: there is nothing to go on from. The same on all ranks.
+
+        `go_on(step, there)`, on who speaks for a directory, lets nobody else add to it from now on;
+        True: it holds more by then than the steps `there`. Raises SnapshotError, on all ranks.
+        """
+        while True:
+            holdings, there = self._tell()
+            choice = choose(holdings, chooser=self._owner, without=self._without)
+            if choice is None:
+                self._explain(holdings)
+                found = None
+            else:
+                content = self._read(choice, holdings)
+                if content is None:
+                    continue
+                found = choice.step, content
+            if not self._begin(go_on, choice.step if choice else 0, there):
+                return found
+
+    def _tell(self) -> tuple[list[Holding], list[int]]:
+        mine: Holding | str | None = None
+        there: list[int] = []
+        if self._rank == self._ranks[0]:
+            try:
+                there = self._shelf.all_steps()
+                mine = self._shelf.holding(self._ranks, self._owner)
+            except OSError as error:
+                mine = f"Cannot read {self._shelf.directory}: {error.strerror}"
+        told = meeting.gather(mine)
+        for each in told:
+            if isinstance(each, str):
+                raise SnapshotError(each)
+        return [each for each in told if each is not None], there
+
+    def _explain(self, holdings: list[Holding]) -> None:
+        """Raises SnapshotError where there are snapshots, and none of them is usable."""
+        reasons = [*self._reasons, *(why for holding in holdings for why in holding.unusable)]
+        if reasons:
+            raise SnapshotError(
+                f"There are snapshots in {self._shelf.directory}, but none is usable:\n  "
+                + "\n  ".join(reasons)
+                + "\nPut back a good copy, or, to start afresh and lose that progress: "
+                f"mv {self._shelf.directory} {self._shelf.directory}.old"
+            )
+
+    def _read(self, choice: Choice, holdings: list[Holding]) -> dict[str, Any] | None:
+        """The state; None if it is not whole somewhere: then all look again."""
+        content, why = None, ""
+        if self._rank in choice.ranks:
+            path = self._shelf.path(choice.step)
+            try:
+                content = folder.read(path)
+            except folder.UnusableError as error:
+                why = f"{path}: {error}"
+                _log.warning("ignoring snapshot %s", why)
+        reasons = meeting.gather(why)
+        bad = [h for h in holdings if any(reasons[rank] for rank in h.ranks)]
+        if bad:
+            self._without |= {(holding.ranks[0], choice.digest) for holding in bad}
+            self._reasons += sorted({reason for reason in reasons if reason})
+            return None
+        if len(choice.ranks) == len(reasons):
+            return content
+        state = State(choice.step, BEGINNING)
+        has = tuple(state if rank in choice.ranks else None for rank in range(len(reasons)))
+        taken = handover.exchange(Agreement(has), self._rank, meeting.device(), lambda: content)
+        return taken if content is None else content
+
+    def _begin(self, go_on: GoOn, step: int, there: list[int]) -> bool:
+        """Whether somebody has added a snapshot just before nobody could any more."""
+        again, overtaken = False, ""
+        if self._rank == self._ranks[0]:
+            try:
+                again = go_on(step, there)
+            except OvertakenError as error:
+                overtaken = str(error)
+        told = meeting.gather((again, overtaken))
+        for _, text in told:
+            if text:
+                raise OvertakenError(text)
+        return any(again for again, _ in told)
