@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+import os
 import shlex
 import shutil
 import signal
 import sys
 from enum import IntEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -125,6 +127,22 @@ def run(
         again = shlex.join(["ddpjob", *(a for a in sys.argv[1:] if a != "--fresh")])
         out.print(f"stopped; to go on from the last snapshot: {again}")
     raise typer.Exit(code)
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def snapshots(context: typer.Context) -> None:
+    """List, verify, prune and export snapshots: `ddpjob snapshots --help`."""
+    missing = [name for name in ("torch", "ddpjob_trainer") if find_spec(name) is None]
+    if missing:
+        raise CommandError(
+            ExitCode.INVALID,
+            f"snapshots are read by torch, and there is no {missing[0]} here: run this where the "
+            "training runs, as `python3 -m ddpjob_trainer`",
+        )
+    os.execv(sys.executable, [sys.executable, "-m", "ddpjob_trainer", *context.args])  # noqa: S606
 
 
 async def _run(

@@ -105,6 +105,16 @@ class Shelf:
         """Steps whose folders look whole, newest first, without reading tensors."""
         return [step for step in self.steps() if _whole(self.path(step), content=False)]
 
+    def prune(self) -> list[int]:
+        """Delete what need not stay; returns the steps. Raises OSError."""
+        newest = next(iter(self.complete()), None)
+        if newest is None:
+            return []
+        before = self.all_steps()
+        with self._writing():
+            self._retain(newest)
+        return sorted({*before} - {*self.all_steps()})
+
     def path(self, step: int) -> Path:
         """Where the snapshot of this step lies, if it does."""
         return self.directory / folder.name_of(step)

@@ -1,0 +1,112 @@
+"""`ddpjob snapshots`, from the outside."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from ddpjob_trainer import Snapshots, folder
+from ddpjob_trainer.__main__ import main
+from trainer.runs import Run, assert_same
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Steps 1, 2, 3; 2 is damaged."""
+    path = tmp_path / "snapshots"
+    for step in (1, 2, 3):
+        run = Run()
+        run.train(step)
+        schedule = torch.optim.lr_scheduler.MultiStepLR(run.optimizer, [2])
+        Snapshots(path, 9).save(step, **run.parts(), scheduler=schedule, wait=True)
+    damaged = path / folder.name_of(2) / folder.TENSORS
+    content = bytearray(damaged.read_bytes())
+    content[-1] ^= 1
+    damaged.write_bytes(content)
+    return path
+
+
+def test_list(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (directory / folder.name_of(1) / folder.COMMIT).unlink()
+    assert main(["list", str(directory)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["3", "2", "1"]
+    assert lines[2].endswith("unusable: it is incomplete: COMMIT is missing")
+
+
+def test_list_says_what_does_not_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DDPJOB_SNAPSHOT_DIR", str(tmp_path))
+    monkeypatch.setenv("DDPJOB_JOB_UID", "job")
+    monkeypatch.setenv("DDPJOB_MEMBERSHIP", "1.1.1")
+    old = Snapshots()
+    old.save(5, **Run().parts(), wait=True)
+    old.save(9, **Run().parts(), wait=True)
+    (tmp_path / folder.name_of(9)).rename(tmp_path / "late")
+    monkeypatch.setenv("DDPJOB_MEMBERSHIP", "1.1.2")
+    Snapshots().load(**Run().parts())
+    (tmp_path / "late").rename(tmp_path / folder.name_of(9))
+    assert main(["list", str(tmp_path)]) == 0
+    newest, older = capsys.readouterr().out.splitlines()
+    assert newest.endswith("overtaken: does not count; membership 1.1.1")
+    assert older.endswith("  membership 1.1.1")
+    assert main(["prune", str(tmp_path), "--keep", "3"]) == 0
+    assert [path.name for path in tmp_path.glob("step-*")] == [folder.name_of(5)]
+
+
+def test_verify(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(directory)]) == 1
+    newest, damaged, oldest = capsys.readouterr().out.splitlines()
+    assert newest.split() == ["3", "whole"]
+    assert "2  it is damaged: the checksum of tensors.safetensors" in damaged
+    assert oldest.split() == ["1", "whole"]
+    assert main(["verify", str(directory), "--step", "3"]) == 0
+    assert main(["verify", str(directory), "--step", "4"]) == 1
+    assert "there is no such snapshot" in capsys.readouterr().err
+
+
+def test_prune(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prune", str(directory), "--keep", "2"]) == 0
+    assert capsys.readouterr().out.split() == ["1", "deleted"]
+    with pytest.raises(SystemExit, match="2"):
+        main(["prune", str(directory), "--keep", "0"])
+
+
+def test_export(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What comes out needs nothing of ours."""
+    assert main(["export", str(directory), str(tmp_path / "model.pt")]) == 0
+    assert "step 3 is in" in capsys.readouterr().out
+    run = Run()
+    run.train(3)
+    again = Run(seed=1)
+    again.model.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
+    assert_same(again.weights(), run.weights())
+    assert main(["export", str(directory), str(tmp_path / "model.pt")]) == 1
+    assert "is there already" in capsys.readouterr().err
+    assert main(["export", str(directory), str(tmp_path / "all.pt"), "--step", "1", "--all"]) == 0
+    everything = torch.load(tmp_path / "all.pt", weights_only=True)
+    assert everything["step"] == 1
+    assert everything["optimizer"]["param_groups"][0]["momentum"] == 0.9
+    assert main(["export", str(directory), str(tmp_path / "2.pt"), "--step", "2"]) == 1
+    assert "it is damaged" in capsys.readouterr().err
+    assert not (tmp_path / "2.pt").exists()
+
+
+def test_what_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", str(tmp_path / "none")]) == 1
+    assert f"there is no directory {tmp_path}/none" in capsys.readouterr().err
+    assert main(["list", str(tmp_path)]) == 0
+    assert f"no snapshots in {tmp_path}" in capsys.readouterr().out
+    assert main(["export", str(tmp_path), str(tmp_path / "file")]) == 1
+
+
+def test_it_is_a_command_of_ddpjob(directory: Path) -> None:
+    command = [str(Path(sys.executable).with_name("ddpjob")), "snapshots", "list", str(directory)]
+    done = subprocess.run(command, env=os.environ, check=True, stdout=subprocess.PIPE, text=True)
+    assert len(done.stdout.splitlines()) == 3

@@ -1,0 +1,126 @@
+"""`ddpjob snapshots`: what lies in a snapshot directory, whether it is whole; prune, export.
+
+Changes nothing but what it is told to; a running job is not disturbed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ddpjob_trainer import folder
+from ddpjob_trainer.shelf import Shelf
+
+COUNTS, OVERTAKEN = "", "overtaken: does not count"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit code 0, or 1 when something is damaged or missing; argparse's 2 for a wrong command."""
+    given = _parser().parse_args(arguments)
+    if not given.directory.is_dir():
+        print(f"there is no directory {given.directory}", file=sys.stderr)
+        return 1
+    code: int = given.command(given)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ddpjob snapshots", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, does: Any, text: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("directory", type=Path, help="that holds the snapshots")
+        command.set_defaults(command=does)
+        return command
+
+    add("list", _list, "Show steps, sizes, ages, and what does not count.")
+    verify = add("verify", _verify, "Read every byte, and compare checksums.")
+    verify.add_argument("--step", type=int, help="only this one")
+    prune = add("prune", _prune, "Delete old snapshots, and those that do not count.")
+    prune.add_argument("--keep", type=_positive, required=True, help="so many of the newest stay")
+    export = add("export", _export, "Write a file for torch.load(FILE, weights_only=True).")
+    export.add_argument("file", type=Path, help="to be written; there may be none yet")
+    export.add_argument("--step", type=int, help="instead of the newest")
+    export.add_argument("--all", action="store_true", help="everything, not only the model")
+    return parser
+
+
+def _list(given: argparse.Namespace) -> int:
+    shelf = Shelf(given.directory, keep=1)
+    steps, counting = shelf.all_steps(), set(shelf.steps())
+    if not steps:
+        print(f"no snapshots in {given.directory}")
+    for step in steps:
+        path = shelf.path(step)
+        size = sum(each.stat().st_size for each in path.iterdir() if each.is_file())
+        written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(path.stat().st_mtime))
+        try:
+            writer = folder.check(path, content=False).get("writer") or {}
+            note = f"membership {writer['membership']}" if writer.get("job") else ""
+        except folder.UnusableError as why:
+            note = f"unusable: {why}"
+        else:
+            note = note if step in counting else f"{OVERTAKEN}; {note}"
+        print(f"{step:>12}  {size / 1e6:>10.1f} MB  {written}  {note}".rstrip())
+    return 0
+
+
+def _verify(given: argparse.Namespace) -> int:
+    shelf, bad = Shelf(given.directory, keep=1), 0
+    steps = shelf.all_steps()
+    if given.step is not None:
+        steps = [step for step in steps if step == given.step]
+    for step in steps:
+        try:
+            folder.check(shelf.path(step))
+        except folder.UnusableError as why:
+            bad += 1
+            print(f"{step:>12}  {why}")
+        else:
+            print(f"{step:>12}  whole")
+    if not steps:
+        print("there is no such snapshot", file=sys.stderr)
+    return 1 if bad or not steps else 0
+
+
+def _prune(given: argparse.Namespace) -> int:
+    for step in Shelf(given.directory, given.keep).prune():
+        print(f"{step:>12}  deleted")
+    return 0
+
+
+def _export(given: argparse.Namespace) -> int:
+    shelf = Shelf(given.directory, keep=1)
+    steps = shelf.complete() if given.step is None else [given.step]
+    if not steps:
+        print(f"there is no whole snapshot in {given.directory}", file=sys.stderr)
+        return 1
+    if given.file.exists():
+        print(f"{given.file} is there already: choose another name", file=sys.stderr)
+        return 1
+    try:
+        state = folder.read(shelf.path(steps[0]))
+    except folder.UnusableError as why:
+        print(f"{shelf.path(steps[0])}: {why}", file=sys.stderr)
+        return 1
+    content = {"step": steps[0], **state} if given.all else state["model"]
+    torch.save(content, given.file)
+    print(f"step {steps[0]} is in {given.file}")
+    return 0
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least one must stay")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())
