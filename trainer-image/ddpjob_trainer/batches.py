@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Sampler
 
-from ddpjob_trainer.shares import Share, order_of, share_of
-from ddpjob_trainer.source import Source, ranks
+from ddpjob_trainer.shares import Share, order_of
+from ddpjob_trainer.source import Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ class Batches(Source, Sampler[list[int]]):
         super().__init__()
         self.samples = data if isinstance(data, int) else len(data)
         self.size = size
-        self._seed, self._shuffle, self._drop_last, self._most = seed, shuffle, drop_last, most
+        self.seed, self._shuffle, self._drop_last, self._most = seed, shuffle, drop_last, most
         if self.samples < 1:
             raise ValueError("the data set is empty")
         if size < 1 or (most is not None and most < 1):
@@ -57,7 +57,7 @@ class Batches(Source, Sampler[list[int]]):
 
     def share(self) -> Share:
         """What this rank does of the batch at hand."""
-        return self._share(self.position, *ranks())
+        return self._share(self.position)
 
     def commit(self) -> None:
         """The batch at hand has been trained on, by all ranks."""
@@ -76,7 +76,7 @@ class Batches(Source, Sampler[list[int]]):
     def state_dict(self) -> dict[str, Any]:
         """The same on every rank."""
         return {
-            "samples": self.samples, "seed": self._seed, "shuffle": self._shuffle,
+            "samples": self.samples, "seed": self.seed, "shuffle": self._shuffle,
             "epoch": self.epoch, "position": self.position,
         }  # fmt: skip
 
@@ -98,9 +98,9 @@ class Batches(Source, Sampler[list[int]]):
     # --- for the loader ---------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[list[int]]:
-        epoch, position, (rank, world_size) = self.epoch, self.position, ranks()
+        epoch, position = self.epoch, self.position
         while position < self.end:
-            share = self._share(position, rank, world_size)
+            share = self._share(position)
             first = share.first
             for part in share.parts:
                 yield self._indices(epoch, first, part)
@@ -109,21 +109,19 @@ class Batches(Source, Sampler[list[int]]):
 
     def __len__(self) -> int:
         """What iterating gives now: parts of this rank, from here to the end of the epoch."""
-        rank, world_size = ranks()
         full, last = divmod(self.end - self.position, self.size)
-        count = full * len(self._share(0, rank, world_size).parts) if full else 0
+        count = full * len(self._share(0).parts) if full else 0
         if last:
-            count += len(self._share(self.end - last, rank, world_size).parts)
+            count += len(self._share(self.end - last).parts)
         return count
 
-    def _share(self, position: int, rank: int, world_size: int) -> Share:
-        count = min(self.size, self.end - position)
-        return share_of(rank, position, count, [1.0] * world_size, self._most)
+    def _share(self, position: int) -> Share:
+        return self._share_of(position, min(self.size, self.end - position), self._most)
 
     def _indices(self, epoch: int, first: int, count: int) -> list[int]:
         if not self._shuffle:
             return list(range(first, first + count))
         if self._order is None or self._order[0] != epoch:
-            self._order = epoch, order_of(self.samples, self._seed, epoch)
+            self._order = epoch, order_of(self.samples, self.seed, epoch)
         found: list[int] = self._order[1][first : first + count].tolist()
         return found

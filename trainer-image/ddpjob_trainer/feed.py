@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ddpjob_trainer import exact
 from ddpjob_trainer.batches import Batches
-from ddpjob_trainer.source import Source, exchange_gradients
+from ddpjob_trainer.shares import Share, shards_of
+from ddpjob_trainer.source import Source, exchange_gradients, ranks
 from ddpjob_trainer.stream import Stream
 
 if TYPE_CHECKING:
@@ -25,7 +27,10 @@ if TYPE_CHECKING:
 class Feed:
     """What one process takes, step by step."""
 
-    def __init__(self, loader: DataLoader[Any] | Stream, model: ElasticModel) -> None:
+    def __init__(
+        self, loader: DataLoader[Any] | Stream, model: ElasticModel, shards: int | None = None
+    ) -> None:
+        """`shards`: deterministic mode, see `exact`."""
         source = loader if isinstance(loader, Stream) else loader.batch_sampler
         if not isinstance(source, (Batches, Stream)):
             raise TypeError(
@@ -37,24 +42,51 @@ class Feed:
         self._model = model
         self._iterator: Iterator[Any] | None = None
         self._epoch = 0  # that it is in
-        self._taken = 0  # parts of the batch at hand
-        self._weight = 0.0  # of the last one
+        self._begun = self._is_taken = False  # the batch at hand
+        self._weight = 0.0  # of the part in hand
+        self.source.shards = shards
+        self._exact = None if shards is None else exact.Gradients(model.module.parameters())
 
     def restart(self) -> None:
         """Go on from where training is, with the rank and world size of now."""
         self._iterator = None
-        self._taken = 0
+        self._begun = self._is_taken = False
 
     def parts(self) -> Iterator[Any]:
         """This rank's share of the batch at hand."""
-        if self._taken:
+        if self._begun:
             raise RuntimeError("the parts of a step can be taken once")
-        weights = self.source.share().weights
-        for weight in weights:
-            self._taken += 1
+        self._begun = True
+        share = self.source.share()
+        yield from self._parts(share) if self._exact is None else self._shards(share, self._exact)
+        self._is_taken = True
+
+    def _parts(self, share: Share) -> Iterator[Any]:
+        for number, weight in enumerate(share.weights, 1):
             self._weight = weight
-            exchange_gradients(self._model.wrapped, now=self._taken == len(weights))
+            exchange_gradients(self._model.wrapped, now=number == len(share.weights))
             yield self._next()
+
+    def _shards(self, share: Share, gradients: exact.Gradients) -> Iterator[Any]:
+        source, (rank, world_size) = self.source, ranks()
+        assert source.shards is not None
+        ranges = shards_of(world_size, source.shards)
+        buffers = [*self._model.module.buffers()]
+        versions = [each._version for each in buffers]  # noqa: SLF001 - torch's own way to find out
+        gradients.begin(ranges[rank].start)
+        for shard, weight in zip(share.shards, share.weights, strict=True):
+            self._weight = weight
+            part = self._next()  # a loader draws random numbers when it begins
+            exact.draw(source.seed, source.epoch, source.position, shard)
+            yield part
+            gradients.take(shard)
+        if versions != [each._version for each in buffers]:  # noqa: SLF001
+            raise RuntimeError(
+                "in deterministic mode the forward pass may not change buffers, such as "
+                "BatchNorm's running statistics: what they become depends on which shards a "
+                "process has. Use LayerNorm or GroupNorm, or eval() on these modules."
+            )
+        gradients.finish(ranges)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Of the mean loss of the part in hand, by its weight in the batch."""
@@ -62,14 +94,14 @@ class Feed:
 
     def check(self) -> None:
         """Raises RuntimeError unless all of this rank's share has been taken."""
-        if self._taken < len(self.source.share().parts):
+        if not self._is_taken:
             raise RuntimeError(
                 "a step has to take all of its parts: `for inputs, targets in step.parts():`"
             )
 
     def commit(self) -> None:
         """The batch has been trained on."""
-        self._taken = 0
+        self._begun = self._is_taken = False
         self.source.commit()
 
     def _next(self) -> Any:

@@ -63,6 +63,7 @@ class Loop:
         steps: int | None = None,
         loader: DataLoader[Any] | Stream | None = None,
         epochs: int | None = None,
+        deterministic: int | None = None,
         scheduler: Any = None,
         extra: Any = None,
         snapshots: Snapshots | None = None,
@@ -70,6 +71,7 @@ class Loop:
     ) -> None:
         """Over `steps`, or `epochs` of a `loader`: a Stream, or one whose batch_sampler is Batches.
 
+        `deterministic`: the same bits whoever comes and goes; so many shards, a power of two.
         `scheduler` is stepped here, once per step; `extra` has state_dict, load_state_dict.
         Snapshots are those of the job unless given. Options go to DistributedDataParallel.
         Returns when the agent knows of this process; a process that was started for one
@@ -79,10 +81,12 @@ class Loop:
             raise ValueError("a Loop needs either steps, or epochs and a loader")
         if (steps or 0) < 0 or (epochs or 0) < 0:
             raise ValueError(f"steps is {steps}, epochs is {epochs}: they count what is to do")
-        self.model = ElasticModel(model, ddp_options)
+        if deterministic is not None:
+            _check_deterministic(deterministic, loader, ddp_options)
+        self.model = ElasticModel(model, ddp_options, alone=deterministic is not None)
         self.steps = steps  # None: nobody knows yet
         self._epochs = epochs
-        self._feed = None if loader is None else Feed(loader, self.model)
+        self._feed = None if loader is None else Feed(loader, self.model, deterministic)
         self._optimizer = optimizer
         self._scheduler = scheduler
         self._extra = extra
@@ -361,3 +365,11 @@ class Loop:
         _log.info("the group is broken off: %s", error)
         if not self._line.wait_until_over(NEWS_SECONDS):
             raise error
+
+
+def _check_deterministic(shards: int, loader: Any, ddp_options: dict[str, Any]) -> None:
+    if loader is None or ddp_options:
+        raise ValueError("deterministic needs a loader, and takes no options of DDP")
+    if shards < 1 or shards & (shards - 1):
+        raise ValueError(f"deterministic is {shards}: a power of two is needed, as 8")
+    torch.use_deterministic_algorithms(True, warn_only=True)

@@ -19,15 +19,20 @@ if TYPE_CHECKING:
 class ElasticModel(nn.Module):
     """Like a DistributedDataParallel: call it; `module` is the model itself."""
 
-    def __init__(self, module: nn.Module, options: dict[str, Any]) -> None:
+    def __init__(self, module: nn.Module, options: dict[str, Any], *, alone: bool = False) -> None:
+        """`alone`: somebody else exchanges gradients, so it is called as it is."""
         super().__init__()
         self.module = module
         self._options = options
-        self._current: list[DistributedDataParallel] = []  # a list hides it from nn.Module
+        self._alone = alone
+        self._current: list[nn.Module] = []  # a list hides it from nn.Module
 
     def wrap(self) -> None:
         """For the group that torch is in now; all its ranks have the same parameters."""
-        self._current = [DistributedDataParallel(self.module, init_sync=False, **self._options)]
+        if self._alone:
+            self._current = [self.module]
+        else:
+            self._current = [DistributedDataParallel(self.module, init_sync=False, **self._options)]
 
     def unwrap(self) -> None:
         """Forget the group."""
@@ -40,11 +45,15 @@ class ElasticModel(nn.Module):
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
         """Gradients are only gathered locally, as DistributedDataParallel.no_sync()."""
-        with self.wrapped.no_sync():
+        wrapped = self.wrapped
+        if isinstance(wrapped, DistributedDataParallel):
+            with wrapped.no_sync():
+                yield
+        else:
             yield
 
     @property
-    def wrapped(self) -> DistributedDataParallel:
+    def wrapped(self) -> nn.Module:
         """The model over the group of now."""
         if not self._current:
             raise RuntimeError("the model can be called in `with step:` only: now it has no group")

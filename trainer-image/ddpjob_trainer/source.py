@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
+from ddpjob_trainer.shares import Share, fixed_share_of, share_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import torch
-
-    from ddpjob_trainer.shares import Share
 
 
 class Part(NamedTuple):
@@ -36,10 +36,19 @@ class Source(abc.ABC):
         self.epoch = 0  # in which the next batch is
         self.position = 0  # samples of it that have been trained on
         self._parts_done = 0  # of the batch at hand
+        self.shards: int | None = None  # that each batch is cut into, whatever the ranks; see exact
+        self.seed = 0
 
     @abc.abstractmethod
     def share(self) -> Share:
         """What this rank does of the batch at hand."""
+
+    def _share_of(self, position: int, count: int, most: int | None) -> Share:
+        """What this rank does of `count` samples from `position` on."""
+        rank, world_size = ranks()
+        if self.shards is not None:
+            return fixed_share_of(rank, position, count, world_size, self.shards)
+        return share_of(rank, position, count, [1.0] * world_size, most)
 
     @abc.abstractmethod
     def commit(self) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 
 from torch.utils.data import default_collate
 
-from ddpjob_trainer.shares import Share, share_of
-from ddpjob_trainer.source import Source, ranks
+from ddpjob_trainer.shares import Share
+from ddpjob_trainer.source import Source
 
 Batch = list[Any]  # of samples
 
@@ -46,8 +46,7 @@ class Stream(Source):
         if not self._read():
             raise RuntimeError("the epoch has ended")
         assert self._hand is not None
-        rank, world_size = ranks()
-        return share_of(rank, 0, len(self._hand), [1.0] * world_size, self._most)
+        return self._share_of(0, len(self._hand), self._most)
 
     def commit(self) -> None:
         """The batch at hand has been trained on, by all ranks."""
