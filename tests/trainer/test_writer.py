@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from ddpjob_trainer import SnapshotError, Snapshots, folder
+from ddpjob_trainer import OvertakenError, SnapshotError, Snapshots, folder
 from ddpjob_trainer.image import Image
 from ddpjob_trainer.shelf import Shelf
 from ddpjob_trainer.writer import Writer
@@ -163,3 +163,36 @@ Snapshots({str(tmp_path)!r}).save(7, **Run().parts())
 """
     subprocess.run([sys.executable, "-c", script], env=python_env, check=True)
     assert_same(loaded_weights(tmp_path), (7, Run().weights()))
+
+
+def test_who_goes_on_by_new_right_does_not_hear_that_it_was_overtaken_before(
+    tmp_path: Path, hold: Hold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at L2, where a process that was cut off joins again and may never write any more."""
+    monkeypatch.setenv("DDPJOB_SNAPSHOT_DIR", str(tmp_path))
+    monkeypatch.setenv("DDPJOB_JOB_UID", "job")
+
+    def saving(membership: str) -> Snapshots:
+        monkeypatch.setenv("DDPJOB_MEMBERSHIP", membership)
+        return Snapshots()
+
+    writing = hold(Shelf, "publish")
+    old = saving("1.1.1")
+    old.save(5, **Run().parts())
+    assert writing.begun.wait(120)
+    saving("1.1.2").load(**Run().parts())
+    writing.may_go.set()
+    monkeypatch.setenv("DDPJOB_MEMBERSHIP", "1.1.1")
+    with pytest.raises(OvertakenError):
+        old.wait()
+
+    writing.begun.clear()
+    writing.may_go.clear()
+    newer = saving("1.1.3")
+    newer.save(6, **Run().parts())
+    assert writing.begun.wait(120)
+    saving("1.1.4").load(**Run().parts())
+    writing.may_go.set()
+    monkeypatch.setenv("DDPJOB_MEMBERSHIP", "1.1.5")
+    newer.wait()
+    assert newer.save(7, **Run().parts(), wait=True)

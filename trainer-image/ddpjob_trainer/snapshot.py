@@ -119,7 +119,7 @@ class Snapshots:
 
     def wait(self) -> None:
         """Returns when what has been saved is durable. Raises SnapshotError if it cannot be."""
-        self._writer.wait()
+        self._writer.wait(self._owner())
 
     def let_change(self) -> None:
         """Returns when model and optimizer may be changed by other hands than the optimizer's."""

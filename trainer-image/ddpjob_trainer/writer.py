@@ -22,7 +22,7 @@ from ddpjob_trainer.image import Memory
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ddpjob_trainer.fences import Fence
+    from ddpjob_trainer.fences import Fence, Owner
     from ddpjob_trainer.shelf import Shelf
 
 _log = logging.getLogger("ddpjob")
@@ -64,7 +64,8 @@ class Writer:
             mine = fence()
         except OSError as error:
             raise SnapshotError(self._cannot_write(step, content.size, error)) from error
-        self._hear_of_last(mine)
+        self.wait(mine.owner)
+        self._fence = mine
         content.place(self._memory)
         content.copy(still)
         work = partial(self._finish, step, content, mine, still, report)
@@ -75,22 +76,20 @@ class Writer:
             self._background.start(work)
         return True
 
-    def wait(self) -> None:
-        """Returns when all is durable. Raises SnapshotError if it cannot be, OvertakenError."""
-        self._background.wait()
+    def wait(self, owner: Owner) -> None:
+        """Returns when all is durable. Raises SnapshotError if it cannot be.
+
+        OvertakenError only while `owner` is who saved: it has gone on by new right otherwise.
+        """
+        try:
+            self._background.wait()
+        except OvertakenError:
+            if self._fence is not None and self._fence.owner == owner:
+                raise
 
     def settle(self) -> None:
         """Returns when nothing is being written; what went wrong has been logged."""
         self._background.settle()
-
-    def _hear_of_last(self, fence: Fence) -> None:
-        try:
-            self.wait()
-        except OvertakenError:
-            if self._fence == fence:
-                raise
-            # Who was overtaken then has gone on since.
-        self._fence = fence
 
     def let_change(self) -> None:
         """Returns when nothing is left to be copied."""
