@@ -1,0 +1,115 @@
+"""After a power failure, whenever it comes, what was announced is there, and nothing is half there."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from ddpjob_trainer import Snapshots, fences, reporting
+from trainer.power import Disk, Op, Recorder, write
+from trainer.runs import Run, assert_same
+
+SAMPLES = 6  # states for each moment, beside the extremes
+
+
+@dataclasses.dataclass
+class Story:
+    """What one membership did on top of what was there, and what each step looks like."""
+
+    base: Path
+    ops: list[Op]
+    weights: dict[int, dict[str, torch.Tensor]]
+
+
+def trained(steps: int) -> Run:
+    run = Run()
+    run.train(steps)
+    return run
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    """Steps 1 and 2 are there; a later membership takes over and saves 3 and 4, keeping two."""
+    folder_of_test = tmp_path_factory.mktemp("power")
+    base, live = folder_of_test / "base", folder_of_test / "live"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DDPJOB_JOB_UID", "job")
+        patch.setenv("DDPJOB_SNAPSHOT_DIR", str(base))
+        patch.setenv("DDPJOB_MEMBERSHIP", "1.1.1")
+        before = Snapshots(keep=2)
+        for step in (1, 2):
+            before.save(step, **trained(step).parts(), wait=True)
+        shutil.copytree(base, live)
+        patch.setenv("DDPJOB_SNAPSHOT_DIR", str(live))
+        patch.setenv("DDPJOB_MEMBERSHIP", "1.1.2")
+        recorder = Recorder(live)
+        recorder.adopt()
+        patch.setattr(reporting, "saved", lambda step, **_: recorder.say(f"saved {step}"))
+        patch.setattr(reporting, "resumed", lambda _: recorder.say("fence stands"))
+        recorder.install(patch)
+        after = Snapshots(keep=2)
+        after.load(**Run().parts())
+        for step in (3, 4):
+            after.save(step, **trained(step).parts(), wait=True)
+    return Story(base, recorder.ops, {step: trained(step).weights() for step in (1, 2, 3, 4)})
+
+
+def violations(story: Story, ops: list[Op], tmp_path: Path) -> Iterator[str]:
+    """What is promised, and not kept in a state that a failure may leave."""
+    disk, announced, has_fence = Disk(story.base), 2, False
+    seen: set[str] = set()
+    for moment, op in enumerate(ops):
+        if op.what == "said":
+            has_fence = True
+            announced = int(op.name.split()[1]) if op.name.startswith("saved") else announced
+        disk.do(op)
+        for number, tree in enumerate(disk.after_failures(SAMPLES, moment)):
+            key = f"{announced} {has_fence} {tree!r}"
+            if key in seen:
+                continue
+            seen.add(key)
+            path = tmp_path / f"{moment}-{number}"
+            write(tree, path)
+            yield from judge(story, path, announced, has_fence=has_fence)
+            shutil.rmtree(path)
+
+
+def judge(story: Story, path: Path, announced: int, *, has_fence: bool) -> Iterator[str]:
+    run = Run(seed=9)
+    loaded = Snapshots(path).load(**run.parts())
+    if loaded is None or loaded.step < announced:
+        yield f"{path.name}: {announced} was announced, {loaded and loaded.step} is there"
+    else:
+        assert_same(run.weights(), story.weights[loaded.step])
+    owners = [fence.owner.membership for fence in fences.Fences(path).all()]
+    if has_fence and "1.1.2" not in owners:
+        yield f"{path.name}: the fence is gone"
+
+
+def test_what_was_announced_survives_a_power_failure_at_any_moment(
+    story: Story, tmp_path: Path
+) -> None:
+    assert [op.name for op in story.ops if op.what == "said"] == [
+        "fence stands", "saved 3", "saved 4"
+    ]  # fmt: skip
+    assert [*violations(story, story.ops, tmp_path)] == []
+
+
+SYNCS = [
+    *("fence.json", "fence's folder", "directory"),
+    *("tensors", "manifest", "commit", "snapshot's folder", "directory again"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(SYNCS)), ids=SYNCS)
+def test_each_sync_is_needed(story: Story, tmp_path: Path, number: int) -> None:
+    """Without any one of them something is lost."""
+    places = [i for i, op in enumerate(story.ops) if op.what.startswith("sync")]
+    assert len(places) == len(SYNCS) + 5, "the second snapshot needs no fence"
+    ops = [op for i, op in enumerate(story.ops) if i != places[number]]
+    assert next(violations(story, ops, tmp_path), None) is not None
