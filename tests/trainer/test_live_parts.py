@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from ddpjob_agent.contract import MembershipId
-from ddpjob_trainer.attempt import Attempt, draw_seed
+from ddpjob_trainer.attempt import Attempt
 from ddpjob_trainer.handover import Agreement, State
+from ddpjob_trainer.randomness import draw_from
 from trainer.runs import Run, assert_same
 
 
@@ -69,9 +70,9 @@ def test_no_two_ranks_draw_the_same() -> None:
     state = torch.get_rng_state()
     drawn = set()
     for rank in range(4):
-        draw_seed(state, rank)
+        draw_from(state, rank)
         drawn.add(torch.rand(1).item())
-    draw_seed(state, 3)
+    draw_from(state, 3)
     assert torch.rand(1).item() in drawn, "but the same again"
     assert len(drawn) == 4
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -226,3 +228,54 @@ def test_a_refused_state_leaves_no_trace(tmp_path: Path, run: Run) -> None:
 def test_a_step_that_has_no_name_is_refused(tmp_path: Path, run: Run, step: int) -> None:
     with pytest.raises(ValueError, match=str(step)):
         Snapshots(tmp_path).save(step, **run.parts(), wait=True)
+
+
+def noisy(run: Run, steps: int) -> list[float]:
+    """Training that draws random numbers of all kinds."""
+    drawn = []
+    for _ in range(steps):
+        inputs = torch.dropout(torch.ones(8, 3), 0.5, train=True) * random.random()
+        run.optimizer.zero_grad()
+        run.model(inputs * float(np.random.rand())).square().sum().backward()
+        run.optimizer.step()
+        drawn.append(inputs.sum().item())
+    return drawn
+
+
+def test_random_numbers_go_on_where_they_were(tmp_path: Path) -> None:
+    run = Run()
+    torch.manual_seed(1)
+    random.seed(1)
+    np.random.seed(1)
+    noisy(run, 3)
+    Snapshots(tmp_path).save(3, **run.parts(), wait=True)
+    expected = noisy(run, 3)
+    torch.manual_seed(7)
+    again = Run(seed=5)
+    Snapshots(tmp_path).load(**again.parts())
+    assert noisy(again, 3) == expected
+    assert_same(again.weights(), run.weights())
+
+
+def test_other_ranks_draw_numbers_of_their_own(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Snapshots(tmp_path).save(3, **run.parts(), wait=True)
+    drawn = []
+    for rank in ("0", "1", "2", "2"):
+        monkeypatch.setenv("RANK", rank)
+        torch.manual_seed(int(rank) * 7)
+        Snapshots(tmp_path).load(**run.parts())
+        drawn.append((torch.rand(1).item(), random.random(), float(np.random.rand())))
+    assert len({*drawn}) == 3
+    assert drawn[2] == drawn[3]
+
+
+def test_a_grad_scaler_comes_back(tmp_path: Path, run: Run) -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler.scale(torch.ones(1))
+    scaler.update(512.0)
+    Snapshots(tmp_path).save(1, **run.parts(), scaler=scaler, wait=True)
+    again = torch.amp.GradScaler("cpu")
+    Snapshots(tmp_path).load(**run.parts(), scaler=again)
+    assert again.get_scale() == 512.0

@@ -9,9 +9,6 @@ Knows nothing of loops and data.
 
 from __future__ import annotations
 
-import hashlib
-import random
-import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -149,13 +146,3 @@ class Gradients:
         for parameter, part, is_used in zip(self._parameters, parts, used, strict=True):
             shaped = part.view(parameter.shape).to(parameter.device, parameter.dtype)
             parameter.grad = shaped.clone() if is_used else None
-
-
-def draw(*source: int) -> None:
-    """Random numbers that follow from these alone: torch's, Python's, NumPy's where it is in use."""
-    digest = hashlib.sha256("/".join(map(str, source)).encode()).digest()
-    number = int.from_bytes(digest[:8], "big") >> 1
-    torch.manual_seed(number)
-    random.seed(number)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(number % 2**32)

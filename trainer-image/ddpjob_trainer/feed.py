@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ddpjob_trainer import exact
+from ddpjob_trainer import exact, randomness
 from ddpjob_trainer.batches import Batches
 from ddpjob_trainer.shares import Share, shards_of
 from ddpjob_trainer.source import Source, exchange_gradients, ranks
@@ -77,7 +77,7 @@ class Feed:
         for shard, weight in zip(share.shards, share.weights, strict=True):
             self._weight = weight
             part = self._next()  # a loader draws random numbers when it begins
-            exact.draw(source.seed, source.epoch, source.position, shard)
+            randomness.draw(source.seed, source.epoch, source.position, shard)
             yield part
             gradients.take(shard)
         if versions != [each._version for each in buffers]:  # noqa: SLF001

@@ -6,9 +6,11 @@ the newest nor who may write; it never deletes and never renames.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +97,7 @@ class Content:
             "fence": fence.number,
             "writer": {"job": fence.owner.job, "membership": fence.owner.membership},
             "torch": torch.__version__,
+            "code": _code(),
             "files": {TENSORS: {"size": self._image.size, CHECKSUM: digest}},
             "state": self._state,
         }, allow_nan=False).encode()  # fmt: skip
@@ -175,6 +178,17 @@ def _matches(path: Path, expected: dict[str, Any]) -> bool:
         return checksum(path, kind) == str(digest)
     except ValueError as error:
         raise UnusableError(str(error)) from None
+
+
+@functools.cache
+def _code() -> dict[str, str]:
+    """The script that runs, for people."""
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    try:
+        content = Path(path or "").read_bytes()
+    except OSError:
+        return {}
+    return {"script": Path(str(path)).name, "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def _commit_record(manifest: bytes) -> bytes:

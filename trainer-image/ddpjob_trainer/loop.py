@@ -28,8 +28,8 @@ from torch import distributed
 
 from ddpjob_agent import contract
 from ddpjob_agent.contract import Answer, Membership, Place
-from ddpjob_trainer import handover, line, reporting, state
-from ddpjob_trainer.attempt import Attempt, draw_seed, random_states
+from ddpjob_trainer import handover, line, randomness, reporting, state
+from ddpjob_trainer.attempt import Attempt
 from ddpjob_trainer.errors import OvertakenError, SnapshotError
 from ddpjob_trainer.feed import Feed
 from ddpjob_trainer.group import Group, backend_for
@@ -65,6 +65,7 @@ class Loop:
         epochs: int | None = None,
         deterministic: int | None = None,
         scheduler: Any = None,
+        scaler: Any = None,
         extra: Any = None,
         snapshots: Snapshots | None = None,
         **ddp_options: Any,
@@ -72,7 +73,8 @@ class Loop:
         """Over `steps`, or `epochs` of a `loader`: a Stream, or one whose batch_sampler is Batches.
 
         `deterministic`: the same bits whoever comes and goes; so many shards, a power of two.
-        `scheduler` is stepped here, once per step; `extra` has state_dict, load_state_dict.
+        `scheduler` is stepped here, once per step; `scaler` is a GradScaler; `extra` has
+        state_dict and load_state_dict.
         Snapshots are those of the job unless given. Options go to DistributedDataParallel.
         Returns when the agent knows of this process; a process that was started for one
         membership only is started again here, once.
@@ -94,7 +96,9 @@ class Loop:
             snapshots = Snapshots()
         self._snapshots = snapshots
         data = None if self._feed is None else self._feed.source
-        self._parts = {"optimizer": optimizer, "scheduler": scheduler, "data": data}
+        self._parts = {
+            "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "data": data,
+        }  # fmt: skip
         self._device = next(iter(model.parameters()), torch.empty(0)).device
         self._done: int | None = None  # steps; None: no state yet
         self._done_in = BEGINNING
@@ -322,14 +326,14 @@ class Loop:
             state.restore(taken, self.model.module, **self._parts)
             if self._extra is not None:
                 self._extra.load_state_dict(taken["extra"]["own"])
-            draw_seed(taken["extra"]["random"], rank)
+            randomness.draw_from(taken["extra"]["random"], rank)
         self._done, self._done_in = newest
         if self._snapshots is not None:
             self._snapshots.goes_on(newest.step)
 
     def _collect(self) -> Any:
         own = None if self._extra is None else self._extra.state_dict()
-        extra = {"own": own, "random": random_states()["torch"]}
+        extra = {"own": own, "random": torch.get_rng_state()}
         return state.collect(self.model.module, extra, **self._parts)
 
     def _ready(self) -> int:

@@ -20,7 +20,7 @@ import torch
 from torch import distributed
 
 from ddpjob_agent import contract
-from ddpjob_trainer import meeting, reporting, state, stopping
+from ddpjob_trainer import meeting, randomness, reporting, state, stopping
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.fences import Fence, Owner
 from ddpjob_trainer.loading import Loading
@@ -91,12 +91,13 @@ class Snapshots:
 
     def save(
         self, step: int, *, model: torch.nn.Module, optimizer: Any = None, scheduler: Any = None,
-        data: Any = None, extra: Any = None, wait: bool = False,
+        scaler: Any = None, data: Any = None, extra: Any = None, wait: bool = False,
     ) -> bool:  # fmt: skip
         """Saves the state after `step` steps; rank 0 writes, others return at once.
 
         Training goes on while it is written, and `wait`, here or as a call, returns when it is
-        durable. While one is being written the next is left out: False. `data` are the `Batches`.
+        durable. While one is being written the next is left out: False. `scaler` is a GradScaler,
+        `data` are the `Batches`; random generators are saved, too.
         Raises SnapshotError, also for the one before; earlier snapshots are then untouched.
         """
         if not 0 <= step < 10**12:
@@ -104,7 +105,10 @@ class Snapshots:
         is_last = self._stops is not None and step == self._last
         done = True
         if self._is_writer:
-            what = state.collect(model, extra, optimizer=optimizer, scheduler=scheduler, data=data)
+            what = state.collect(
+                model, extra, optimizer=optimizer, scheduler=scheduler, scaler=scaler, data=data
+            )
+            what["random"] = randomness.states()
             self._make_wait(optimizer)
             done = self._writer.save(
                 step, what, self._own_fence, wait=wait or is_last,
@@ -155,10 +159,11 @@ class Snapshots:
 
     def load(
         self, *, model: torch.nn.Module, optimizer: Any = None, scheduler: Any = None,
-        data: Any = None,
+        scaler: Any = None, data: Any = None,
     ) -> Loaded | None:  # fmt: skip
         """Restores the newest whole snapshot in place, the same on every rank; None without one.
 
+        Rank 0 goes on with the random numbers of who saved, others with ones that follow from them.
         Raises SnapshotError when there are snapshots but none is usable, or when one does not fit.
         """
         self._writer.settle()
@@ -172,13 +177,20 @@ class Snapshots:
             return None
         step, content = found
         try:
-            state.restore(content, model, optimizer=optimizer, scheduler=scheduler, data=data)
+            state.restore(
+                content, model,
+                optimizer=optimizer, scheduler=scheduler, scaler=scaler, data=data,
+            )  # fmt: skip
         except state.MisfitError as error:
             raise SnapshotError(
                 f"The script does not fit the snapshot {self._shelf.path(step)}: {error}\n"
                 "To go on, run the script that saved it. To start afresh, use an empty snapshot "
                 f"directory: mv {self._shelf.directory} {self._shelf.directory}.old"
             ) from error
+        if "random" in content and _rank() == 0:
+            randomness.restore(content["random"])
+        elif "random" in content:
+            randomness.draw_from(content["random"]["torch"], _rank())
         reporting.resumed(step)
         return Loaded(step, content["extra"])
 
