@@ -1,8 +1,9 @@
 """Saving and restoring a training run: what belongs to it, which rank does what, what to say.
 
-Files are the business of `shelf` and `folder`. Every rank calls both save() and load(); rank 0
-alone writes, and says which snapshot all of them go on from. From then on nobody who went on
-earlier can add to the directory (see `fences`).
+Files are the business of `shelf` and `folder`, writing them while training goes on that of
+`writer`, agreeing on one that of `loading`. Every rank calls both save() and load(); of those that
+see the same directory the lowest writes. From a load on nobody who went on earlier can add to the
+directory (see `fences`).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Loaded:
 
 
 class Snapshots:
-    """The snapshots of one training run, in a directory that every worker sees."""
+    """The snapshots of one training run, in a directory that workers share, or one for each."""
 
     def __init__(
         self, directory: str | os.PathLike[str] | None = None, keep: int | None = None
@@ -93,7 +94,7 @@ class Snapshots:
         self, step: int, *, model: torch.nn.Module, optimizer: Any = None, scheduler: Any = None,
         scaler: Any = None, data: Any = None, extra: Any = None, wait: bool = False,
     ) -> bool:  # fmt: skip
-        """Saves the state after `step` steps; rank 0 writes, others return at once.
+        """Saves the state after `step` steps; one rank for each directory, others return at once.
 
         Training goes on while it is written, and `wait`, here or as a call, returns when it is
         durable. While one is being written the next is left out: False. `scaler` is a GradScaler,
