@@ -85,13 +85,16 @@ kind-build: setup ## Only build or pull what kind-up needs
 	@tools/kind/build.sh
 
 ## Build and measure
-.PHONY: agent images bench-recovery
+.PHONY: agent images bench-recovery bench-snapshot
 agent: setup ## Build build/ddpjob-agent.pyz, the agent as one file for any Python from 3.9
 	@$(BIN)/python -m ddpjob_operator.archive build/ddpjob-agent.pyz
 
 # BASE_IMAGE, TRAINER_BASE_IMAGE, IMAGE_PREFIX and TAG: see tools/images.sh
 images: ## Build the images of operator, agent and trainer; needs docker
 	@tools/images.sh
+
+bench-snapshot: setup ## What a snapshot costs, beside torch's own means (QUICK=1: smoke)
+	@$(BIN)/python benchmarks/snapshot.py
 
 bench-recovery: setup ## Time from a lost node to the first step of the new group (QUICK=1: smoke)
 	@$(BIN)/python benchmarks/recovery.py
