@@ -64,13 +64,13 @@ def train(args, device):
         if snapshots.due(step + 1):
             snapshots.save(step + 1, model=model, optimizer=optimizer)
 
+    snapshots.wait()  # the last one may still be being written
     if rank == 0:
         with torch.no_grad():
             correct = model.module(test[0]).argmax(1) == test[1]
         accuracy = correct.float().mean().item()
         step_done(args.steps, args.steps, loss=loss.item(), accuracy=accuracy)
         print(f"accuracy {accuracy:.4f}")
-    snapshots.wait()  # the last one may still be being written
     dist.barrier()  # nobody leaves while another one is still at work
 
 
