@@ -32,14 +32,10 @@ class Node(NamedTuple):
 
 def subtrees(shards: range) -> list[Node]:
     """The largest ones that these shards fill, in their order."""
-    found: list[Node] = []
+    tree = Tree()
     for shard in shards:
-        node = Node(0, shard)
-        while found and node.place % 2 and found[-1] == Node(node.level, node.place - 1):
-            found.pop()
-            node = node.parent
-        found.append(node)
-    return found
+        tree.add(Node(0, shard), None)
+    return [node for node, _ in tree.sums]
 
 
 class Tree:
