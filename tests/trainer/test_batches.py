@@ -138,6 +138,37 @@ def test_every_sample_of_an_epoch_once(
     assert len(seen) == (samples - samples % size if drop_last else samples)
 
 
+@given(
+    samples=st.integers(7, 60),
+    size=st.integers(1, 8),
+    drop_last=st.booleans(),
+    worlds=st.lists(st.integers(1, 7), min_size=1, max_size=8),
+)
+def test_batches_that_grow_with_the_processes(
+    samples: int, size: int, drop_last: bool, worlds: list[int]
+) -> None:
+    """Each sample once; every batch is `size` for each process, but for the epoch's last."""
+    size = min(size, samples // 7)
+    batches = Batches(samples, size, drop_last=drop_last, per_process=True)
+    seen: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        ranks, step = Ranks(patch), 0
+        while True:
+            world_size = worlds[step % len(worlds)]
+            ranks.be(0, world_size)
+            batches.meet()
+            if batches.epoch:
+                break
+            batch = batch_of_all(batches, ranks, world_size)
+            left = samples - len(seen)
+            assert len(batch) == (size * world_size if drop_last else min(left, size * world_size))
+            seen += batch
+            batches.commit()
+            step += 1
+    assert max(Counter(seen).values()) == 1
+    assert drop_last or len(seen) == samples
+
+
 def test_epochs_differ_and_are_the_same_again() -> None:
     first, again = Batches(100, 10, seed=1), Batches(100, 10, seed=1)
     epochs = []

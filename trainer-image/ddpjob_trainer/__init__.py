@@ -9,6 +9,7 @@ from __future__ import annotations
 from ddpjob_trainer.batches import Batches
 from ddpjob_trainer.errors import OvertakenError, SnapshotError
 from ddpjob_trainer.loop import Loop
+from ddpjob_trainer.rate import scale_rate
 from ddpjob_trainer.reporting import step_done
 from ddpjob_trainer.snapshot import Loaded, Snapshots
 from ddpjob_trainer.stream import Stream
@@ -21,5 +22,6 @@ __all__ = [
     "SnapshotError",
     "Snapshots",
     "Stream",
+    "scale_rate",
     "step_done",
 ]

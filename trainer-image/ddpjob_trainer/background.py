@@ -1,4 +1,4 @@
-"""One piece of work at a time in a thread; what comes while there is one is refused, never queued.
+"""One piece of work at a time in a thread; nothing is ever queued.
 
 Python waits for the thread at its end, so that a script which just ends loses nothing.
 Knows nothing of what is done.
@@ -31,8 +31,8 @@ class Background:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, work: Callable[[], None]) -> None:
-        """Do it; nothing else may be under way. Raises what the work before raised."""
-        self.wait()
+        """Do it; nothing may be under way, and who starts has waited for what was."""
+        assert self._thread is None
         self._thread = threading.Thread(target=self._do, args=(work,), name=self._name)
         self._thread.start()
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import Sampler
 
 from ddpjob_trainer.shares import Share, order_of
-from ddpjob_trainer.source import Source
+from ddpjob_trainer.source import Source, ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,38 +30,69 @@ class Batches(Source, Sampler[list[int]]):
 
     def __init__(
         self, data: Sized | int, size: int, *, seed: int = 0, shuffle: bool = True,
-        drop_last: bool = False, most: int | None = None,
+        drop_last: bool = False, most: int | None = None, speed: float | None = None,
+        per_process: bool = False,
     ) -> None:  # fmt: skip
-        """`data`: what is indexed, or its length. `most`: samples that a rank can hold at a time."""
-        super().__init__()
+        """`data`: what is indexed, or its length. `most`: samples that a rank can hold at a time.
+
+        `speed`: of this rank, compared with the others, which all give one. `per_process`: a batch
+        has `size` samples for each process that there is; see `scale_rate`.
+        """
         self.samples = data if isinstance(data, int) else len(data)
-        self.size = size
-        self.seed, self._shuffle, self._drop_last, self._most = seed, shuffle, drop_last, most
+        self._size, self._per_process = size, per_process
+        self._shuffle, self._drop_last = shuffle, drop_last
+        self._taken = 0  # samples of the batch at hand
         if self.samples < 1:
             raise ValueError("the data set is empty")
-        if size < 1 or (most is not None and most < 1):
-            raise ValueError(f"size is {size}, most is {most}: whole numbers from 1 on are needed")
-        if drop_last and size > self.samples:
-            raise ValueError(
-                f"a batch of {size} is more than the {self.samples} samples that there are, and "
-                "drop_last leaves out what does not fill one: nothing would be left"
-            )
+        if size < 1:
+            raise ValueError(f"size is {size}: a whole number from 1 on is needed")
+        super().__init__(most, speed)
+        self.seed = seed
+        self._check()
         self._order: tuple[int, torch.Tensor] | None = None
 
     # --- where training is ------------------------------------------------------------------------
 
     @property
+    def size(self) -> int:
+        """Samples of a batch, of all ranks together."""
+        return self._size * ranks()[1] if self._per_process else self._size
+
+    @property
+    def follows_ranks(self) -> bool:
+        """Whether the size of a batch depends on how many ranks there are."""
+        return self._per_process
+
+    @property
     def end(self) -> int:
-        """Samples of an epoch that are trained on."""
-        return self.samples - (self.samples % self.size if self._drop_last else 0)
+        """The position at which this epoch ends."""
+        return self._end(self.position)
+
+    def _end(self, position: int) -> int:
+        return self.samples - ((self.samples - position) % self.size if self._drop_last else 0)
+
+    def meet(self) -> None:
+        """Every rank tells how fast it is; batches may be of another size from now on."""
+        super().meet()
+        self._check()
+        self._go_to(self.epoch, self.position)
+
+    def _check(self) -> None:
+        if self._drop_last and self.size > self.samples:
+            raise ValueError(
+                f"a batch of {self.size} is more than the {self.samples} samples that there are, "
+                "and drop_last leaves out what does not fill one: nothing would be left"
+            )
 
     def share(self) -> Share:
         """What this rank does of the batch at hand."""
+        self._taken = self._count(self.position)
         return self._share(self.position)
 
     def commit(self) -> None:
         """The batch at hand has been trained on, by all ranks."""
-        self._go_to(self.epoch, self.position + self.size)
+        self._go_to(self.epoch, self.position + (self._taken or self._count(self.position)))
+        self._taken = 0
 
     def has_more(self, epochs: int) -> bool:
         """Whether there is another batch before the end of so many epochs."""
@@ -69,7 +100,8 @@ class Batches(Source, Sampler[list[int]]):
 
     def remaining(self, epochs: int) -> int:
         """Batches from here to the end of so many epochs."""
-        whole = -(-self.end // self.size)
+        extra = self.samples % self.size
+        whole = self.samples // self.size + (extra > 0 and not self._drop_last)
         here = -(-(self.end - self.position) // self.size)
         return max(0, (epochs - self.epoch - 1) * whole + here)
 
@@ -93,13 +125,14 @@ class Batches(Source, Sampler[list[int]]):
         self._go_to(state["epoch"], state["position"])
 
     def _go_to(self, epoch: int, position: int) -> None:
-        self.epoch, self.position = (epoch, position) if position < self.end else (epoch + 1, 0)
+        has_more = position < self._end(position)
+        self.epoch, self.position = (epoch, position) if has_more else (epoch + 1, 0)
 
     # --- for the loader ---------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[list[int]]:
-        epoch, position = self.epoch, self.position
-        while position < self.end:
+        epoch, position, end = self.epoch, self.position, self.end
+        while position < end:
             share = self._share(position)
             first = share.first
             for part in share.parts:
@@ -116,7 +149,10 @@ class Batches(Source, Sampler[list[int]]):
         return count
 
     def _share(self, position: int) -> Share:
-        return self._share_of(position, min(self.size, self.end - position), self._most)
+        return self._share_of(position, self._count(position))
+
+    def _count(self, position: int) -> int:
+        return min(self.size, self._end(position) - position)
 
     def _indices(self, epoch: int, first: int, count: int) -> list[int]:
         if not self._shuffle:

@@ -29,6 +29,11 @@ class Node(NamedTuple):
         """The subtree that it is a half of."""
         return Node(self.level + 1, self.place // 2)
 
+    @property
+    def first(self) -> int:
+        """Its first shard."""
+        return self.place << self.level
+
 
 def subtrees(shards: range) -> list[Node]:
     """The largest ones that these shards fill, in their order."""
@@ -86,15 +91,18 @@ class Gradients:
         for parameter in self._parameters:
             parameter.grad = None
 
-    def finish(self, ranges: Sequence[range]) -> None:
-        """All ranks have taken theirs, which are these: give the sum to the parameters."""
+    def finish(self, ranges: Sequence[range], filled: int) -> None:
+        """All ranks have taken theirs, which are these: give the sum to the parameters.
+
+        So many shards, from the first on, hold samples.
+        """
         rank = distributed.get_rank()
         self._skip_to(ranges[rank].stop)
         mine = dict(self._tree.sums)
         whole = Tree()
         for owner, shards in enumerate(ranges):
             for node in subtrees(shards):
-                whole.add(node, self._share(owner, mine.get(node) if owner == rank else None))
+                whole.add(node, self._share(owner, mine.get(node)) if node.first < filled else None)
         total = whole.total()
         assert total is not None
         self._unpack(total)
@@ -104,17 +112,11 @@ class Gradients:
         for empty in range(self._next, shard):
             self._tree.add(Node(0, empty), None)
 
-    def _share(self, owner: int, value: torch.Tensor | None) -> torch.Tensor | None:
-        is_mine = owner == distributed.get_rank()
-        device = self._parameters[0].device
-        there = torch.tensor([value is not None], dtype=torch.uint8, device=device)
-        distributed.broadcast(there, owner)
-        if not there.item():
-            return None
-        if not is_mine:
+    def _share(self, owner: int, value: torch.Tensor | None) -> torch.Tensor:
+        """The owner's value; only it has one before."""
+        if value is None:
             size = sum(parameter.numel() for parameter in self._parameters) + len(self._parameters)
-            value = torch.empty(size, dtype=self._dtype, device=device)
-        assert value is not None
+            value = torch.empty(size, dtype=self._dtype, device=self._parameters[0].device)
         distributed.broadcast(value, owner)
         return value
 

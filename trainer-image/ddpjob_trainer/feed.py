@@ -12,6 +12,7 @@ import torch
 
 from ddpjob_trainer import exact, randomness
 from ddpjob_trainer.batches import Batches
+from ddpjob_trainer.pace import Pace
 from ddpjob_trainer.shares import Share, shards_of
 from ddpjob_trainer.source import Source, exchange_gradients, ranks
 from ddpjob_trainer.stream import Stream
@@ -28,9 +29,14 @@ class Feed:
     """What one process takes, step by step."""
 
     def __init__(
-        self, loader: DataLoader[Any] | Stream, model: ElasticModel, shards: int | None = None
+        self,
+        loader: DataLoader[Any] | Stream,
+        model: ElasticModel,
+        *,
+        shards: int | None = None,
+        balance: bool = False,
     ) -> None:
-        """`shards`: deterministic mode, see `exact`."""
+        """`shards`: deterministic mode, see `exact`. `balance`: shares follow the measured pace."""
         source = loader if isinstance(loader, Stream) else loader.batch_sampler
         if not isinstance(source, (Batches, Stream)):
             raise TypeError(
@@ -44,33 +50,51 @@ class Feed:
         self._epoch = 0  # that it is in
         self._begun = self._is_taken = False  # the batch at hand
         self._weight = 0.0  # of the part in hand
+        if shards is not None and source.follows_ranks:
+            raise ValueError(
+                "deterministic needs batches of one size: leave away per_process, whose batches "
+                "have another one for each number of processes"
+            )
         self.source.shards = shards
+        self._pace = Pace(model.module.parameters()) if balance else None
+        self._has_measured = False
         self._exact = None if shards is None else exact.Gradients(model.module.parameters())
 
     def restart(self) -> None:
         """Go on from where training is, with the rank and world size of now."""
         self._iterator = None
-        self._begun = self._is_taken = False
+        self._begun = self._is_taken = self._has_measured = False
+        if self._pace is not None:
+            self._pace.restart()
+
+    def meet(self) -> None:
+        """All ranks of a new group tell how fast they are. Raises RuntimeError if it breaks."""
+        self.source.meet()
 
     def parts(self) -> Iterator[Any]:
         """This rank's share of the batch at hand."""
         if self._begun:
             raise RuntimeError("the parts of a step can be taken once")
+        if self._has_measured:
+            self._balance()
         self._begun = True
         share = self.source.share()
         yield from self._parts(share) if self._exact is None else self._shards(share, self._exact)
         self._is_taken = True
 
     def _parts(self, share: Share) -> Iterator[Any]:
-        for number, weight in enumerate(share.weights, 1):
+        for number, (weight, samples) in enumerate(zip(share.weights, share.parts, strict=True), 1):
             self._weight = weight
             exchange_gradients(self._model.wrapped, now=number == len(share.weights))
-            yield self._next()
+            part = self._next()
+            if self._pace is not None:
+                self._pace.begin(samples)
+            yield part
 
     def _shards(self, share: Share, gradients: exact.Gradients) -> Iterator[Any]:
-        source, (rank, world_size) = self.source, ranks()
+        source, (rank, _) = self.source, ranks()
         assert source.shards is not None
-        ranges = shards_of(world_size, source.shards)
+        ranges = shards_of(source.speeds, source.shards)
         buffers = [*self._model.module.buffers()]
         versions = [each._version for each in buffers]  # noqa: SLF001 - torch's own way to find out
         gradients.begin(ranges[rank].start)
@@ -86,7 +110,7 @@ class Feed:
                 "BatchNorm's running statistics: what they become depends on which shards a "
                 "process has. Use LayerNorm or GroupNorm, or eval() on these modules."
             )
-        gradients.finish(ranges)
+        gradients.finish(ranges, share.filled)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Of the mean loss of the part in hand, by its weight in the batch."""
@@ -103,6 +127,16 @@ class Feed:
         """The batch has been trained on."""
         self._begun = self._is_taken = False
         self.source.commit()
+        if self._pace is not None:
+            self._has_measured = self._pace.end()
+
+    def _balance(self) -> None:
+        """All ranks have measured, over the same steps: share out by what they found."""
+        assert self._pace is not None
+        self._has_measured = False
+        self.source.speed = self._pace.speed
+        self.source.meet()
+        self._iterator = None  # what was fetched ahead is not this rank's any more
 
     def _next(self) -> Any:
         if self._iterator is None or self._epoch != self.source.epoch:

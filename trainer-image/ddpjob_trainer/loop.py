@@ -64,6 +64,7 @@ class Loop:
         loader: DataLoader[Any] | Stream | None = None,
         epochs: int | None = None,
         deterministic: int | None = None,
+        balance: bool = False,
         scheduler: Any = None,
         scaler: Any = None,
         extra: Any = None,
@@ -73,6 +74,7 @@ class Loop:
         """Over `steps`, or `epochs` of a `loader`: a Stream, or one whose batch_sampler is Batches.
 
         `deterministic`: the same bits whoever comes and goes; so many shards, a power of two.
+        `balance`: slower processes take less of each batch, as measured after each change.
         `scheduler` is stepped here, once per step; `scaler` is a GradScaler; `extra` has
         state_dict and load_state_dict.
         Snapshots are those of the job unless given. Options go to DistributedDataParallel.
@@ -85,10 +87,14 @@ class Loop:
             raise ValueError(f"steps is {steps}, epochs is {epochs}: they count what is to do")
         if deterministic is not None:
             _check_deterministic(deterministic, loader, ddp_options)
+        if balance and (loader is None or deterministic is not None):
+            raise ValueError("balance needs a loader, and cannot be deterministic: it goes by time")
         self.model = ElasticModel(model, ddp_options, alone=deterministic is not None)
         self.steps = steps  # None: nobody knows yet
         self._epochs = epochs
-        self._feed = None if loader is None else Feed(loader, self.model, deterministic)
+        self._feed = None
+        if loader is not None:
+            self._feed = Feed(loader, self.model, shards=deterministic, balance=balance)
         self._optimizer = optimizer
         self._scheduler = scheduler
         self._extra = extra
@@ -282,6 +288,8 @@ class Loop:
                 **{contract.ENV_MEMBERSHIP: str(membership.id)},
             )
             self._share(agreement, membership.snapshot_step, rank)
+            if self._feed is not None:
+                self._feed.meet()
         except RuntimeError as error:
             if not self._is_break(error):
                 raise
@@ -302,6 +310,8 @@ class Loop:
             distributed.init_process_group(self._group.backend, store=store, rank=0, world_size=1)
         world_size = distributed.get_world_size()
         self._share(Agreement((None,) * world_size), None, distributed.get_rank())
+        if self._feed is not None:
+            self._feed.meet()
         self._ready()
 
     def _share(self, agreement: Agreement, snapshot_step: int | None, rank: int) -> None:

@@ -27,6 +27,7 @@ class Share(NamedTuple):
     parts: tuple[int, ...]  # so many samples at a time
     weights: tuple[float, ...]  # of each part's mean loss, where gradients are averaged over ranks
     shards: tuple[int, ...] = ()  # in deterministic mode: which shard of the batch each part is
+    filled: int = 0  # and how many shards of the batch, from the first on, hold samples
 
 
 def order_of(samples: int, seed: int, epoch: int) -> torch.Tensor:
@@ -65,26 +66,29 @@ def share_of(
     )
 
 
-def shards_of(world_size: int, shards: int) -> list[range]:
+def shards_of(weights: Sequence[float], shards: int) -> list[range]:
     """Which of the shards of a batch each rank has."""
     found, begin = [], 0
-    for size in split(shards, [1.0] * world_size):
+    for size in split(shards, weights):
         found.append(range(begin, begin + size))
         begin += size
     return found
 
 
-def fixed_share_of(rank: int, position: int, count: int, world_size: int, shards: int) -> Share:
+def fixed_share_of(
+    rank: int, position: int, count: int, weights: Sequence[float], shards: int
+) -> Share:
     """What `rank` does where a batch is always cut into the same `shards`, one part each.
 
     Weights are for a sum over all shards. A rank may get none.
     """
     sizes = split(count, [1.0] * shards)
-    mine = shards_of(world_size, shards)[rank]
+    mine = shards_of(weights, shards)[rank]
     own = [shard for shard in mine if sizes[shard]]
     return Share(
         position + sum(sizes[: mine.start]),
         tuple(sizes[shard] for shard in own),
         tuple(sizes[shard] / count for shard in own),
         tuple(own),
+        filled=sum(size > 0 for size in sizes),
     )

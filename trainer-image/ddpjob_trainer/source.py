@@ -1,19 +1,21 @@
 """Where a training run is in its data: what a map-style and an iterable data set have in common.
 
-A batch is shared out over the ranks; each takes its share in parts. The position counts samples of
-the epoch that have been trained on, by all ranks together.
+A batch is shared out over the ranks, by their speed; each takes its share in parts. The position
+counts samples of the epoch that have been trained on, by all ranks together.
 """
 
 from __future__ import annotations
 
 import abc
 import contextlib
+import math
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
+from ddpjob_trainer import meeting
 from ddpjob_trainer.shares import Share, fixed_share_of, share_of
 
 if TYPE_CHECKING:
@@ -32,23 +34,55 @@ class Part(NamedTuple):
 class Source(abc.ABC):
     """Batches, and how many of them have been trained on."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None, speed: float | None) -> None:
+        """Raises ValueError. With a `speed` every rank has one: they are told where there is a group."""
+        if most is not None and most < 1:
+            raise ValueError(f"most is {most}: a whole number from 1 on is needed")
+        if speed is not None and not 0 < speed < math.inf:
+            raise ValueError(f"speed is {speed}: a number above 0 is needed")
+        self._most = most  # samples that a rank can hold at a time
+        self.speed = speed  # of this rank, in any unit; None: as the mean of the others
+        self._speeds: list[float] = []  # of all ranks
         self.epoch = 0  # in which the next batch is
         self.position = 0  # samples of it that have been trained on
         self._parts_done = 0  # of the batch at hand
         self.shards: int | None = None  # that each batch is cut into, whatever the ranks; see exact
         self.seed = 0
+        if speed is not None and meeting.is_met():
+            self.meet()
+
+    def meet(self) -> None:
+        """Every rank tells how fast it is. Raises RuntimeError if the group breaks."""
+        self._speeds = meeting.speeds(self.speed)
+
+    @property
+    def follows_ranks(self) -> bool:
+        """Whether the size of a batch depends on how many ranks there are."""
+        return False
+
+    @property
+    def speeds(self) -> list[float]:
+        """How fast each rank is, compared with the others."""
+        _, world_size = ranks()
+        if len(self._speeds) == world_size:
+            return self._speeds
+        if self.speed is None or world_size == 1:
+            return [1.0] * world_size
+        raise RuntimeError(
+            "the speed of the other ranks is not known: give `speed` after init_process_group, on "
+            "every rank, or use a Loop"
+        )
 
     @abc.abstractmethod
     def share(self) -> Share:
         """What this rank does of the batch at hand."""
 
-    def _share_of(self, position: int, count: int, most: int | None) -> Share:
+    def _share_of(self, position: int, count: int) -> Share:
         """What this rank does of `count` samples from `position` on."""
-        rank, world_size = ranks()
+        rank, _ = ranks()
         if self.shards is not None:
-            return fixed_share_of(rank, position, count, world_size, self.shards)
-        return share_of(rank, position, count, [1.0] * world_size, most)
+            return fixed_share_of(rank, position, count, self.speeds, self.shards)
+        return share_of(rank, position, count, self.speeds, self._most)
 
     @abc.abstractmethod
     def commit(self) -> None:

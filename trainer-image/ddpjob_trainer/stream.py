@@ -26,15 +26,15 @@ class Stream(Source):
 
     def __init__(
         self, loader: Iterable[Batch], *, collate_fn: Callable[[Batch], Any] = default_collate,
-        most: int | None = None,
+        most: int | None = None, speed: float | None = None,
     ) -> None:  # fmt: skip
-        """`loader` gives lists of samples. `most`: samples that a rank can hold at a time."""
-        super().__init__()
-        if most is not None and most < 1:
-            raise ValueError(f"most is {most}: a whole number from 1 on is needed")
+        """`loader` gives lists of samples. `most`: samples that a rank can hold at a time.
+
+        `speed`: of this rank, compared with the others, which all give one.
+        """
+        super().__init__(most, speed)
         self._loader = loader
         self._collate = collate_fn
-        self._most = most
         self._iterator: Iterator[Batch] | None = None
         self._hand: Batch | None = None  # read, and not yet trained on
         self._skip = 0  # samples of the epoch to be passed over
@@ -46,7 +46,7 @@ class Stream(Source):
         if not self._read():
             raise RuntimeError("the epoch has ended")
         assert self._hand is not None
-        return self._share_of(0, len(self._hand), self._most)
+        return self._share_of(0, len(self._hand))
 
     def commit(self) -> None:
         """The batch at hand has been trained on, by all ranks."""
