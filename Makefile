@@ -32,7 +32,8 @@ test-unit: setup ## Decisions, simulation, agent, trainer library; no cluster
 test-local: setup ## Whole jobs with real processes on this machine
 	@$(PYTEST) --tier=local -o faulthandler_timeout=960 tests/local
 
-soak: setup ## 20 random sequences of changes at level L2; SEEDS="1 2 3" chooses. About an hour; root
+soak: setup ## 500 writers killed, 20 random sequences of changes; SEEDS="1 2 3" chooses. About an hour; root
+	@DDPJOB_KILLS=500 $(PYTEST) -o faulthandler_timeout=960 tests/trainer/test_durability.py -k killed_at_random
 	@DDPJOB_SEEDS="$${SEEDS:-$$(seq -s ' ' 1 20)}" $(PYTEST) -o faulthandler_timeout=960 tests/local/test_random_changes.py
 
 test-cluster: setup ## The CRD, the chart and the operator against a real API server

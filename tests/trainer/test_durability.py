@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trainer.conftest import Listener
 
 HERE = Path(__file__).parent
+KILLS = int(os.environ.get("DDPJOB_KILLS", "40"))
 
 
 def after(steps: int) -> Run:
@@ -87,6 +88,14 @@ def test_a_writer_killed_at_any_line_leaves_the_older_or_the_newer(
     assert found == sorted(found), "once published it stays"
     assert found.count(2) > 50, "many lines before"
     assert found.count(3) > 10, "and some after"
+
+
+def test_a_writer_killed_at_random_moments_loses_nothing_announced(
+    tmp_path: Path, python_env: dict[str, str]
+) -> None:
+    """While it trains on and saves, each from where the one before it was killed."""
+    script = [sys.executable, str(HERE / "killed_writer.py"), str(tmp_path / "snapshots")]
+    subprocess.run([*script, str(KILLS), "1"], env=python_env, check=True)
 
 
 def test_everything_is_on_the_disk_before_the_name_is(
