@@ -5,9 +5,10 @@ import os
 
 import torch
 from torch import nn
-from train import BATCH, batch_of, build_net, load_data
+from torch.utils.data import DataLoader, TensorDataset
+from train import BATCH, build_net, load_data
 
-from ddpjob_trainer import Loop, step_done
+from ddpjob_trainer import Batches, Loop, step_done
 
 
 def main():
@@ -20,21 +21,22 @@ def main():
     device = f"cuda:{os.environ['LOCAL_RANK']}" if torch.cuda.is_available() else "cpu"
     if device != "cpu":
         torch.cuda.set_device(device)
-    (images, labels), test = load_data(device)
+    train, test = load_data(device)
+    data = TensorDataset(*train)
+    loader = DataLoader(data, batch_sampler=Batches(data, BATCH, seed=args.seed))
     torch.manual_seed(args.seed)
     net = build_net().to(device)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
 
-    loop = Loop(net, optimizer, steps=args.steps)
+    loop = Loop(net, optimizer, loader=loader, steps=args.steps)
     for step in loop:
         with step:  # cut off by a change, it is undone and comes again, with another share
-            share = batch_of(step.number, len(labels), args.seed)[step.rank :: step.world_size]
-            output = loop.model(images[share])
-            loss = nn.functional.cross_entropy(output, labels[share], reduction="sum") / BATCH
             optimizer.zero_grad()
-            (loss * step.world_size).backward()  # DDP averages; the loss is of the whole batch
+            for images, labels in step.parts():
+                loss = nn.functional.cross_entropy(loop.model(images), labels)
+                step.backward(loss)
             optimizer.step()
-            step.report(loss=loss.item() * step.world_size)
+            step.report(loss=loss.item())
 
     with torch.no_grad():
         accuracy = (net(test[0]).argmax(1) == test[1]).float().mean().item()
