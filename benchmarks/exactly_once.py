@@ -33,7 +33,7 @@ from histories import BATCH, EPOCHS, LARGEST, SAMPLES, SNAPSHOT_EVERY, Count, Hi
 RESULT = Path(__file__).resolve().parent / "results" / "exactly_once.json"
 WORKLOAD = Path(__file__).resolve().parent / "workloads" / "samplers.py"
 L2, L1 = "ddpjob L2", "ddpjob L1"
-TORCH, DLROVER = "torch ElasticDistributedSampler", "DLRover ElasticDistributedSampler"
+TORCH, DLROVER, TORCHFT = "torch", "DLRover", "torchft"
 PLANNED, LOST = "planned", "lost"
 KINDS = {
     PLANNED: "all changes are planned",
@@ -56,7 +56,7 @@ CONTENDERS = (
     Contender(f"{TORCH}, a checkpoint each epoch", "torch-epoch"),
     Contender(f"{DLROVER}, the script counts samples", "dlrover", DLROVER_PACKAGE),
     Contender(f"{DLROVER}, steps as in its example", "dlrover-step", DLROVER_PACKAGE),
-    Contender("torchft DistributedSampler", "torchft", TORCHFT_PACKAGE),
+    Contender(TORCHFT, "torchft", TORCHFT_PACKAGE),
 )
 MEASURES: tuple[tuple[str, Callable[[Count], int]], ...] = (
     ("never trained on in an epoch", lambda count: count.lost),
