@@ -86,7 +86,7 @@ kind-build: setup ## Only build or pull what kind-up needs
 	@tools/kind/build.sh
 
 ## Build and measure
-.PHONY: agent images bench-recovery bench-snapshot
+.PHONY: agent images bench-exactly-once bench-recovery bench-snapshot
 agent: setup ## Build build/ddpjob-agent.pyz, the agent as one file for any Python from 3.9
 	@$(BIN)/python -m ddpjob_operator.archive build/ddpjob-agent.pyz
 
@@ -96,6 +96,9 @@ images: ## Build the images of operator, agent and trainer; needs docker
 
 bench-snapshot: setup ## What a snapshot costs, beside torch's own means (QUICK=1: smoke)
 	@$(BIN)/python benchmarks/snapshot.py
+
+bench-exactly-once: setup ## Samples lost and repeated, beside others' samplers (QUICK=1: smoke)
+	@$(BIN)/python benchmarks/exactly_once.py
 
 bench-recovery: setup ## Time from a lost node to the first step of the new group (QUICK=1: smoke)
 	@$(BIN)/python benchmarks/recovery.py
@@ -111,4 +114,4 @@ clean: ## Remove what was built, and caches; keeps .venv
 	  -name __pycache__ -type d -exec rm -rf {} +
 
 clean-all: clean ## The same, and the virtual environments too
-	@rm -rf .venv .venv-uv .venv-torchft
+	@rm -rf .venv .venv-uv .venv-torchft .venv-dlrover

@@ -23,9 +23,10 @@ Samples = Mapping[str, Sequence[float | None]]  # by peer
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """Samples in three numbers; infinite where they did not end within the cap."""
+    """Samples in a few numbers; infinite where they did not end within the cap."""
 
     median: float
+    mean: float
     p90: float
     max: float
     n: int
@@ -35,7 +36,12 @@ class Summary:
         """p90 is the smallest sample that nine of ten do not exceed."""
         values = sorted(math.inf if value is None else value for value in samples)
         p90 = values[math.ceil(0.9 * len(values)) - 1]
-        return cls(statistics.median(values), p90, values[-1], len(values))
+        mean = statistics.fmean(values)
+        return cls(statistics.median(values), mean, p90, values[-1], len(values))
+
+    def by(self, measure: str) -> float:
+        """The median or the mean."""
+        return self.mean if measure == "mean" else self.median
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,36 +56,42 @@ class Figure:
     limit: str | None = None  # what nothing can be better than; its name among the samples
     cap: float | None = None
     better: str = "lower"
+    by: str = "median"  # or "mean", for counts that are mostly 0
 
     def to_json(self) -> dict[str, Any]:
-        """`ratio`: how many times better ours is than the best peer; `times_limit`: ours by it."""
+        """`ratio`: how many times better ours is than the best peer; null where one of them is 0.
+
+        `times_limit`: ours by it.
+        """
         summaries = {name: Summary.of(samples) for name, samples in self.samples.items()}
-        ours = summaries[self.ours]
+        mine = summaries[self.ours]
+        ours = mine.by(self.by)
         peers = {
-            name: _finite(summary.median)
+            name: _finite(summary.by(self.by))
             for name, summary in summaries.items()
             if name not in (self.ours, self.limit)
         }
         known = [median for median in peers.values() if median is not None]
         lower = self.better == "lower"
         best = (min(known) if lower else max(known)) if known else None
-        limit = summaries[self.limit].median if self.limit else None
+        limit = summaries[self.limit].by(self.by) if self.limit else None
         ratio = None
-        if best is not None:
-            ratio = best / ours.median if lower else ours.median / best
+        if best is not None and ours and best:
+            ratio = best / ours if lower else ours / best
         return {
             "name": self.name,
             "unit": self.unit,
-            "ours": ours.median,
-            "p90": ours.p90,
-            "max": ours.max,
+            "ours": ours,
+            "by": self.by,
+            "p90": mine.p90,
+            "max": mine.max,
             "peers": peers,
             "limit": limit,
-            "times_limit": ours.median / limit if limit else None,
+            "times_limit": ours / limit if limit else None,
             "goal": self.goal,
             "better": self.better,
             "ratio": ratio,
-            "n": ours.n,
+            "n": mine.n,
             "cap": self.cap,
             "samples": {name: list(samples) for name, samples in self.samples.items()},
             "names": {"ours": self.ours, "limit": self.limit},

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchmarks.floor import cold_start, regroup
 from benchmarks.ours import LocalJob
+from benchmarks.peer_env import TORCHFT_PACKAGE, PeerMissingError
 from benchmarks.stock import DEFAULT, TUNED, TorchrunJob
 from benchmarks.tables import (
     L0,
@@ -30,7 +31,6 @@ from benchmarks.tables import (
     Collected,
     cap,
 )
-from benchmarks.torchft_env import PACKAGE, TorchftMissingError, torchft_programs, torchft_version
 from benchmarks.torchft_peer import TorchftJob
 from benchmarks.trials import Change, Job, Measure, Trial, TrialError, measure
 from benchmarks.workloads.common import LARGE, TINY
@@ -183,11 +183,11 @@ def _all(bench: Recovery) -> list[Peer]:
         partial(bench.ours, name=L2_LARGE, changes=[K, J], size=LARGE),
     ]
     try:
-        programs = torchft_programs()
-    except TorchftMissingError as error:
+        programs = TORCHFT_PACKAGE.programs()
+    except PeerMissingError as error:
         bench.note(f"{TORCHFT}: left out, since it cannot be had here: {error}.")
     else:
-        bench.versions[PACKAGE] = torchft_version()
+        bench.versions[TORCHFT_PACKAGE.package] = TORCHFT_PACKAGE.version
         peers.append(partial(bench.torchft, programs=programs, cut=not uncut))
     return [
         *peers,

@@ -10,7 +10,9 @@ from benchmarks.figures import Summary
 from rich.console import Console
 from rich.table import Table
 
-HEAD = ("", "median", "p90", "max", "n", "ratio to ours")
+
+def _head(figure: Mapping[str, Any]) -> tuple[str, ...]:
+    return ("", figure.get("by", "median"), "p90", "max", "n", "ratio to ours")
 
 
 def show(result: Mapping[str, Any], console: Console) -> None:
@@ -18,7 +20,7 @@ def show(result: Mapping[str, Any], console: Console) -> None:
     for figures in _by_name(result):
         title = f"{figures[0]['name']} ({figures[0]['unit']})"
         table = Table(title=title, title_justify="left")
-        for number, head in enumerate(HEAD):
+        for number, head in enumerate(_head(figures[0])):
             table.add_column(head, justify="right" if number else "left")
         for row in _rows(figures):
             table.add_row(*row)
@@ -33,7 +35,8 @@ def markdown(result: Mapping[str, Any]) -> str:
     lines: list[str] = []
     for figures in _by_name(result):
         lines += [f"**{figures[0]['name']}** ({figures[0]['unit']})", ""]
-        lines += [_line(HEAD), _line(["---", *["---:"] * (len(HEAD) - 1)])]
+        head = _head(figures[0])
+        lines += [_line(head), _line(["---", *["---:"] * (len(head) - 1)])]
         lines += [*map(_line, _rows(figures)), ""]
         lines += [f"{verdict}  " for verdict in _verdicts(figures)]
         lines += [""] if lines[-1] else []
@@ -55,23 +58,28 @@ def _rows(figures: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
     ours = [figure["names"]["ours"] for figure in figures]
     for name in sorted(samples, key=lambda name: (name not in ours, name in limits)):
         summary = Summary.of(samples[name])
-        numbers = (_number(each, first) for each in (summary.median, summary.p90, summary.max))
+        middle = summary.by(first.get("by", "median"))
+        numbers = (_number(each, first) for each in (middle, summary.p90, summary.max))
         label = f"{name} (limit)" if name in limits else name
-        yield (label, *numbers, str(summary.n), "1" if name == ours[0] else _ratio(summary, first))
+        yield (label, *numbers, str(summary.n), "1" if name == ours[0] else _ratio(middle, first))
 
 
 def _number(value: float, figure: Mapping[str, Any]) -> str:
     if math.isinf(value):
         return f">{figure['cap']:g}"
+    if value == 0:
+        return "0"
     if abs(value) < 1:
         return f"{value:.3f}"
     return f"{value:.2f}" if value < 10 else f"{value:.1f}"
 
 
-def _ratio(summary: Summary, figure: Mapping[str, Any]) -> str:
-    if math.isinf(summary.median):
+def _ratio(middle: float, figure: Mapping[str, Any]) -> str:
+    if not figure["ours"]:
+        return ""
+    if math.isinf(middle):
         return f">{figure['cap'] / figure['ours']:.2f}"
-    return f"{summary.median / figure['ours']:.2f}"
+    return f"{middle / figure['ours']:.2f}"
 
 
 def _verdicts(figures: Sequence[Mapping[str, Any]]) -> Iterator[str]:

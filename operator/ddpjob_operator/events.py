@@ -40,6 +40,19 @@ def memberships(observed: Observed, report: Report | None) -> Iterator[Event]:
             yield Event(_BY_CAUSE[cause].value, text, cause in _WARNINGS)
 
 
+def repeats(observed: Observed, report: Report | None) -> Iterator[Event]:
+    """One for steps that are done again, and were not known of before."""
+    known = observed.job.status.restarts.repeated_steps
+    if report is not None and report.repeated_steps > known:
+        text = f"{again(report.repeated_steps - known)}: the newest snapshot was older"
+        yield Event(EventReason.STEPS_REPEATED.value, text)
+
+
+def again(steps: int) -> str:
+    """So many are."""
+    return "1 step is done again" if steps == 1 else f"{steps} steps are done again"
+
+
 def overdue(observed: Observed, report: Report | None) -> Iterator[Event]:
     """One for each worker that had too little time for its last step."""
     known = observed.job.status.overdue_workers

@@ -85,6 +85,7 @@ class EventReason(StrEnum):
     WORKER_LEFT = "WorkerLeft"
     WORKER_JOINED = "WorkerJoined"
     WORKER_REPLACED = "WorkerReplaced"
+    STEPS_REPEATED = "StepsRepeated"
     GRACE_PERIOD_TOO_SHORT = "GracePeriodTooShort"
     COMPLETED = "Completed"
     FAILED = "Failed"

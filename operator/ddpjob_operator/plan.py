@@ -101,6 +101,7 @@ def _carry_on(observed: Observed, report: Report | None, now: datetime) -> Plan:
     )
     told = (
         *events.memberships(observed, report),
+        *events.repeats(observed, report),
         *events.overdue(observed, report),
         *events.replacements(observed, roster),
         *events.changes(observed, status),

@@ -42,6 +42,9 @@ class RestartsStatus(ObservedModel):
     application: int = Field(default=0, description="Because a process failed.")
     infrastructure: int = Field(default=0, description="Because a worker was lost.")
     total: int = Field(default=0, description="All of them.")
+    repeated_steps: int = Field(
+        default=0, description="Steps that were done again, since the snapshot was older."
+    )
 
 
 class ProgressStatus(ObservedModel):

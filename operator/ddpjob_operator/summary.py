@@ -147,7 +147,10 @@ def _reported(old: DDPJobStatus, report: Report | None, now: datetime) -> dict[s
     news: dict[str, Any] = {
         "membership": _membership(old, report, now),
         "restarts": RestartsStatus(
-            application=failures, infrastructure=losses, total=failures + losses
+            application=failures,
+            infrastructure=losses,
+            total=failures + losses,
+            repeated_steps=max(report.repeated_steps, old.restarts.repeated_steps),
         ),
         "overdue_workers": _overdue(old, report),
     }

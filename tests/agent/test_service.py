@@ -92,6 +92,7 @@ class Agent:
         self.membership: Membership | None = None
         self.running = False
         self.orders: list[str] = []
+        self.known: Message = {}  # what it says beside that when it comes back
         self.link = Link("127.0.0.1", port, TOKEN, self._hello, self._obey)
         self.task = asyncio.ensure_future(self.link.run())
 
@@ -101,6 +102,7 @@ class Agent:
             "member": dataclasses.asdict(self.member),
             "membership": self.membership and self.membership.to_json(),
             "running": self.running,
+            **self.known,
         }
 
     def _obey(self, order: Message) -> None:
@@ -276,6 +278,39 @@ def test_a_restarted_service_answers_when_all_members_are_back(tmp_path: Path) -
         b.task = asyncio.ensure_future(b.link.run())
         assert await checking == b"\x00", "it is there"
         assert [each.cause for each in (await job.report()).rounds] == ["started"]
+
+    run(body, tmp_path)
+
+
+def test_steps_to_be_done_again_are_known_to_a_restarted_service_too(tmp_path: Path) -> None:
+    """By what agents say: how far ended processes were, and from where training goes on."""
+
+    async def body(job: Job) -> None:
+        await job.expect("a", "b")
+        a, b = job.agent("a"), job.agent("b")
+        await job.formed(1)
+        b.task.cancel()
+        await asyncio.wait([b.task])
+        job.agents.remove(b)
+        await job.formed(2)
+        had_done = {"membership": "1.1.1", "step": 23}
+        resumed = {"event": "resumed", "step": 14, "loaded": True}
+        a.link.send({"type": "had_done", **had_done})
+        a.link.send({"type": "report", "membership": "1.1.2", "report": resumed})
+
+        async def counted() -> None:
+            report = await job.report()
+            again = [each.repeated_steps for each in report.rounds[-1:]]
+            if (report.repeated_steps, again) != (9, [9]):
+                raise ServiceUnavailableError(str(report))
+
+        await until(counted)
+        a.known = {"had_done": had_done, "reports": [resumed]}
+        await job.service.kill()
+        await job.service.start()
+        await job.expect("a")
+        await until(counted)
+        assert (await job.report()).boot == 2
 
     run(body, tmp_path)
 

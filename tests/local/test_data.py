@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from driving import Run, in_background, job_text, running
-from ledger import Ledger
+from ledger import Ledger, Row
 
 SAMPLES = 403
 BATCH = 12
@@ -79,6 +79,31 @@ SAVED = """
     dist.destroy_process_group()
 """
 
+# Reports no steps, and stands still in the midst of the first epoch until somebody ends it.
+HELD_AT = 25
+HELD = f"""
+    EPOCHS = 2
+    dist.init_process_group("gloo")
+    snapshots, batches = Snapshots(), loader.batch_sampler
+    loaded = snapshots.load(model=net, optimizer=optimizer, data=batches)
+    step = loaded.step if loaded else 0
+    is_first = not loaded
+    while batches.epoch < EPOCHS:
+        for numbers in loader:
+            tell("begun", step, numbers.tolist())
+            dist.all_reduce(torch.zeros(1))
+            with batches.part():
+                pass
+            step += 1
+            if snapshots.due(step):
+                snapshots.save(step, model=net, optimizer=optimizer, data=batches, wait=True)
+            tell("done", step - 1)
+            while is_first and step == {HELD_AT}:
+                time.sleep(0.02)
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+
 SPEC = {
     "elastic": "{joinPolicy: Immediate, settleSeconds: 0.2}",
     "failurePolicy": "{backoffSeconds: 0.1}",
@@ -93,7 +118,6 @@ async def reading(folder: Path, script: str, **spec: object) -> AsyncIterator[tu
     try:
         text = job_text("[torchrun, train.py, end]", **SPEC, **spec)
         async with running(folder, text, nodes=3, script=script) as run:
-            await run.until_stepping(1)
             yield run, ledger
     finally:
         ledger.close()
@@ -107,9 +131,9 @@ def trained_on(ledger: Ledger, step: int) -> list[int]:
     return [sample for row in rows for sample in json.loads(row.value)]
 
 
-def check_each_epoch(ledger: Ledger) -> None:
+def check_each_epoch(ledger: Ledger, epochs: int = EPOCHS) -> None:
     per_epoch = STEPS // EPOCHS
-    for first in range(0, STEPS, per_epoch):
+    for first in range(0, epochs * per_epoch, per_epoch):
         seen = collections.Counter(
             sample
             for step in range(first, first + per_epoch)
@@ -122,6 +146,7 @@ def check_each_epoch(ledger: Ledger) -> None:
 async def test_each_sample_once_at_l2(tmp_path: Path) -> None:
     """A node is killed, another one comes; a training process dies, while its loaders live."""
     async with reading(tmp_path, PREAMBLE + LIVE) as (run, ledger):
+        await run.until_stepping(1)
         run.backend.nodes.kill("node-0")
         await run.until_stepping(2)
         await run.backend.nodes.add()
@@ -141,6 +166,7 @@ async def test_each_sample_once_at_l1_while_changes_are_planned(tmp_path: Path) 
     """No snapshot is due but those of the agreed steps."""
     snapshot = "{everySteps: 1000000}"
     async with reading(tmp_path, PREAMBLE + SAVED, snapshot=snapshot) as (run, ledger):
+        await run.until_stepping(1)
         run.backend.nodes.drain("node-0")
         await run.until_stepping(2)
         await run.backend.nodes.add()
@@ -149,6 +175,40 @@ async def test_each_sample_once_at_l1_while_changes_are_planned(tmp_path: Path) 
         assert await run.finish() == "Complete", run.story()
         assert not any(ledger.void_steps())
         check_each_epoch(ledger)
+
+
+@in_background
+async def test_a_loss_at_l1_repeats_as_many_steps_as_are_told(tmp_path: Path) -> None:
+    """Also where the lost one is rank 0, and nobody reports steps: all know how far they were."""
+    snapshot = "{everySteps: 10}"
+    async with reading(tmp_path, PREAMBLE + HELD, snapshot=snapshot) as (run, ledger):
+
+        def held() -> list[Row]:
+            return [r for r in ledger.rows() if (r.what, r.step) == ("done", HELD_AT - 1)]
+
+        await run.until(lambda: len(held()) == 3, "all three are held")
+        [first] = [row.pid for row in held() if row.rank == 0]
+        nodes = [f"node-{n}" for n in range(3)]
+        [lost] = [node for node in nodes if training_process(run, node).pid == first]
+        run.backend.nodes.kill(lost)
+        assert await run.finish() == "Complete", run.story()
+        assert [cause for cause, _ in run.history()] == ["started", "lost"]
+        check_each_epoch(ledger, epochs=2)
+        assert repeated(ledger) == 5 * BATCH
+        assert run.report.repeated_steps == run.task.result().restarts.repeated_steps == 5
+        assert "from the snapshot of step 20; 5 steps are done again" in run.console.getvalue()
+
+
+def repeated(ledger: Ledger) -> int:
+    """Samples of the first epoch in steps that were done, beyond once each."""
+    done = {(row.membership, row.step) for row in ledger.rows() if row.what == "done"}
+    samples = collections.Counter(
+        sample
+        for row in ledger.rows()
+        if row.what == "begun" and (row.membership, row.step) in done and row.step < STEPS // EPOCHS
+        for sample in json.loads(row.value)
+    )
+    return samples.total() - len(samples)
 
 
 def training_process(run: Run, node: str) -> psutil.Process:

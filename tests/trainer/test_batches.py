@@ -12,25 +12,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from ddpjob_trainer import Batches, Loop, Snapshots
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.shares import share_of, split
+from trainer.playing import Numbers
 from trainer.runs import Run, assert_same
-
-
-class Numbers(Dataset[torch.Tensor]):
-    """Sample i is i."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.tensor(index)
 
 
 @pytest.fixture

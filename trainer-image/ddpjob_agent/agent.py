@@ -40,7 +40,7 @@ from .contract import (
     Place,
 )  # fmt: skip
 from .failure import read_failure
-from .launch import command_environment, import_environment, live_environment
+from .launch import command_environment, import_environment, live_environment, steps_done
 from .link import Link
 from .live import Live
 from .processes import Processes
@@ -115,6 +115,7 @@ class Agent:
         self._asked = False  # whether that is about to be agreed on
         self._all_saved = asyncio.Event()  # no other worker still does the step that was agreed on
         self._all_saved.set()
+        self._had_done: Message | None = None  # steps, of the processes that were ended last
         self._stopped_in = ""  # the last membership whose processes had nothing more to do
         self._starts = 0
         self._done = False
@@ -178,6 +179,7 @@ class Agent:
             "finished": self._live.finished,
             "stops": self._live.stops,
             "stopped": self._stopped_in,
+            "had_done": self._had_done,
             "done": self._done,
             "failure": self._failure and self._failure.to_json(),
             "reports": self._reports.recall(),
@@ -252,6 +254,7 @@ class Agent:
             if self._started is not None and self._started is not self._wanted:
                 await self._let_stop(self._started)
                 await self._processes.stop(self._grace())
+                self._tell_steps(self._started)
                 self._started = None
             if self._wanted is not None and self._started is None and not self._leaving:
                 await self._let_save()
@@ -278,6 +281,14 @@ class Agent:
         self._link.send({"type": "stopped", "membership": self._stopped_in})
         if self._wanted is None or not self._wanted.live:
             self._link.leave(self._stopped_in)
+
+    def _tell_steps(self, launch: _Launch) -> None:
+        """How far the processes were, which may not have said it: nothing of them runs any more."""
+        membership = str(launch.membership.id) if launch.membership else self._live.entered
+        step = steps_done(self._logs())
+        if membership and step is not None:
+            self._had_done = {"membership": membership, "step": step}
+            self._link.send({"type": "had_done", **self._had_done})
 
     async def _let_save(self) -> None:
         """The processes to be started load what others save just now; those may be leaving."""

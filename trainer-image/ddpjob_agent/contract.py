@@ -33,6 +33,9 @@ ENV_JOB = "DDPJOB_JOB"  # namespace/name
 ENV_JOB_UID = "DDPJOB_JOB_UID"  # marks every process of the job
 ENV_MEMBERSHIP = "DDPJOB_MEMBERSHIP"  # identity of the membership, "epoch.boot.n"
 ENV_REPORT_SOCKET = "DDPJOB_REPORT_SOCKET"  # Unix datagram socket that takes reports
+ENV_STEPS = (
+    "DDPJOB_STEPS"  # file: steps that each local rank has done, STEPS_BYTES little-endian each
+)
 ENV_GROUP_SOCKET = "DDPJOB_GROUP_SOCKET"  # Unix stream socket that tells of memberships, see Place
 ENV_LIVE = "DDPJOB_LIVE"  # "1": these processes stay when the membership changes
 ENV_STORE = "DDPJOB_STORE"  # host:port of the current membership's c10d store
@@ -42,6 +45,7 @@ ENV_SNAPSHOT_KEEP = "DDPJOB_SNAPSHOT_KEEP"  # how many snapshots stay
 
 GRACE_SECONDS = 45  # unless the user's pod says otherwise
 
+STEPS_BYTES = 8
 REPORT_SOCKET, GROUP_SOCKET = "report.sock", "group.sock"  # in the agent's folder
 
 TOKEN_HEADER = "X-DDPJob-Token"  # not Authorization: the API server's proxy removes that one
@@ -112,6 +116,7 @@ class Membership:
         None  # the last step that the membership before does; None: all stop at once
     )
     snapshot_step: int | None = None  # the newest snapshot when it was formed
+    repeated_steps: int = 0  # steps that were done again by then
 
     def stops_at_once(self, before: MembershipId) -> bool:
         """Whether who is in `before` leaves it now, and not after the step that was agreed.
@@ -141,6 +146,7 @@ class Membership:
             losses=data["losses"],
             after=data["after"],
             snapshot_step=data["snapshot_step"],
+            repeated_steps=data.get("repeated_steps", 0),
         )
 
 
@@ -215,7 +221,9 @@ class Event(str, enum.Enum):
     STEP = "step"  # {"event": "step", "step": 12, "total": 900, "metrics": {"loss": 0.3}}
     # {"event": "saved", "step": 12}; where directories are not shared also "place": 3, "places": 4
     SAVED = "saved"
-    RESUMED = "resumed"  # {"event": "resumed", "step": 12}; 0 when there was no snapshot
+    # {"event": "resumed", "step": 12}; 0 when there was no snapshot. "loaded": true, if it is not
+    # from memory that training goes on.
+    RESUMED = "resumed"
     # Of every process, once a second: {"event": "alive", "rank": 3, "step": 12, "where": "a.py:7"}
     ALIVE = "alive"
 
@@ -247,6 +255,7 @@ class Round:
     first_step: int | None = None
     first_step_at: float | None = None  # when the service heard of it
     last_step: int | None = None
+    repeated_steps: int = 0  # done before, and again since the snapshot was older
 
 
 @dataclasses.dataclass(frozen=True)
@@ -310,6 +319,7 @@ class Report:
     live: bool = False  # the processes stay over changes: level L2
     stall: Stall | None = None  # the processes hang
     overdue: tuple[Overdue, ...] = ()  # oldest first, bounded
+    repeated_steps: int = 0  # done again, since snapshots were older; of all memberships
 
     def without_progress(self) -> Report:
         """The same but for what changes with every step; that there was one, stays."""
@@ -331,9 +341,12 @@ class Report:
             "state": self.state.value,
             "membership": self.membership and self.membership.to_json(),
         }
-        for name in ("stall", "overdue"):
+        for name in ("stall", "overdue", "repeated_steps"):
             if not data[name]:
                 del data[name]  # operators from before there was one read the rest
+        for item in data["rounds"]:
+            if not item["repeated_steps"]:
+                del item["repeated_steps"]
         return data
 
     @classmethod
@@ -350,7 +363,8 @@ class Report:
                 "stall": Stall.from_json(stall) if stall else None,
                 "overdue": tuple(Overdue(**each) for each in data.get("overdue", ())),
                 "rounds": tuple(
-                    Round(**{**item, "workers": tuple(item["workers"])}) for item in data["rounds"]
+                    Round(**{**_known(Round, item), "workers": tuple(item["workers"])})
+                    for item in data["rounds"]
                 ),
             }
         )

@@ -138,6 +138,7 @@ def form(
         losses=(view.current.losses if view.current else 0) + (cause is Cause.LOST),
         after=after,
         snapshot_step=view.snapshot_step,
+        repeated_steps=view.repeated_steps,
     )
     return Decision(Action.FORM, reason, membership=membership)
 

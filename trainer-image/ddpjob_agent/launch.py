@@ -1,12 +1,12 @@
 """The environment in which the user's command runs in one membership: torchrun's arguments.
 
 torchrun reads every flag that the user did not give from PET_*, so the user's own flags win.
-Pure: builds a dict.
+Also the file in which processes leave how far they are.
 """
 
 from __future__ import annotations
 
-import os.path
+import os
 from typing import TYPE_CHECKING
 
 from . import contract
@@ -16,7 +16,20 @@ if TYPE_CHECKING:
 
     from .contract import Member, Membership
 
+STEPS_FILE = "steps"
 AGENT_ONLY = (contract.ENV_TOKEN, contract.ENV_SERVICE)  # never reach the user's processes
+
+
+def steps_done(logs: str) -> int | None:
+    """By the process that had done most of those that were started with `logs`; None: no word."""
+    try:
+        with open(os.path.join(logs, STEPS_FILE), "rb") as file:
+            content = file.read()
+    except OSError:
+        return None
+    size = contract.STEPS_BYTES
+    words = (content[at : at + size] for at in range(0, len(content), size))
+    return max((int.from_bytes(word, "little") for word in words), default=None)
 
 
 def import_environment(base: Mapping[str, str], processes: int) -> dict[str, str]:
@@ -71,6 +84,7 @@ def _environment(
     agent = {
         contract.ENV_REPORT_SOCKET: os.path.join(sockets, contract.REPORT_SOCKET),
         contract.ENV_GROUP_SOCKET: os.path.join(sockets, contract.GROUP_SOCKET),
+        contract.ENV_STEPS: os.path.join(logs, STEPS_FILE),
     }
     return {**torchrun, **_without_agents_own(base), **agent, **ours}
 

@@ -99,6 +99,8 @@ class Registry:
             )
             if not message["running"] and self._view.running:
                 self._set(running=False, lost=(*self._view.lost, member.worker))
+            if message.get("had_done"):
+                self.had_done(message["had_done"])
             for event in message.get("reports", ()):
                 self._rounds.hear(event, now + self._wall_offset)
             self._set(snapshot_step=self._rounds.snapshot_step)
@@ -150,6 +152,10 @@ class Registry:
     def overdue(self, worker: str, message: Mapping[str, Any]) -> None:
         """The processes of this worker did not get to the last step that was wanted of them."""
         self._rounds.exceed(worker, float(message["seconds"]))
+
+    def had_done(self, message: Mapping[str, Any]) -> None:
+        """Processes were ended; so many steps had they done in their membership."""
+        self._rounds.had_done(message["membership"], int(message["step"]))
 
     def exited(self, worker: str, message: Mapping[str, Any], now: float) -> None:
         """The command of this worker ended, well or badly."""
@@ -261,7 +267,11 @@ class Registry:
 
     def _decide(self, now: float) -> float | None:
         while self._state not in (State.COMPLETE, State.FAILED):
-            self._set(workers=self._roster.all(), policy=self._policy())
+            self._set(
+                workers=self._roster.all(),
+                policy=self._policy(),
+                repeated_steps=self._rounds.repeated_steps,
+            )
             decision = decide_membership(self._view, now)
             self._reason = decision.reason
             if decision.action is Action.KEEP:
@@ -401,6 +411,7 @@ class Registry:
             live=view.live,
             stall=self._stall,
             overdue=rounds.overdue(),
+            repeated_steps=rounds.repeated_steps,
         )
 
     def _set(self, **changes: Any) -> None:

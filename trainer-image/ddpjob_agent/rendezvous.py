@@ -159,6 +159,7 @@ class RendezvousServer:
         tellers: dict[str, Callable[[], None]] = {
             "exited": lambda: registry.exited(worker, message, now),
             "report": lambda: registry.reported(worker, message, now),
+            "had_done": lambda: registry.had_done(message),
             "bye": lambda: registry.left(worker),
             "overdue": lambda: registry.overdue(worker, message),
             "live": registry.live,

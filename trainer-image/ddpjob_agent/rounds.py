@@ -8,7 +8,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from .contract import Event, Membership, Overdue, Round
+from .contract import Event, Membership, MembershipId, Overdue, Round
+from .repeats import Repeats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +30,12 @@ class Rounds:
         self._copies: set[int] = set()  # directories that have the snapshot of step...
         self._copied_step: int | None = None
         self._overdue: list[Overdue] = []
+        self._repeats = Repeats()
+
+    @property
+    def repeated_steps(self) -> int:
+        """Done again so far, since snapshots were older."""
+        return self._repeats.total
 
     def all(self) -> tuple[Round, ...]:
         """Oldest first."""
@@ -57,6 +64,12 @@ class Rounds:
             )
         )
         del self._rounds[:-MAX_ROUNDS]
+        self._repeats.begin(membership.id, membership.repeated_steps)
+
+    def had_done(self, membership: str, step: int) -> None:
+        """What the processes of a worker left behind that were in this membership."""
+        self._repeats.had_done(MembershipId.parse(membership), step)
+        self._count_repeats()
 
     def hear(self, message: Mapping[str, Any], wall: float) -> None:
         """Take a report of the processes, see `contract.Event`; raises KeyError, ValueError."""
@@ -64,7 +77,9 @@ class Rounds:
         if event is Event.SAVED:
             self._saved(step, message.get("place", 0), message.get("places", 1))
         elif event is Event.RESUMED:
+            self._repeats.resumed(step, loaded=message.get("loaded", False))
             self._update(resumed_step=step)
+            self._count_repeats()
         elif event is Event.STEP:
             self._stepped(step, wall)
             self.total_steps = message.get("total") or self.total_steps
@@ -80,9 +95,13 @@ class Rounds:
 
     def _stepped(self, step: int, wall: float) -> None:
         self.step = step
+        self._repeats.stepped(step)
         if self._rounds and self._rounds[-1].first_step is None:
             self._update(first_step=step, first_step_at=wall)
         self._update(last_step=step)
+
+    def _count_repeats(self) -> None:
+        self._update(repeated_steps=self._repeats.newest)
 
     def _update(self, **changes: Any) -> None:
         if self._rounds:

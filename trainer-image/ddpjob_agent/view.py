@@ -73,6 +73,7 @@ class View:
     resume_at: float = 0.0  # end of that back-off
     lost: tuple[str, ...] = ()  # workers whose loss halted `current`
     snapshot_step: int | None = None  # newest snapshot that the job has reported: level L1
+    repeated_steps: int = 0  # done again so far, since snapshots were older
     saved_at: float | None = None  # last one in the current membership
     live: bool = False  # the processes stay over changes: level L2
     broken: bool = False  # processes of `current` say that a peer is gone

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpjob_agent.contract import Event
-from ddpjob_trainer import datagram
+from ddpjob_trainer import counter, datagram
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -63,6 +63,7 @@ _pulse = _Pulse()
 
 def at(step: int) -> None:
     """This process has done so many steps; only writes it down."""
+    counter.write(step)
     _pulse.step = int(step)
     if "RANK" in os.environ and datagram.listener() is not None:
         _pulse.begin()

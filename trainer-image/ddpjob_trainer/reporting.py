@@ -48,10 +48,11 @@ def saved(step: int, place: int = 0, places: int = 1) -> None:
         _send_to(datagram.listener(), {**message, **where}, patience=PATIENCE)
 
 
-def resumed(step: int) -> None:
-    """Reports where training goes on from; 0 when there was no snapshot."""
+def resumed(step: int, *, loaded: bool = False) -> None:
+    """Reports where training goes on from; 0 when there was no snapshot to be `loaded`."""
     pulse.at(step)
-    _send({"event": contract.Event.RESUMED.value, "step": step}, patience=PATIENCE)
+    how = {"loaded": True} if loaded else {}
+    _send({"event": contract.Event.RESUMED.value, "step": step, **how}, patience=PATIENCE)
 
 
 def _listener() -> str | None:

@@ -21,7 +21,7 @@ import torch
 from torch import distributed
 
 from ddpjob_agent import contract
-from ddpjob_trainer import meeting, randomness, reporting, state, stopping
+from ddpjob_trainer import counter, meeting, randomness, reporting, state, stopping
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.fences import Fence, Owner
 from ddpjob_trainer.loading import Loading
@@ -78,6 +78,7 @@ class Snapshots:
         Ask after every step, on every rank: then a planned change of the workers waits for the end
         of a step, and for its snapshot, and costs none. `save` does not return from the last one.
         """
+        counter.write(step)
         if self._stops is not None and self._stops.here(step):
             self._last = step
             if not self._is_writer:
@@ -174,7 +175,7 @@ class Snapshots:
         found = loading.agree(self._go_on)
         self._from = found[0] if found else 0
         if found is None:
-            reporting.resumed(0)
+            reporting.resumed(0, loaded=self._is_jobs_own)
             return None
         step, content = found
         try:
@@ -192,7 +193,7 @@ class Snapshots:
             randomness.restore(content["random"])
         elif "random" in content:
             randomness.draw_from(content["random"]["torch"], _rank())
-        reporting.resumed(step)
+        reporting.resumed(step, loaded=self._is_jobs_own)
         return Loaded(step, content["extra"])
 
     def _own_fence(self) -> Fence:

@@ -15,13 +15,23 @@ from rich.console import Console
 from rich.text import Text
 
 from ddpjob_agent.contract import MembershipId, Report, Round, State
+from ddpjob_operator import events
 from ddpjob_operator.actions import Event
 
 STEP_LINES = 10  # a line at every tenth of all steps
 STEP_SECONDS = 10.0  # and after so long without one
 # Memberships from the report, the end by who runs the job.
 TOLD_ELSEWHERE = frozenset(
-    ["Started", "WorkerLost", "Restarted", "WorkerLeft", "WorkerJoined", "Completed", "Failed"]
+    [
+        "Started",
+        "WorkerLost",
+        "Restarted",
+        "WorkerLeft",
+        "WorkerJoined",
+        "StepsRepeated",
+        "Completed",
+        "Failed",
+    ]
 )
 STYLES = {
     "started": "green", "joined": "green", "resumed": "cyan", "lost": "yellow",
@@ -68,10 +78,8 @@ class Timeline:
             known = self._seen.get(item.id)
             if known is None:
                 self._membership(item)
-            if item.resumed_step and (known is None or known.resumed_step is None):
-                stayed = report.live and item is not report.rounds[0]
-                how = "in memory, after" if stayed else "from the snapshot of"
-                self.line("resumed", f"{how} step {item.resumed_step}")
+            if item.resumed_step is not None and (known is None or known.resumed_step is None):
+                self._resumed(item, stayed=report.live and item is not report.rounds[0])
             if item.first_step is not None and (known is None or known.first_step is None):
                 self._first_step(item)
             self._seen[item.id] = item
@@ -84,6 +92,14 @@ class Timeline:
         number = MembershipId.parse(item.id).n
         text = f"membership {number}: world size {item.world_size}; {item.detail}"
         self.line(item.cause, text, id=item.id, world_size=item.world_size)
+
+    def _resumed(self, item: Round, *, stayed: bool) -> None:
+        again = f"; {events.again(item.repeated_steps)}" if item.repeated_steps else ""
+        if item.resumed_step:
+            how = "in memory, after" if stayed else "from the snapshot of"
+            self.line("resumed", f"{how} step {item.resumed_step}{again}")
+        elif again:
+            self.line("resumed", f"from the beginning{again}")
 
     def _first_step(self, item: Round) -> None:
         seconds = (item.first_step_at or item.since) - item.since

@@ -1,0 +1,68 @@
+"""How far processes are, left for their agent: what it finds when they are gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddpjob_agent.contract import ENV_STEPS
+from ddpjob_agent.launch import STEPS_FILE, steps_done
+from ddpjob_trainer import Snapshots, step_done
+
+KILLED = """
+import os, signal
+from ddpjob_trainer import step_done
+for step in range(1, int(os.environ["STEPS"]) + 1):
+    step_done(step)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def steps_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(ENV_STEPS, str(tmp_path / STEPS_FILE))
+    return tmp_path
+
+
+def test_what_killed_processes_had_done(steps_file: Path, python_env: dict[str, str]) -> None:
+    """The most that any of them had: who is killed within a step may be one behind."""
+    for local_rank, steps in ((1, 41), (0, 40)):
+        own = {"LOCAL_RANK": str(local_rank), "STEPS": str(steps)}
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED], env={**python_env, **own}, check=False
+        )
+        assert done.returncode == -signal.SIGKILL
+    assert steps_done(str(steps_file)) == 41
+
+
+def test_who_asks_whether_a_snapshot_is_due_says_it_too(steps_file: Path) -> None:
+    Snapshots(steps_file / "snapshots").due(7)
+    assert steps_done(str(steps_file)) == 7
+
+
+def test_the_newest_word_counts_and_each_start_has_a_file_of_its_own(
+    steps_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (5, 300, 6):
+        step_done(step)
+    other = steps_file / "other"
+    other.mkdir()
+    assert steps_done(str(other)) is None
+    monkeypatch.setenv(ENV_STEPS, str(other / STEPS_FILE))
+    step_done(6)
+    assert (steps_done(str(steps_file)), steps_done(str(other))) == (6, 6)
+
+
+def test_where_it_cannot_be_left_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENV_STEPS, str(tmp_path / "missing" / STEPS_FILE))
+    step_done(1)
+    monkeypatch.setenv(ENV_STEPS, os.devnull)
+    step_done(-1)
+    assert steps_done(str(tmp_path / "missing")) is None
