@@ -118,10 +118,11 @@ class Nodes:
         self._changed()
 
     async def _place(self) -> None:
-        for pod in self.pods.values():
+        for pod in list(self.pods.values()):  # others come and go while one starts
             busy = {other.node for other in self.pods.values() if other.phase is Phase.RUNNING}
             free = [node for node in self.up if node not in busy]
-            if pod.node is None and not pod.deleting and free:
+            is_there = self.pods.get(pod.name) is pod
+            if is_there and pod.node is None and not pod.deleting and free:
                 pod.node, pod.phase = free[0], Phase.RUNNING
                 await self._start(pod, free[0])
 
@@ -137,6 +138,8 @@ class Nodes:
                 env={**pod.environment, **self._network.environment(node)},
                 start_new_session=True,
             )
+        if self.pods.get(pod.name) is not pod:  # its node was killed meanwhile
+            kill_all(self._processes_of(pod))
         self._spawn(self._watch(pod, pod.process))
         self._changed()
 

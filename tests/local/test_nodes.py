@@ -1,0 +1,72 @@
+"""Simulated nodes, while several things happen to them at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from ddpjob_agent.contract import ENV_JOB_UID, ENV_WORKER
+from ddpjob_operator.actions import CreateWorker
+from ddpjob_operator.local.nodes import Network, Nodes, Pod, marked
+from ddpjob_operator.observed import Phase
+
+UID = uuid.uuid4().hex
+
+
+def pod(folder: Path, index: int) -> Pod:
+    name = f"probe-worker-{index:03}-1"
+    environment = {**os.environ, ENV_JOB_UID: UID, ENV_WORKER: name}
+    created = CreateWorker(name, "worker", index, 1)
+    return Pod(created, ["sleep", "600"], environment, folder, folder / f"{name}.log")
+
+
+@pytest.fixture
+def on_nodes() -> Callable[[Callable[[Nodes], Awaitable[None]]], None]:
+    def run(body: Callable[[Nodes], Awaitable[None]]) -> None:
+        async def with_nodes() -> None:
+            nodes = Nodes(0, UID, lambda: None, Network())
+            try:
+                await body(nodes)
+            finally:
+                await nodes.stop()
+
+        asyncio.run(with_nodes())
+        assert marked(UID) == []
+
+    return run
+
+
+def test_pods_that_come_while_others_start_each_get_a_node(
+    tmp_path: Path, on_nodes: Callable[[Callable[[Nodes], Awaitable[None]]], None]
+) -> None:
+    async def body(nodes: Nodes) -> None:
+        for index in range(3):
+            await nodes.create(pod(tmp_path, index))
+        more = (nodes.create(pod(tmp_path, index)) for index in range(3, 6))
+        await asyncio.gather(*(nodes.add() for _ in range(6)), *more)
+        assert all(each.phase is Phase.RUNNING for each in nodes.pods.values())
+        assert len({each.node for each in nodes.pods.values()}) == 6
+
+    on_nodes(body)
+
+
+def test_a_node_killed_while_its_pod_starts_leaves_nothing(
+    tmp_path: Path, on_nodes: Callable[[Callable[[Nodes], Awaitable[None]]], None]
+) -> None:
+    async def body(nodes: Nodes) -> None:
+        await nodes.create(pod(tmp_path, 0))
+        coming = asyncio.ensure_future(nodes.add())
+        await asyncio.sleep(0)  # so far that its process is being made
+        assert nodes.busy() == ["node-0"]
+        assert nodes.pods["probe-worker-000-1"].process is None
+        nodes.kill("node-0")
+        await coming
+        assert nodes.pods == {}
+        assert marked(UID) == []
+
+    on_nodes(body)
