@@ -16,7 +16,6 @@ failure means.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import os
@@ -46,6 +45,7 @@ from .live import Live
 from .processes import Processes
 from .relay import HOST, LocalStore, Relay
 from .reports import Reports
+from .stopping import Stopping
 from .warm.standby import Standby
 from .wire import RefusedError
 
@@ -111,11 +111,8 @@ class Agent:
         self._order = ("", "")  # the newest: its type, its membership
         self._wanted: _Launch | None = None
         self._started: _Launch | None = None  # whose processes there may be
-        self._last_step: int | None = None  # of what runs: after it all stop, having saved
-        self._asked = False  # whether that is about to be agreed on
-        self._all_saved = asyncio.Event()  # no other worker still does the step that was agreed on
-        self._all_saved.set()
-        self._stopped_in = ""  # the last membership whose processes had nothing more to do
+        patience = max(0.0, settings.grace_seconds - LEAVE_SECONDS - RESERVE_SECONDS)
+        self._stopping = Stopping(self._live, self._link.send, patience)
         self._starts = 0
         self._done = False
         self._failure: Failure | None = None
@@ -177,7 +174,7 @@ class Agent:
             "ready": self._live.ready,
             "finished": self._live.finished,
             "stops": self._live.stops,
-            "stopped": self._stopped_in,
+            "stopped": self._stopping.stopped_in,
             "done": self._done,
             "failure": self._failure and self._failure.to_json(),
             "reports": self._reports.recall(),
@@ -197,7 +194,7 @@ class Agent:
         elif order["type"] == "halt":
             self._order = ("halt", "")
             self._wanted = None
-            self._tell_last_step(order, asked=False)
+            self._hear_last_step(order, asked=False)
         elif order["type"] == "finish":
             self._finish, self._wanted = order, None
         self._wake.set()
@@ -220,21 +217,11 @@ class Agent:
             first_rank = sum(each.processes for each in _before(self._me, membership))
             self._live.tell(Place(membership, first_rank, asked=order["asked"]))
         else:
-            self._tell_last_step(order, asked=order["asked"])
+            self._hear_last_step(order, asked=order["asked"])
 
-    def _tell_last_step(self, order: Message, *, asked: bool) -> None:
-        """To processes that were started for one membership: after which step that ends."""
-        launch, last = self._started, order.get("last")
-        self._asked = asked
-        if last is None or last.get("saved", True):
-            self._all_saved.set()
-        else:
-            self._all_saved.clear()
-        if launch is None or launch.membership is None:
-            return
-        is_mine = last is not None and last["membership"] == str(launch.membership.id)
-        self._last_step = last["step"] if last is not None and is_mine else None
-        self._live.tell(Place(after=self._last_step, save=is_mine, asked=asked))
+    def _hear_last_step(self, order: Message, *, asked: bool) -> None:
+        running = self._started.membership if self._started is not None else None
+        self._stopping.hear(order, running, asked=asked)
 
     def _stay(self) -> None:
         """Live processes are to run, and started again if they ended under another order."""
@@ -254,7 +241,7 @@ class Agent:
                 await self._processes.stop(self._grace())
                 self._started = None
             if self._wanted is not None and self._started is None and not self._leaving:
-                await self._let_save()
+                await self._stopping.let_save()
             if self._wanted is not None and self._started is None and not self._leaving:
                 await self._start(self._wanted)
         if self._leaving:
@@ -263,43 +250,20 @@ class Agent:
             await self._processes.stop(LEAVE_SECONDS)
 
     async def _let_stop(self, launch: _Launch) -> None:
-        """Let the processes do the step that all agreed on, and save it if they do not stay."""
-        seconds = self._patience
-        until = time.monotonic() + seconds
-        while self._has_to_do(launch):
-            if time.monotonic() > until:
-                log.warning("no end of a step within %.0f s: the processes are ended", seconds)
-                self._link.send({"type": "overdue", "seconds": seconds})
-                break
-            await asyncio.sleep(0.01)
+        """Let the processes do what they have to before they are ended."""
+        await self._stopping.wait(lambda: self._has_to_do(launch))
         if launch.membership is None:
             return
-        self._stopped_in = str(launch.membership.id)
-        self._link.send({"type": "stopped", "membership": self._stopped_in})
+        self._stopping.stopped(launch.membership)
         if self._wanted is None or not self._wanted.live:
-            self._link.leave(self._stopped_in)
-
-    async def _let_save(self) -> None:
-        """The processes to be started load what others save just now; those may be leaving."""
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._all_saved.wait(), self._patience)
-
-    @property
-    def _patience(self) -> float:
-        """Seconds that a last step may take, its snapshot included."""
-        return max(0.0, self._settings.grace_seconds - LEAVE_SECONDS - RESERVE_SECONDS)
+            self._link.leave(str(launch.membership.id))
 
     def _has_to_do(self, launch: _Launch) -> bool:
         if self._ended.is_set():
             return False
         if launch.live:
             return self._leaving
-        awaits_word = self._leaving and self._wanted is launch
-        return (
-            self._live.stops
-            and not self._live.stopped
-            and (awaits_word or self._last_step is not None)
-        )
+        return self._stopping.has_step_to_do(awaits_word=self._leaving and self._wanted is launch)
 
     def _grace(self) -> float:
         """Seconds that what runs has to end, before what is wanted starts."""
@@ -307,11 +271,11 @@ class Agent:
         return PLANNED_STOP_SECONDS if wanted is not None and wanted.cause in PLANNED else 0
 
     async def _start(self, launch: _Launch) -> None:
-        self._started, self._last_step = launch, None
+        self._started = launch
         if launch.membership is not None:
             # A torchrun that lost its store would end the processes amid their last step.
             self._link.enter(str(launch.membership.id), hold=True)
-            self._live.tell(Place(asked=self._asked))
+        self._stopping.begin(launch.membership)
         self._starts += 1
         self._ended.clear()
         self._reports.begin()
@@ -395,7 +359,7 @@ class Agent:
     def _leave(self) -> None:
         log.info("told to go")
         self._leaving = True
-        self._all_saved.set()
+        self._stopping.leave()
         self._link.send({"type": "bye"})
         self._wake.set()
 
