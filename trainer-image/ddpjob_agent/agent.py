@@ -39,13 +39,17 @@ from .contract import (
     Place,
 )  # fmt: skip
 from .failure import read_failure
+from .holdings import Holdings
+from .keeper import Keeper
 from .launch import command_environment, import_environment, live_environment
 from .link import Link
 from .live import Live
 from .processes import Processes
 from .relay import HOST, LocalStore, Relay
 from .reports import Reports
+from .shelf import open_shelf
 from .stopping import Stopping
+from .tracked import Tracked
 from .warm.standby import Standby
 from .wire import RefusedError
 
@@ -74,6 +78,8 @@ class Settings(NamedTuple):
     grace_seconds: float
     warm_start: bool
     termination_log: str
+    files: tuple[str, ...] = ()  # that an unchanged script saves to
+    snapshot_folder: str = ""
 
 
 class _Launch:
@@ -117,8 +123,15 @@ class Agent:
         self._done = False
         self._failure: Failure | None = None
         self._finish: Message | None = None
-        self._leaving = False
+        self._left_at: float | None = None
+        self._halted_by_plan = False
         self._wake = asyncio.Event()
+        files = Tracked(settings.files, os.getcwd(), settings.worker)
+        shared = settings.snapshot_folder if settings.files else ""
+        shelf = open_shelf((shared, self._folder), settings.worker)
+        self._keeper = Keeper(
+            Holdings(files, shelf), settings.token, self._link.send, self._wake.set
+        )
         self._standby = Standby()
         self._ended = asyncio.Event()  # the command that was started last
 
@@ -136,6 +149,8 @@ class Agent:
         await self._local_store.start()
         self._reports.listen(os.path.join(self._folder, REPORT_SOCKET))
         await self._live.listen(os.path.join(self._folder, GROUP_SOCKET))
+        if self._settings.files:
+            await self._keeper.listen(self._settings.address)
         tasks = [
             asyncio.ensure_future(self._register()),
             asyncio.ensure_future(self._watch_orphanhood()),
@@ -150,6 +165,7 @@ class Agent:
         finally:
             self._standby.close()
             await self._processes.stop(grace=0)
+            self._keeper.close()
             self._live.close()
             self._reports.close()
             for task in tasks:
@@ -178,6 +194,7 @@ class Agent:
             "done": self._done,
             "failure": self._failure and self._failure.to_json(),
             "reports": self._reports.recall(),
+            "files": self._keeper.stock(),
         }
 
     def _how(self) -> Message:
@@ -194,7 +211,9 @@ class Agent:
         elif order["type"] == "halt":
             self._order = ("halt", "")
             self._wanted = None
+            self._halted_by_plan = order.get("planned", False)
             self._hear_last_step(order, asked=False)
+            self._keeper.hear(order)
         elif order["type"] == "finish":
             self._finish, self._wanted = order, None
         self._wake.set()
@@ -203,6 +222,7 @@ class Agent:
         held = self._membership
         if self._me not in membership.members or (held and membership.id < held.id):
             return  # meant for who this worker was before, or overtaken
+        self._keeper.hear(order)
         if held is None or membership.id > held.id:
             self._membership = membership
             self._done, self._failure = False, None
@@ -240,17 +260,31 @@ class Agent:
                 await self._let_stop(self._started)
                 await self._processes.stop(self._grace())
                 self._started = None
+                self._keeper.idle()
             if self._wanted is not None and self._started is None and not self._leaving:
                 await self._stopping.let_save()
             if self._wanted is not None and self._started is None and not self._leaving:
-                await self._start(self._wanted)
-        if self._leaving:
+                membership = self._wanted.membership
+                if membership is None or self._keeper.may_start(membership):
+                    await self._start(self._wanted)
+        if self._left_at is not None:
             if self._started is not None:
                 await self._let_stop(self._started)
             await self._processes.stop(LEAVE_SECONDS)
+            self._keeper.idle()
+            await self._hand_over(self._left_at)
+
+    async def _hand_over(self, since: float) -> None:
+        """Others may still need what only this worker has of the script's files."""
+        until = since + self._settings.grace_seconds - RESERVE_SECONDS
+        while self._keeper.is_owed(time.monotonic() - since) and self._link.connected:
+            if self._finish is not None or time.monotonic() > until:
+                break
+            await asyncio.sleep(0.05)
 
     async def _let_stop(self, launch: _Launch) -> None:
         """Let the processes do what they have to before they are ended."""
+        self._keeper.hurry()
         await self._stopping.wait(lambda: self._has_to_do(launch))
         if launch.membership is None:
             return
@@ -263,7 +297,16 @@ class Agent:
             return False
         if launch.live:
             return self._leaving
-        return self._stopping.has_step_to_do(awaits_word=self._leaving and self._wanted is launch)
+        if self._live.stops:
+            awaits_word = self._leaving and self._wanted is launch
+            return self._stopping.has_step_to_do(awaits_word=awaits_word)
+        return self._ends_by_plan() and self._keeper.is_writing
+
+    def _ends_by_plan(self) -> bool:
+        """Whether what runs is ended while it could go on."""
+        if self._leaving or self._wanted is None:
+            return self._leaving or self._halted_by_plan
+        return self._wanted.membership is not None and self._wanted.membership.cause in PLANNED
 
     def _grace(self) -> float:
         """Seconds that what runs has to end, before what is wanted starts."""
@@ -272,7 +315,11 @@ class Agent:
 
     async def _start(self, launch: _Launch) -> None:
         self._started = launch
+        if launch.membership is not None and self._keeper.obstacle:
+            self._fail(Failure(time.time(), self._keeper.obstacle))
+            return
         if launch.membership is not None:
+            self._keeper.start(launch.membership)
             # A torchrun that lost its store would end the processes amid their last step.
             self._link.enter(str(launch.membership.id), hold=True)
         self._stopping.begin(launch.membership)
@@ -356,9 +403,13 @@ class Agent:
 
     # --- the end ----------------------------------------------------------------------------------
 
+    @property
+    def _leaving(self) -> bool:
+        return self._left_at is not None
+
     def _leave(self) -> None:
         log.info("told to go")
-        self._leaving = True
+        self._left_at = time.monotonic()
         self._stopping.leave()
         self._link.send({"type": "bye"})
         self._wake.set()
@@ -373,6 +424,7 @@ class Agent:
                 if self._wanted.live:
                     self._give_up()
                 self._wanted = None
+                self._halted_by_plan = False
                 self._link.reconnect()
                 self._wake.set()
 

@@ -31,7 +31,6 @@ class Files:
     def __init__(self) -> None:
         self.scope = ""
         self._stocks: dict[str, Stock] = {}
-        self._troubles: dict[str, str] = {}  # by worker, of all scopes
         self._go = False
 
     def enter(self, scope: str) -> None:
@@ -43,21 +42,15 @@ class Files:
 
     def hear(self, worker: str, stock: Stock) -> None:
         """What this worker has; of an older scope it counts no more."""
-        self._troubles[worker] = stock.trouble
         if stock.scope == self.scope:
             self._stocks[worker] = stock
             self._go = self._go or stock.begun
 
-    def forget(self, workers: Sequence[str]) -> None:
-        """These are gone."""
-        for worker in workers:
-            self._stocks.pop(worker, None)
-
     @property
     def trouble(self) -> str:
         """What keeps a worker from keeping copies, if anything."""
-        told = (f"{worker}: {text}" for worker, text in sorted(self._troubles.items()) if text)
-        return next(told, "")
+        stocks = sorted(self._stocks.items())
+        return next((f"{name}: {each.trouble}" for name, each in stocks if each.trouble), "")
 
     def safe(self, members: Sequence[Member]) -> Copy | None:
         """The newest copy of this membership that the loss of one worker would not take away."""

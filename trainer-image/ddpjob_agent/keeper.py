@@ -56,7 +56,7 @@ class _HereError(Exception):
 
 
 class Keeper:
-    """Of one worker; `changed` is called when `may_start` may have become true."""
+    """Of one worker; does nothing before `listen`. `changed`: `may_start` may have become true."""
 
     def __init__(
         self,
@@ -70,6 +70,7 @@ class Keeper:
         self._send = send
         self._changed = changed
         self._exchange = Exchange(token, holdings.find, self._lose)
+        self._following: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._disk = ThreadPoolExecutor(1, "files")
         self._stock = Stock("")
@@ -93,6 +94,8 @@ class Keeper:
 
     def close(self) -> None:
         """Do nothing more."""
+        if self._following is None:
+            return
         self._holdings.end()
         self._following.cancel()
         self._stop_watching()
@@ -107,7 +110,7 @@ class Keeper:
 
     def hear(self, order: Message) -> None:
         """The service's newest order; it may say something of the files."""
-        said = order.get("files")
+        said = order.get("files") if self._following is not None else None
         word = Word.from_json(said) if said else None
         if word == self._word:
             return
@@ -135,7 +138,9 @@ class Keeper:
 
     def may_start(self, membership: Membership) -> bool:
         """Whether everybody has in place what this membership begins from."""
-        return self._word is None or self._entered == self._word.scope == str(membership.id)
+        if self._word is None or self.obstacle:
+            return True
+        return self._entered == self._word.scope == str(membership.id)
 
     def start(self, membership: Membership) -> None:
         """Its processes are about to start."""

@@ -15,6 +15,7 @@ import dataclasses
 import fcntl
 import itertools
 import json
+import logging
 import os
 import shutil
 import time
@@ -35,6 +36,8 @@ NEW = ".new-"
 KEPT = 2  # the newest, and the one before it while that is made
 PATIENCE_SECONDS = 30.0  # for another worker that writes to the same folder
 
+log = logging.getLogger("ddpjob.files")
+
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
@@ -49,6 +52,21 @@ class Kept:
     def paths(self) -> list[str]:
         """Of its files, in the order of `parts`."""
         return [os.path.join(self.path, str(i)) for i in range(len(self.parts))]
+
+
+def open_shelf(folders: Sequence[str], worker: str) -> Shelf:
+    """A shelf in the first of these folders where one can be; raises OSError."""
+    for folder in filter(None, folders[:-1]):
+        try:
+            shelf = Shelf(folder, worker)
+            shelf.open()
+        except OSError as error:
+            log.warning("no copies can be kept in %s: %s", folder, error.strerror)
+        else:
+            return shelf
+    shelf = Shelf(folders[-1], worker)
+    shelf.open()
+    return shelf
 
 
 class Shelf:

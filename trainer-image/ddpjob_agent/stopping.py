@@ -68,7 +68,7 @@ class Stopping:
         while is_busy():
             if time.monotonic() > until:
                 seconds = self._patience
-                log.warning("no end of a step within %.0f s: the processes are ended", seconds)
+                log.warning("no end of a step or save in %.0f s: the processes are ended", seconds)
                 self._send({"type": "overdue", "seconds": seconds})
                 break
             await asyncio.sleep(0.01)
