@@ -86,6 +86,8 @@ class EventReason(StrEnum):
     WORKER_JOINED = "WorkerJoined"
     WORKER_REPLACED = "WorkerReplaced"
     GRACE_PERIOD_TOO_SHORT = "GracePeriodTooShort"
+    SNAPSHOT_NOT_SHARED = "SnapshotNotShared"
+    FILES_NOT_KEPT = "FilesNotKept"
     COMPLETED = "Completed"
     FAILED = "Failed"
     SUSPENDED = "Suspended"

@@ -27,7 +27,9 @@ from ddpjob_operator.service_client import ServiceClient, ServiceUnavailableErro
 PATIENCE_SECONDS = 120.0
 TOKEN = "the token of this job"
 FILE = "snapshot.pt"
-POLICY = Policy(settle=0.2, heartbeat_deadline=5.0, join_policy="Immediate", backoff=0.1, files=True)
+POLICY = Policy(
+    settle=0.2, heartbeat_deadline=5.0, join_policy="Immediate", backoff=0.1, files=True
+)
 
 SCRIPT = """
     import os, pathlib, time
@@ -41,10 +43,10 @@ SCRIPT = """
 """
 
 
-def snapshot(step: int) -> bytes:
+def snapshot(step: int, size: int = 1000) -> bytes:
     """What torch.save writes."""
     file = io.BytesIO()
-    torch.save({"step": step, "weights": torch.full((1000,), float(step))}, file)
+    torch.save({"step": step, "weights": torch.full((size,), float(step))}, file)
     return file.getvalue()
 
 
@@ -178,6 +180,41 @@ class Job:
         assert self.report.files is not None
         assert self.report.files.at is not None
         return self.report.files.at
+
+    async def formed(self, n: int) -> None:
+        """Wait until the service has formed the n-th membership, whoever runs."""
+
+        async def is_formed() -> bool:
+            return await self.newest() >= n
+
+        await self.until(is_formed, f"membership {n} is formed")
+
+    async def begun_together(self, names: str) -> list[int | None]:
+        """The same of the first membership in which the scripts of all of them run."""
+        workers = [self.workers[name] for name in names.split()]
+
+        async def common() -> bool:
+            last = await self.newest()
+            return any(all(w.found(n) for w in workers) for n in range(1, last + 1))
+
+        await self.until(common, f"a membership of {names}")
+        first = next(n for n in range(1, 1000) if all(w.found(n) for w in workers))
+        return await self.begun(first, names)
+
+    async def newest(self) -> int:
+        """The number of the newest membership."""
+        self.report = await self.client.report()
+        return self.report.membership.id.n if self.report.membership else 0
+
+    async def tells(self, trouble: str) -> bool:
+        """Whether the service reports this trouble."""
+        self.report = await self.client.report()
+        return bool(self.report.files and self.report.files.trouble == trouble)
+
+    async def fails(self, summary: str) -> bool:
+        """Whether this was blamed for a failure."""
+        self.report = await self.client.report()
+        return bool(self.report.failure and self.report.failure.summary.startswith(summary))
 
     async def until(self, condition: Callable[[], Awaitable[bool]], what: str) -> None:
         deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS

@@ -214,6 +214,7 @@ class Registry:
     def told_files(self, worker: str, message: Mapping[str, Any]) -> None:
         """The agent of this worker says which copies of the script's files it has."""
         facts = {name: value for name, value in message.items() if name != "type"}
+        self._enter_files()
         self._files.hear(worker, Stock.from_json(facts))
 
     def finished(self, worker: str) -> None:
@@ -403,7 +404,7 @@ class Registry:
         view = self._view
         if not self._keeps_files or view.current is None:
             return
-        self._files.enter(str(view.current.id) + ("" if view.running else "+"))
+        self._enter_files()
         if view.running:
             members = view.current.members
             self._files.advance(members, self._leaving(now))
@@ -412,6 +413,11 @@ class Registry:
                 self._kept_last = (safe.seconds, str(view.current.id))
                 self._kept = KeptFiles(now + self._wall_offset, safe.size)
                 self._set(kept_at=now)
+
+    def _enter_files(self) -> None:
+        current = self._view.current
+        if current is not None:
+            self._files.enter(str(current.id) + ("" if self._view.running else "+"))
 
     @property
     def _keeps_files(self) -> bool:
