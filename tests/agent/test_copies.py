@@ -35,10 +35,10 @@ IN_ORDER = [
 ]
 
 
-@pytest.mark.parametrize("order", itertools.islice(itertools.permutations(IN_ORDER), 0, None, 4001))
-def test_the_newest_copy_is_of_the_last_membership_whatever_the_time(order: list[Copy]) -> None:
-    assert sorted(order, key=lambda each: each.age) == IN_ORDER
-    assert newest(order) == IN_ORDER[-1]
+def test_the_newest_copy_is_of_the_last_membership_whatever_the_time() -> None:
+    for order in itertools.islice(itertools.permutations(IN_ORDER), 0, None, 401):
+        assert sorted(order, key=lambda each: each.age) == IN_ORDER
+        assert newest(order) == IN_ORDER[-1]
 
 
 def test_of_nothing_there_is_no_newest() -> None:
