@@ -186,6 +186,17 @@ def test_what_a_gone_worker_left_on_a_shared_disk_is_taken_over(tmp_path: Path) 
     assert [kept.worker for kept in disk.shelf.copies()] == ["a"]
 
 
+def test_one_disk_one_copy_of_the_time_that_is_known_best(tmp_path: Path) -> None:
+    """Who saw the script write it, or sees it for the first time: whoever is faster."""
+    waiting, member = Disk(tmp_path, worker="c"), Disk(tmp_path, worker="a")
+    member.write(snapshot(1))
+    waiting.keep(0.0, "0.0.0")
+    for disk, at in ((member, (5.0, "1.1.1")), (waiting, (0.0, "0.0.0"))):
+        disk.keep(*at)
+        (kept,) = disk.shelf.copies()
+        assert (kept.copy.membership, kept.copy.seconds) == ("1.1.1", 5.0)
+
+
 # --- what lies there when nobody saw it written -----------------------------------------------------
 
 

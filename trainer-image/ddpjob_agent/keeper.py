@@ -151,6 +151,7 @@ class Keeper:
         place = self._holdings.place
         self._last = (place.seen if place else (), self._began)
         self._watching = asyncio.ensure_future(self._watch())
+        self._watching.add_done_callback(_complain)
         self._say(dataclasses.replace(self._stock, here=None, begun=True))
 
     def _stop_watching(self) -> None:
@@ -194,8 +195,7 @@ class Keeper:
                 while not acting.done():  # before Python 3.12 one cancellation may be swallowed
                     acting.cancel()
                     await asyncio.wait({acting}, timeout=0.5)
-            if not acting.cancelled() and acting.exception() is not None:
-                log.error("the files cannot be kept", exc_info=acting.exception())
+            _complain(acting)
 
     async def _act(self, word: Word | None) -> None:
         if word is None:
@@ -348,3 +348,9 @@ class Keeper:
         log.info("kept a copy of %s", ", ".join(each.name for each in seen[:3]))
         await self._tell(self._ran)
         return True
+
+
+def _complain(task: asyncio.Task[None]) -> None:
+    """Nothing of it is expected to fail."""
+    if not task.cancelled() and task.exception() is not None:
+        log.error("the files are not kept", exc_info=task.exception())
