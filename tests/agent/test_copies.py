@@ -48,7 +48,7 @@ def test_of_nothing_there_is_no_newest() -> None:
 def test_content_is_told_apart_by_names_and_bytes_but_not_by_permissions() -> None:
     parts = [Part("a", 1, "x", 0o644), Part("b", 2, "y", 0o644)]
     assert digest_of(parts) == digest_of([part._replace(mode=0o600) for part in parts])
-    others = ([parts[0]], [parts[0]._replace(name="c"), parts[1]], [])
+    others: list[list[Part]] = [parts[:1], [parts[0]._replace(name="c"), parts[1]], []]
     assert len({digest_of(parts), *map(digest_of, others)}) == 4
 
 
@@ -75,8 +75,8 @@ class Round:
         return [self.files.word(each, members, leaving) for each in (*members, *leaving)]
 
 
-def has(*copies: Copy, here: str | None = "", port: int = 1, **more: bool) -> Stock:
-    return Stock("", copies, here, port=port, **more)
+def has(*copies: Copy, here: str | None = "", port: int = 1, begun: bool = False) -> Stock:
+    return Stock("", copies, here, begun, port)
 
 
 def test_nothing_is_said_before_all_have_told() -> None:

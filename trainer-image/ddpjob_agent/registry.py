@@ -17,7 +17,6 @@ from .contract import (
     Event,
     Expectation,
     Failure,
-    KeptFiles,
     Member,
     Membership,
     Message,
@@ -26,14 +25,13 @@ from .contract import (
     Stall,
     State,
 )
-from .copies import Stock
-from .files import Files
 from .forming import leaves, pause_after
 from .last_step import LastStep
 from .membership import decide_membership
 from .progress import Progress
 from .roster import Roster
 from .rounds import Rounds
+from .safekeeping import Safekeeping
 from .view import Action, Decision, View, Worker
 
 if TYPE_CHECKING:
@@ -54,9 +52,7 @@ class Registry:
         self._state = State.WAITING
         self._failure: Failure | None = None
         self._last: LastStep | None = None
-        self._files = Files()
-        self._kept = KeptFiles()
-        self._kept_last = (0.0, "")
+        self._files = Safekeeping(self._roster)
         self.unseen: set[str] = set()  # members known from other agents only, since a restart
 
     @property
@@ -213,9 +209,7 @@ class Registry:
 
     def told_files(self, worker: str, message: Mapping[str, Any]) -> None:
         """The agent of this worker says which copies of the script's files it has."""
-        facts = {name: value for name, value in message.items() if name != "type"}
-        self._enter_files()
-        self._files.hear(worker, Stock.from_json(facts))
+        self._files.hear(self._view, worker, message)
 
     def finished(self, worker: str) -> None:
         """A process of this worker has done all steps."""
@@ -258,7 +252,8 @@ class Registry:
     def decide(self, now: float) -> float | None:
         """Apply decisions until there is nothing to do; returns when to look again."""
         again_at = self._decide(now)
-        self._follow_files(now)
+        if self._files.follow(self._view, now, now + self._wall_offset):
+            self._set(kept_at=now)
         self._stall = self._progress.judge(
             self._view.policy,
             now,
@@ -375,14 +370,14 @@ class Registry:
                 "live": view.live,
                 "asked": view.asked_at is not None,
                 "last": self._word_of_last(now),
-                "files": self._word_of_files(worker, now),
+                "files": self._files.word(view, worker, now),
             }
         known = self._roster.get(worker)
         if known is None or not view.live or known.rests(now):
             return {
                 "type": "halt",
                 "last": self._word_of_last(now),
-                "files": self._word_of_files(worker, now),
+                "files": self._files.word(view, worker, now),
                 "planned": not view.lost and view.blamed is None,
             }
         last = self._last
@@ -397,58 +392,6 @@ class Registry:
         view = self._view
         saved = view.live or self._last.is_done(self._roster.all(), view.policy, now)
         return self._last.to_json(saved=saved)
-
-    # --- the script's own files -------------------------------------------------------------------
-
-    def _follow_files(self, now: float) -> None:
-        view = self._view
-        if not self._keeps_files or view.current is None:
-            return
-        self._enter_files()
-        if view.running:
-            members = view.current.members
-            self._files.advance(members, self._leaving(now))
-            safe = self._files.safe(members)
-            if safe is not None and (safe.seconds, str(view.current.id)) != self._kept_last:
-                self._kept_last = (safe.seconds, str(view.current.id))
-                self._kept = KeptFiles(now + self._wall_offset, safe.size)
-                self._set(kept_at=now)
-
-    def _enter_files(self) -> None:
-        current = self._view.current
-        if current is not None:
-            self._files.enter(str(current.id) + ("" if self._view.running else "+"))
-
-    @property
-    def _keeps_files(self) -> bool:
-        return self._view.policy.files and not self._view.live
-
-    def _word_of_files(self, worker: str, now: float) -> Message | None:
-        view, known = self._view, self._roster.get(worker)
-        if not self._keeps_files or view.current is None or known is None:
-            return None
-        leaving, members = self._leaving(now), view.current.members
-        if view.running and known.member not in (*members, *leaving):
-            return None  # it joins later
-        if view.running:
-            return self._files.word(known.member, members, leaving).to_json()
-        staying = [w.member for w in self._present(now) if w.member not in leaving]
-        table = {each.member.worker for each in self._roster.all()}
-        more = view.expectation is None or not set(view.expectation.workers) <= table
-        return self._files.word_at_end(known.member, staying, leaving, more=more).to_json()
-
-    def _present(self, now: float) -> list[Worker]:
-        policy = self._view.policy
-        all_ = self._roster.all()
-        return [w for w in all_ if w.closed_at is None and w.lost_at(policy) > now]
-
-    def _leaving(self, now: float) -> list[Member]:
-        """Who goes, may have what nobody else has, and can still be asked."""
-        view = self._view
-        if view.expectation is None:
-            return []
-        members = view.current.members if view.current and view.running else ()
-        return [w.member for w in self._present(now) if leaves(view, w) and w.member not in members]
 
     def report(self, version: int) -> Report:
         """What the operator reads."""
@@ -474,12 +417,8 @@ class Registry:
             live=view.live,
             stall=self._stall,
             overdue=rounds.overdue(),
-            files=self._told_of_files(),
+            files=self._files.report(),
         )
-
-    def _told_of_files(self) -> KeptFiles | None:
-        found = dataclasses.replace(self._kept, trouble=self._files.trouble)
-        return None if found == KeptFiles() else found
 
     def _set(self, **changes: Any) -> None:
         self._view = dataclasses.replace(self._view, **changes)
