@@ -44,7 +44,6 @@ __all__ = ["DDPJob", "DDPJobSpec", "DDPJobStatus", "ExtraWorkerGroup", "Group", 
 NOT_YET = (
     "launcher",
     "scheduling",
-    "snapshot.files",
     "snapshot.uri",
     "ttlSecondsAfterFinished",
 )
@@ -127,6 +126,7 @@ class DDPJobSpec(WorkerFields):
             max_failures=self.failure_policy.max_restarts.application,
             max_losses=self.failure_policy.max_restarts.infrastructure,
             backoff=self.failure_policy.backoff_seconds,
+            files=bool(self.snapshot.files),
         )
         silence = self.elastic.heartbeat_seconds
         if silence is None:

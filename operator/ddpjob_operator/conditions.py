@@ -16,6 +16,7 @@ from ddpjob_operator.hanging import describe
 from ddpjob_operator.names import ConditionType, Reason
 from ddpjob_operator.observed import Observed, Refusal, Worker
 from ddpjob_operator.placement import Roster
+from ddpjob_operator.sharing import not_shared
 from ddpjob_operator.status import Condition, DDPJobStatus
 
 _PRECEDENCE = (
@@ -83,7 +84,9 @@ def state(conditions: Sequence[Condition]) -> str:
 # --- what is true of a job ------------------------------------------------------------------------
 
 
-def running(observed: Observed, status: DDPJobStatus, report: Report | None) -> Condition:
+def running(
+    observed: Observed, status: DDPJobStatus, report: Report | None, now: datetime
+) -> Condition:
     """Whether the processes of a membership run."""
     kind = ConditionType.RUNNING
     if report is None and status.membership is None:
@@ -98,10 +101,12 @@ def running(observed: Observed, status: DDPJobStatus, report: Report | None) -> 
         return condition(kind, False, Reason.WAITING, report.reason)
     workers = _plural(len(status.membership.workers), "worker")
     processes = _plural(status.membership.world_size, "process", "es")
-    text = f"{workers} with {processes}"
-    return condition(
-        kind, True, Reason.TRAINING, "; ".join(filter(None, (text, unshared(observed))))
+    parts = (
+        f"{workers} with {processes}",
+        unshared(observed),
+        not_shared(observed, report, now),
     )
+    return condition(kind, True, Reason.TRAINING, "; ".join(filter(None, parts)))
 
 
 def resizing(

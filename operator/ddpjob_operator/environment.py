@@ -5,6 +5,9 @@ May not: know pods, processes or addresses; who creates a worker adds those.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
 from ddpjob_agent import contract
 from ddpjob_operator.api import DDPJob, Group
 
@@ -39,8 +42,13 @@ def agent_environment(job: DDPJob, group: Group) -> dict[str, str]:
             contract.ENV_WARM_START: None if spec.elastic.warm_start else 0,
             contract.ENV_SNAPSHOT_EVERY: spec.snapshot.every_steps,
             contract.ENV_SNAPSHOT_KEEP: spec.snapshot.keep,
+            contract.ENV_SNAPSHOT_FILES: _list(spec.snapshot.files),
         }
     )
+
+
+def _list(texts: Sequence[str]) -> str | None:
+    return json.dumps(texts, ensure_ascii=False) if texts else None
 
 
 def _given(variables: dict[str, object]) -> dict[str, str]:

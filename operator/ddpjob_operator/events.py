@@ -14,6 +14,7 @@ from ddpjob_operator.failures import Verdict
 from ddpjob_operator.names import ConditionType, EventReason
 from ddpjob_operator.observed import Observed
 from ddpjob_operator.placement import Roster
+from ddpjob_operator.sharing import NOT_SHARED
 from ddpjob_operator.status import Condition, DDPJobStatus
 
 _BY_CAUSE = {
@@ -64,6 +65,18 @@ def overdue(observed: Observed, report: Report | None) -> Iterator[Event]:
                 " saves take that long, raise template.spec.terminationGracePeriodSeconds"
             )
             yield Event(EventReason.GRACE_PERIOD_TOO_SHORT.value, text, warning=True)
+
+
+def files(observed: Observed, report: Report | None, status: DDPJobStatus) -> Iterator[Event]:
+    """The script's own files are on no other worker, or cannot be copied."""
+    old = observed.job.status
+    reason = EventReason.SNAPSHOT_NOT_SHARED.value
+    if reason in status.warned and reason not in old.warned:
+        yield Event(reason, NOT_SHARED, warning=True)
+    trouble = report.files.trouble if report and report.files else ""
+    if trouble and (old.snapshot is None or old.snapshot.files_trouble != trouble):
+        text = f"{trouble}; the job goes on, with the copies that it has. Make room on that volume"
+        yield Event(EventReason.FILES_NOT_KEPT.value, text, warning=True)
 
 
 def replacements(observed: Observed, roster: Roster) -> Iterator[Event]:

@@ -87,6 +87,8 @@ class EventReason(StrEnum):
     WORKER_REPLACED = "WorkerReplaced"
     STEPS_REPEATED = "StepsRepeated"
     GRACE_PERIOD_TOO_SHORT = "GracePeriodTooShort"
+    SNAPSHOT_NOT_SHARED = "SnapshotNotShared"
+    FILES_NOT_KEPT = "FilesNotKept"
     COMPLETED = "Completed"
     FAILED = "Failed"
     SUSPENDED = "Suspended"

@@ -86,3 +86,4 @@ class Observed:
     address: bool = True  # whether workers can find the service: its name leads to it
     single_node_claim: str = ""  # claim of the snapshots, if only one node can use it
     refusals: tuple[Refusal, ...] = ()  # of this pass, when it plans for a second time
+    one_file_system: bool = False  # every worker sees the files of all

@@ -19,6 +19,10 @@ from ddpjob_operator.model import Model
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 JOB_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # a Service is named after the job
 ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+# In paths of files; these stand in the API server's rules, too.
+CONTROL = r"[\x00-\x1f\x7f]"
+ABOVE = r"(^|/)[.][.](/|$)"
+WHOLE_FOLDER = r"^[./]+$"
 ENV_PREFIX = "DDPJOB_"  # of the variables that the agent and the trainer library read
 MAX_NAME = 63
 MAX_ENV_NAME = 200  # with 253, checking them all would be too dear for the API server
@@ -27,6 +31,7 @@ MAX_REPLICAS = 10_000
 MAX_GROUPS = 16
 MAX_LIST = 1000
 MAX_TEXT = 1024
+MAX_FILES = 16  # that all go into one variable
 MAX_ARGUMENT = 131_071  # characters of one argument or variable, as Linux has it
 
 
@@ -56,6 +61,23 @@ def _env_name(name: str) -> str:
     return name
 
 
+def _file(path: str) -> str:
+    if re.search(CONTROL, path):
+        raise ValueError(f"{path!r} has a character that does not print; remove that")
+    if re.search(ABOVE, path):
+        raise ValueError(f"'{path}' leads out with '..'; write the path without")
+    if re.search(WHOLE_FOLDER, path):
+        raise ValueError(f"'{path}' stands for all that is there; name what the script saves to")
+    return path
+
+
+def _each_once(files: tuple[str, ...]) -> tuple[str, ...]:
+    twice = [path for path, count in Counter(files).items() if count > 1]
+    if twice:
+        raise ValueError(f"'{twice[0]}' is given more than once; keep one")
+    return files
+
+
 def _processes(value: object) -> object:
     if value == "auto" or (type(value) is int and value >= 1):
         return value
@@ -80,6 +102,7 @@ JobName = Annotated[str, AfterValidator(_job_name)]
 EnvName = Annotated[
     str, AfterValidator(_env_name), Field(json_schema_extra={"maxLength": MAX_ENV_NAME})
 ]
+FilePath = Annotated[Text, AfterValidator(_file)]
 Processes = Annotated[int | Literal["auto"], BeforeValidator(_processes)]
 
 
@@ -163,8 +186,11 @@ class SnapshotSpec(Model):
     keep: Positive | None = Field(
         default=None, description="How many snapshots stay. Absent: as the script says."
     )
-    files: Annotated[tuple[Text, ...], MaxLen(MAX_LIST)] | None = Field(
-        default=None, description="Files that a script without ddpjob_trainer writes its state to."
+    files: Annotated[tuple[FilePath, ...], MaxLen(MAX_FILES), AfterValidator(_each_once)] = Field(
+        default=(),
+        description="Files that a script without ddpjob_trainer saves its state to: the newest "
+        "whole copy is kept, and given to every worker. Paths, patterns (ckpt/*.pt), or "
+        "directories for all files in them; relative ones belong to the working directory.",
     )
 
 

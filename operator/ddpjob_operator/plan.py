@@ -37,6 +37,7 @@ from ddpjob_operator.actions import (
 from ddpjob_operator.names import ConditionType
 from ddpjob_operator.observed import Observed, Phase
 from ddpjob_operator.placement import Roster, arrange
+from ddpjob_operator.sharing import not_shared_at
 from ddpjob_operator.status import DDPJobStatus
 
 __all__ = [
@@ -103,6 +104,7 @@ def _carry_on(observed: Observed, report: Report | None, now: datetime) -> Plan:
         *events.memberships(observed, report),
         *events.repeats(observed, report),
         *events.overdue(observed, report),
+        *events.files(observed, report, status),
         *events.replacements(observed, roster),
         *events.changes(observed, status),
     )
@@ -213,5 +215,7 @@ def _again(observed: Observed, status: DDPJobStatus, roster: Roster, now: dateti
     before = (old.rendezvous_epoch, old.rendezvous_observed)
     if before != (status.rendezvous_epoch, status.rendezvous_observed):
         return 0
-    times = [failures.deadline_of(observed.job), status.replace_after, roster.stuck_at]
+    silent = not_shared_at(observed, observed.report)
+    coming = silent if silent is not None and silent > now else None
+    times = [failures.deadline_of(observed.job), status.replace_after, roster.stuck_at, coming]
     return min((max(0.0, (at - now).total_seconds()) for at in times if at), default=None)

@@ -17,7 +17,16 @@ from pydantic.alias_generators import to_snake
 from ddpjob_operator import names
 from ddpjob_operator.api import BESIDE_MAIN_TEMPLATE, INSTEAD_OF_TEMPLATE, NOT_YET, DDPJobSpec
 from ddpjob_operator.names import ConditionType
-from ddpjob_operator.parts import DNS_LABEL, ENV_NAME, ENV_PREFIX, JOB_NAME, MAX_NAME
+from ddpjob_operator.parts import (
+    ABOVE,
+    CONTROL,
+    DNS_LABEL,
+    ENV_NAME,
+    ENV_PREFIX,
+    JOB_NAME,
+    MAX_NAME,
+    WHOLE_FOLDER,
+)
 
 Rule = dict[str, str]
 Placed = tuple[str, Rule]  # path of the schema that it is a rule of; `*` is each entry of a list
@@ -54,6 +63,7 @@ PINNED = (
 def build_rules() -> Iterator[Placed]:
     """All rules, each with the place in the schema where it belongs."""
     yield from _names()
+    yield from _files()
     yield from _values()
     yield from _sizes()
     yield from _sources()
@@ -95,6 +105,22 @@ def _names() -> Iterator[Placed]:
     lengths = f"({groups}.map(g, size(g.name)) + [{len(names.MAIN_GROUP)}])"
     cel = f"{lengths}.all(length, size({name}) + length <= {most})"
     yield "", rule(cel, text, field=".metadata.name")
+
+
+def _files() -> Iterator[Placed]:
+    each, texts = f"{SPEC}.snapshot.files.*", f"{SPEC}.snapshot"
+    text = "has a character that does not print; remove that"
+    yield each, rule(f"!{_finds('self', CONTROL)}", text)
+    text = "'%s' leads out with '..'; write the path without"
+    yield each, rule(f"!{_finds('self', ABOVE)}", text, "self")
+    text = "'%s' stands for all that is there; name what the script saves to"
+    cel = f"!{_finds('self', WHOLE_FOLDER)} || {_finds('self', ABOVE)}"
+    yield each, rule(cel, text, "self")
+    once = "self.files.exists_one(b, a == b)"
+    cel = f"!has(self.files) || self.files.all(a, {once})"
+    first = f"self.files.filter(a, !{once})[0]"
+    text = "'%s' is given more than once; keep one"
+    yield texts, rule(cel, text, first, field=".files")
 
 
 def _values() -> Iterator[Placed]:
@@ -225,6 +251,10 @@ def _prefixes(path: str) -> Iterator[str]:
 
 def _matches(value: str, pattern: re.Pattern[str]) -> str:
     return f"{value}.matches('^{pattern.pattern}$')"
+
+
+def _finds(value: str, pattern: str) -> str:
+    return f"{value}.matches(r'{pattern}')"
 
 
 def _default(path: str) -> str | None:

@@ -58,7 +58,16 @@ class ProgressStatus(ObservedModel):
 class SnapshotStatus(ObservedModel):
     """What a restart would go on from."""
 
-    step: int = Field(description="Step of the newest snapshot.")
+    step: int | None = Field(
+        default=None, description="Step of the newest snapshot by ddpjob_trainer."
+    )
+    files_kept_at: datetime | None = Field(
+        default=None,
+        description="When a copy of the script's own files (snapshot.files) was last safe.",
+    )
+    files_trouble: str | None = Field(
+        default=None, description="What keeps a worker from keeping copies."
+    )
 
 
 class GroupStatus(ObservedModel):
@@ -104,6 +113,9 @@ class DDPJobStatus(ObservedModel):
     )
     progress: ProgressStatus | None = Field(default=None, description="How far the training is.")
     snapshot: SnapshotStatus | None = Field(default=None, description="The newest snapshot.")
+    warned: tuple[str, ...] = Field(
+        default=(), description="Reasons of warnings that are told once."
+    )
     groups: tuple[GroupStatus, ...] = Field(default=(), description="Each group of workers.")
     ready: str = Field(default="", description="Workers of all groups: running/wanted, as 2/4.")
     replicas: int = Field(default=0, description="Workers of the main group, for autoscalers.")

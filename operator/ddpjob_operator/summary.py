@@ -10,12 +10,13 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from ddpjob_agent.contract import Report
+from ddpjob_agent.contract import KeptFiles, Report
 from ddpjob_operator import conditions, names
 from ddpjob_operator.failures import Verdict
-from ddpjob_operator.names import ConditionType, Reason
+from ddpjob_operator.names import ConditionType, EventReason, Reason
 from ddpjob_operator.observed import Observed, Phase
 from ddpjob_operator.placement import Roster
+from ddpjob_operator.sharing import not_shared
 from ddpjob_operator.status import (
     Condition,
     DDPJobStatus,
@@ -38,12 +39,13 @@ def active(
         observed,
         {
             **_reported(old, report, now),
+            "warned": _warned(observed, report, now),
             "start_time": old.start_time or now,
             "replace_after": roster.replace_after,
         },
     )
     found = (
-        conditions.running(observed, status, report),
+        conditions.running(observed, status, report, now),
         conditions.resizing(status, report, roster, observed.refusals),
         conditions.condition(ConditionType.SUSPENDED, False, Reason.NOT_SUSPENDED),
         conditions.stalled(observed, report, roster),
@@ -159,9 +161,25 @@ def _reported(old: DDPJobStatus, report: Report | None, now: datetime) -> dict[s
         news["progress"] = ProgressStatus(
             step=report.step, total_steps=report.total_steps, metrics=metrics
         )
-    if report.snapshot_step is not None:
-        news["snapshot"] = SnapshotStatus(step=report.snapshot_step)
+    if report.snapshot_step is not None or report.files is not None:
+        news["snapshot"] = _snapshot(old.snapshot or SnapshotStatus(), report)
     return news
+
+
+def _snapshot(old: SnapshotStatus, report: Report) -> SnapshotStatus:
+    files = report.files or KeptFiles()
+    kept_at = old.files_kept_at if files.at is None else datetime.fromtimestamp(files.at, UTC)
+    return SnapshotStatus(
+        step=old.step if report.snapshot_step is None else report.snapshot_step,
+        files_kept_at=kept_at and kept_at.replace(microsecond=0),
+        files_trouble=files.trouble or None,
+    )
+
+
+def _warned(observed: Observed, report: Report | None, now: datetime) -> tuple[str, ...]:
+    warned = observed.job.status.warned
+    new = EventReason.SNAPSHOT_NOT_SHARED.value
+    return (*warned, new) if new not in warned and not_shared(observed, report, now) else warned
 
 
 def _overdue(old: DDPJobStatus, report: Report) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ddpjob_operator.api import NOT_YET, DDPJob
-from ddpjob_operator.parts import MAX_GROUPS, MAX_LIST, MAX_TEXT
+from ddpjob_operator.parts import MAX_FILES, MAX_GROUPS, MAX_LIST, MAX_TEXT
 
 Object = dict[str, Any]
 
@@ -40,6 +40,11 @@ def build_job(spec: Object, name: str = "digits") -> Object:
 def group(**fields: Any) -> Object:
     """A spec with one extra group."""
     return {"extraWorkerGroups": [{**SPOT, **fields}]}
+
+
+def files(name: str) -> Object:
+    """A spec with two files, one of them of this name."""
+    return {"snapshot": {"files": ["a.pt", name]}}
 
 
 class Row(NamedTuple):
@@ -213,6 +218,39 @@ BOTH = [
         "spec.env: 'A' is given more than once; keep one",
     ),
     row(
+        "empty_file",
+        files(""),
+        "spec.snapshot.files[1] in body should be at least 1 chars long",
+        "spec.snapshot.files[1]: must be some text, not ''",
+    ),
+    row(
+        "file_twice",
+        files("a.pt"),
+        "spec.snapshot.files: %'a.pt' is given more than once; keep one",
+    ),
+    row(
+        "file_above",
+        files("ckpt/../b.pt"),
+        "spec.snapshot.files[1]: %'ckpt/../b.pt' leads out with '..'; write the path without",
+    ),
+    row(
+        "whole_folder",
+        files("./"),
+        "spec.snapshot.files[1]: %'./' stands for all that is there; name what the script saves to",
+    ),
+    row(
+        "nul_in_file",
+        files("a\0b"),
+        "spec.snapshot.files[1]: %has a character that does not print; remove that",
+        "spec.snapshot.files[1]: 'a\\x00b' has a character that does not print; remove that",
+    ),
+    row(
+        "too_many_files",
+        {"snapshot": {"files": [f"{i}.pt" for i in range(MAX_FILES + 1)]}},
+        "spec.snapshot.files: Too many: 17: must have at most 16 items",
+        "spec.snapshot.files: must have at most 16 entries; remove some",
+    ),
+    row(
         "number_as_value",
         {"env": [{"name": "A", "value": 1}]},
         'spec.env[0].value in body must be of type string: "integer"',
@@ -365,7 +403,6 @@ UNSUPPORTED: dict[str, tuple[Object, str]] = {
         path: (spec, f"spec.{path}: %is not supported by this version; remove it")
         for path, spec in (
             ("scheduling", {"scheduling": {"topologyKey": "zone"}}),
-            ("snapshot.files", {"snapshot": {"files": ["a.pt"]}}),
             ("snapshot.uri", {"snapshot": {"uri": "s3://bucket"}}),
             ("ttlSecondsAfterFinished", {"ttlSecondsAfterFinished": 1}),
         )

@@ -167,6 +167,35 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "spec.everySteps: unknown field 'everySteps' here; it belongs to spec.snapshot",
     ),
     ("unknown_field", {"zzz": 1}, "spec.zzz: unknown field 'zzz'; remove it"),
+    *(
+        (f"file_{name}", {"snapshot": {"files": ["a.pt", path]}}, f"spec.snapshot.files{text}")
+        for name, path, text in (
+            ("empty", "", "[1]: must be some text, not ''"),
+            ("twice", "a.pt", ": 'a.pt' is given more than once; keep one"),
+            ("above", "../b.pt", "[1]: '../b.pt' leads out with '..'; write the path without"),
+            (
+                "above_within",
+                "/x/../b",
+                "[1]: '/x/../b' leads out with '..'; write the path without",
+            ),
+            ("above_alone", "..", "[1]: '..' leads out with '..'; write the path without"),
+            (
+                "all",
+                "./",
+                "[1]: './' stands for all that is there; name what the script saves to",
+            ),
+            (
+                "nul",
+                "a\0b",
+                "[1]: 'a\\x00b' has a character that does not print; remove that",
+            ),
+            (
+                "new_line",
+                "a\n",
+                "[1]: 'a\\n' has a character that does not print; remove that",
+            ),
+        )
+    ),
 ]
 
 
@@ -181,7 +210,6 @@ NOT_SUPPORTED = "is not supported by this version; remove it"
 UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
     ({"scheduling": {"topologyKey": "zone"}}, f"spec.scheduling: {NOT_SUPPORTED}"),
     ({"snapshot": {"uri": "s3://bucket"}}, f"spec.snapshot.uri: {NOT_SUPPORTED}"),
-    ({"snapshot": {"files": ["a.pt"]}}, f"spec.snapshot.files: {NOT_SUPPORTED}"),
     ({"ttlSecondsAfterFinished": 1}, f"spec.ttlSecondsAfterFinished: {NOT_SUPPORTED}"),
     (
         {"launcher": "mpi"},

@@ -113,6 +113,14 @@ def test_agent_is_told_where_it_belongs(pod: JSON) -> None:
     }
 
 
+def test_agent_is_told_which_files_to_keep() -> None:
+    job = make_cluster_job(snapshot={"files": ["snapshot.pt", "ckpt/ä *.pt"]})
+    told = values(trainer(worker_manifest(job)))["DDPJOB_SNAPSHOT_FILES"]
+    assert told == '["snapshot.pt", "ckpt/ä *.pt"]'
+    assert job.spec.policy().files
+    assert not make_cluster_job().spec.policy().files
+
+
 def test_agent_is_told_of_the_grace_that_the_users_pod_has() -> None:
     pod = templated(containers=[TRAIN], terminationGracePeriodSeconds=600)
     assert pod["spec"]["terminationGracePeriodSeconds"] == 600

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import ctypes
 import errno
+import json
 import logging
 import os
 import signal
@@ -75,6 +76,8 @@ async def _run_worker(argv: list[str], environment: Mapping[str, str]) -> int:
         grace_seconds=float(environment.get(contract.ENV_GRACE_SECONDS, contract.GRACE_SECONDS)),
         warm_start=environment.get(contract.ENV_WARM_START, "1") != "0",
         termination_log=environment.get(contract.ENV_TERMINATION_LOG, "/dev/termination-log"),
+        files=_texts(environment, contract.ENV_SNAPSHOT_FILES),
+        snapshot_folder=environment.get(contract.ENV_SNAPSHOT_DIR, ""),
     )
     return await Agent(settings, argv, environment).run()
 
@@ -133,6 +136,16 @@ def _positive(environment: Mapping[str, str], name: str) -> int:
     if number < 1:
         raise UsageError(f"{name} must be at least 1, not {number}")
     return number
+
+
+def _texts(environment: Mapping[str, str], name: str) -> tuple[str, ...]:
+    try:
+        found = json.loads(environment.get(name) or "[]")
+        if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+            raise ValueError("no list of texts")
+    except ValueError as error:
+        raise UsageError(f"{name} must hold a JSON list of texts: {error}") from None
+    return tuple(found)
 
 
 def _number(name: str, value: str) -> int:

@@ -16,7 +16,6 @@ failure means.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import os
@@ -40,12 +39,17 @@ from .contract import (
     Place,
 )  # fmt: skip
 from .failure import read_failure
+from .holdings import Holdings
+from .keeper import Keeper
 from .launch import command_environment, import_environment, live_environment, steps_done
 from .link import Link
 from .live import Live
 from .processes import Processes
 from .relay import HOST, LocalStore, Relay
 from .reports import Reports
+from .shelf import open_shelf
+from .stopping import Stopping
+from .tracked import Tracked
 from .warm.standby import Standby
 from .wire import RefusedError
 
@@ -74,6 +78,8 @@ class Settings(NamedTuple):
     grace_seconds: float
     warm_start: bool
     termination_log: str
+    files: tuple[str, ...] = ()  # that an unchanged script saves to
+    snapshot_folder: str = ""
 
 
 class _Launch:
@@ -111,18 +117,22 @@ class Agent:
         self._order = ("", "")  # the newest: its type, its membership
         self._wanted: _Launch | None = None
         self._started: _Launch | None = None  # whose processes there may be
-        self._last_step: int | None = None  # of what runs: after it all stop, having saved
-        self._asked = False  # whether that is about to be agreed on
-        self._all_saved = asyncio.Event()  # no other worker still does the step that was agreed on
-        self._all_saved.set()
+        patience = max(0.0, settings.grace_seconds - LEAVE_SECONDS - RESERVE_SECONDS)
+        self._stopping = Stopping(self._live, self._link.send, patience)
         self._had_done: Message | None = None  # steps, of the processes that were ended last
-        self._stopped_in = ""  # the last membership whose processes had nothing more to do
         self._starts = 0
         self._done = False
         self._failure: Failure | None = None
         self._finish: Message | None = None
-        self._leaving = False
+        self._left_at: float | None = None
+        self._halted_by_plan = False
         self._wake = asyncio.Event()
+        files = Tracked(settings.files, os.getcwd(), settings.worker)
+        shared = settings.snapshot_folder if settings.files else ""
+        shelf = open_shelf((shared, self._folder), settings.worker)
+        self._keeper = Keeper(
+            Holdings(files, shelf), settings.token, self._link.send, self._wake.set
+        )
         self._standby = Standby()
         self._ended = asyncio.Event()  # the command that was started last
 
@@ -140,6 +150,8 @@ class Agent:
         await self._local_store.start()
         self._reports.listen(os.path.join(self._folder, REPORT_SOCKET))
         await self._live.listen(os.path.join(self._folder, GROUP_SOCKET))
+        if self._settings.files:
+            await self._keeper.listen(self._settings.address)
         tasks = [
             asyncio.ensure_future(self._register()),
             asyncio.ensure_future(self._watch_orphanhood()),
@@ -154,6 +166,7 @@ class Agent:
         finally:
             self._standby.close()
             await self._processes.stop(grace=0)
+            self._keeper.close()
             self._live.close()
             self._reports.close()
             for task in tasks:
@@ -178,11 +191,12 @@ class Agent:
             "ready": self._live.ready,
             "finished": self._live.finished,
             "stops": self._live.stops,
-            "stopped": self._stopped_in,
+            "stopped": self._stopping.stopped_in,
             "had_done": self._had_done,
             "done": self._done,
             "failure": self._failure and self._failure.to_json(),
             "reports": self._reports.recall(),
+            "files": self._keeper.stock(),
         }
 
     def _how(self) -> Message:
@@ -199,7 +213,9 @@ class Agent:
         elif order["type"] == "halt":
             self._order = ("halt", "")
             self._wanted = None
-            self._tell_last_step(order, asked=False)
+            self._halted_by_plan = order.get("planned", False)
+            self._hear_last_step(order, asked=False)
+            self._keeper.hear(order)
         elif order["type"] == "finish":
             self._finish, self._wanted = order, None
         self._wake.set()
@@ -208,6 +224,7 @@ class Agent:
         held = self._membership
         if self._me not in membership.members or (held and membership.id < held.id):
             return  # meant for who this worker was before, or overtaken
+        self._keeper.hear(order)
         if held is None or membership.id > held.id:
             self._membership = membership
             self._done, self._failure = False, None
@@ -222,21 +239,11 @@ class Agent:
             first_rank = sum(each.processes for each in _before(self._me, membership))
             self._live.tell(Place(membership, first_rank, asked=order["asked"]))
         else:
-            self._tell_last_step(order, asked=order["asked"])
+            self._hear_last_step(order, asked=order["asked"])
 
-    def _tell_last_step(self, order: Message, *, asked: bool) -> None:
-        """To processes that were started for one membership: after which step that ends."""
-        launch, last = self._started, order.get("last")
-        self._asked = asked
-        if last is None or last.get("saved", True):
-            self._all_saved.set()
-        else:
-            self._all_saved.clear()
-        if launch is None or launch.membership is None:
-            return
-        is_mine = last is not None and last["membership"] == str(launch.membership.id)
-        self._last_step = last["step"] if last is not None and is_mine else None
-        self._live.tell(Place(after=self._last_step, save=is_mine, asked=asked))
+    def _hear_last_step(self, order: Message, *, asked: bool) -> None:
+        running = self._started.membership if self._started is not None else None
+        self._stopping.hear(order, running, asked=asked)
 
     def _stay(self) -> None:
         """Live processes are to run, and started again if they ended under another order."""
@@ -256,31 +263,37 @@ class Agent:
                 await self._processes.stop(self._grace())
                 self._tell_steps(self._started)
                 self._started = None
+                self._keeper.idle()
             if self._wanted is not None and self._started is None and not self._leaving:
-                await self._let_save()
+                await self._stopping.let_save()
             if self._wanted is not None and self._started is None and not self._leaving:
-                await self._start(self._wanted)
-        if self._leaving:
+                membership = self._wanted.membership
+                if membership is None or self._keeper.may_start(membership):
+                    await self._start(self._wanted)
+        if self._left_at is not None:
             if self._started is not None:
                 await self._let_stop(self._started)
             await self._processes.stop(LEAVE_SECONDS)
+            self._keeper.idle()
+            await self._hand_over(self._left_at)
+
+    async def _hand_over(self, since: float) -> None:
+        """Others may still need what only this worker has of the script's files."""
+        until = since + self._settings.grace_seconds - RESERVE_SECONDS
+        while self._keeper.is_owed(time.monotonic() - since) and self._link.connected:
+            if self._finish is not None or time.monotonic() > until:
+                break
+            await asyncio.sleep(0.05)
 
     async def _let_stop(self, launch: _Launch) -> None:
-        """Let the processes do the step that all agreed on, and save it if they do not stay."""
-        seconds = self._patience
-        until = time.monotonic() + seconds
-        while self._has_to_do(launch):
-            if time.monotonic() > until:
-                log.warning("no end of a step within %.0f s: the processes are ended", seconds)
-                self._link.send({"type": "overdue", "seconds": seconds})
-                break
-            await asyncio.sleep(0.01)
+        """Let the processes do what they have to before they are ended."""
+        self._keeper.hurry()
+        await self._stopping.wait(lambda: self._has_to_do(launch))
         if launch.membership is None:
             return
-        self._stopped_in = str(launch.membership.id)
-        self._link.send({"type": "stopped", "membership": self._stopped_in})
+        self._stopping.stopped(launch.membership)
         if self._wanted is None or not self._wanted.live:
-            self._link.leave(self._stopped_in)
+            self._link.leave(str(launch.membership.id))
 
     def _tell_steps(self, launch: _Launch) -> None:
         """How far the processes were, which may not have said it: nothing of them runs any more."""
@@ -290,27 +303,21 @@ class Agent:
             self._had_done = {"membership": membership, "step": step}
             self._link.send({"type": "had_done", **self._had_done})
 
-    async def _let_save(self) -> None:
-        """The processes to be started load what others save just now; those may be leaving."""
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._all_saved.wait(), self._patience)
-
-    @property
-    def _patience(self) -> float:
-        """Seconds that a last step may take, its snapshot included."""
-        return max(0.0, self._settings.grace_seconds - LEAVE_SECONDS - RESERVE_SECONDS)
-
     def _has_to_do(self, launch: _Launch) -> bool:
         if self._ended.is_set():
             return False
         if launch.live:
             return self._leaving
-        awaits_word = self._leaving and self._wanted is launch
-        return (
-            self._live.stops
-            and not self._live.stopped
-            and (awaits_word or self._last_step is not None)
-        )
+        if self._live.stops:
+            awaits_word = self._leaving and self._wanted is launch
+            return self._stopping.has_step_to_do(awaits_word=awaits_word)
+        return self._ends_by_plan() and self._keeper.is_writing
+
+    def _ends_by_plan(self) -> bool:
+        """Whether what runs is ended while it could go on."""
+        if self._leaving or self._wanted is None:
+            return self._leaving or self._halted_by_plan
+        return self._wanted.membership is not None and self._wanted.membership.cause in PLANNED
 
     def _grace(self) -> float:
         """Seconds that what runs has to end, before what is wanted starts."""
@@ -318,11 +325,15 @@ class Agent:
         return PLANNED_STOP_SECONDS if wanted is not None and wanted.cause in PLANNED else 0
 
     async def _start(self, launch: _Launch) -> None:
-        self._started, self._last_step = launch, None
+        self._started = launch
+        if launch.membership is not None and self._keeper.obstacle:
+            self._fail(Failure(time.time(), self._keeper.obstacle))
+            return
         if launch.membership is not None:
+            self._keeper.start(launch.membership)
             # A torchrun that lost its store would end the processes amid their last step.
             self._link.enter(str(launch.membership.id), hold=True)
-            self._live.tell(Place(asked=self._asked))
+        self._stopping.begin(launch.membership)
         self._starts += 1
         self._ended.clear()
         self._reports.begin()
@@ -403,10 +414,14 @@ class Agent:
 
     # --- the end ----------------------------------------------------------------------------------
 
+    @property
+    def _leaving(self) -> bool:
+        return self._left_at is not None
+
     def _leave(self) -> None:
         log.info("told to go")
-        self._leaving = True
-        self._all_saved.set()
+        self._left_at = time.monotonic()
+        self._stopping.leave()
         self._link.send({"type": "bye"})
         self._wake.set()
 
@@ -420,6 +435,7 @@ class Agent:
                 if self._wanted.live:
                     self._give_up()
                 self._wanted = None
+                self._halted_by_plan = False
                 self._link.reconnect()
                 self._wake.set()
 

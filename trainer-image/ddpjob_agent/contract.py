@@ -42,6 +42,7 @@ ENV_STORE = "DDPJOB_STORE"  # host:port of the current membership's c10d store
 ENV_SNAPSHOT_DIR = "DDPJOB_SNAPSHOT_DIR"
 ENV_SNAPSHOT_EVERY = "DDPJOB_SNAPSHOT_EVERY"  # steps between snapshots
 ENV_SNAPSHOT_KEEP = "DDPJOB_SNAPSHOT_KEEP"  # how many snapshots stay
+ENV_SNAPSHOT_FILES = "DDPJOB_SNAPSHOT_FILES"  # JSON list: what an unchanged script saves to
 
 GRACE_SECONDS = 45  # unless the user's pod says otherwise
 
@@ -298,6 +299,15 @@ class Overdue:
 
 
 @dataclasses.dataclass(frozen=True)
+class KeptFiles:
+    """What the agents keep of the files that an unchanged script saves to (`snapshot.files`)."""
+
+    at: float | None = None  # when a copy was last safe, on the service's clock; since the epoch
+    size: int = 0  # bytes
+    trouble: str = ""  # what keeps a worker from keeping copies
+
+
+@dataclasses.dataclass(frozen=True)
 class Report:
     """Everything that the service tells the operator: GET /report."""
 
@@ -320,13 +330,18 @@ class Report:
     stall: Stall | None = None  # the processes hang
     overdue: tuple[Overdue, ...] = ()  # oldest first, bounded
     repeated_steps: int = 0  # done again, since snapshots were older; of all memberships
+    files: KeptFiles | None = None
 
     def without_progress(self) -> Report:
         """The same but for what changes with every step; that there was one, stays."""
         rounds = (dataclasses.replace(r, last_step=None, snapshot_step=None) for r in self.rounds)
+        files = self.files and KeptFiles(
+            None if self.files.at is None else 0, 0, self.files.trouble
+        )
         return dataclasses.replace(
             self,
             version=0,
+            files=files,
             step=None if self.step is None else 0,
             total_steps=None,
             metrics={},
@@ -341,7 +356,7 @@ class Report:
             "state": self.state.value,
             "membership": self.membership and self.membership.to_json(),
         }
-        for name in ("stall", "overdue", "repeated_steps"):
+        for name in ("stall", "overdue", "repeated_steps", "files"):
             if not data[name]:
                 del data[name]  # operators from before there was one read the rest
         for item in data["rounds"]:
@@ -353,6 +368,7 @@ class Report:
     def from_json(cls, data: Mapping[str, Any]) -> Report:
         """Inverse of to_json(), and what a newer service adds is left out."""
         membership, failure, stall = data["membership"], data["failure"], data.get("stall")
+        files = data.get("files")
         return cls(
             **{
                 **_known(cls, data),
@@ -361,6 +377,7 @@ class Report:
                 "membership": Membership.from_json(membership) if membership else None,
                 "failure": Failure.from_json(failure) if failure else None,
                 "stall": Stall.from_json(stall) if stall else None,
+                "files": KeptFiles(**_known(KeptFiles, files)) if files else None,
                 "overdue": tuple(Overdue(**each) for each in data.get("overdue", ())),
                 "rounds": tuple(
                     Round(**{**_known(Round, item), "workers": tuple(item["workers"])})
@@ -388,6 +405,7 @@ class Policy:
     live_deadline: float = 3  # the same at L2
     stall_steps: float = 20  # hanging: no step for as long as so many usually take
     stall_seconds: float = 60  # and at least for so long
+    files: bool = False  # the agents keep the files that the script saves to
 
     def to_json(self) -> dict[str, Any]:
         """What differs from the defaults: a service from before a field was added needs no word."""

@@ -43,6 +43,9 @@ def wait_for_joiners(
     elif view.snapshot_step is not None:
         saved = view.saved_at is not None and view.saved_at >= quiet_at
         ready_at, why = (now if saved else cap), "the next snapshot"
+    elif policy.files:
+        kept = view.kept_at is not None and view.kept_at >= quiet_at
+        ready_at, why = (now if kept else cap), "the script to save its files"
     else:
         ready_at = max(quiet_at, view.formed_at + policy.min_between_joins)
         why = f"{policy.min_between_joins:.0f} s between joins"

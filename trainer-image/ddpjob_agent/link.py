@@ -94,6 +94,11 @@ class Link:
         if membership == self.membership:
             self.enter("")
 
+    @property
+    def connected(self) -> bool:
+        """Whether the service hears us."""
+        return self._connection is not None
+
     def reconnect(self) -> None:
         """Say hello anew: what it says has changed."""
         if self._connection is not None:

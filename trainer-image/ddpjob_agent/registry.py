@@ -31,6 +31,7 @@ from .membership import decide_membership
 from .progress import Progress
 from .roster import Roster
 from .rounds import Rounds
+from .safekeeping import Safekeeping
 from .view import Action, Decision, View, Worker
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Registry:
         self._state = State.WAITING
         self._failure: Failure | None = None
         self._last: LastStep | None = None
+        self._files = Safekeeping(self._roster)
         self.unseen: set[str] = set()  # members known from other agents only, since a restart
 
     @property
@@ -104,6 +106,8 @@ class Registry:
             for event in message.get("reports", ()):
                 self._rounds.hear(event, now + self._wall_offset)
             self._set(snapshot_step=self._rounds.snapshot_step)
+        if message.get("files"):
+            self.told_files(member.worker, message["files"])
         if message.get("stopped"):
             self.stopped(member.worker, {"membership": message["stopped"]})
         if message["live"]:
@@ -209,6 +213,10 @@ class Registry:
         if self._last is not None and message["membership"] == str(self._last.membership.id):
             self._last.stopped.add(worker)
 
+    def told_files(self, worker: str, message: Mapping[str, Any]) -> None:
+        """The agent of this worker says which copies of the script's files it has."""
+        self._files.hear(self._view, worker, message)
+
     def finished(self, worker: str) -> None:
         """A process of this worker has done all steps."""
         self._roster.change(worker, finished=True)
@@ -250,6 +258,8 @@ class Registry:
     def decide(self, now: float) -> float | None:
         """Apply decisions until there is nothing to do; returns when to look again."""
         again_at = self._decide(now)
+        if self._files.follow(self._view, now, now + self._wall_offset):
+            self._set(kept_at=now)
         self._stall = self._progress.judge(
             self._view.policy,
             now,
@@ -337,7 +347,7 @@ class Registry:
         self._state = State.RUNNING
         self._agree(membership.after, broken=membership.cause in (Cause.LOST, Cause.FAILED))
         self._set(
-            current=membership, running=True, formed_at=now, saved_at=None,
+            current=membership, running=True, formed_at=now, saved_at=None, kept_at=None,
             lost=(), blamed=None, resume_at=0.0, broken=False, asked_at=None,
         )  # fmt: skip
         self._rounds.begin(membership, now + self._wall_offset)
@@ -370,10 +380,16 @@ class Registry:
                 "live": view.live,
                 "asked": view.asked_at is not None,
                 "last": self._word_of_last(now),
+                "files": self._files.word(view, worker, now),
             }
         known = self._roster.get(worker)
         if known is None or not view.live or known.rests(now):
-            return {"type": "halt", "last": self._word_of_last(now)}
+            return {
+                "type": "halt",
+                "last": self._word_of_last(now),
+                "files": self._files.word(view, worker, now),
+                "planned": not view.lost and view.blamed is None,
+            }
         last = self._last
         after = last.step if last is not None and last.binds(known.member) else None
         leave = view.expectation is not None and leaves(view, known)
@@ -412,6 +428,7 @@ class Registry:
             stall=self._stall,
             overdue=rounds.overdue(),
             repeated_steps=rounds.repeated_steps,
+            files=self._files.report(),
         )
 
     def _set(self, **changes: Any) -> None:

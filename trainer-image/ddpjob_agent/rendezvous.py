@@ -167,6 +167,7 @@ class RendezvousServer:
             "promise": lambda: registry.promised(worker, int(message["step"])),
             "stops": lambda: registry.stops(worker, message),
             "stopped": lambda: registry.stopped(worker, message),
+            "files": lambda: registry.told_files(worker, message),
             "finished": lambda: registry.finished(worker),
             "broken": lambda: registry.broke(message),
         }

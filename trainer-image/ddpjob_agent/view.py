@@ -75,6 +75,7 @@ class View:
     snapshot_step: int | None = None  # newest snapshot that the job has reported: level L1
     repeated_steps: int = 0  # done again so far, since snapshots were older
     saved_at: float | None = None  # last one in the current membership
+    kept_at: float | None = None  # last copy of the script's files in the current membership
     live: bool = False  # the processes stay over changes: level L2
     broken: bool = False  # processes of `current` say that a peer is gone
     asked_at: float | None = None  # since when they are asked for a step to change at

@@ -1,8 +1,8 @@
-"""One authenticated connection between an agent and the rendezvous service: JSON in frames.
+"""One authenticated connection, of an agent to the rendezvous service or another agent: JSON in frames.
 
 Both sides prove that they know the job's token by an HMAC over fresh nonces; the token itself
-never travels. A frame is a big-endian 32-bit length and that many bytes of JSON. Knows nothing
-of what the messages mean.
+never travels. A frame is a big-endian 32-bit length and that many bytes of JSON; after one that
+says so come plain bytes. Knows nothing of what the messages mean.
 """
 
 from __future__ import annotations
@@ -66,6 +66,15 @@ class Connection:
         if not isinstance(message, dict) or not isinstance(message.get("type"), str):
             raise WireError("a message without a type")
         return message
+
+    async def send_bytes(self, data: bytes) -> None:
+        """Send plain bytes, as fast as the peer takes them; raises ConnectionError."""
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def receive_bytes(self, most: int) -> bytes:
+        """Some plain bytes, none when the connection is closed; raises ConnectionError."""
+        return await self._reader.read(most)
 
     def close(self) -> None:
         """Close without waiting."""

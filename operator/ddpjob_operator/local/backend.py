@@ -141,6 +141,7 @@ class LocalBackend:
             workers=tuple(pod.observe() for pod in self.nodes.pods.values()),
             rendezvous=self.service.observe(),
             report=self.report,
+            one_file_system=True,
         )
         planned = plan(observed, datetime.now(UTC))
         for action in planned.actions:

@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ class StateFolder:
         A completed run is put aside, an interrupted or failed one is continued.
         """
         status = self.read("status.json")
-        saved = self.snapshots.is_dir() and any(map(_is_saved, self.snapshots.iterdir()))
+        saved = self.snapshots.is_dir() and any(map(_is_saved, self._snapshots()))
         if status.get("state") == "Complete" or (fresh and saved):
             self._put_aside()  # what holds nothing must not replace what does
             saved = False
@@ -91,6 +92,11 @@ class StateFolder:
         if self.epoch:
             self.write("status.json", {"rendezvousEpoch": self.epoch})
         return saved
+
+    def _snapshots(self) -> Iterator[Path]:
+        """Of ddpjob_trainer, and the agents' copies of what a script saves by itself."""
+        yield from self.snapshots.iterdir()
+        yield from self.snapshots.glob(".files/[0-9]*")
 
     def _put_aside(self) -> None:
         shutil.rmtree(self.previous, ignore_errors=True)

@@ -1,0 +1,255 @@
+"""A service and agents as real processes, each with a disk of its own: what their scripts find.
+
+The test plays the script's part: it writes the files; the script only notes what it found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import os
+import sys
+import textwrap
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+
+import psutil
+import torch
+
+from ddpjob_agent.contract import Expectation, Policy, Report
+from ddpjob_operator.local.nodes import kill_all, marked, sweep
+from ddpjob_operator.local.service import free_port
+from ddpjob_operator.service_client import ServiceClient, ServiceUnavailableError, direct
+
+PATIENCE_SECONDS = 120.0
+TOKEN = "the token of this job"
+FILE = "snapshot.pt"
+POLICY = Policy(
+    settle=0.2, heartbeat_deadline=5.0, join_policy="Immediate", backoff=0.1, files=True
+)
+
+SCRIPT = """
+    import os, pathlib, time
+    here = pathlib.Path(os.environ.get("ROOM", "."))
+    note = pathlib.Path("found-" + os.environ["DDPJOB_MEMBERSHIP"])
+    found = here / "snapshot.pt"
+    note.with_suffix(".new").write_bytes(found.read_bytes() if found.exists() else b"nothing")
+    note.with_suffix(".new").rename(note)
+    while not pathlib.Path("end").exists():
+        time.sleep(0.02)
+"""
+
+
+def snapshot(step: int, size: int = 1000) -> bytes:
+    """What torch.save writes."""
+    file = io.BytesIO()
+    torch.save({"step": step, "weights": torch.full((size,), float(step))}, file)
+    return file.getvalue()
+
+
+def step_of(content: bytes) -> int | None:
+    """Of what a script found; None where there was nothing."""
+    if content == b"nothing":
+        return None
+    return int(torch.load(io.BytesIO(content))["step"])
+
+
+class Worker:
+    """An agent with its script, in a working directory of its own."""
+
+    def __init__(self, job: Job, name: str, files: Sequence[str]) -> None:
+        self.name = name
+        self.folder = job.folder / name
+        self.shelf = self.folder / "snapshots"
+        self.log = job.folder / f"{name}.log"
+        self._job = job
+        self._files = files
+        self.process: psutil.Popen
+
+    def start(self, prefix: Sequence[str] = (), **environment: str) -> None:
+        self.folder.mkdir(exist_ok=True)
+        (self.folder / "script.py").write_text(textwrap.dedent(SCRIPT))
+        with self.log.open("ab") as log:
+            self.process = psutil.Popen(
+                [
+                    *prefix, sys.executable, "-m", "ddpjob_agent", "worker", "--",
+                    sys.executable, "script.py",
+                ],
+                cwd=self.folder,
+                env={
+                    **os.environ,
+                    "DDPJOB_WORKER": self.name,
+                    "DDPJOB_PROCESSES": "1",
+                    "DDPJOB_SERVICE": f"127.0.0.1:{self._job.port}",
+                    "DDPJOB_TOKEN": TOKEN,
+                    "DDPJOB_ADDRESS": "127.0.0.1",
+                    "DDPJOB_JOB_UID": self._job.uid,
+                    "DDPJOB_SNAPSHOT_DIR": str(self.shelf),
+                    "DDPJOB_SNAPSHOT_FILES": json.dumps(self._files),
+                    "DDPJOB_TERMINATION_LOG": os.devnull,
+                    **environment,
+                },
+                stdout=log,
+                stderr=log,
+            )  # fmt: skip
+
+    def write(self, content: bytes, name: str = FILE) -> None:
+        """As a script does: over the old file, which is gone from the first byte on."""
+        (self.folder / name).write_bytes(content)
+
+    def read(self, name: str = FILE) -> bytes:
+        return (self.folder / name).read_bytes()
+
+    def found(self, n: int) -> list[bytes]:
+        """What the script of the n-th membership found, once it runs."""
+        return [path.read_bytes() for path in self.folder.glob(f"found-*.{n}")]
+
+    def copies(self) -> list[Path]:
+        """On its shelf, whole."""
+        return sorted(self.shelf.glob(".files/[0-9]*"))
+
+    def processes(self) -> list[psutil.Process]:
+        """The agent and its script."""
+        return [p for p in marked(self._job.uid) if p.environ().get("DDPJOB_WORKER") == self.name]
+
+    def kill(self) -> None:
+        """As the node's end does."""
+        kill_all(self.processes())
+        self.process.wait()
+
+    def says(self, text: str) -> bool:
+        return text in self.log.read_text()
+
+
+class Job:
+    """The service, and the workers that the test makes."""
+
+    def __init__(self, folder: Path, policy: Policy) -> None:
+        self.folder = folder
+        self.policy = policy
+        self.uid = uuid.uuid4().hex
+        self.port = free_port()
+        self.client = ServiceClient(direct("127.0.0.1", self.port), TOKEN)
+        self.workers: dict[str, Worker] = {}
+        self.report: Report | None = None
+
+    async def serve(self) -> None:
+        self.service = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "ddpjob_agent", "rendezvous", "--host", "127.0.0.1",
+            "--port", str(self.port), "--boot-file", str(self.folder / "boots"),
+            env={**os.environ, "DDPJOB_TOKEN": TOKEN, "DDPJOB_JOB_UID": self.uid},
+        )  # fmt: skip
+
+    def worker(self, name: str, files: Sequence[str] = (FILE,)) -> Worker:
+        self.workers[name] = Worker(self, name, files)
+        return self.workers[name]
+
+    async def expect(self, names: str, draining: str = "") -> None:
+        expectation = Expectation(tuple(names.split()), tuple(draining.split()), self.policy)
+
+        async def tell() -> bool:
+            await self.client.expect(expectation)
+            return True
+
+        await self.until(tell, "the service listens")
+
+    async def begun(self, n: int, names: str) -> list[int | None]:
+        """The steps that the scripts of the n-th membership begin from."""
+        workers = [self.workers[name] for name in names.split()]
+
+        async def all_found() -> bool:
+            return all(worker.found(n) for worker in workers)
+
+        await self.until(all_found, f"membership {n} of {names}")
+        contents = [worker.found(n)[0] for worker in workers]
+        assert len(set(contents)) == 1, f"not the same bytes: {[step_of(c) for c in contents]}"
+        return [step_of(content) for content in contents]
+
+    async def kept(self, since: float = 0.0) -> float:
+        """Wait for a copy that is safe, and newer; returns its time."""
+
+        async def newer() -> bool:
+            self.report = await self.client.report()
+            return bool(self.report.files and (self.report.files.at or 0.0) > since)
+
+        await self.until(newer, "a copy is safe")
+        assert self.report is not None
+        assert self.report.files is not None
+        assert self.report.files.at is not None
+        return self.report.files.at
+
+    async def formed(self, n: int) -> None:
+        """Wait until the service has formed the n-th membership, whoever runs."""
+
+        async def is_formed() -> bool:
+            return await self.newest() >= n
+
+        await self.until(is_formed, f"membership {n} is formed")
+
+    async def begun_together(self, names: str) -> list[int | None]:
+        """The same of the first membership in which the scripts of all of them run."""
+        workers = [self.workers[name] for name in names.split()]
+
+        async def common() -> bool:
+            last = await self.newest()
+            return any(all(w.found(n) for w in workers) for n in range(1, last + 1))
+
+        await self.until(common, f"a membership of {names}")
+        first = next(n for n in range(1, 1000) if all(w.found(n) for w in workers))
+        return await self.begun(first, names)
+
+    async def newest(self) -> int:
+        """The number of the newest membership."""
+        self.report = await self.client.report()
+        return self.report.membership.id.n if self.report.membership else 0
+
+    async def tells(self, trouble: str) -> bool:
+        """Whether the service reports this trouble."""
+        self.report = await self.client.report()
+        return bool(self.report.files and self.report.files.trouble == trouble)
+
+    async def fails(self, summary: str) -> bool:
+        """Whether this was blamed for a failure."""
+        self.report = await self.client.report()
+        return bool(self.report.failure and self.report.failure.summary.startswith(summary))
+
+    async def until(self, condition: Callable[[], Awaitable[bool]], what: str) -> None:
+        deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+        while True:
+            with contextlib.suppress(ServiceUnavailableError):
+                if await condition():
+                    return
+            if asyncio.get_running_loop().time() > deadline:
+                raise AssertionError(f"never: {what}\n{self.story()}")
+            await asyncio.sleep(0.02)
+
+    def story(self) -> str:
+        logs = (f"--- {each.name}\n{each.log.read_text()}" for each in self.workers.values())
+        return "\n".join((str(self.report), *logs))
+
+
+@contextlib.asynccontextmanager
+async def keeping(
+    folder: Path, names: str, policy: Policy = POLICY, *, start: bool = True
+) -> AsyncIterator[Job]:
+    """A job of these workers, that has begun unless told otherwise."""
+    job = Job(folder, policy)
+    await job.serve()
+    try:
+        await job.expect(names)
+        for name in names.split():
+            worker = job.worker(name)
+            if start:
+                worker.start()
+        if start:
+            assert set(await job.begun(1, names)) == {None}
+        yield job
+    finally:
+        sweep(job.uid)
+        for worker in job.workers.values():
+            if hasattr(worker, "process"):
+                worker.process.wait()
+        await job.service.wait()

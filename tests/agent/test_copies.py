@@ -1,0 +1,297 @@
+"""Which copy of a script's files is the newest, who is asked for what: decided without a clock."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+
+from agent.views import NOW, hello, membership, running, worker
+from ddpjob_agent.contract import Expectation, Member, Policy
+from ddpjob_agent.copies import Copy, Part, Stock, Word, digest_of, newest
+from ddpjob_agent.files import Files
+from ddpjob_agent.membership import decide_membership
+from ddpjob_agent.registry import Registry
+from ddpjob_agent.view import Action, Decision, Worker
+
+A, B, C = (Member(name, f"{name}-first", "127.0.0.1", 1) for name in "abc")
+
+
+def copy(membership: str, seconds: float = 0.0, digest: str = "") -> Copy:
+    return Copy(membership, seconds, digest or f"{membership}/{seconds}", 10)
+
+
+# The oldest first: what nobody saw written, then by membership, then by time in it.
+IN_ORDER = [
+    copy("0.0.0"),
+    copy("1.1.1"),
+    copy("1.1.1", 900.0),
+    copy("1.1.2"),
+    copy("1.1.2", 0.5),
+    copy("1.1.10"),
+    copy("1.2.3"),
+    copy("2.1.1", 3.0),
+]
+
+
+def test_the_newest_copy_is_of_the_last_membership_whatever_the_time() -> None:
+    for order in itertools.islice(itertools.permutations(IN_ORDER), 0, None, 401):
+        assert sorted(order, key=lambda each: each.age) == IN_ORDER
+        assert newest(order) == IN_ORDER[-1]
+
+
+def test_of_nothing_there_is_no_newest() -> None:
+    assert newest([]) is None
+
+
+def test_content_is_told_apart_by_names_and_bytes_but_not_by_permissions() -> None:
+    parts = [Part("a", 1, "x", 0o644), Part("b", 2, "y", 0o644)]
+    assert digest_of(parts) == digest_of([part._replace(mode=0o600) for part in parts])
+    others: list[list[Part]] = [parts[:1], [parts[0]._replace(name="c"), parts[1]], []]
+    assert len({digest_of(parts), *map(digest_of, others)}) == 4
+
+
+# --- from which copy a membership begins ------------------------------------------------------------
+
+OLD, NEW = copy("1.1.1", 10, "old"), copy("1.1.1", 20, "new")
+
+
+class Round:
+    """What agents told in one scope."""
+
+    def __init__(self, scope: str = "1.1.2", **stocks: Stock) -> None:
+        self.files = Files()
+        self.files.enter(scope)
+        self.scope = scope
+        for name, stock in stocks.items():
+            self.tell(name, stock)
+
+    def tell(self, name: str, stock: Stock) -> None:
+        self.files.hear(name, dataclasses.replace(stock, scope=self.scope))
+
+    def words(self, *members: Member, leaving: tuple[Member, ...] = ()) -> list[Word]:
+        self.files.advance(members, leaving)
+        return [self.files.word(each, members, leaving) for each in (*members, *leaving)]
+
+
+def has(*copies: Copy, here: str | None = "", port: int = 1, begun: bool = False) -> Stock:
+    return Stock("", copies, here, begun, port)
+
+
+def test_nothing_is_said_before_all_have_told() -> None:
+    job = Round(a=has(OLD))
+    assert job.words(A, B) == [Word("1.1.2")] * 2
+    job.files.hear("b", Stock("1.1.1", (NEW,)))
+    assert job.words(A, B) == [Word("1.1.2")] * 2, "that was told of another scope"
+
+
+def test_all_begin_from_the_newest_copy_that_anybody_has() -> None:
+    job = Round(a=has(OLD, here="old"), b=has(OLD, NEW, here=None, port=7))
+    put = Word("1.1.2", NEW, (("127.0.0.1", 7),), put=True)
+    assert job.words(A, B) == [put, put]
+
+
+def test_they_start_when_all_have_it_in_place() -> None:
+    job = Round(a=has(NEW, here="new"), b=has(here=None))
+    assert not any(word.go for word in job.words(A, B))
+    job.tell("b", has(NEW, here="new"))
+    assert job.words(A, B) == [Word("1.1.2", go=True)] * 2
+
+
+def test_where_nobody_has_any_all_start_with_nothing() -> None:
+    job = Round(a=has(), b=has(here=None))
+    assert job.words(A, B) == [Word("1.1.2", put=True)] * 2, "what b has is torn"
+    job.tell("b", has())
+    assert job.words(A, B) == [Word("1.1.2", go=True)] * 2
+
+
+def test_next_newest_where_the_newest_is_gone() -> None:
+    job = Round(a=has(OLD, here="old"), b=has(NEW, here=None))
+    assert job.words(A, B)[0].copy == NEW
+    job.tell("b", has(here=None))
+    assert [word.copy for word in job.words(A, B)] == [OLD, OLD]
+
+
+def test_who_leaves_is_asked_too_and_stays_for_so_long() -> None:
+    job = Round(a=has(OLD, here="old"))
+    assert job.words(A, leaving=(B,)) == [Word("1.1.2"), Word("1.1.2", wait=True)]
+    job.tell("b", has(NEW, here="new", port=7))
+    word, last = job.words(A, leaving=(B,))
+    assert (word.copy, word.holders, last) == (NEW, (("127.0.0.1", 7),), Word("1.1.2", wait=True))
+    job.tell("a", has(NEW, here="new"))
+    assert job.words(A, leaving=(B,)) == [Word("1.1.2", go=True)] * 2
+
+
+def test_who_has_begun_lets_the_others_begin_after_the_service_forgot() -> None:
+    newer = copy("1.1.2", 5)
+    job = Round(a=has(newer, here=None, begun=True), b=has(OLD, here="old"))
+    assert all(word.go for word in job.words(A, B))
+
+
+# --- while they run ---------------------------------------------------------------------------------
+
+
+def test_second_worker_gets_what_one_has() -> None:
+    begun, saved = copy("1.1.2", 0, "begun"), copy("1.1.2", 5, "saved")
+    job = Round(a=has(begun, begun=True), b=has(begun), c=has(begun))
+    assert job.words(A, B, C) == [Word("1.1.2", go=True)] * 3
+    assert job.files.safe((A, B, C)) is None, "nothing new yet"
+    job.tell("c", has(begun, saved, port=7))
+    keep = Word("1.1.2", saved, (("127.0.0.1", 7),), go=True, keep=True)
+    go = Word("1.1.2", go=True)
+    assert job.words(A, B, C) == [keep, go, go], "it comes after c, who is the last one"
+    assert job.files.safe((A, B, C)) is None
+    job.tell("a", has(begun, saved))
+    assert job.words(A, B, C) == [go] * 3
+    assert job.files.safe((A, B, C)) == saved
+
+
+def test_only_worker_is_as_safe_as_it_can_be() -> None:
+    saved = copy("1.1.2", 5)
+    job = Round(a=has(saved, begun=True))
+    assert job.words(A) == [Word("1.1.2", go=True)]
+    assert job.files.safe((A,)) == saved
+
+
+def test_trouble_is_told_for_as_long_as_it_lasts() -> None:
+    job = Round(a=has(), b=dataclasses.replace(has(), trouble="no space"))
+    assert job.files.trouble == "b: no space"
+    job.tell("b", has())
+    assert job.files.trouble == ""
+
+
+# --- when it has ended, and nothing follows ---------------------------------------------------------
+
+
+def at_end(job: Round, staying: list[Member], leaving: list[Member], *, more: bool) -> list[Word]:
+    members = (*staying, *leaving)
+    return [job.files.word_at_end(each, staying, leaving, more=more) for each in members]
+
+
+def test_who_stays_gets_what_who_leaves_has() -> None:
+    job = Round("1.1.1+", a=has(OLD))
+    assert at_end(job, [A], [B], more=False) == [Word("1.1.1+"), Word("1.1.1+", wait=True)]
+    job.tell("b", has(OLD, NEW, port=7))
+    keep = Word("1.1.1+", NEW, (("127.0.0.1", 7),), keep=True)
+    assert at_end(job, [A], [B], more=False) == [keep, Word("1.1.1+", wait=True)]
+    job.tell("a", has(OLD, NEW))
+    assert at_end(job, [A], [B], more=False) == [Word("1.1.1+")] * 2
+
+
+@pytest.mark.parametrize("more", [True, False], ids=["successor_comes", "nobody_comes"])
+def test_who_leaves_alone_waits_for_a_successor_only(more: bool) -> None:
+    job = Round("1.1.1+", a=has(NEW))
+    assert at_end(job, [], [A], more=more) == [Word("1.1.1+", wait=more)]
+
+
+def test_who_leaves_with_nothing_waits_for_nobody() -> None:
+    job = Round("1.1.1+", a=has())
+    assert at_end(job, [], [A], more=True) == [Word("1.1.1+")]
+
+
+# --- in the registry --------------------------------------------------------------------------------
+
+
+def registry(names: str, *, files: bool = True) -> Registry:
+    found = Registry(epoch=1, boot=1, wall_offset=0.0)
+    policy = Policy(minimum=1, files=files, join_policy="Immediate", settle=0)
+    found.expect(Expectation(tuple(names), policy=policy), NOW)
+    for name in names:
+        found.hello(hello(Member(name, f"{name}-first", "127.0.0.1", 1)), NOW)
+    found.decide(NOW)
+    return found
+
+
+def word_for(found: Registry, name: str) -> Word | None:
+    said = found.order_for(name, NOW)["files"]
+    return Word.from_json(said) if said else None
+
+
+def tell(found: Registry, name: str, stock: Stock, scope: str = "1.1.1") -> None:
+    message = {"type": "files", **dataclasses.replace(stock, scope=scope).to_json()}
+    found.told_files(name, message)
+    found.decide(NOW)
+
+
+def test_without_files_nothing_is_asked_for() -> None:
+    assert word_for(registry("ab", files=False), "a") is None
+
+
+def test_orders_follow_what_is_told() -> None:
+    found = registry("ab")
+    assert word_for(found, "a") == Word("1.1.1")
+    for name in "ab":
+        tell(found, name, has())
+    assert [word_for(found, name) for name in "ab"] == [Word("1.1.1", go=True)] * 2
+    saved = copy("1.1.1", 5)
+    tell(found, "a", has(saved, begun=True))
+    tell(found, "b", has(begun=True))
+    assert found.report(1).files is None, "one has it"
+    tell(found, "b", has(saved, begun=True))
+    told = found.report(1).files
+    assert told is not None
+    assert (told.at, told.size) == (NOW, 10)
+
+
+def test_halt_says_whether_it_was_planned() -> None:
+    for planned in (True, False):
+        found = registry("ab")
+        policy = Policy(minimum=2, files=True)
+        found.expect(Expectation(("a", "b"), policy=policy), NOW)
+        if planned:
+            found.left("b")
+        else:
+            found.closed("b", NOW - 9)
+        found.decide(NOW)
+        order = found.order_for("a", NOW)
+        assert (order["type"], order["planned"]) == ("halt", planned)
+
+
+def test_who_comes_back_from_an_overtaken_membership_is_not_asked() -> None:
+    found = registry("ab")
+    found.closed("b", NOW - 9)
+    found.decide(NOW)
+    back = hello(B, membership=membership("a", "b").to_json(), files=has(NEW).to_json())
+    policy = Policy(files=True, join_policy="Never")
+    found.expect(Expectation(("a", "b"), policy=policy), NOW)
+    found.hello(back, NOW)
+    found.decide(NOW)
+    assert word_for(found, "b") is None
+    tell(found, "a", has(), "1.1.2")
+    assert word_for(found, "a") == Word("1.1.2", go=True)
+
+
+# --- joiners ----------------------------------------------------------------------------------------
+
+FILES = Policy(settle=3, max_join_wait=900, files=True)
+
+
+def joining(kept_at: float | None, arrived: float, policy: Policy = FILES) -> Decision:
+    joiner = worker("c", registered_at=arrived)
+    workers: tuple[Worker, ...] = (worker("a"), worker("b"), joiner)
+    expectation = Expectation(("a", "b", "c"), policy=policy)
+    current = membership("a", "b")
+    view = running(current, *workers, policy=policy, expectation=expectation, kept_at=kept_at)
+    return decide_membership(view, NOW)
+
+
+def test_joiner_waits_for_the_next_save_of_the_script() -> None:
+    for kept_at in (None, NOW - 60):
+        decision = joining(kept_at, arrived=NOW - 50)
+        assert decision.action is Action.KEEP
+        assert "c waits for the script to save its files, 900 s at most" in decision.reason
+    assert joining(kept_at=NOW - 40, arrived=NOW - 50).action is Action.FORM
+
+
+def test_it_does_not_wait_for_ever() -> None:
+    assert joining(kept_at=None, arrived=NOW - 901).action is Action.FORM
+
+
+def test_what_reports_snapshots_is_not_waited_for_in_this_way() -> None:
+    joiner = worker("c", registered_at=NOW - 9)
+    view = running(
+        membership("a", "b"), worker("a"), worker("b"), joiner, policy=FILES, kept_at=NOW,
+        expectation=Expectation(("a", "b", "c"), policy=FILES), snapshot_step=4,
+    )  # fmt: skip
+    assert "the next snapshot" in decide_membership(view, NOW).reason

@@ -1,0 +1,371 @@
+"""Copies of files on one worker's disk: whole or absent, two at the most, exactly put in place."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.keeping import snapshot
+from ddpjob_agent.contract import Cause, Member, Membership, MembershipId
+from ddpjob_agent.copies import Copy, Word
+from ddpjob_agent.holdings import Holdings
+from ddpjob_agent.keeper import Keeper
+from ddpjob_agent.shelf import FOLDER, NEW, Shelf, open_shelf
+from ddpjob_agent.tracked import Tracked
+from ddpjob_agent.wire import MAGIC, accept
+
+TOKEN = "the token of this job"
+
+
+class Disk:
+    """One worker's working directory and shelf."""
+
+    def __init__(
+        self, folder: Path, *entries: str, worker: str = "w", shelf: str = "shelf"
+    ) -> None:
+        self.work = folder / "work"
+        self.work.mkdir(parents=True, exist_ok=True)
+        self.shelf_folder = folder / shelf / FOLDER
+        self.tracked = Tracked(entries or ("snapshot.pt",), str(self.work), worker)
+        self.shelf = open_shelf([str(folder / shelf)], worker)
+        self.holdings = Holdings(self.tracked, self.shelf)
+
+    def write(self, content: bytes, name: str = "snapshot.pt") -> None:
+        path = self.work / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+    def keep(self, seconds: float, membership: str = "1.1.1") -> Copy:
+        self.holdings.keep(self.holdings.look(), (membership, seconds))
+        assert self.holdings.place is not None
+        return self.holdings.place.copy
+
+    def names(self) -> list[str]:
+        """All files of the working directory, the hidden ones, too."""
+        files = (path for path in self.work.rglob("*") if path.is_file())
+        return sorted(path.relative_to(self.work).as_posix() for path in files)
+
+    def read(self) -> bytes:
+        return (self.work / "snapshot.pt").read_bytes()
+
+    def damage(self, copy: Copy) -> None:
+        """One bit of a copy on the shelf flips."""
+        kept = self.shelf.find(copy.digest)
+        assert kept is not None
+        path = Path(kept.paths()[0])
+        content = bytearray(path.read_bytes())
+        content[700] ^= 1
+        path.write_bytes(content)
+
+    def times(self) -> list[float]:
+        """Of the copies, the oldest first."""
+        return [kept.copy.seconds for kept in self.shelf.copies()]
+
+
+# --- which files ----------------------------------------------------------------------------------
+
+
+def test_entries_are_files_patterns_and_directories(tmp_path: Path) -> None:
+    outside = tmp_path / "elsewhere.pt"
+    outside.write_bytes(b"x")
+    disk = Disk(tmp_path, "./model.pt", "ckpt/*.pt", "state", str(outside), "absent.pt", "model.pt")
+    for name in (
+        "model.pt", "ckpt/1.pt", "ckpt/2.pt", "ckpt/log", "ckpt/.hidden.pt", "state/a",
+        "state/deep/b", "state/.tmp", "state/.git/c", "other.pt",
+    ):  # fmt: skip
+        disk.write(b"x", name)
+    found = [seen.name for seen in disk.tracked.look()]
+    own = ["ckpt/1.pt", "ckpt/2.pt", "model.pt", "state/a", "state/deep/b"]
+    assert found == sorted([str(outside), *own])
+
+
+def test_name_with_signs_of_a_pattern_is_a_name_where_there_is_such_a_file(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "odd [name]", "step[1].pt")
+    disk.write(b"x", "step[1].pt")
+    disk.write(b"x", "step1.pt")
+    assert [seen.name for seen in disk.tracked.look()] == ["step[1].pt"]
+
+
+# --- copies ---------------------------------------------------------------------------------------
+
+
+def test_two_copies_at_the_most_and_the_newest_ones(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    for step in range(1, 5):
+        disk.write(snapshot(step))
+        disk.keep(float(step))
+    assert disk.times() == [3.0, 4.0]
+
+
+def test_copy_brings_back_the_same_bytes_and_permissions(tmp_path: Path) -> None:
+    disk = Disk(tmp_path, "model.pt", "ckpt")
+    disk.write(snapshot(1), "model.pt")
+    disk.write(b"seven", "ckpt/deep/step")
+    (disk.work / "model.pt").chmod(0o640)
+    copy = disk.keep(1.0)
+    disk.write(b"torn", "model.pt")
+    shutil.rmtree(disk.work / "ckpt")
+    assert disk.holdings.put(copy)
+    assert (disk.work / "model.pt").read_bytes() == snapshot(1)
+    assert (disk.work / "model.pt").stat().st_mode & 0o777 == 0o640
+    assert disk.names() == ["ckpt/deep/step", "model.pt"]
+    assert disk.holdings.here == copy.digest
+
+
+def test_what_is_no_part_of_the_copy_is_put_aside_and_not_deleted(tmp_path: Path) -> None:
+    """A script that takes the last of its files must not find one that nobody else has."""
+    disk = Disk(tmp_path, "ckpt/*.pt")
+    disk.write(snapshot(1), "ckpt/1.pt")
+    copy = disk.keep(1.0)
+    disk.write(snapshot(2)[:500], "ckpt/2.pt")
+    assert disk.holdings.put(copy)
+    assert disk.names() == ["ckpt/.2.pt.ddpjob-aside", "ckpt/1.pt"]
+    assert (disk.work / "ckpt" / ".2.pt.ddpjob-aside").read_bytes() == snapshot(2)[:500]
+
+
+def test_what_is_in_place_already_is_not_written_again(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.write(snapshot(1))
+    copy = disk.keep(1.0)
+    before = (disk.work / "snapshot.pt").stat()
+    assert disk.holdings.put(copy)
+    after = (disk.work / "snapshot.pt").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_copy_that_was_damaged_later_is_not_put_in_place(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.write(snapshot(1))
+    copy = disk.keep(1.0)
+    disk.damage(copy)
+    disk.write(b"torn")
+    assert not disk.holdings.put(copy)
+    assert (disk.work / "snapshot.pt").read_bytes() == b"torn"
+    assert disk.shelf.copies() == []
+
+
+def test_what_was_left_half_done_is_no_copy_and_cleared(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.write(snapshot(1))
+    disk.keep(1.0)
+    whole = disk.shelf.copies()[0]
+    for name in (f"{NEW}w-7", f"{NEW}other-1", "1.1.1_9.000_w", "not a copy"):
+        shutil.copytree(whole.path, disk.shelf_folder / name)
+    (disk.shelf_folder / "1.1.1_9.000_w" / "0").write_bytes(b"short")
+    again = open_shelf([str(tmp_path / "shelf")], "w")
+    assert [kept.path for kept in again.copies()] == [whole.path]
+    assert not (disk.shelf_folder / f"{NEW}w-7").exists()
+    assert (disk.shelf_folder / f"{NEW}other-1").exists(), "another worker may be writing it"
+
+
+def test_membership_makes_a_copy_its_own_and_clears_what_the_gone_left(tmp_path: Path) -> None:
+    disk, gone = Disk(tmp_path, worker="a"), Disk(tmp_path, worker="z")
+    disk.write(snapshot(9))
+    gone.keep(90.0)
+    disk.write(snapshot(1))
+    disk.keep(10.0)
+    disk.holdings.begin("1.1.2", ["a", "b"])
+    (kept,) = disk.shelf.copies()
+    assert (kept.copy.membership, kept.copy.seconds, kept.worker) == ("1.1.2", 0.0, "a")
+
+
+def test_what_a_gone_worker_left_on_a_shared_disk_is_taken_over(tmp_path: Path) -> None:
+    gone, disk = Disk(tmp_path, worker="z"), Disk(tmp_path, worker="a")
+    gone.write(snapshot(1))
+    copy = gone.keep(10.0)
+    assert disk.holdings.put(copy)
+    disk.holdings.begin("1.1.2", ["a"])
+    assert [kept.worker for kept in disk.shelf.copies()] == ["a"]
+
+
+def test_one_disk_one_copy_of_the_time_that_is_known_best(tmp_path: Path) -> None:
+    """Who saw the script write it, or sees it for the first time: whoever is faster."""
+    waiting, member = Disk(tmp_path, worker="c"), Disk(tmp_path, worker="a")
+    member.write(snapshot(1))
+    waiting.keep(0.0, "0.0.0")
+    for disk, at in ((member, (5.0, "1.1.1")), (waiting, (0.0, "0.0.0"))):
+        disk.keep(*at)
+        (kept,) = disk.shelf.copies()
+        assert (kept.copy.membership, kept.copy.seconds) == ("1.1.1", 5.0)
+
+
+# --- what lies there when nobody saw it written -----------------------------------------------------
+
+
+def stock_of(disk: Disk) -> Copy:
+    """What a new agent makes of the disk."""
+    fresh = Holdings(disk.tracked, disk.shelf)
+    fresh.take_stock(lambda _: None)
+    assert fresh.place is not None
+    return fresh.place.copy
+
+
+def test_file_from_before_the_job_is_older_than_any_copy(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.write(snapshot(1))
+    assert (stock_of(disk).membership, stock_of(disk).seconds) == ("0.0.0", 0.0)
+
+
+def test_file_that_was_saved_after_the_last_copy_is_newer(tmp_path: Path) -> None:
+    """Its agent died before it could copy it; both lie on a disk that outlived it."""
+    disk = Disk(tmp_path)
+    disk.write(snapshot(1))
+    last = disk.keep(10.0, "1.1.3")
+    before = (disk.work / "snapshot.pt").stat().st_mtime_ns
+    for change, newer in ((5, True), (-5, False)):
+        disk.write(snapshot(2))
+        at = before + change * 10**9
+        os.utime(disk.work / "snapshot.pt", ns=(at, at))
+        found = stock_of(disk)
+        assert (found.age > last.age) == newer
+        disk.shelf.drop(disk.shelf.find(found.digest) or disk.shelf.copies()[-1])
+
+
+# --- copies from other workers ----------------------------------------------------------------------
+
+
+async def broken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, source: Disk) -> None:
+    """An agent that dies when it has given half of a copy."""
+    assert await reader.readexactly(len(MAGIC)) == MAGIC
+    connection = await accept(reader, writer, TOKEN)
+    request = await connection.receive()
+    assert request is not None
+    found = source.holdings.find(request["digest"])
+    assert found is not None
+    parts, paths = found
+    connection.send({"type": "copy", "parts": parts})
+    assert paths
+    await connection.send_bytes(source.read()[: parts[0].size // 2])
+    connection.close()
+
+
+class Peer:
+    """A worker's keeper, that has been told a word."""
+
+    def __init__(self, disk: Disk, token: str = TOKEN) -> None:
+        self.disk = disk
+        self.said: list[dict[str, Any]] = []
+        self.changes = 0
+        self.keeper = Keeper(disk.holdings, token, self.said.append, self._changed)
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def hear(self, word: Word) -> None:
+        members = [dataclasses.asdict(Member(name, "", "127.0.0.1", 1)) for name in "ab"]
+        order = {"type": "run", "membership": {"members": members}, "files": word.to_json()}
+        self.keeper.hear(order)
+
+    async def told(self, here: str | None = None) -> dict[str, Any]:
+        """The last thing it told the service, once that is what lies in place."""
+        return await self.says(lambda said: here is None or said["here"] == here)
+
+    async def says(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The last thing that it told, once that meets the condition."""
+        while not (self.said and condition(self.said[-1])):  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.01)
+        return self.said[-1]
+
+
+@contextlib.asynccontextmanager
+async def peers(folder: Path, *names: str, token: str = TOKEN) -> AsyncIterator[list[Peer]]:
+    found = [Peer(Disk(folder / name, worker=name), token) for name in names]
+    try:
+        for peer in found:
+            await peer.keeper.listen("127.0.0.1")
+        yield found
+    finally:
+        for peer in found:
+            peer.keeper.close()
+
+
+def run(body: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await asyncio.wait_for(body(), 120)
+
+    asyncio.run(main())
+
+
+def test_holder_dies_while_it_gives_and_another_one_is_asked(tmp_path: Path) -> None:
+    """Whichever of the two comes first."""
+
+    async def body() -> None:
+        async with peers(tmp_path, "a", "b", "c") as (a, b, c):
+            a.disk.write(snapshot(1))
+            copy = a.disk.keep(10.0)
+            server = await asyncio.start_server(
+                lambda reader, writer: broken(reader, writer, a.disk), "127.0.0.1", 0
+            )
+            bad = ("127.0.0.1", server.sockets[0].getsockname()[1])
+            a.hear(Word("1.1.2"))
+            good = ("127.0.0.1", (await a.told())["port"])
+            for peer, holders in ((b, (bad, good)), (c, (good, bad))):
+                peer.hear(Word("1.1.2"))
+                assert (await peer.told())["copies"] == ()
+                peer.hear(Word("1.1.2", copy, holders, put=True))
+                said = await peer.told(here=copy.digest)
+                assert [each["digest"] for each in said["copies"]] == [copy.digest]
+                assert peer.disk.read() == snapshot(1)
+                assert peer.disk.names() == ["snapshot.pt"]
+            server.close()
+
+    run(body)
+
+
+def test_nobody_without_the_token_gets_a_copy(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with peers(tmp_path, "a") as (a,), peers(tmp_path, "x", token="guessed") as (x,):
+            a.disk.write(snapshot(1))
+            copy = a.disk.keep(10.0)
+            a.hear(Word("1.1.2"))
+            holder = ("127.0.0.1", (await a.told())["port"])
+            x.hear(Word("1.1.2"))
+            await x.told()
+            x.hear(Word("1.1.2", copy, (holder,), put=True))
+            a.hear(Word("1.1.3"))
+            x.hear(Word("1.1.3"))
+            await x.says(lambda said: said["scope"] == "1.1.3")
+            assert x.said[-1]["here"] == ""
+            assert x.disk.names() == []
+
+    run(body)
+
+
+def test_copy_that_turns_out_damaged_is_told_to_be_gone(tmp_path: Path) -> None:
+    """By who has it: the service then names the next one, or another holder."""
+
+    async def body() -> None:
+        async with peers(tmp_path, "a", "b") as (a, b):
+            a.disk.write(snapshot(1))
+            copy = a.disk.keep(10.0)
+            a.disk.write(snapshot(2))
+            a.disk.keep(20.0)
+            a.hear(Word("1.1.2"))
+            port = (await a.told())["port"]
+            a.disk.damage(copy)
+            b.hear(Word("1.1.2"))
+            await b.told()
+            b.hear(Word("1.1.2", copy, (("127.0.0.1", port),), put=True))
+            await a.says(lambda said: all(c["digest"] != copy.digest for c in said["copies"]))
+            assert b.disk.names() == []
+            assert not b.keeper.may_start(Membership(MembershipId(1, 1, 2), (), Cause.STARTED, ""))
+
+    run(body)
+
+
+@pytest.mark.parametrize("name", ["shelf", "elsewhere"])
+def test_shelf_is_made_where_it_can_be(tmp_path: Path, name: str) -> None:
+    first = tmp_path / "shelf"
+    if name == "elsewhere":
+        first.write_text("no directory")
+    shelf = open_shelf([str(first), str(tmp_path / "elsewhere")], "w")
+    assert isinstance(shelf, Shelf)
+    assert (tmp_path / name / FOLDER).is_dir()

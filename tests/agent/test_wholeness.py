@@ -1,0 +1,160 @@
+"""Which files count as whole: files of the real writers, cut at every length."""
+
+from __future__ import annotations
+
+import collections
+import io
+import pickle
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from ddpjob_agent import wholeness
+from ddpjob_agent.wholeness import damage_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+def model() -> torch.nn.Module:
+    net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    net(torch.ones(4, 3)).sum().backward()
+    return net
+
+
+def state() -> dict[str, Any]:
+    """Everything that scripts put into a snapshot: all kinds of storage, plain and odd objects."""
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters())
+    optimizer.step()
+    kinds = "float64 float16 bfloat16 int64 int32 int16 int8 uint8 bool complex64 complex128 uint16"
+    return {
+        "model": net.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "tensors": [torch.ones(3).to(getattr(torch, kind)) for kind in kinds.split()],
+        "float8": torch.ones(5).to(torch.float8_e4m3fn),
+        "plain": {"epoch": 7, "size": torch.Size([1]), "seen": {1, 2}, "of": np.arange(4)},
+        "counts": collections.Counter("abc"),
+    }
+
+
+def by_torch(content: Any, **options: Any) -> bytes:
+    file = io.BytesIO()
+    torch.save(content, file, **options)
+    return file.getvalue()
+
+
+def without_checksums() -> bytes:
+    torch.serialization.set_crc32_options(False)
+    try:
+        return by_torch(model().state_dict())
+    finally:
+        torch.serialization.set_crc32_options(True)
+
+
+def by_numpy() -> bytes:
+    file = io.BytesIO()
+    np.savez(file, a=np.arange(10))
+    return file.getvalue()
+
+
+OLD = {"_use_new_zipfile_serialization": False}
+WRITERS: dict[str, tuple[str, Callable[[], bytes]]] = {
+    "torch_save": ("s.pt", lambda: by_torch(state())),
+    "torch_save_without_checksums": ("s.pt", without_checksums),
+    "torch_save_old": ("s.pt", lambda: by_torch(state(), **OLD)),
+    "torch_save_old_module": ("s.pt", lambda: by_torch(model(), **OLD)),
+    "safetensors": (
+        "s.safetensors",
+        lambda: safetensors.torch.save({"a": torch.ones(3), "b": torch.ones(2)}, {"step": "7"}),
+    ),
+    "safetensors_of_nothing": ("s.safetensors", lambda: safetensors.torch.save({})),
+    "pickle": ("s.pkl", lambda: pickle.dumps([state()["plain"], collections.Counter("ab")])),
+    "pickle_2": ("s.pkl", lambda: pickle.dumps(list(range(300)), protocol=2)),
+    "npz": ("s.npz", by_numpy),
+}
+
+
+def judge(content: bytes, name: str = "s.pt") -> str:
+    return damage_of(io.BytesIO(content), len(content), name)
+
+
+@pytest.fixture(params=WRITERS)
+def written(request: pytest.FixtureRequest) -> tuple[str, bytes]:
+    name, write = WRITERS[request.param]
+    return name, write()
+
+
+def test_what_a_writer_finished_is_whole(written: tuple[str, bytes]) -> None:
+    name, content = written
+    assert judge(content, name) == ""
+
+
+def lengths(size: int) -> Iterator[int]:
+    """All near both ends; between them enough to fall into every part."""
+    yield from range(min(size, 150))
+    yield from range(150, max(150, size - 400), max(1, size // 150))
+    yield from range(max(0, size - 400), size)
+
+
+def test_what_is_cut_is_damaged_at_whatever_length(written: tuple[str, bytes]) -> None:
+    name, content = written
+    missed = [length for length in lengths(len(content)) if not judge(content[:length], name)]
+    assert missed == []
+
+
+@pytest.mark.parametrize("where", [0.3, 0.6])
+def test_a_hole_in_the_middle_is_found_by_checksums(where: float) -> None:
+    """As a machine leaves it that lost its power: the end is there, what comes before is not."""
+    content = bytearray(by_torch({"a": torch.randn(5000)}))
+    at = int(len(content) * where)
+    content[at : at + 4096] = bytes(4096)
+    assert "is damaged" in judge(bytes(content))
+
+
+def test_an_archive_within_a_cut_one_is_not_taken_for_it() -> None:
+    outer = io.BytesIO()
+    with zipfile.ZipFile(outer, "w") as archive:
+        archive.writestr("inner.npz", by_numpy())
+        archive.writestr("more", b"x" * 1000)
+    content = outer.getvalue()
+    inner_end = content.index(b"more") - wholeness.ENTRY_BYTES
+    assert "another archive" in judge(content[:inner_end])
+
+
+@pytest.mark.parametrize(
+    ("content", "damage"),
+    [
+        (b"", "it is empty"),
+        (b"epoch 7\n", ""),
+        (b"\x00" * 100, ""),
+        (b"\x93NUMPY" + b"\x00" * 9, ""),
+        (b'{"cfg": {"lr": 1}}', ""),
+    ],
+    ids=["nothing", "text", "numbers", "npy", "json"],
+)
+def test_any_other_file_is_whole_unless_it_is_empty(content: bytes, damage: str) -> None:
+    assert judge(content, "state.bin") == damage
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (pytest.fail, ("what a pickle names was called",))
+
+
+def test_nothing_of_a_pickle_is_executed() -> None:
+    assert judge(pickle.dumps({"a": Bomb()}), "s.pkl") == ""
+    assert judge(by_torch({"a": Bomb()}, **OLD)) == ""
+
+
+def test_a_large_file_is_judged_by_its_end_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = by_torch({"a": torch.randn(5000)})
+    monkeypatch.setattr(wholeness, "DEEP_BYTES", len(content) - 1)
+    assert judge(content) == ""
+    assert judge(content[:-1]) != ""
+    large = pickle.dumps(b"x" * len(content))
+    assert (judge(large), judge(large[:-1])) == ("", "its last pickle is cut short")

@@ -1,0 +1,146 @@
+"""What is told of the files that a script saves by itself: kept, not kept, seen by nobody else."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from builders import NOW, make_report
+from core.planning import UP, W0, W1, events_of, told
+from core.rawpods import make_cluster_job
+from ddpjob_agent.contract import KeptFiles, Report, State
+from ddpjob_operator.api import DDPJob
+from ddpjob_operator.observed import Observed
+from ddpjob_operator.plan import Plan, plan
+from ddpjob_operator.sharing import NOT_SHARED, SILENT_SECONDS
+from ddpjob_operator.status import DDPJobStatus, SnapshotStatus
+
+REPORT = make_report(W0, W1)
+LATER = NOW + timedelta(seconds=SILENT_SECONDS)
+ROUND = REPORT.rounds[0]
+
+
+def decide(job: DDPJob, report: Report = REPORT, now: datetime = LATER, **observed: Any) -> Plan:
+    return plan(Observed(job, (W0, W1), UP, report, **observed), now)
+
+
+def job_of(**spec: Any) -> DDPJob:
+    job = make_cluster_job(**spec)
+    status = DDPJobStatus(rendezvous_epoch=1, rendezvous_observed=1, start_time=NOW)
+    return job.model_copy(update={"status": status})
+
+
+def template(*volumes: dict[str, Any]) -> dict[str, Any]:
+    container = {"name": "trainer", "image": "a", "command": ["torchrun", "train.py"]}
+    return {"template": {"spec": {"containers": [container], "volumes": list(volumes)}}}
+
+
+def warnings(planned: Plan, reason: str = "SnapshotNotShared") -> list[str]:
+    return [text for name, text, warns in events_of(planned) if name == reason and warns]
+
+
+def test_it_is_told_once_when_it_is_certain() -> None:
+    job = job_of()
+    planned = decide(job)
+    assert warnings(planned) == [NOT_SHARED]
+    assert NOT_SHARED in told(planned.status, "Running")[2]
+    job = job.model_copy(update={"status": planned.status})
+    silent = dataclasses.replace(REPORT, state=State.WAITING, reason="backing off")
+    for report in (REPORT, silent, REPORT):
+        planned = decide(job, report, LATER + timedelta(hours=1))
+        assert warnings(planned) == []
+        job = job.model_copy(update={"status": planned.status})
+
+
+def test_before_that_it_is_looked_at_again_in_time() -> None:
+    planned = decide(job_of(), now=NOW + timedelta(seconds=100))
+    assert warnings(planned) == []
+    assert NOT_SHARED not in told(planned.status, "Running")[2]
+    assert planned.requeue_after == SILENT_SECONDS - 100
+
+
+CLAIM = {"persistentVolumeClaim": {"claimName": "c"}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "warns"),
+    [
+        ({}, True),
+        ({"replicas": 1}, False),
+        ({"replicas": 1, "maxReplicas": 2}, True),
+        ({"replicas": 1, "extraWorkerGroups": [{"name": "spot", "replicas": 1}]}, True),
+        ({"snapshot": {"files": ["snapshot.pt"]}}, False),
+        ({"snapshot": {"everySteps": 5}}, True),
+        ({"snapshot": {"storage": CLAIM}}, False),
+        ({"snapshot": {"storage": {"emptyDir": {}}}}, True),
+        (template({"name": "data", "nfs": {"server": "s", "path": "/"}}), False),
+        (template({"name": "tmp", "emptyDir": {}}, {"name": "c", "configMap": {"name": "c"}}), True),
+        (template({"name": "tmp", "emptyDir": {}}, {"name": "d", **CLAIM}), False),
+    ],
+    ids=[
+        "nothing", "one_worker", "may_grow", "another_group", "files", "other_snapshot_fields",
+        "claim", "own_disk", "nfs_in_template", "own_disks_in_template", "claim_in_template",
+    ],
+)  # fmt: skip
+def test_only_where_nobody_else_can_see_the_file(spec: dict[str, Any], warns: bool) -> None:
+    if "template" in spec:
+        spec = {"image": None, "command": None, **spec}
+    assert bool(warnings(decide(job_of(**spec)))) == warns
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"live": True},
+        {"snapshot_step": 5},
+        {"rounds": (dataclasses.replace(ROUND, resumed_step=0),)},
+        {"state": State.WAITING},
+        {"rounds": (ROUND, dataclasses.replace(ROUND, id="1.1.2", since=LATER.timestamp()))},
+    ],
+    ids=["L2", "L1", "L1_that_found_no_snapshot", "not_running", "just_begun_again"],
+)
+def test_not_where_the_script_tells_of_snapshots_or_had_no_time_to(changes: dict[str, Any]) -> None:
+    assert warnings(decide(job_of(), dataclasses.replace(REPORT, **changes))) == []
+
+
+def test_not_where_all_workers_see_one_file_system() -> None:
+    assert warnings(decide(job_of(), one_file_system=True)) == []
+
+
+# --- files that are kept ----------------------------------------------------------------------------
+
+FILES = {"snapshot": {"files": ["snapshot.pt"]}}
+AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def test_status_says_when_a_copy_was_last_safe() -> None:
+    report = dataclasses.replace(REPORT, files=KeptFiles(AT.timestamp() + 0.25, 100))
+    planned = decide(job_of(**FILES), report)
+    assert planned.status.snapshot == SnapshotStatus(files_kept_at=AT)
+    assert planned.status.to_json()["snapshot"] == {"filesKeptAt": "2026-01-02T03:04:05Z"}
+    job = job_of(**FILES).model_copy(update={"status": planned.status})
+    again = decide(job, dataclasses.replace(REPORT, files=KeptFiles(trouble="a: full")))
+    assert again.status.snapshot == SnapshotStatus(files_kept_at=AT, files_trouble="a: full")
+
+
+def test_trouble_is_told_once() -> None:
+    report = dataclasses.replace(REPORT, files=KeptFiles(trouble="a: no space"))
+    job = job_of(**FILES)
+    planned = decide(job, report)
+    assert warnings(planned, "FilesNotKept") == [
+        "a: no space; the job goes on, with the copies that it has. Make room on that volume"
+    ]
+    job = job.model_copy(update={"status": planned.status})
+    assert warnings(decide(job, report), "FilesNotKept") == []
+
+
+def test_it_travels() -> None:
+    report = dataclasses.replace(REPORT, files=KeptFiles(5.0, 7, "full"))
+    assert Report.from_json(report.to_json()) == report
+    assert "files" not in REPORT.to_json()
+    newer = dataclasses.replace(report, files=KeptFiles(6.0, 8, "full"))
+    assert newer.without_progress() == report.without_progress(), "no news, but progress"
+    assert report.without_progress() != REPORT.without_progress()
