@@ -24,7 +24,7 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # for `histories`
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.figures import Figure, machine, versions
+from benchmarks.figures import MEAN, Figure, machine, versions
 from benchmarks.peer_env import DLROVER_PACKAGE, TORCHFT_PACKAGE, PeerMissingError, PeerPackage
 from benchmarks.show import markdown, show
 
@@ -116,16 +116,16 @@ def played(contender: Contender, kind: str, histories: Sequence[History]) -> lis
 def figures(counts: Mapping[str, Counts]) -> Iterator[Figure]:
     """What was counted, of all samplers; ours are held to 0 where nothing goes back in time."""
     for kind, by_sampler in counts.items():
-        for measure, take in MEASURES:
+        for measure, take in MEASURES[: 3 if kind == LOST else 2]:
             samples: dict[str, list[float | None]] = collections.defaultdict(list)
             for label, each in by_sampler.items():
                 samples[label] += [float(take(count)) for count in each]
             name = f"{KINDS[kind]}: {measure}"
             peers = {label: row for label, row in samples.items() if label not in (L1, L2)}
             goes_back = kind == LOST and measure == MEASURES[1][0]
-            yield Figure(name, "samples", L2, {L2: samples[L2], **peers}, goal=0, by="mean")
+            yield Figure(name, "samples", L2, {L2: samples[L2], **peers}, goal=0, by=MEAN)
             goal = None if goes_back else 0
-            yield Figure(name, "samples", L1, {L1: samples[L1]}, goal=goal, by="mean")
+            yield Figure(name, "samples", L1, {L1: samples[L1]}, goal=goal, by=MEAN)
 
 
 def described(histories: Sequence[History]) -> Iterator[str]:

@@ -18,6 +18,9 @@ from typing import Any
 
 import psutil
 
+TIMES = "times"  # the unit of a ratio
+MEDIAN, MEAN, UPPER = "median", "mean", "upper 95 % bound of the mean"
+
 Samples = Mapping[str, Sequence[float | None]]  # by peer
 
 
@@ -27,6 +30,7 @@ class Summary:
 
     median: float
     mean: float
+    upper: float  # end of the 95 % interval of the mean, by Student's t
     p90: float
     max: float
     n: int
@@ -37,11 +41,14 @@ class Summary:
         values = sorted(math.inf if value is None else value for value in samples)
         p90 = values[math.ceil(0.9 * len(values)) - 1]
         mean = statistics.fmean(values)
-        return cls(statistics.median(values), mean, p90, values[-1], len(values))
+        return cls(
+            statistics.median(values), mean, mean + _uncertainty(values), p90, values[-1],
+            len(values),
+        )  # fmt: skip
 
     def by(self, measure: str) -> float:
-        """The median or the mean."""
-        return self.mean if measure == "mean" else self.median
+        """One of MEASURES."""
+        return {MEDIAN: self.median, MEAN: self.mean, UPPER: self.upper}[measure]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +63,7 @@ class Figure:
     limit: str | None = None  # what nothing can be better than; its name among the samples
     cap: float | None = None
     better: str = "lower"
-    by: str = "median"  # or "mean", for counts that are mostly 0
+    by: str = MEDIAN  # MEAN for counts that are mostly 0, UPPER for ratios that are close to 1
 
     def to_json(self) -> dict[str, Any]:
         """`ratio`: how many times better ours is than the best peer; null where one of them is 0.
@@ -112,6 +119,14 @@ def machine() -> dict[str, Any]:
 def versions(*packages: str) -> dict[str, str]:
     """Of Python and the packages."""
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+def _uncertainty(values: Sequence[float]) -> float:
+    if len(values) < 2 or math.isinf(values[-1]):
+        return math.inf
+    z, freedom = statistics.NormalDist().inv_cdf(0.975), len(values) - 1
+    t = z + (z**3 + z) / (4 * freedom)  # within 1 % from 10 values on
+    return t * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def _cpu_model() -> str:

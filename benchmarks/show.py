@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.figures import Summary
+from benchmarks.figures import MEDIAN, TIMES, Summary
 from rich.console import Console
 from rich.table import Table
 
 
 def _head(figure: Mapping[str, Any]) -> tuple[str, ...]:
-    return ("", figure.get("by", "median"), "p90", "max", "n", "ratio to ours")
+    return ("", figure.get("by", MEDIAN), "p90", "max", "n", "ratio to ours")
 
 
 def show(result: Mapping[str, Any], console: Console) -> None:
@@ -58,7 +58,7 @@ def _rows(figures: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
     ours = [figure["names"]["ours"] for figure in figures]
     for name in sorted(samples, key=lambda name: (name not in ours, name in limits)):
         summary = Summary.of(samples[name])
-        middle = summary.by(first.get("by", "median"))
+        middle = summary.by(first.get("by", MEDIAN))
         numbers = (_number(each, first) for each in (middle, summary.p90, summary.max))
         label = f"{name} (limit)" if name in limits else name
         yield (label, *numbers, str(summary.n), "1" if name == ours[0] else _ratio(middle, first))
@@ -70,6 +70,8 @@ def _number(value: float, figure: Mapping[str, Any]) -> str:
     if value == 0:
         return "0"
     if abs(value) < 1:
+        return f"{value:.3f}"
+    if figure["unit"] == TIMES:
         return f"{value:.3f}"
     return f"{value:.2f}" if value < 10 else f"{value:.1f}"
 

@@ -117,7 +117,8 @@ def test_status_tells_what_the_service_reports() -> None:
     )
     status = decide(workers=(W0, W1), report=dataclasses.replace(report, snapshot_step=30)).status
     written = status.to_json()
-    assert written["restarts"] == {"application": 1, "infrastructure": 2, "total": 3}
+    restarts = {"application": 1, "infrastructure": 2, "total": 3, "repeatedSteps": 0}
+    assert written["restarts"] == restarts
     assert written["progress"] == {"step": 40, "totalSteps": 900, "metrics": {"loss": 0.5}}
     assert written["snapshot"] == {"step": 30}
     assert written["groups"] == [{"name": "worker", "replicas": 2, "placed": 2, "ready": 2}]

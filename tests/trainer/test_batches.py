@@ -310,6 +310,7 @@ def train(
                 numbers += part.tolist()
                 step.backward(loop.model(part[:, None].float().expand(-1, 3)).square().mean())
             run.optimizer.step()
+        snapshots.wait()  # else the next one may be left out
         seen.append(numbers)
     return seen
 
