@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ddpjob_agent import contract
-from ddpjob_trainer import OvertakenError, Snapshots, durable, fences, folder
+from ddpjob_trainer import OvertakenError, Snapshots, durable, fence_folders, fences, folder
 from trainer.runs import Run, assert_same
 
 
@@ -200,10 +200,10 @@ def test_a_fence_that_cannot_be_read_is_passed_over(
     snapshots, _ = directory.start("1.1.1")
     record = directory.path / "fence-000000000007"
     record.mkdir()
-    (record / fences.RECORD).write_text('{"job": "job", "membership": "first", "step": 0}')
+    (record / fence_folders.RECORD).write_text('{"job": "job", "membership": "first", "step": 0}')
     with caplog.at_level(logging.WARNING, "ddpjob"):
         directory.save(snapshots, 1)
-    assert f"{record / fences.RECORD} is ignored" in caplog.text
+    assert f"{record / fence_folders.RECORD} is ignored" in caplog.text
     assert directory.start("1.1.2")[1] == 1
 
 
