@@ -14,11 +14,13 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import AfterValidator, AllowInfNan, BeforeValidator, Field, Strict
 
+from ddpjob_agent import contract
 from ddpjob_operator.model import Model
 
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 JOB_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # a Service is named after the job
 ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+SNAPSHOT_URI = re.compile(contract.SNAPSHOT_URI)
 ENV_PREFIX = "DDPJOB_"  # of the variables that the agent and the trainer library read
 MAX_NAME = 63
 MAX_ENV_NAME = 200  # with 253, checking them all would be too dear for the API server
@@ -54,6 +56,15 @@ def _env_name(name: str) -> str:
     if name.startswith(ENV_PREFIX):
         raise ValueError(f"'{name}' is set by ddpjob; choose a name that does not begin so")
     return name
+
+
+def _uri(text: str) -> str:
+    if not SNAPSHOT_URI.fullmatch(text):
+        raise ValueError(
+            f"'{text}' is no bucket with a prefix; give one as in s3://bucket/jobs/digits "
+            "(s3, gs or az)"
+        )
+    return text
 
 
 def _processes(value: object) -> object:
@@ -156,7 +167,11 @@ class SnapshotSpec(Model):
     storage: dict[str, Any] | None = Field(
         default=None, description="Volume that keeps the snapshots, as in a pod."
     )
-    uri: Text | None = Field(default=None, description="Object store that keeps the snapshots.")
+    uri: Annotated[Text, AfterValidator(_uri)] | None = Field(
+        default=None,
+        description="Bucket that keeps the snapshots instead: s3://bucket/prefix, gs:// or az://. "
+        "Credentials come from the workers' environment.",
+    )
     every_steps: Positive | None = Field(
         default=None, description="Steps between two snapshots. Absent: as the script says."
     )

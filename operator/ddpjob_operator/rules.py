@@ -17,7 +17,14 @@ from pydantic.alias_generators import to_snake
 from ddpjob_operator import names
 from ddpjob_operator.api import BESIDE_MAIN_TEMPLATE, INSTEAD_OF_TEMPLATE, NOT_YET, DDPJobSpec
 from ddpjob_operator.names import ConditionType
-from ddpjob_operator.parts import DNS_LABEL, ENV_NAME, ENV_PREFIX, JOB_NAME, MAX_NAME
+from ddpjob_operator.parts import (
+    DNS_LABEL,
+    ENV_NAME,
+    ENV_PREFIX,
+    JOB_NAME,
+    MAX_NAME,
+    SNAPSHOT_URI,
+)
 
 Rule = dict[str, str]
 Placed = tuple[str, Rule]  # path of the schema that it is a rule of; `*` is each entry of a list
@@ -26,7 +33,7 @@ GROUPS = "extraWorkerGroups"
 SPEC, GROUP = "spec", f"spec.{GROUPS}.*"
 WHILE_IT_RUNS = (
     "while the job has workers; suspend the job first (suspend: true) until its state is Suspended, "
-    "or delete it and create it anew: it goes on from what is in snapshot.storage"
+    "or delete it and create it anew: it goes on from what is in snapshot.storage or snapshot.uri"
 )
 # Read once, when a worker is made. All else reaches a job that runs.
 PINNED_IN_GROUPS = (
@@ -57,6 +64,7 @@ def build_rules() -> Iterator[Placed]:
     yield from _values()
     yield from _sizes()
     yield from _sources()
+    yield from _snapshot()
     yield from _not_yet()
     yield from _pinned()
 
@@ -160,6 +168,14 @@ def _sources() -> Iterator[Placed]:
     yield SPEC, rule(once.replace("@", "self"), text, resource, field=".gpusPerWorker")
     cel = f"{_groups('self')}.all(g, {once.replace('@', 'g')})"
     yield SPEC, rule(cel, f"gpusPerWorker of a group {text}", resource, field=f".{GROUPS}")
+
+
+def _snapshot() -> Iterator[Placed]:
+    at = f"{SPEC}.snapshot"
+    text = "'%s' is no bucket with a prefix; give one as in s3://bucket/jobs/digits (s3, gs or az)"
+    yield f"{at}.uri", rule(_matches("self", SNAPSHOT_URI), text, "self")
+    text = "is given, and snapshot.storage, too; remove one of the two"
+    yield at, rule("!has(self.uri) || !has(self.storage)", text, field=".uri")
 
 
 def _not_yet() -> Iterator[Placed]:

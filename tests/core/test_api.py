@@ -22,6 +22,7 @@ def complaints(spec: dict[str, Any], name: str = "digits") -> list[str]:
 
 # --- what is refused -------------------------------------------------------------------------------
 
+NO_BUCKET = "is no bucket with a prefix; give one as in s3://bucket/jobs/digits (s3, gs or az)"
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "minimum_above_maximum",
@@ -167,6 +168,26 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "spec.everySteps: unknown field 'everySteps' here; it belongs to spec.snapshot",
     ),
     ("unknown_field", {"zzz": 1}, "spec.zzz: unknown field 'zzz'; remove it"),
+    *(
+        (
+            f"uri_{name}",
+            {"snapshot": {"uri": uri}},
+            f"spec.snapshot.uri: '{uri}' {NO_BUCKET}",
+        )
+        for name, uri in {
+            "of_a_folder": "/data/snapshots",
+            "of_another_kind": "hdfs://bucket/x",
+            "without_a_bucket": "s3:///jobs",
+            "with_a_secret": "s3://key:secret@bucket/jobs",
+            "with_an_empty_part": "s3://bucket//jobs",
+            "with_a_query": "s3://bucket/jobs?region=x",
+        }.items()
+    ),
+    (
+        "uri_and_storage",
+        {"snapshot": {"uri": "s3://bucket/jobs", "storage": {"emptyDir": {}}}},
+        "spec.snapshot.uri: is given, and snapshot.storage, too; remove one of the two",
+    ),
 ]
 
 
@@ -180,7 +201,6 @@ def test_refuses_and_says_what_to_do(spec: dict[str, Any], message: str) -> None
 NOT_SUPPORTED = "is not supported by this version; remove it"
 UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
     ({"scheduling": {"topologyKey": "zone"}}, f"spec.scheduling: {NOT_SUPPORTED}"),
-    ({"snapshot": {"uri": "s3://bucket"}}, f"spec.snapshot.uri: {NOT_SUPPORTED}"),
     ({"snapshot": {"files": ["a.pt"]}}, f"spec.snapshot.files: {NOT_SUPPORTED}"),
     ({"ttlSecondsAfterFinished": 1}, f"spec.ttlSecondsAfterFinished: {NOT_SUPPORTED}"),
     (

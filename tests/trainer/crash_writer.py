@@ -21,10 +21,7 @@ import torch
 from ddpjob_trainer import Snapshots, durable, fence_folders, fences, folder, image, shelf
 from trainer.runs import Run
 
-TRACED = {
-    each.__file__
-    for each in (durable, fence_folders, fences, folder, image, shelf, shutil)
-}
+TRACED = {each.__file__ for each in (durable, fence_folders, fences, folder, image, shelf, shutil)}
 MEMORY_ONLY = {"__init__", "place", "copy", "take"}  # of image
 
 

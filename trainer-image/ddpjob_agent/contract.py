@@ -41,6 +41,9 @@ ENV_SNAPSHOT_URI = "DDPJOB_SNAPSHOT_URI"  # an object store; snapshots go there 
 ENV_SNAPSHOT_EVERY = "DDPJOB_SNAPSHOT_EVERY"  # steps between snapshots
 ENV_SNAPSHOT_KEEP = "DDPJOB_SNAPSHOT_KEEP"  # how many snapshots stay
 
+# Scheme, bucket and prefix of it; without anything that a regular expression of CEL cannot say.
+SNAPSHOT_URI = "(s3|gs|az)://([a-zA-Z0-9][-._a-zA-Z0-9]*)((?:/[^/?#% ]+)*)/?"
+
 GRACE_SECONDS = 45  # unless the user's pod says otherwise
 
 REPORT_SOCKET, GROUP_SOCKET = "report.sock", "group.sock"  # in the agent's folder

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime
 
-SCHEMES = ("s3", "gs", "az")
 PATIENCE = timedelta(seconds=60)  # how long a request is tried again
 PART_BYTES = 16 << 20  # sent or fetched at a time
 PARTS = 8  # at once
