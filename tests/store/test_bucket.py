@@ -190,22 +190,6 @@ def test_a_damaged_later_one_never_displaces_what_was_just_saved(uri: str) -> No
     assert_loads(uri, 2)
 
 
-def test_two_at_once_save_one_step(uri: str) -> None:
-    """Neither sees the other's before both are there."""
-    first, second = Snapshots(uri), Snapshots(uri)
-    first.save(1, **after(1).parts(), wait=True)
-    second.save(1, **after(1).parts(), wait=True)
-    first.save(2, **after(2).parts())
-    second.save(2, **after(2).parts())
-    for each in (first, second):
-        with pytest.MonkeyPatch.context():
-            try:
-                each.wait()
-            except SnapshotError as error:
-                assert "was overtaken" in str(error)
-    assert_loads(uri, 2)
-
-
 # Looking at them
 
 

@@ -19,8 +19,9 @@ class Directory:
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.path = path
+        self.where = str(path)
         self._patch = monkeypatch
-        monkeypatch.setenv(contract.ENV_SNAPSHOT_DIR, str(path))
+        monkeypatch.setenv(contract.ENV_SNAPSHOT_DIR, self.where)
 
     def enter(self, membership: str, job: str = "job") -> None:
         """What follows is done by this membership."""
@@ -214,9 +215,9 @@ def test_who_only_looks_overtakes_nobody(
     training, _ = directory.start("1.1.1")
     directory.save(training, 1)
     directory.enter("1.1.1", "evaluation")
-    assert Snapshots(directory.path).load(**Run().parts()) is not None
+    assert Snapshots(directory.where).load(**Run().parts()) is not None
     monkeypatch.delenv(contract.ENV_MEMBERSHIP)
-    notebook = Snapshots(directory.path)
+    notebook = Snapshots(directory.where)
     assert notebook.load(**Run().parts()) is not None
     directory.enter("1.1.1")
     directory.save(training, 2)

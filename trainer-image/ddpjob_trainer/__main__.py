@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         code: int = given.command(given, place)
     except StoreError as error:
-        print(f"{place.where}: {error}. {error.remedy}".rstrip(), file=sys.stderr)
+        print(f"{place.where}: {error}", file=sys.stderr)
         return 1
     return code
 

@@ -224,7 +224,8 @@ class Bucket:
     def explain(self, error: OSError, size: int) -> tuple[str, str]:
         """Why a snapshot could not be saved, and what to do."""
         del size
-        return str(error), error.remedy if isinstance(error, StoreError) else ""
+        assert isinstance(error, StoreError)
+        return error.cause, error.remedy
 
     def is_away(self, error: OSError) -> bool:
         """Whether a later try may succeed although nobody does anything."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpjob_trainer import handover, meeting
 from ddpjob_trainer.choice import Choice, Holding, choose
-from ddpjob_trainer.errors import OvertakenError, SnapshotError
+from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.handover import BEGINNING, Agreement, State
 from ddpjob_trainer.manifest import UnusableError
 
@@ -117,14 +117,14 @@ class Loading:
 
     def _begin(self, go_on: GoOn, step: int, there: list[int]) -> bool:
         """Whether somebody has added a snapshot just before nobody could any more."""
-        again, overtaken = False, ""
+        again, trouble = False, None
         if self._rank == self._seers.ranks[0]:
             try:
                 again = go_on(step, there)
-            except OvertakenError as error:
-                overtaken = str(error)
-        told = meeting.gather((again, overtaken))
-        for _, text in told:
-            if text:
-                raise OvertakenError(text)
+            except SnapshotError as error:
+                trouble = error
+        told = meeting.gather((again, trouble))
+        for _, error in told:
+            if error is not None:
+                raise error
         return any(again for again, _ in told)

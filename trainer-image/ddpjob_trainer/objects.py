@@ -62,12 +62,7 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
         "Allow these credentials to list, read, write and delete objects there.",
     ),
     (
-        r"BadScheme|builder error",
-        "its endpoint cannot be used as it is written",
-        "Correct AWS_ENDPOINT_URL: it begins with https:// or http://.",
-    ),
-    (
-        r"code: 501|NotImplemented",
+        r"code: 501|NotImplemented|not yet implemented",
         "the store lacks what is needed: it cannot refuse to replace an object",
         "Use a store that honours If-None-Match, or a directory.",
     ),
@@ -86,7 +81,8 @@ class StoreError(OSError):
     """A request that failed; the text says why."""
 
     def __init__(self, cause: str, remedy: str, *, is_away: bool = False) -> None:
-        super().__init__(errno.EIO, cause)
+        super().__init__(errno.EIO, f"{cause}. {remedy}" if remedy else cause)
+        self.cause = cause
         self.remedy = remedy
         self.is_away = is_away  # a later try may succeed although nobody does anything
 
@@ -103,6 +99,10 @@ def connect(scheme: str, bucket: str, prefix: str) -> Objects:
         )
     kinds = {"s3": "S3Store", "gs": "GCSStore", "az": "AzureStore"}
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    if scheme == "s3" and endpoint and not re.match("https?://", endpoint):
+        raise SnapshotError(
+            f"AWS_ENDPOINT_URL is {endpoint!r}: it has to begin with https:// or http://"
+        )
     options: dict[str, Any] = {
         "prefix": prefix or None,
         "retry_config": {"max_retries": 10, "retry_timeout": PATIENCE},
@@ -115,7 +115,7 @@ def connect(scheme: str, bucket: str, prefix: str) -> Objects:
         store = getattr(obstore.store, kinds[scheme])(bucket, **options)
     except obstore.exceptions.BaseError as error:
         trouble = _trouble(error)
-        raise SnapshotError(f"Cannot use {uri}: {trouble}. {trouble.remedy}") from error
+        raise SnapshotError(f"Cannot use {uri}: {trouble}") from error
     return Objects(store, uri)
 
 
@@ -209,7 +209,7 @@ class Objects:
             if none and "NoSuchBucket" not in str(error):
                 return None
             raise _trouble(error) from error
-        except (obstore.exceptions.BaseError, OSError) as error:
+        except (obstore.exceptions.BaseError, OSError, NotImplementedError) as error:
             raise _trouble(error) from error
 
 

@@ -132,7 +132,7 @@ class Writer:
         cause, remedy = self._place.explain(error, size)
         if self._place.is_away(error):
             self.skipped += 1
-            return AwayError(f"Step {step} is not saved in {where}: {cause}. {remedy}")
+            return AwayError(f"Step {step} is not saved in {where}: {cause}")
         earlier = []
         with contextlib.suppress(OSError):
             earlier = self._place.complete()[:1]
