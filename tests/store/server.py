@@ -58,9 +58,9 @@ class Server:
         (self._folder / "data" / name).mkdir()
 
     def requests(self) -> list[tuple[str, str]]:
-        """Method and path of all requests so far that were answered."""
-        words = [line.split() for line in self._log("access").read_text().splitlines()]
-        return [(each[9].strip('"'), each[10]) for each in words if len(each) > 10]
+        """Operation and object of all requests that were answered, such as s3_GetObject."""
+        words = (line.split() for line in self._log("access").read_text().splitlines())
+        return [(each[7].removeprefix("s3_"), each[8]) for each in words if len(each) > 8]
 
     def start(self) -> None:
         """Returns when it answers."""

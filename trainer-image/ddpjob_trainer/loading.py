@@ -124,7 +124,7 @@ class Loading:
             except SnapshotError as error:
                 trouble = error
         told = meeting.gather((again, trouble))
-        for _, error in told:
-            if error is not None:
-                raise error
+        for _, each in told:
+            if each is not None:
+                raise each
         return any(again for again, _ in told)
