@@ -29,8 +29,9 @@ test: setup ## Everything: lint and all tiers, then one table; fails if a tier c
 test-unit: setup ## Decisions, simulation, agent, trainer library; no cluster
 	@$(PYTEST) --tier=unit tests/core tests/shell tests/simulation tests/agent tests/trainer tests/test_repository.py
 
-test-local: setup ## Whole jobs with real processes on this machine
-	@$(PYTEST) --tier=local -o faulthandler_timeout=960 tests/local
+test-local: setup ## Whole jobs with real processes on this machine; snapshots in a real S3 server
+	@tools/kind/binaries.sh versitygw >/dev/null
+	@$(PYTEST) --tier=local -o faulthandler_timeout=960 tests/local tests/store
 
 soak: setup ## 500 writers killed, 20 random sequences of changes; SEEDS="1 2 3" chooses. About an hour; root
 	@DDPJOB_KILLS=500 $(PYTEST) -o faulthandler_timeout=960 tests/trainer/test_durability.py -k killed_at_random

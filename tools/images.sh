@@ -66,7 +66,7 @@ prepare_trainer() { # BASE-IMAGE
   pip_target "$1"
   rm -rf "$folder"
   mkdir -p "$folder"
-  awk '/^(safetensors|xxhash)==/,/[^\\]$/' requirements.lock >"$OUT/trainer.lock"
+  awk '/^(obstore|safetensors|xxhash)==/,/[^\\]$/' requirements.lock >"$OUT/trainer.lock"
   [[ -s $OUT/trainer.lock ]] || die "requirements.lock does not hold safetensors"
   install_into "$folder" "$OUT/trainer.lock"
   cp -r trainer-image/ddpjob_agent trainer-image/ddpjob_trainer "$folder/"

@@ -44,7 +44,6 @@ __all__ = ["DDPJob", "DDPJobSpec", "DDPJobStatus", "ExtraWorkerGroup", "Group", 
 NOT_YET = (
     "launcher",
     "scheduling",
-    "snapshot.uri",
     "ttlSecondsAfterFinished",
 )
 
@@ -135,7 +134,13 @@ class DDPJobSpec(WorkerFields):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        problems = [*_size(self), *_groups(self), *_template(self), *_not_yet(self)]
+        problems = [
+            *_size(self),
+            *_groups(self),
+            *_template(self),
+            *_snapshot(self),
+            *_not_yet(self),
+        ]
         if problems:
             raise InvalidError(problems)
         return self
@@ -226,6 +231,12 @@ def _template(spec: DDPJobSpec) -> Iterator[Problem]:
         for field in given if own.template is not None else ():
             message = "cannot be combined with template; move it into the template's container"
             yield Problem((*at, field), message)
+
+
+def _snapshot(spec: DDPJobSpec) -> Iterator[Problem]:
+    if spec.snapshot.uri is not None and spec.snapshot.storage is not None:
+        message = "is given, and snapshot.storage, too; remove one of the two"
+        yield Problem(("snapshot", "uri"), message)
 
 
 def _not_yet(spec: DDPJobSpec) -> Iterator[Problem]:

@@ -104,6 +104,9 @@ def run(
         events = parse_chaos(chaos)
     except ChaosError as error:
         raise CommandError(ExitCode.INVALID, str(error)) from error
+    if fresh and job.spec.snapshot.uri is not None:
+        message = f"--fresh leaves what is in {job.spec.snapshot.uri} alone: give another prefix"
+        raise CommandError(ExitCode.INVALID, message)
     state = StateFolder(state_dir, job.metadata.namespace, job.metadata.name)
     try:
         state.lock()

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import AfterValidator, AllowInfNan, BeforeValidator, Field, Strict
 
+from ddpjob_agent import contract
 from ddpjob_operator.model import Model
 
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -23,6 +24,7 @@ ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 CONTROL = r"[\x00-\x1f\x7f]"
 ABOVE = r"(^|/)[.][.](/|$)"
 WHOLE_FOLDER = r"^[./]+$"
+SNAPSHOT_URI = re.compile(contract.SNAPSHOT_URI)
 ENV_PREFIX = "DDPJOB_"  # of the variables that the agent and the trainer library read
 MAX_NAME = 63
 MAX_ENV_NAME = 200  # with 253, checking them all would be too dear for the API server
@@ -76,6 +78,15 @@ def _each_once(files: tuple[str, ...]) -> tuple[str, ...]:
     if twice:
         raise ValueError(f"'{twice[0]}' is given more than once; keep one")
     return files
+
+
+def _uri(text: str) -> str:
+    if not SNAPSHOT_URI.fullmatch(text):
+        raise ValueError(
+            f"'{text}' is no bucket with a prefix; give one as in s3://bucket/jobs/digits "
+            "(s3, gs or az)"
+        )
+    return text
 
 
 def _processes(value: object) -> object:
@@ -179,7 +190,11 @@ class SnapshotSpec(Model):
     storage: dict[str, Any] | None = Field(
         default=None, description="Volume that keeps the snapshots, as in a pod."
     )
-    uri: Text | None = Field(default=None, description="Object store that keeps the snapshots.")
+    uri: Annotated[Text, AfterValidator(_uri)] | None = Field(
+        default=None,
+        description="Bucket that keeps the snapshots instead: s3://bucket/prefix, gs:// or az://. "
+        "Credentials come from the workers' environment.",
+    )
     every_steps: Positive | None = Field(
         default=None, description="Steps between two snapshots. Absent: as the script says."
     )

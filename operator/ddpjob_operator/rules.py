@@ -25,6 +25,7 @@ from ddpjob_operator.parts import (
     ENV_PREFIX,
     JOB_NAME,
     MAX_NAME,
+    SNAPSHOT_URI,
     WHOLE_FOLDER,
 )
 
@@ -35,7 +36,7 @@ GROUPS = "extraWorkerGroups"
 SPEC, GROUP = "spec", f"spec.{GROUPS}.*"
 WHILE_IT_RUNS = (
     "while the job has workers; suspend the job first (suspend: true) until its state is Suspended, "
-    "or delete it and create it anew: it goes on from what is in snapshot.storage"
+    "or delete it and create it anew: it goes on from what is in snapshot.storage or snapshot.uri"
 )
 # Read once, when a worker is made. All else reaches a job that runs.
 PINNED_IN_GROUPS = (
@@ -67,6 +68,7 @@ def build_rules() -> Iterator[Placed]:
     yield from _values()
     yield from _sizes()
     yield from _sources()
+    yield from _snapshot()
     yield from _not_yet()
     yield from _pinned()
 
@@ -186,6 +188,14 @@ def _sources() -> Iterator[Placed]:
     yield SPEC, rule(once.replace("@", "self"), text, resource, field=".gpusPerWorker")
     cel = f"{_groups('self')}.all(g, {once.replace('@', 'g')})"
     yield SPEC, rule(cel, f"gpusPerWorker of a group {text}", resource, field=f".{GROUPS}")
+
+
+def _snapshot() -> Iterator[Placed]:
+    at = f"{SPEC}.snapshot"
+    text = "'%s' is no bucket with a prefix; give one as in s3://bucket/jobs/digits (s3, gs or az)"
+    yield f"{at}.uri", rule(_matches("self", SNAPSHOT_URI), text, "self")
+    text = "is given, and snapshot.storage, too; remove one of the two"
+    yield at, rule("!has(self.uri) || !has(self.storage)", text, field=".uri")
 
 
 def _not_yet() -> Iterator[Placed]:

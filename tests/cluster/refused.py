@@ -393,6 +393,28 @@ BOTH = [
     ),
 ]
 
+BOTH += [
+    *(
+        row(
+            f"uri_{name}",
+            {"snapshot": {"uri": uri}},
+            f"spec.snapshot.uri: %'{uri}' is no bucket with a prefix; give one as in "
+            "s3://bucket/jobs/digits (s3, gs or az)",
+        )
+        for name, uri in (
+            ("of_a_folder", "/data/snapshots"),
+            ("of_another_kind", "hdfs://bucket/x"),
+            ("with_a_secret", "s3://key:secret@bucket/jobs"),
+            ("with_an_empty_part", "s3://bucket//jobs"),
+        )
+    ),
+    row(
+        "uri_and_storage",
+        {"snapshot": {"uri": "s3://bucket/jobs", "storage": {"emptyDir": {}}}},
+        "spec.snapshot.uri: %is given, and snapshot.storage, too; remove one of the two",
+    ),
+]
+
 # A value for each field that no version acts on yet; may hold more than NOT_YET does.
 UNSUPPORTED: dict[str, tuple[Object, str]] = {
     "launcher": (
@@ -403,7 +425,6 @@ UNSUPPORTED: dict[str, tuple[Object, str]] = {
         path: (spec, f"spec.{path}: %is not supported by this version; remove it")
         for path, spec in (
             ("scheduling", {"scheduling": {"topologyKey": "zone"}}),
-            ("snapshot.uri", {"snapshot": {"uri": "s3://bucket"}}),
             ("ttlSecondsAfterFinished", {"ttlSecondsAfterFinished": 1}),
         )
     },

@@ -22,6 +22,7 @@ def complaints(spec: dict[str, Any], name: str = "digits") -> list[str]:
 
 # --- what is refused -------------------------------------------------------------------------------
 
+NO_BUCKET = "is no bucket with a prefix; give one as in s3://bucket/jobs/digits (s3, gs or az)"
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "minimum_above_maximum",
@@ -196,6 +197,26 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
             ),
         )
     ),
+    *(
+        (
+            f"uri_{name}",
+            {"snapshot": {"uri": uri}},
+            f"spec.snapshot.uri: '{uri}' {NO_BUCKET}",
+        )
+        for name, uri in {
+            "of_a_folder": "/data/snapshots",
+            "of_another_kind": "hdfs://bucket/x",
+            "without_a_bucket": "s3:///jobs",
+            "with_a_secret": "s3://key:secret@bucket/jobs",
+            "with_an_empty_part": "s3://bucket//jobs",
+            "with_a_query": "s3://bucket/jobs?region=x",
+        }.items()
+    ),
+    (
+        "uri_and_storage",
+        {"snapshot": {"uri": "s3://bucket/jobs", "storage": {"emptyDir": {}}}},
+        "spec.snapshot.uri: is given, and snapshot.storage, too; remove one of the two",
+    ),
 ]
 
 
@@ -209,7 +230,6 @@ def test_refuses_and_says_what_to_do(spec: dict[str, Any], message: str) -> None
 NOT_SUPPORTED = "is not supported by this version; remove it"
 UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
     ({"scheduling": {"topologyKey": "zone"}}, f"spec.scheduling: {NOT_SUPPORTED}"),
-    ({"snapshot": {"uri": "s3://bucket"}}, f"spec.snapshot.uri: {NOT_SUPPORTED}"),
     ({"ttlSecondsAfterFinished": 1}, f"spec.ttlSecondsAfterFinished: {NOT_SUPPORTED}"),
     (
         {"launcher": "mpi"},

@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
-from ddpjob_trainer import Snapshots, durable, fences, folder, image, shelf
+from ddpjob_trainer import Snapshots, durable, fence_folders, fences, folder, image, shelf
 from trainer.runs import Run
 
-TRACED = {each.__file__ for each in (durable, fences, folder, image, shelf, shutil)}
+TRACED = {each.__file__ for each in (durable, fence_folders, fences, folder, image, shelf, shutil)}
 MEMORY_ONLY = {"__init__", "place", "copy", "take"}  # of image
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ddpjob_agent import contract
-from ddpjob_trainer import OvertakenError, Snapshots, durable, fences, folder
+from ddpjob_trainer import OvertakenError, Snapshots, durable, fence_folders, fences, folder
 from trainer.runs import Run, assert_same
 
 
@@ -19,8 +19,9 @@ class Directory:
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.path = path
+        self.where = str(path)
         self._patch = monkeypatch
-        monkeypatch.setenv(contract.ENV_SNAPSHOT_DIR, str(path))
+        monkeypatch.setenv(contract.ENV_SNAPSHOT_DIR, self.where)
 
     def enter(self, membership: str, job: str = "job") -> None:
         """What follows is done by this membership."""
@@ -200,10 +201,10 @@ def test_a_fence_that_cannot_be_read_is_passed_over(
     snapshots, _ = directory.start("1.1.1")
     record = directory.path / "fence-000000000007"
     record.mkdir()
-    (record / fences.RECORD).write_text('{"job": "job", "membership": "first", "step": 0}')
+    (record / fence_folders.RECORD).write_text('{"job": "job", "membership": "first", "step": 0}')
     with caplog.at_level(logging.WARNING, "ddpjob"):
         directory.save(snapshots, 1)
-    assert f"{record / fences.RECORD} is ignored" in caplog.text
+    assert f"{record / fence_folders.RECORD} is ignored" in caplog.text
     assert directory.start("1.1.2")[1] == 1
 
 
@@ -214,9 +215,9 @@ def test_who_only_looks_overtakes_nobody(
     training, _ = directory.start("1.1.1")
     directory.save(training, 1)
     directory.enter("1.1.1", "evaluation")
-    assert Snapshots(directory.path).load(**Run().parts()) is not None
+    assert Snapshots(directory.where).load(**Run().parts()) is not None
     monkeypatch.delenv(contract.ENV_MEMBERSHIP)
-    notebook = Snapshots(directory.path)
+    notebook = Snapshots(directory.where)
     assert notebook.load(**Run().parts()) is not None
     directory.enter("1.1.1")
     directory.save(training, 2)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from ddpjob_trainer import Snapshots, fences, reporting
+from ddpjob_trainer.fence_folders import FenceFolders
 from trainer.power import Disk, Op, Recorder, write
 from trainer.runs import Run, assert_same
 
@@ -86,7 +87,7 @@ def judge(story: Story, path: Path, announced: int, *, has_fence: bool) -> Itera
         yield f"{path.name}: {announced} was announced, {loaded and loaded.step} is there"
     else:
         assert_same(run.weights(), story.weights[loaded.step])
-    owners = [fence.owner.membership for fence in fences.Fences(path).all()]
+    owners = [fence.owner.membership for fence in fences.Fences(FenceFolders(path)).all()]
     if has_fence and "1.1.2" not in owners:
         yield f"{path.name}: the fence is gone"
 

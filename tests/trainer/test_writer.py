@@ -157,8 +157,8 @@ def test_a_script_that_just_ends_has_saved(tmp_path: Path, python_env: dict[str,
 import time
 from ddpjob_trainer import Snapshots, folder
 from trainer.runs import Run
-write = folder.Content.write
-folder.Content.write = lambda *what: (time.sleep(0.5), write(*what))
+write = folder.write
+folder.write = lambda *what: (time.sleep(0.5), write(*what))
 Snapshots({str(tmp_path)!r}).save(7, **Run().parts())
 """
     subprocess.run([sys.executable, "-c", script], env=python_env, check=True)

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Builds programs of a Kubernetes cluster from Go modules, and prints the folder they are in.
+# Builds programs of a Kubernetes cluster, and an S3 server, from Go modules, and prints the folder they are in.
 #
 #   tools/kind/binaries.sh kube-apiserver etcd kubectl
 #
 # Known: kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubeadm
-# kubectl etcd coredns kind helm pause. Only what is asked for is built, each once: 3-5 minutes
+# kubectl etcd coredns kind helm pause versitygw. Only what is asked for is built, each once: 3-5 minutes
 # for the first part of Kubernetes on two cores, then half a minute or less for each further
 # one. No image registry and no download page is needed, only a Go module proxy.
 # Safe to interrupt and to run twice at once.
@@ -29,6 +29,7 @@ version_of() { # NAME
     coredns) echo "$COREDNS_VERSION" ;;
     kind) echo "$KIND_VERSION" ;;
     helm) echo "$HELM_VERSION" ;;
+    versitygw) echo "$VERSITYGW_VERSION" ;;
     pause) echo "v$PAUSE_VERSION" ;;
     *) die "no such program: $1 (see the head of tools/kind/binaries.sh)" ;;
   esac
@@ -104,6 +105,7 @@ build() { # NAME
     kind) build_module kind sigs.k8s.io/kind ;;
     helm) build_module helm helm.sh/helm/v3/cmd/helm ;;
     coredns) build_module coredns github.com/coredns/coredns ;;
+    versitygw) build_module versitygw github.com/versity/versitygw/cmd/versitygw ;;
   esac
 }
 
@@ -130,6 +132,7 @@ estimate() { # NAME...
   local minutes=1
   if [[ " $* " == *" kube"* ]]; then minutes=$((minutes + 5)); fi
   if [[ " $* " == *" helm "* || " $* " == *" coredns "* ]]; then minutes=$((minutes + 2)); fi
+  if [[ " $* " == *" versitygw "* ]]; then minutes=$((minutes + 1)); fi
   echo "$minutes"
 }
 

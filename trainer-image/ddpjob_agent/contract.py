@@ -40,9 +40,13 @@ ENV_GROUP_SOCKET = "DDPJOB_GROUP_SOCKET"  # Unix stream socket that tells of mem
 ENV_LIVE = "DDPJOB_LIVE"  # "1": these processes stay when the membership changes
 ENV_STORE = "DDPJOB_STORE"  # host:port of the current membership's c10d store
 ENV_SNAPSHOT_DIR = "DDPJOB_SNAPSHOT_DIR"
+ENV_SNAPSHOT_URI = "DDPJOB_SNAPSHOT_URI"  # an object store; snapshots go there instead
 ENV_SNAPSHOT_EVERY = "DDPJOB_SNAPSHOT_EVERY"  # steps between snapshots
 ENV_SNAPSHOT_KEEP = "DDPJOB_SNAPSHOT_KEEP"  # how many snapshots stay
 ENV_SNAPSHOT_FILES = "DDPJOB_SNAPSHOT_FILES"  # JSON list: what an unchanged script saves to
+
+# Scheme, bucket and prefix of it; without anything that a regular expression of CEL cannot say.
+SNAPSHOT_URI = "(s3|gs|az)://([a-zA-Z0-9][-._a-zA-Z0-9]*)((?:/[^/?#% ]+)*)/?"
 
 GRACE_SECONDS = 45  # unless the user's pod says otherwise
 

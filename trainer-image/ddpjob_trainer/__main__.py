@@ -1,4 +1,4 @@
-"""`ddpjob snapshots`: what lies in a snapshot directory, whether it is whole; prune, export.
+"""`ddpjob snapshots`: what lies in a directory or an object store, whether it is whole; prune, export.
 
 Changes nothing but what it is told to; a running job is not disturbed.
 """
@@ -13,7 +13,11 @@ from typing import Any
 
 import torch
 
-from ddpjob_trainer import folder
+from ddpjob_trainer import places
+from ddpjob_trainer.errors import SnapshotError
+from ddpjob_trainer.manifest import UnusableError
+from ddpjob_trainer.objects import StoreError
+from ddpjob_trainer.place import Place
 from ddpjob_trainer.shelf import Shelf
 
 COUNTS, OVERTAKEN = "", "overtaken: does not count"
@@ -22,10 +26,19 @@ COUNTS, OVERTAKEN = "", "overtaken: does not count"
 def main(arguments: list[str] | None = None) -> int:
     """Exit code 0, or 1 when something is damaged or missing; argparse's 2 for a wrong command."""
     given = _parser().parse_args(arguments)
-    if not given.directory.is_dir():
-        print(f"there is no directory {given.directory}", file=sys.stderr)
+    try:
+        place = places.find(given.place, getattr(given, "keep", 1))
+    except SnapshotError as error:
+        print(error, file=sys.stderr)
         return 1
-    code: int = given.command(given)
+    if isinstance(place, Shelf) and not place.directory.is_dir():
+        print(f"there is no directory {place.directory}", file=sys.stderr)
+        return 1
+    try:
+        code: int = given.command(given, place)
+    except StoreError as error:
+        print(f"{place.where}: {error}", file=sys.stderr)
+        return 1
     return code
 
 
@@ -35,7 +48,9 @@ def _parser() -> argparse.ArgumentParser:
 
     def add(name: str, does: Any, text: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)
-        command.add_argument("directory", type=Path, help="that holds the snapshots")
+        command.add_argument(
+            "place", metavar="DIR|URI", help="a directory, or as in s3://bucket/jobs/digits"
+        )
         command.set_defaults(command=does)
         return command
 
@@ -51,19 +66,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _list(given: argparse.Namespace) -> int:
-    shelf = Shelf(given.directory, keep=1)
-    steps, counting = shelf.all_steps(), set(shelf.steps())
+def _list(given: argparse.Namespace, place: Place) -> int:
+    del given
+    steps, counting = place.all_steps(), set(place.steps())
     if not steps:
-        print(f"no snapshots in {given.directory}")
+        print(f"no snapshots in {place.where}")
     for step in steps:
-        path = shelf.path(step)
-        size = sum(each.stat().st_size for each in path.iterdir() if each.is_file())
-        written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(path.stat().st_mtime))
+        size, seconds = place.look(step)
+        written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
         try:
-            writer = folder.check(path, content=False).get("writer") or {}
+            writer = place.check(step, content=False).get("writer") or {}
             note = f"membership {writer['membership']}" if writer.get("job") else ""
-        except folder.UnusableError as why:
+        except UnusableError as why:
             note = f"unusable: {why}"
         else:
             note = note if step in counting else f"{OVERTAKEN}; {note}"
@@ -71,15 +85,14 @@ def _list(given: argparse.Namespace) -> int:
     return 0
 
 
-def _verify(given: argparse.Namespace) -> int:
-    shelf, bad = Shelf(given.directory, keep=1), 0
-    steps = shelf.all_steps()
+def _verify(given: argparse.Namespace, place: Place) -> int:
+    bad, steps = 0, place.all_steps()
     if given.step is not None:
         steps = [step for step in steps if step == given.step]
     for step in steps:
         try:
-            folder.check(shelf.path(step))
-        except folder.UnusableError as why:
+            place.check(step)
+        except UnusableError as why:
             bad += 1
             print(f"{step:>12}  {why}")
         else:
@@ -89,25 +102,25 @@ def _verify(given: argparse.Namespace) -> int:
     return 1 if bad or not steps else 0
 
 
-def _prune(given: argparse.Namespace) -> int:
-    for step in Shelf(given.directory, given.keep).prune():
+def _prune(given: argparse.Namespace, place: Place) -> int:
+    del given
+    for step in place.prune():
         print(f"{step:>12}  deleted")
     return 0
 
 
-def _export(given: argparse.Namespace) -> int:
-    shelf = Shelf(given.directory, keep=1)
-    steps = shelf.complete() if given.step is None else [given.step]
+def _export(given: argparse.Namespace, place: Place) -> int:
+    steps = place.complete() if given.step is None else [given.step]
     if not steps:
-        print(f"there is no whole snapshot in {given.directory}", file=sys.stderr)
+        print(f"there is no whole snapshot in {place.where}", file=sys.stderr)
         return 1
     if given.file.exists():
         print(f"{given.file} is there already: choose another name", file=sys.stderr)
         return 1
     try:
-        state = folder.read(shelf.path(steps[0]))
-    except folder.UnusableError as why:
-        print(f"{shelf.path(steps[0])}: {why}", file=sys.stderr)
+        state = place.read(steps[0])
+    except UnusableError as why:
+        print(f"{place.name(steps[0])}: {why}", file=sys.stderr)
         return 1
     content = {"step": steps[0], **state} if given.all else state["model"]
     torch.save(content, given.file)

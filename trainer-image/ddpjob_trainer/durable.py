@@ -6,14 +6,22 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 
 def write(path: Path, data: bytes) -> None:
     """A new file, whole and durable; its folder's entry is not yet. Raises OSError."""
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
+    write_all([memoryview(data)], path)
+
+
+def write_all(chunks: Iterable[memoryview], path: Path) -> None:
+    """The same, of what comes in pieces. Raises OSError."""
+    with path.open("xb", buffering=0) as file:
+        for chunk in chunks:
+            rest = chunk
+            while rest:
+                rest = rest[file.write(rest) :]
         os.fsync(file.fileno())
 
 

@@ -9,3 +9,7 @@ class SnapshotError(RuntimeError):
 
 class OvertakenError(SnapshotError):
     """Somebody else has gone on from the directory: what is saved now would not count."""
+
+
+class AwayError(SnapshotError):
+    """The place for snapshots cannot be reached just now: training goes on, a later one may work."""

@@ -3,28 +3,22 @@
 A group of processes that was overtaken, cut off by the network say, may not know it and train on.
 Its snapshots do not count beyond the step from which its successor went on: each snapshot names
 its writer's fence, and a later fence limits all earlier ones. So a late write cannot win, whenever
-it comes. Needs nothing but an atomic rename: no clock, no lock, no service.
+it comes. Needs nothing but that two cannot make the same record: no clock, no lock, no service.
+May not: know how records are kept; `fence_folders` and `bucket` do.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
-import re
-import secrets
-import shutil
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ddpjob_agent.contract import MembershipId
-from ddpjob_trainer import durable
 from ddpjob_trainer.errors import OvertakenError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
-RECORD = "fence.json"
 KEEP = 20  # records; an older writer is limited by all of these, which is less than it may have
 
 _log = logging.getLogger("ddpjob")
@@ -54,16 +48,37 @@ def limit(fences: Iterable[Fence], number: int) -> int | None:
     return min(later.values(), default=None)
 
 
-class Fences:
-    """Those of one directory."""
+class Records(Protocol):
+    """Numbered records, each made once and never changed. All may raise OSError."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    where: str  # for people
+
+    def numbers(self) -> list[int]:
+        """Of those that there are, in any order."""
+
+    def read(self, number: int) -> bytes | None:
+        """One of them; None if there is none any more."""
+
+    def create(self, number: int, record: bytes) -> bool:
+        """False if the number is taken: two never get the same."""
+
+    def delete(self, number: int) -> None:
+        """One that no longer matters."""
+
+    def name(self, number: int) -> str:
+        """For people."""
+
+
+class Fences:
+    """Those of one place."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
         self._known: dict[int, Fence] = {}  # they never change
 
     def all(self) -> list[Fence]:
         """By number. Raises OSError."""
-        numbers = sorted(self._numbers())
+        numbers = sorted(self._records.numbers())
         self._known = {n: fence for n in numbers if (fence := self._known.get(n) or self._read(n))}
         return list(self._known.values())
 
@@ -71,8 +86,9 @@ class Fences:
         """Go on from this step. Raises OvertakenError if a later membership has, and OSError."""
         while True:
             self._check_order(owner)
-            fence = Fence(max(self._numbers(), default=0) + 1, owner, step)
-            if self._write(fence):
+            fence = Fence(max(self._records.numbers(), default=0) + 1, owner, step)
+            record = {"job": owner.job, "membership": owner.membership, "step": step}
+            if self._records.create(fence.number, json.dumps(record).encode()):
                 self._forget(fence.number - KEEP)
                 return fence
 
@@ -81,7 +97,7 @@ class Fences:
         for fence in self.all():
             if fence.number > own.number and fence.owner != own.owner:
                 raise OvertakenError(
-                    f"{fence.owner} has gone on from step {fence.step} in {self._directory}:"
+                    f"{fence.owner} has gone on from step {fence.step} in {self._records.where}:"
                     f" {own.owner} was overtaken, and what it saves would not count."
                 )
 
@@ -91,55 +107,25 @@ class Fences:
                 continue
             if MembershipId.parse(fence.owner.membership) > MembershipId.parse(owner.membership):
                 raise OvertakenError(
-                    f"{fence.owner} has gone on from step {fence.step} in {self._directory}:"
+                    f"{fence.owner} has gone on from step {fence.step} in {self._records.where}:"
                     f" {owner} is an earlier one, and may not."
                 )
 
-    def _numbers(self) -> list[int]:
-        try:
-            names = [path.name for path in self._directory.iterdir()]
-        except FileNotFoundError:
-            return []
-        return [int(match[1]) for name in names if (match := re.fullmatch(r"fence-(\d{12})", name))]
-
-    def _path(self, number: int) -> Path:
-        return self._directory / f"fence-{number:012d}"
-
     def _read(self, number: int) -> Fence | None:
-        path = self._path(number) / RECORD
+        record = self._records.read(number)
+        if record is None:
+            return None  # just forgotten
         try:
-            content = json.loads(path.read_bytes())
+            content = json.loads(record)
             owner = Owner(str(content["job"]), str(content["membership"]))
             if owner.job:
                 MembershipId.parse(owner.membership)
             return Fence(number, owner, int(content["step"]))
-        except FileNotFoundError:
-            return None  # just forgotten
         except (KeyError, TypeError, ValueError) as error:
-            _log.warning("%s is ignored: %r", path, error)
+            _log.warning("%s is ignored: %r", self._records.name(number), error)
             return None
 
-    def _write(self, fence: Fence) -> bool:
-        """False if the number is taken."""
-        target = self._path(fence.number)
-        aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-        record = {"job": fence.owner.job, "membership": fence.owner.membership, "step": fence.step}
-        self._directory.mkdir(parents=True, exist_ok=True)
-        try:
-            aside.mkdir()
-            durable.write(aside / RECORD, json.dumps(record).encode())
-            durable.sync(aside)
-            aside.rename(target)
-        except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                return False
-            raise
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-        durable.sync(self._directory)
-        return True
-
     def _forget(self, newest: int) -> None:
-        for number in self._numbers():
+        for number in self._records.numbers():
             if number <= newest:
-                shutil.rmtree(self._path(number), ignore_errors=True)
+                self._records.delete(number)

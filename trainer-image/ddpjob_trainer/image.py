@@ -11,8 +11,7 @@ import contextlib
 import ctypes
 import hashlib
 import json
-import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -23,7 +22,7 @@ with contextlib.suppress(ImportError):  # compiled for one version of Python: an
     import xxhash
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
     from pathlib import Path
 
 CHECKSUM = "sha256" if xxhash is None else "xxh3_128"
@@ -36,6 +35,15 @@ TYPES = {
     torch.float32: "F32", torch.float64: "F64", torch.complex64: "C64",
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
 }  # fmt: skip
+NAMES = {name: kind for kind, name in TYPES.items()}
+
+
+class Sum(NamedTuple):
+    """What a file's content is known by."""
+
+    size: int
+    kind: str  # of the checksum
+    digest: str
 
 
 class Memory:
@@ -101,34 +109,52 @@ class Image:
         for device in devices:
             torch.cuda.current_stream(device).synchronize()
 
-    def write(self, path: Path) -> str:
-        """A new file, whole and durable; its folder's entry is not yet. Returns the checksum.
+    def pour(self, into: Callable[[Iterator[memoryview]], object]) -> Sum:
+        """Give all of it away, chunk by chunk. Raises what `into` raises."""
+        digest = hasher(CHECKSUM)
 
-        Raises OSError.
-        """
-        digest = _new(CHECKSUM)
-        with path.open("xb", buffering=0) as file:
+        def chunks() -> Iterator[memoryview]:
             for chunk in self._chunks():
                 digest.update(chunk)
-                rest = chunk
-                while rest:
-                    rest = rest[file.write(rest) :]
-            os.fsync(file.fileno())
-        found: str = digest.hexdigest()
-        return found
+                yield chunk
+
+        into(chunks())
+        return Sum(self.size, CHECKSUM, digest.hexdigest())
 
     def _chunks(self) -> Iterator[memoryview]:
         assert self._block is not None
         yield memoryview(self._header)
-        raw = (ctypes.c_ubyte * self._data_size).from_address(self._block.data_ptr())
-        content = memoryview(raw).cast("B")  # numpy is not needed for it
+        content = raw(self._block[: self._data_size])
         for begin in range(0, len(content), CHUNK_BYTES):
             yield content[begin : begin + CHUNK_BYTES]
 
 
+def raw(block: torch.Tensor) -> memoryview:
+    """The memory of bytes that lie one after the other; numpy is not needed for it."""
+    array = (ctypes.c_ubyte * block.numel()).from_address(block.data_ptr())
+    return memoryview(array).cast("B")
+
+
+def tensors(block: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Those of a safetensors file that lies in memory, each copied to where it is aligned.
+
+    Raises KeyError, TypeError, ValueError and RuntimeError for what is none.
+    """
+    content = raw(block)
+    begin = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(bytes(content[8:begin]))
+    header.pop("__metadata__", None)
+    found = {}
+    for name, entry in header.items():
+        first, last = entry["data_offsets"]
+        data = block[begin + first : begin + last].clone()
+        found[name] = data.view(NAMES[entry["dtype"]]).view(entry["shape"])
+    return found
+
+
 def checksum(path: Path, kind: str) -> str:
     """Of a file's content. Raises OSError, and ValueError for a kind that there is none of here."""
-    digest = _new(kind)
+    digest = hasher(kind)
     with path.open("rb", buffering=0) as file:
         while block := file.read(CHUNK_BYTES):
             digest.update(block)
@@ -136,7 +162,8 @@ def checksum(path: Path, kind: str) -> str:
     return found
 
 
-def _new(kind: str) -> Any:
+def hasher(kind: str) -> Any:
+    """As hashlib has them. Raises ValueError for a kind that there is none of here."""
     if kind == "sha256":
         return hashlib.sha256()
     if kind == "xxh3_128" and xxhash is not None:

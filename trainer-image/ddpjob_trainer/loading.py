@@ -11,14 +11,15 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ddpjob_trainer import folder, handover, meeting
+from ddpjob_trainer import handover, meeting
 from ddpjob_trainer.choice import Choice, Holding, choose
-from ddpjob_trainer.errors import OvertakenError, SnapshotError
+from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.handover import BEGINNING, Agreement, State
+from ddpjob_trainer.manifest import UnusableError
 
 if TYPE_CHECKING:
     from ddpjob_trainer.fences import Owner
-    from ddpjob_trainer.shelf import Shelf
+    from ddpjob_trainer.place import Place, Seers
 
 _log = logging.getLogger("ddpjob")
 
@@ -28,11 +29,10 @@ GoOn = Callable[[int, list[int]], bool]
 class Loading:
     """One load, by all ranks together."""
 
-    def __init__(self, shelf: Shelf, rank: int, ranks: tuple[int, ...], owner: Owner) -> None:
-        """`ranks` see the same directory; the first of them speaks for it."""
-        self._shelf = shelf
+    def __init__(self, place: Place, rank: int, seers: Seers, owner: Owner) -> None:
+        self._place = place
         self._rank = rank
-        self._ranks = ranks
+        self._seers = seers
         self._owner = owner
         self._without: set[tuple[int, str]] = set()
         self._reasons: list[str] = []
@@ -60,12 +60,12 @@ class Loading:
     def _tell(self) -> tuple[list[Holding], list[int]]:
         mine: Holding | str | None = None
         there: list[int] = []
-        if self._rank == self._ranks[0]:
+        if self._rank == self._seers.ranks[0]:
             try:
-                there = self._shelf.all_steps()
-                mine = self._shelf.holding(self._ranks, self._owner)
+                there = self._place.all_steps()
+                mine = self._place.holding(self._seers.readers, self._owner)
             except OSError as error:
-                mine = f"Cannot read {self._shelf.directory}: {error.strerror}"
+                mine = self._cannot_read(self._place.where, error)
         told = meeting.gather(mine)
         for each in told:
             if isinstance(each, str):
@@ -77,23 +77,29 @@ class Loading:
         reasons = [*self._reasons, *(why for holding in holdings for why in holding.unusable)]
         if reasons:
             raise SnapshotError(
-                f"There are snapshots in {self._shelf.directory}, but none is usable:\n  "
+                f"There are snapshots in {self._place.where}, but none is usable:\n  "
                 + "\n  ".join(reasons)
                 + "\nPut back a good copy, or, to start afresh and lose that progress: "
-                f"mv {self._shelf.directory} {self._shelf.directory}.old"
+                + self._place.afresh
             )
 
     def _read(self, choice: Choice, holdings: list[Holding]) -> dict[str, Any] | None:
         """The state; None if it is not whole somewhere: then all look again."""
-        content, why = None, ""
+        content, why, away = None, "", ""
         if self._rank in choice.ranks:
-            path = self._shelf.path(choice.step)
+            name = self._place.name(choice.step)
             try:
-                content = folder.read(path)
-            except folder.UnusableError as error:
-                why = f"{path}: {error}"
+                content = self._place.read(choice.step, choice.digest)
+            except UnusableError as error:
+                why = f"{name}: {error}"
                 _log.warning("ignoring snapshot %s", why)
-        reasons = meeting.gather(why)
+            except OSError as error:  # not to be passed over: it may be whole
+                away = self._cannot_read(name, error)
+        told = meeting.gather((why, away))
+        for _, text in told:
+            if text:
+                raise SnapshotError(text)
+        reasons = [reason for reason, _ in told]
         bad = [h for h in holdings if any(reasons[rank] for rank in h.ranks)]
         if bad:
             self._without |= {(holding.ranks[0], choice.digest) for holding in bad}
@@ -106,16 +112,19 @@ class Loading:
         taken = handover.exchange(Agreement(has), self._rank, meeting.device(), lambda: content)
         return taken if content is None else content
 
+    def _cannot_read(self, name: str, error: OSError) -> str:
+        return f"Cannot read {name}: {error.strerror}"
+
     def _begin(self, go_on: GoOn, step: int, there: list[int]) -> bool:
         """Whether somebody has added a snapshot just before nobody could any more."""
-        again, overtaken = False, ""
-        if self._rank == self._ranks[0]:
+        again, trouble = False, None
+        if self._rank == self._seers.ranks[0]:
             try:
                 again = go_on(step, there)
-            except OvertakenError as error:
-                overtaken = str(error)
-        told = meeting.gather((again, overtaken))
-        for _, text in told:
-            if text:
-                raise OvertakenError(text)
+            except SnapshotError as error:
+                trouble = error
+        told = meeting.gather((again, trouble))
+        for _, each in told:
+            if each is not None:
+                raise each
         return any(again for again, _ in told)

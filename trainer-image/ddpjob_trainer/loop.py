@@ -35,7 +35,7 @@ from ddpjob_trainer.feed import Feed
 from ddpjob_trainer.group import Group, backend_for
 from ddpjob_trainer.handover import BEGINNING, Agreement, State
 from ddpjob_trainer.model import ElasticModel
-from ddpjob_trainer.snapshot import Snapshots
+from ddpjob_trainer.snapshot import VARIABLES, Snapshots
 from ddpjob_trainer.step import Step
 from ddpjob_trainer.stream import Stream
 
@@ -98,7 +98,7 @@ class Loop:
         self._optimizer = optimizer
         self._scheduler = scheduler
         self._extra = extra
-        if snapshots is None and os.environ.get(contract.ENV_SNAPSHOT_DIR):
+        if snapshots is None and any(map(os.environ.get, VARIABLES)):
             snapshots = Snapshots()
         self._snapshots = snapshots
         data = None if self._feed is None else self._feed.source

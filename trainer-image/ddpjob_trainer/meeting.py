@@ -6,11 +6,14 @@ Every rank calls these, in the same order; without a group there is one rank.
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed
+
+from ddpjob_trainer.place import Seers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +54,13 @@ def device() -> torch.device:
     if distributed.get_backend() == "nccl":
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
+
+
+def all_of_one() -> Seers:
+    """All ranks see one place; of those on one node the first reads for the others."""
+    firsts = gather(os.environ.get("LOCAL_RANK", "0") == "0")
+    ranks = tuple(range(len(firsts)))
+    return Seers(ranks, tuple(rank for rank in ranks if firsts[rank]) or ranks, 1)
 
 
 def neighbours(directory: Path) -> tuple[tuple[int, ...], int]:

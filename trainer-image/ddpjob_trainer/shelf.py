@@ -18,14 +18,18 @@ import secrets
 import shutil
 from typing import TYPE_CHECKING
 
-from ddpjob_trainer import durable, folder
+from ddpjob_trainer import durable, folder, manifest, meeting
 from ddpjob_trainer.choice import Holding
-from ddpjob_trainer.fences import Fence, Fences, Owner, limit
+from ddpjob_trainer.fence_folders import FenceFolders
+from ddpjob_trainer.fences import Fence, Fences, Owner
 from ddpjob_trainer.folder import Content, UnusableError
+from ddpjob_trainer.place import Look, Seers
+from ddpjob_trainer.retention import superfluous
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+    from typing import Any
 
 _LOCK = ".lock"
 _HIDDEN = ".tmp"
@@ -39,8 +43,15 @@ class Shelf:
 
     def __init__(self, directory: Path, keep: int) -> None:
         self.directory = directory
+        self.where = str(directory)
+        self.afresh = f"mv {directory} {directory}.old"
         self._keep = keep
-        self._fences = Fences(directory)
+        self._fences = Fences(FenceFolders(directory))
+
+    def seers(self) -> Seers:
+        """Every rank asks. Raises RuntimeError if the group breaks."""
+        ranks, places = meeting.neighbours(self.directory)
+        return Seers(ranks, ranks, places)
 
     def take(self, owner: Owner, step: int) -> Fence:
         """From now on `owner` alone goes on, from this step. Raises OvertakenError and OSError."""
@@ -59,7 +70,7 @@ class Shelf:
             aside = self._hidden(target)
             try:
                 aside.mkdir()
-                content.write(aside, fence)
+                folder.write(aside, content, fence)
                 self._fences.check(fence)
                 self._rename(aside, target)
             finally:
@@ -119,6 +130,39 @@ class Shelf:
         """Where the snapshot of this step lies, if it does."""
         return self.directory / folder.name_of(step)
 
+    def name(self, step: int) -> str:
+        """The same, for people."""
+        return str(self.path(step))
+
+    def read(self, step: int, digest: str | None = None) -> dict[str, Any]:
+        """The state, verified. Raises UnusableError."""
+        del digest  # there is one of each step
+        return folder.read(self.path(step))
+
+    def check(self, step: int, *, content: bool = True) -> dict[str, Any]:
+        """The manifest. Raises UnusableError."""
+        return folder.check(self.path(step), content=content)
+
+    def look(self, step: int) -> Look:
+        """From outside. Raises OSError."""
+        path = self.path(step)
+        size = sum(each.stat().st_size for each in path.iterdir() if each.is_file())
+        return Look(size, path.stat().st_mtime)
+
+    def explain(self, error: OSError, size: int) -> tuple[str, str]:
+        """Why a snapshot of that size could not be saved, and what to do."""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return (
+                f"it is full, and {size:,} bytes are needed",
+                "Free space there, enlarge the volume, or keep fewer snapshots.",
+            )
+        return str(error), "Check the volume and its permissions."
+
+    def is_away(self, error: OSError) -> bool:
+        """A directory's trouble is somebody's to mend."""
+        del error
+        return False
+
     def _rename(self, aside: Path, target: Path) -> None:
         if target.exists() and not self._counts(target):
             spare = target.with_name(f"unusable-{target.name}-{secrets.token_hex(4)}")
@@ -135,11 +179,9 @@ class Shelf:
         return _whole(path, content=True) and not _is_overtaken(path, self._fences.all())
 
     def _retain(self, newest: int) -> None:
-        # A damaged folder of a later step may count as complete: never drop what was just saved.
-        others = [step for step in self.complete() if step != newest]
         fences = self._fences.all()
         overtaken = [s for s in self.all_steps() if _is_overtaken(self.path(s), fences)]
-        for step in [*others[max(self._keep - 1, 0) :], *overtaken]:
+        for step in [*superfluous(self.complete(), newest, self._keep), *overtaken]:
             doomed = self._hidden(self.path(step))
             self.path(step).rename(doomed)
             shutil.rmtree(doomed, ignore_errors=True)
@@ -174,11 +216,10 @@ def _locked(descriptor: int, operation: int) -> bool:
 def _is_overtaken(path: Path, fences: list[Fence]) -> bool:
     """Whether a whole snapshot is of a writer from whom somebody else had gone on before."""
     try:
-        manifest = folder.check(path, content=False)
+        found = folder.check(path, content=False)
     except UnusableError:
         return False
-    last = limit(fences, manifest.get("fence", 0))
-    return last is not None and manifest["step"] > last
+    return manifest.is_overtaken(found, fences)
 
 
 def _whole(path: Path, *, content: bool) -> bool:

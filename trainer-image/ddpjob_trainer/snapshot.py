@@ -1,6 +1,6 @@
 """Saving and restoring a training run: what belongs to it, which rank does what, what to say.
 
-Files are the business of `shelf` and `folder`, writing them while training goes on that of
+Files are the business of `shelf` and `folder`, objects that of `bucket`, writing them while training goes on that of
 `writer`, agreeing on one that of `loading`. Every rank calls both save() and load(); of those that
 see the same directory the lowest writes. From a load on nobody who went on earlier can add to the
 directory (see `fences`).
@@ -14,20 +14,20 @@ import os
 import secrets
 import weakref
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import distributed
 
 from ddpjob_agent import contract
-from ddpjob_trainer import counter, meeting, randomness, reporting, state, stopping
-from ddpjob_trainer.errors import SnapshotError
+from ddpjob_trainer import counter, meeting, places, randomness, reporting, state, stopping
+from ddpjob_trainer.errors import AwayError, SnapshotError
 from ddpjob_trainer.fences import Fence, Owner
 from ddpjob_trainer.loading import Loading
-from ddpjob_trainer.shelf import Shelf
+from ddpjob_trainer.place import Seers
 from ddpjob_trainer.writer import Writer
 
+VARIABLES = (contract.ENV_SNAPSHOT_URI, contract.ENV_SNAPSHOT_DIR)  # the first that is set
 KEEP = 3  # snapshots, when neither the caller nor the job says
 EVERY = 100  # steps between two, when the job does not say
 
@@ -49,7 +49,7 @@ class Snapshots:
         self, directory: str | os.PathLike[str] | None = None, keep: int | None = None
     ) -> None:
         """Directory and number to keep come from the job unless given. Raises SnapshotError."""
-        chosen = directory or os.environ.get(contract.ENV_SNAPSHOT_DIR)
+        chosen = directory or next(filter(None, map(os.environ.get, VARIABLES)), None)
         if not chosen:
             raise SnapshotError(
                 "There is no directory for snapshots. Give the job a spec.snapshot, set "
@@ -60,14 +60,13 @@ class Snapshots:
         if keep < 1:
             raise SnapshotError(f"keep is {keep}: at least one snapshot must stay")
         self._every = _count(contract.ENV_SNAPSHOT_EVERY, EVERY)
-        self._shelf = Shelf(Path(chosen).absolute(), keep)
+        self._place = places.find(os.fspath(chosen), keep)
         self._last: int | None = None  # after so many steps all stop
         self._is_jobs_own = directory is None  # and no other job's, to take a model from
         self._process = secrets.token_hex(4)
-        self._writer = Writer(self._shelf)
+        self._writer = Writer(self._place)
         self._waiting: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        self._ranks: tuple[int, ...] = (0,)  # that see the same directory
-        self._places = 1  # directories
+        self._seers = Seers((0,), (0,), 1)
         self._met_in: Owner | None = None
         self._fence: Fence | None = None
         self._from: int | None = None  # the step that this membership goes on from
@@ -112,11 +111,17 @@ class Snapshots:
             )
             what["random"] = randomness.states()
             self._make_wait(optimizer)
-            done = self._writer.save(
-                step, what, self._own_fence, wait=wait or is_last,
-                still=set() if wait or is_last else state.changed_by_step(model, optimizer),
-                report=partial(reporting.saved, place=_rank(), places=self._places),
-            )  # fmt: skip
+            try:
+                done = self._writer.save(
+                    step, what, self._own_fence, wait=wait or is_last,
+                    still=set() if wait or is_last else state.changed_by_step(model, optimizer),
+                    report=partial(reporting.saved, place=_rank(), places=self._seers.places),
+                )  # fmt: skip
+            except AwayError as error:
+                if wait:
+                    raise
+                _log.warning("%s", error)  # the change of workers does not wait for the store
+                done = False
         if is_last and self._stops is not None:
             if self._is_writer:
                 self._stops.ready()
@@ -147,13 +152,13 @@ class Snapshots:
         Before that rank 0 alone writes. Raises RuntimeError if the group breaks.
         """
         if self._met_in != self._owner():
-            self._ranks, self._places = meeting.neighbours(self._shelf.directory)
+            self._seers = self._place.seers()
             self._met_in = self._owner()
 
     @property
     def _is_writer(self) -> bool:
         """Whether this rank writes for those who see the same directory."""
-        return _rank() == (self._ranks[0] if self._met_in == self._owner() else 0)
+        return _rank() == (self._seers.ranks[0] if self._met_in == self._owner() else 0)
 
     def goes_on(self, step: int) -> None:
         """This membership goes on from that step without loading anything."""
@@ -171,7 +176,7 @@ class Snapshots:
         self._writer.settle()
         self.meet()
         rank = _rank() if meeting.is_met() else 0  # alone, whatever the environment says
-        loading = Loading(self._shelf, rank, self._ranks, self._owner())
+        loading = Loading(self._place, rank, self._seers, self._owner())
         found = loading.agree(self._go_on)
         self._from = found[0] if found else 0
         if found is None:
@@ -185,9 +190,8 @@ class Snapshots:
             )  # fmt: skip
         except state.MisfitError as error:
             raise SnapshotError(
-                f"The script does not fit the snapshot {self._shelf.path(step)}: {error}\n"
-                "To go on, run the script that saved it. To start afresh, use an empty snapshot "
-                f"directory: mv {self._shelf.directory} {self._shelf.directory}.old"
+                f"The script does not fit the snapshot {self._place.name(step)}: {error}\n"
+                f"To go on, run the script that saved it. To start afresh: {self._place.afresh}"
             ) from error
         if "random" in content and _rank() == 0:
             randomness.restore(content["random"])
@@ -201,8 +205,8 @@ class Snapshots:
         if self._fence is None or self._fence.owner != self._owner():
             step = self._from
             if step is None:
-                step = next(iter(self._shelf.complete()), 0)
-            self._fence = self._shelf.take(self._owner(), step)
+                step = next(iter(self._place.complete()), 0)
+            self._fence = self._place.take(self._owner(), step)
         return self._fence
 
     def _owner(self) -> Owner:
@@ -220,11 +224,9 @@ class Snapshots:
         try:
             self._own_fence()
         except OSError as error:
-            _log.warning(
-                "%s: no fence, before a snapshot is saved: %s", self._shelf.directory, error
-            )
+            _log.warning("%s: no fence, before a snapshot is saved: %s", self._place.where, error)
             return False
-        return bool({*self._shelf.all_steps()} - {*there})
+        return bool({*self._place.all_steps()} - {*there})
 
 
 def _rank() -> int:

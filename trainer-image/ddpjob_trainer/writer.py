@@ -8,37 +8,39 @@ Knows nothing of ranks, nor of what belongs to a state.
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import logging
 import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ddpjob_trainer import folder
 from ddpjob_trainer.background import Background
-from ddpjob_trainer.errors import OvertakenError, SnapshotError
+from ddpjob_trainer.content import Content
+from ddpjob_trainer.errors import AwayError, OvertakenError, SnapshotError
 from ddpjob_trainer.image import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ddpjob_trainer.fences import Fence, Owner
-    from ddpjob_trainer.shelf import Shelf
+    from ddpjob_trainer.place import Place
 
 _log = logging.getLogger("ddpjob")
 
 
 class Writer:
-    """Fills one shelf."""
+    """Fills one place."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self._shelf = shelf
+    def __init__(self, place: Place) -> None:
+        self._place = place
         self._memory = Memory()
         self._background = Background("ddpjob-snapshot")
         self._copied = threading.Event()
         self._copied.set()
         self._fence: Fence | None = None  # of the last one
-        self.skipped = 0  # snapshots that were left out because one was being written
+        self.skipped = (
+            0  # snapshots that were left out: one was being written, or the place was away
+        )
 
     def save(
         self,
@@ -54,17 +56,23 @@ class Writer:
 
         `fence` may raise OvertakenError and OSError. `still`: storages, by address, that do not
         change before `let_change` has returned. `report(step)`: it is durable.
+        That the place is away for a while is told, and raised only for who waits.
         """
         if self._background.is_busy and not wait:
             self.skipped += 1
             _log.warning("step %d is not saved: an earlier one is still being written", step)
             return False
-        content = folder.Content(step, what)
+        content = Content(step, what)
         try:
             mine = fence()
         except OSError as error:
-            raise SnapshotError(self._cannot_write(step, content.size, error)) from error
-        self.wait(mine.owner)
+            trouble = self._trouble(step, content.size, error)
+            if wait or not isinstance(trouble, AwayError):
+                raise trouble from error
+            _log.warning("%s", trouble)
+            return False
+        with contextlib.suppress(AwayError):  # it has been told
+            self.wait(mine.owner)
         self._fence = mine
         content.place(self._memory)
         content.copy(still)
@@ -98,7 +106,7 @@ class Writer:
     def _finish(
         self,
         step: int,
-        content: folder.Content,
+        content: Content,
         fence: Fence,
         still: set[int],
         report: Callable[[int], None],
@@ -114,19 +122,21 @@ class Writer:
                 "with wait=True."
             )
         try:
-            self._shelf.publish(step, content, fence)
+            self._place.publish(step, content, fence)
         except OSError as error:
-            raise SnapshotError(self._cannot_write(step, content.size, error)) from error
+            raise self._trouble(step, content.size, error) from error
         report(step)
 
-    def _cannot_write(self, step: int, size: int, error: OSError) -> str:
-        cause, remedy = str(error), "Check the volume and its permissions."
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            cause = f"it is full, and {size:,} bytes are needed"
-            remedy = "Free space there, enlarge the volume, or keep fewer snapshots."
-        earlier = self._shelf.complete()[:1] if self._shelf.directory.is_dir() else []
+    def _trouble(self, step: int, size: int, error: OSError) -> SnapshotError:
+        where = self._place.where
+        cause, remedy = self._place.explain(error, size)
+        if self._place.is_away(error):
+            self.skipped += 1
+            return AwayError(f"Step {step} is not saved in {where}: {cause}")
+        earlier = []
+        with contextlib.suppress(OSError):
+            earlier = self._place.complete()[:1]
         intact = "There is no earlier snapshot."
         if earlier:
             intact = f"The snapshot of step {earlier[0]} is intact."
-        where = self._shelf.directory
-        return f"Cannot save step {step} in {where}: {cause}. {intact} {remedy}"
+        return SnapshotError(f"Cannot save step {step} in {where}: {cause}. {intact} {remedy}")

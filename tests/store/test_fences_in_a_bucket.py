@@ -1,0 +1,141 @@
+"""What holds for the fences of a directory holds in a real object store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ddpjob_agent import contract
+from ddpjob_trainer import OvertakenError, SnapshotError, Snapshots, folder, objects
+from ddpjob_trainer.fences import Owner
+from ddpjob_trainer.objects import Objects
+from store.objects_of import bucket, names
+from trainer import test_fences as in_a_directory
+from trainer.runs import Run, assert_same
+
+# Run here, with the fixture below.
+from trainer.test_fences import (  # noqa: F401
+    Directory,
+    after,
+    test_a_membership_that_goes_on_in_memory_limits_the_one_before,
+    test_a_write_that_comes_late_counts_for_nobody,
+    test_another_job_of_that_name_goes_on,
+    test_each_membership_goes_on_from_the_one_before,
+    test_fences_stay_few_and_the_oldest_writer_is_limited,
+    test_the_successors_own_step_of_that_number_counts,
+    test_what_came_just_before_the_fence_is_gone_on_from,
+    test_who_only_looks_overtakes_nobody,
+    test_who_starts_late_may_not_overtake,
+    test_who_was_overtaken_saves_nothing,
+)
+
+
+class Prefix(Directory):
+    """One job's snapshots below a URI, and its memberships."""
+
+    def __init__(self, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(Path("/nowhere"), monkeypatch)
+        self.where = uri
+        monkeypatch.setenv(contract.ENV_SNAPSHOT_URI, uri)
+
+    def steps(self) -> list[int]:
+        return sorted(bucket(self.where).all_steps())
+
+    def fences(self) -> list[str]:
+        return [name for name in names(self.where) if name.startswith("fence-")]
+
+    def just_before(self, name: str, action: Callable[[], None]) -> None:
+        """Do it once, when something is about to get that name: a manifest shows a step."""
+        kind = "put" if name.startswith("step-") else "create"
+        request = getattr(Objects, kind)
+
+        def late(objects: Objects, target: str, content: bytes) -> bool | None:
+            if target.startswith(name) and target.endswith(".json"):
+                self._patch.setattr(Objects, kind, request)
+                action()
+            result: bool | None = request(objects, target, content)
+            return result
+
+        self._patch.setattr(Objects, kind, late)
+
+
+@pytest.fixture
+def directory(uri: str, monkeypatch: pytest.MonkeyPatch) -> Prefix:
+    return Prefix(uri, monkeypatch)
+
+
+def test_all_that_hold_for_a_directory_are_here() -> None:
+    """But those of folders that somebody made, deleted or could not write."""
+    of_folders = {
+        "test_a_fence_that_cannot_be_read_is_passed_over",
+        "test_snapshots_from_before_there_were_fences_count",
+        "test_a_job_starts_where_no_fence_can_be_written",
+    }
+    assert {n for n in vars(in_a_directory) if n.startswith("test_")} - of_folders < {*globals()}
+
+
+def test_of_many_who_go_on_at_once_each_has_a_number_of_its_own(uri: str) -> None:
+    taken: list[int] = []
+    ready = threading.Barrier(8)
+
+    def take(n: int) -> None:
+        place = bucket(uri)
+        ready.wait()
+        taken.append(place.take(Owner("", f"process-{n}"), 0).number)
+
+    threads = [threading.Thread(target=take, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(taken) == list(range(1, 9))
+
+
+def test_two_that_both_count_save_one_step(directory: Prefix) -> None:
+    """The older was held up while its successor, who had that state in memory, saved it, too."""
+    old, _ = directory.start("1.1.1")
+    directory.save(old, 1)
+
+    def successor() -> None:
+        directory.enter("1.1.2")
+        new = Snapshots()
+        new.goes_on(2)
+        directory.save(new, 2)
+        directory.enter("1.1.1")
+
+    directory.just_before(folder.name_of(2), successor)
+    with pytest.raises(OvertakenError):
+        directory.save(old, 2, trained=7)
+    place = bucket(directory.where)
+    assert len([copy for copy in place._shown() if copy.step == 2]) == 2
+    run = Run(seed=1)
+    directory.enter("1.1.3")
+    loaded = Snapshots().load(**run.parts())
+    assert loaded is not None
+    assert loaded.step == 2
+    assert_same(run.weights(), after(2).weights())
+
+
+def test_a_store_that_replaces_what_it_should_only_create_is_refused(
+    directory: Prefix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = objects.obstore.put
+
+    def careless(*arguments: object, mode: object = None, **options: object) -> object:
+        return put(*arguments, **options)
+
+    monkeypatch.setattr(objects.obstore, "put", careless)
+    with pytest.raises(SnapshotError, match=r"replaces an object .* \(If-None-Match: \*\)"):
+        directory.start("1.1.1")
+    monkeypatch.undo()
+
+
+def test_a_store_that_cannot_only_create_is_refused(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")
+    with pytest.raises(SnapshotError, match="cannot refuse to replace an object"):
+        Snapshots(uri).save(1, **after(1).parts(), wait=True)

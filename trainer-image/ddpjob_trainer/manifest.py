@@ -1,0 +1,130 @@
+"""What a snapshot's manifest says: made, read and judged here, wherever the snapshot lies.
+
+The format is described in docs/snapshot-format.md.
+May not: open a file or an object; `folder` and `bucket` do.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ddpjob_trainer.choice import Offer
+from ddpjob_trainer.fences import Fence, Owner, limit
+from ddpjob_trainer.image import Sum
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FORMAT = "ddpjob-snapshot"
+VERSION = 2
+READABLE = (1, 2)
+TENSORS = "tensors.safetensors"
+MANIFEST = "manifest.json"
+
+
+class UnusableError(Exception):
+    """What lies there is no whole snapshot that this version can read; the text says why."""
+
+
+def name_of(step: int) -> str:
+    """The folder's name, such as step-000000000123."""
+    return f"step-{step:012d}"
+
+
+def step_of(name: str) -> int | None:
+    """Inverse of name_of(); None for any other name."""
+    match = re.fullmatch(r"step-(\d{12})", name)
+    return int(match[1]) if match else None
+
+
+def build(step: int, state: dict[str, Any], tensors: Sum, fence: Fence) -> bytes:
+    """The manifest of a state behind a fence."""
+    return json.dumps({
+        "format": FORMAT,
+        "version": VERSION,
+        "step": step,
+        "fence": fence.number,
+        "writer": {"job": fence.owner.job, "membership": fence.owner.membership},
+        "torch": torch.__version__,
+        "code": _code(),
+        "files": {TENSORS: {"size": tensors.size, tensors.kind: tensors.digest}},
+        "state": state,
+    }, allow_nan=False).encode()  # fmt: skip
+
+
+def parse(raw: bytes) -> dict[str, Any]:
+    """Raises UnusableError if it is not one of ours, or of a newer version."""
+    try:
+        manifest = json.loads(raw)
+    except ValueError:
+        raise UnusableError(f"it is damaged: {MANIFEST} is not JSON") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise UnusableError(f"it is not a ddpjob snapshot: {MANIFEST} does not say {FORMAT}")
+    if manifest.get("version") not in READABLE:
+        raise UnusableError(
+            f"it has format version {manifest.get('version')}, this ddpjob_trainer reads up to "
+            f"{VERSION}"
+        )
+    return manifest
+
+
+def check_step(manifest: dict[str, Any], name: str) -> None:
+    """Raises UnusableError if it lies under the name of another step."""
+    if name != name_of(manifest["step"]):
+        raise UnusableError(f"it was renamed: it holds step {manifest['step']}")
+
+
+def check_size(manifest: dict[str, Any], size: int) -> None:
+    """Raises UnusableError if the tensors are of another size."""
+    expected = expected_of(manifest).size
+    if size != expected:
+        raise UnusableError(f"it is damaged: {TENSORS} has {size} bytes instead of {expected}")
+
+
+def check_digest(manifest: dict[str, Any], digest: str) -> None:
+    """Raises UnusableError if the tensors have another checksum."""
+    if digest != expected_of(manifest).digest:
+        raise UnusableError(f"it is damaged: the checksum of {TENSORS} does not match")
+
+
+def expected_of(manifest: dict[str, Any]) -> Sum:
+    """What it says of the tensors."""
+    entry = manifest["files"][TENSORS]
+    [(kind, digest)] = [(kind, each) for kind, each in entry.items() if kind != "size"]
+    return Sum(int(entry["size"]), kind, str(digest))
+
+
+def offer(manifest: dict[str, Any]) -> Offer:
+    """What the snapshot is told as."""
+    content = [manifest[name] for name in ("step", "files", "state")]  # the same in each copy
+    writer = manifest.get("writer")
+    return Offer(
+        manifest["step"],
+        hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(),
+        writer and Owner(str(writer["job"]), str(writer["membership"])),
+    )
+
+
+def is_overtaken(manifest: dict[str, Any], fences: Sequence[Fence]) -> bool:
+    """Whether somebody else had gone on from before it: then it does not count."""
+    last = limit(fences, manifest.get("fence", 0))
+    return last is not None and manifest["step"] > last
+
+
+@functools.cache
+def _code() -> dict[str, str]:
+    """The script that runs, for people."""
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    try:
+        content = Path(path or "").read_bytes()
+    except OSError:
+        return {}
+    return {"script": Path(str(path)).name, "sha256": hashlib.sha256(content).hexdigest()}

@@ -1,0 +1,231 @@
+"""The few things that are done with the objects of a store, and its errors as people know them.
+
+A thin shell around obstore, which speaks to S3, Google's and Azure's stores and finds credentials
+as their own tools do: in the environment, in files, from the machine. Every error is an OSError.
+Knows nothing of snapshots.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import math
+import os
+import re
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ddpjob_trainer.errors import SnapshotError
+
+obstore: Any = None
+with contextlib.suppress(ImportError):  # an image without it will do for directories
+    import obstore
+    import obstore.exceptions
+    import obstore.store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from datetime import datetime
+
+PATIENCE = timedelta(seconds=60)  # how long a request is tried again
+PART_BYTES = 16 << 20  # sent or fetched at a time
+PARTS = 8  # at once
+MOST_PARTS = 9_000  # of one object; S3 takes 10,000
+
+# What the library says of its last try, and what that means. The first that fits.
+_MEANINGS: tuple[tuple[str, str, str], ...] = (
+    (
+        r"NoSuchBucket|ContainerNotFound|bucket does not exist",
+        "there is no such bucket",
+        "Make it, or correct the URI.",
+    ),
+    (
+        r"169\.254\.169\.254|metadata\.google|Account must be specified",
+        "there are no credentials for it",
+        (
+            "Give the workers those that its own tools use, such as AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or a service account with a role."
+        ),
+    ),
+    (
+        r"Sign\w*DoesNotMatch|InvalidAccessKeyId|UserNotFound|ExpiredToken|InvalidToken|code: 401",
+        "the credentials are wrong",
+        "Correct those that the job's workers have in their environment.",
+    ),
+    (
+        r"code: 403|AccessDenied",
+        "access is denied",
+        "Allow these credentials to list, read, write and delete objects there.",
+    ),
+    (
+        r"code: 501|NotImplemented|not yet implemented",
+        "the store lacks what is needed: it cannot refuse to replace an object",
+        "Use a store that honours If-None-Match, or a directory.",
+    ),
+)
+_AWAY = re.compile(r"code: (5\d\d|429|408)|error sending request|[Tt]im(eout|ed out)|HTTP error")
+
+
+class Found(NamedTuple):
+    """An object, as it is listed."""
+
+    size: int
+    written: datetime
+
+
+class StoreError(OSError):
+    """A request that failed; the text says why."""
+
+    def __init__(self, cause: str, remedy: str, *, is_away: bool = False) -> None:
+        super().__init__(errno.EIO, f"{cause}. {remedy}" if remedy else cause)
+        self.cause = cause
+        self.remedy = remedy
+        self.is_away = is_away  # a later try may succeed although nobody does anything
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+def connect(scheme: str, bucket: str, prefix: str) -> Objects:
+    """The objects below a prefix of a bucket. Nothing is sent yet. Raises SnapshotError."""
+    uri = f"{scheme}://{bucket}/{prefix}".rstrip("/")
+    if obstore is None:
+        raise SnapshotError(
+            f"Snapshots in {uri} need another package in this image: pip install obstore"
+        )
+    kinds = {"s3": "S3Store", "gs": "GCSStore", "az": "AzureStore"}
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    if scheme == "s3" and endpoint and not re.match("https?://", endpoint):
+        raise SnapshotError(
+            f"AWS_ENDPOINT_URL is {endpoint!r}: it has to begin with https:// or http://"
+        )
+    options: dict[str, Any] = {
+        "prefix": prefix or None,
+        "retry_config": {"max_retries": 10, "retry_timeout": PATIENCE},
+        # The time of a whole part; an overloaded store is slow.
+        "client_options": {"timeout": PATIENCE, "connect_timeout": timedelta(seconds=5)},
+    }
+    if scheme == "s3" and endpoint.startswith("http://"):
+        options["client_options"]["allow_http"] = True  # as the user says
+    try:
+        store = getattr(obstore.store, kinds[scheme])(bucket, **options)
+    except obstore.exceptions.BaseError as error:
+        trouble = _trouble(error)
+        raise SnapshotError(f"Cannot use {uri}: {trouble}") from error
+    return Objects(store, uri)
+
+
+class Objects:
+    """Named by their path below the prefix. Each request may raise StoreError."""
+
+    def __init__(self, store: Any, uri: str) -> None:
+        self._store = store
+        self.uri = uri
+
+    def list(self) -> dict[str, Found]:
+        """All of them. What was put before is among them."""
+        listed = self._ask(lambda: [each for some in obstore.list(self._store) for each in some])
+        return {each["path"]: Found(each["size"], each["last_modified"]) for each in listed}
+
+    def get(self, name: str) -> bytes | None:
+        """A small one; None if there is none."""
+        found: bytes | None = self._ask(
+            lambda: bytes(obstore.get(self._store, name).bytes()), none=True
+        )
+        return found
+
+    def fetch(self, name: str, block: memoryview, each: Callable[[memoryview], None]) -> bool:
+        """Fill the block, and tell of each piece of it, in order; False if there is no such object.
+
+        Raises StoreError also if it is shorter than the block.
+        """
+        pool = ThreadPoolExecutor(PARTS)
+
+        def ask(begin: int) -> tuple[int, Future[Any]]:
+            end = min(begin + PART_BYTES, len(block))
+            return begin, pool.submit(self._range, name, begin, end)
+
+        begins = iter(range(0, len(block), PART_BYTES))
+        waiting = deque(map(ask, itertools.islice(begins, PARTS)))
+        try:
+            while waiting:
+                begin, part = waiting.popleft()
+                content = part.result()
+                if content is None:
+                    return False
+                waiting.extend(map(ask, itertools.islice(begins, 1)))
+                piece = block[begin : begin + len(content)]
+                piece[:] = memoryview(content)
+                each(piece)
+        finally:
+            pool.shutdown(cancel_futures=True)
+        return True
+
+    def _range(self, name: str, begin: int, end: int) -> Any:
+        return self._ask(
+            lambda: obstore.get_range(self._store, name, start=begin, end=end), none=True
+        )
+
+    def put(self, name: str, content: bytes) -> None:
+        """Make or replace it."""
+        self._ask(lambda: obstore.put(self._store, name, content, use_multipart=False))
+
+    def upload(self, name: str, chunks: Iterator[memoryview], size: int) -> None:
+        """Make a large one of what comes in pieces: it is there at the end, or not at all."""
+        if size <= PART_BYTES:
+            self.put(name, b"".join(chunks))
+            return
+        part = max(PART_BYTES, math.ceil(size / MOST_PARTS))
+        self._ask(
+            lambda: obstore.put(
+                self._store, name, chunks,
+                use_multipart=True, chunk_size=part, max_concurrency=PARTS,
+            )
+        )  # fmt: skip
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Make it; False if there is one already. Of several at once one succeeds."""
+        try:
+            self._ask(lambda: obstore.put(self._store, name, content, mode="create"))
+        except FileExistsError:
+            return False
+        return True
+
+    def delete(self, *names: str) -> None:
+        """Whether they are there or not."""
+        for name in names:
+            self._ask(partial(obstore.delete, self._store, name))
+
+    def _ask(self, request: Callable[[], Any], *, none: bool = False) -> Any:
+        try:
+            return request()
+        except obstore.exceptions.AlreadyExistsError:
+            raise FileExistsError from None
+        except FileNotFoundError as error:
+            if none and "NoSuchBucket" not in str(error):
+                return None
+            raise _trouble(error) from error
+        except (obstore.exceptions.BaseError, OSError, NotImplementedError) as error:
+            raise _trouble(error) from error
+
+
+def _trouble(error: Exception) -> StoreError:
+    text = str(error).split("\n\nDebug source", maxsplit=1)[0]
+    for pattern, cause, remedy in _MEANINGS:
+        if re.search(pattern, text):
+            return StoreError(cause, remedy)
+    if _AWAY.search(text):
+        return StoreError(f"it cannot be reached: {_short(text)}", "", is_away=True)
+    return StoreError(_short(text), "")
+
+
+def _short(text: str) -> str:
+    """The last of nested causes."""
+    code = re.search(r"status code: (\d+ [\w ]+)", text)
+    if code:
+        return f"it answers {code[1].strip()}"
+    return text.splitlines()[0][-200:]
