@@ -55,6 +55,13 @@ def test_processes_of_a_worker(fields: dict[str, Any], processes: int) -> None:
     assert make_job(**fields).spec.groups()[0].processes == processes
 
 
+@pytest.mark.parametrize(
+    "uri", ["s3://b", "s3://my-bucket/jobs/digits/", "gs://my_bucket/a.b/c=1", "az://container/x"]
+)
+def test_a_bucket_for_snapshots(uri: str) -> None:
+    assert make_job(snapshot={"uri": uri}).spec.snapshot.uri == uri
+
+
 def test_extra_groups_take_what_they_do_not_give_from_the_main_group() -> None:
     job = make_job(
         args=["--epochs", "3"],

@@ -240,6 +240,14 @@ def test_snapshots_go_to_the_storage_of_the_job(storage: JSON) -> None:
     assert (found["DDPJOB_SNAPSHOT_EVERY"], found["DDPJOB_SNAPSHOT_KEEP"]) == ("50", "2")
 
 
+def test_snapshots_go_to_the_bucket_of_the_job() -> None:
+    """The trainer library takes the bucket; the script's own files still have a folder."""
+    found = values(trainer(worker_manifest(make_cluster_job(snapshot={"uri": "s3://b/jobs"}))))
+    assert found["DDPJOB_SNAPSHOT_URI"] == "s3://b/jobs"
+    assert found["DDPJOB_SNAPSHOT_DIR"] == "/snapshots/digits"
+    assert "DDPJOB_SNAPSHOT_URI" not in values(trainer(worker_manifest(make_cluster_job())))
+
+
 def test_patience_of_the_job_is_the_nodes() -> None:
     pod = worker_manifest(make_cluster_job(elastic={"orphanSeconds": 7.5}))
     assert {each["tolerationSeconds"] for each in pod["spec"]["tolerations"]} == {7}

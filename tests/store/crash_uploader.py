@@ -77,7 +77,9 @@ def in_a_child(work: Callable[[Callable[[object], None]], None]) -> tuple[list[A
     child = os.fork()
     if child == 0:
         os.close(read)
-        work(lambda value: os.write(write, f"{json.dumps(value)}\n".encode()))
+        with os.fdopen(write, "w", buffering=1) as pipe:
+            work(lambda value: print(json.dumps(value), file=pipe))
+            pipe.flush()
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as pipe:
@@ -97,7 +99,7 @@ def main(uri: str, doing: str) -> None:
         step = moments + 1
 
         def save(tell: Callable[[object], None], step: int = step, moments: int = moments) -> None:
-            reporting.saved = lambda step, **_: tell(step)  # type: ignore[assignment]
+            reporting.saved = lambda step, **_: tell(step)
             snapshots = Snapshots(uri, KEEP)
             if moments:
                 die_after(moments, doing)

@@ -94,6 +94,29 @@ def test_of_many_who_go_on_at_once_each_has_a_number_of_its_own(uri: str) -> Non
     assert sorted(taken) == list(range(1, 9))
 
 
+def test_a_manifest_whose_tensors_are_gone_already_is_in_nobodys_way(
+    directory: Prefix, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The successor has cleared up what the old writer sent, and then that one goes on."""
+    old, _ = directory.start("1.1.1")
+    directory.save(old, 1)
+
+    def successor() -> None:
+        new, _ = directory.start("1.1.2")
+        directory.save(new, 2)
+        directory.enter("1.1.1")
+
+    directory.just_before(folder.name_of(5), successor)
+    with pytest.raises(OvertakenError):
+        directory.save(old, 5)
+    assert [name for name in names(directory.where) if name.startswith("step-000000000005")]
+    new, step = directory.start("1.1.3")
+    assert step == 2
+    assert caplog.records == []
+    directory.save(new, 3)
+    assert directory.steps() == [1, 2, 3]
+
+
 def test_two_that_both_count_save_one_step(directory: Prefix) -> None:
     """The older was held up while its successor, who had that state in memory, saved it, too."""
     old, _ = directory.start("1.1.1")

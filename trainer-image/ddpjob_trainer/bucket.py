@@ -10,98 +10,30 @@ for one alone.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
-import re
 import secrets
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from ddpjob_trainer import image, manifest, meeting, tree
+from ddpjob_trainer import manifest, meeting
 from ddpjob_trainer.choice import Holding, Offer
-from ddpjob_trainer.errors import SnapshotError
-from ddpjob_trainer.fences import Fence, Fences, Owner
+from ddpjob_trainer.copies import Copies, Copy, folder_of, record_name
+from ddpjob_trainer.fence_objects import FenceObjects
+from ddpjob_trainer.fences import Fence, Fences, Owner, is_overtaken
 from ddpjob_trainer.manifest import TENSORS, UnusableError
 from ddpjob_trainer.objects import StoreError
 from ddpjob_trainer.place import Look, Seers
-from ddpjob_trainer.retention import is_abandoned, superfluous
+from ddpjob_trainer.retention import superfluous
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from ddpjob_trainer.content import Content
-    from ddpjob_trainer.objects import Found, Objects
+    from ddpjob_trainer.objects import Objects
 
 PATIENCE = timedelta(days=1)  # from a snapshot's tensors to its manifest: far more than it takes
 
-_PART = re.compile(
-    r"(?P<folder>step-(?P<step>\d{12})/(?P<fence>\d{12})-[0-9a-f]{8})/"
-    r"(?:tensors\.safetensors|manifest-(?P<digest>[0-9a-f]{64})\.json)"
-)
-
 _log = logging.getLogger("ddpjob")
-
-
-class FenceObjects:
-    """Fences as objects that are created only if there is none of that name."""
-
-    def __init__(self, objects: Objects) -> None:
-        self._objects = objects
-        self.where = objects.uri
-        self._is_proven = False
-
-    def numbers(self) -> list[int]:
-        """Of those that there are. Raises OSError."""
-        found = (re.fullmatch(r"fence-(\d{12})\.json", name) for name in self._objects.list())
-        return [int(match[1]) for match in found if match]
-
-    def read(self, number: int) -> bytes | None:
-        """Raises OSError."""
-        return self._objects.get(self._name(number))
-
-    def create(self, number: int, record: bytes) -> bool:
-        """False if the number is taken. Raises OSError, and SnapshotError if nobody is refused."""
-        name = self._name(number)
-        if not self._objects.create(name, record):
-            return False
-        if not self._is_proven and self._objects.create(name, record):
-            raise SnapshotError(
-                f"The store of {self.where} replaces an object that it was told to create only if "
-                "there is none (If-None-Match: *). Without that a process that was cut off could "
-                "spoil snapshots. Use a store that honours it, or a directory."
-            )
-        self._is_proven = True
-        return True
-
-    def delete(self, number: int) -> None:
-        """Raises OSError."""
-        self._objects.delete(self._name(number))
-
-    def name(self, number: int) -> str:
-        """For people."""
-        return f"{self.where}/{self._name(number)}"
-
-    def _name(self, number: int) -> str:
-        return f"fence-{number:012d}.json"
-
-
-class Copy(NamedTuple):
-    """What lies in one folder."""
-
-    folder: str
-    step: int
-    fence: int
-    manifest: str | None  # name of the object
-    tensors: Found | None
-    written: Found  # the newest of it
-
-    @property
-    def names(self) -> list[str]:
-        """Its objects, in the order in which they may go."""
-        shown = [self.manifest] if self.manifest else []
-        return [*shown, *([f"{self.folder}/{TENSORS}"] if self.tensors else [])]
 
 
 class Bucket:
@@ -113,7 +45,7 @@ class Bucket:
         self.afresh = "give another prefix (spec.snapshot.uri)"
         self._keep = keep
         self._fences = Fences(FenceObjects(objects))
-        self._manifests: dict[str, dict[str, Any]] = {}  # by name: they never change
+        self._copies = Copies(objects)
 
     def seers(self) -> Seers:
         """Every rank sees it; the first of each node reads, and sends to the others."""
@@ -130,7 +62,7 @@ class Bucket:
         """
         if self._counts(step):
             return
-        folder = f"{manifest.name_of(step)}/{fence.number:012d}-{secrets.token_hex(4)}"
+        folder = folder_of(step, fence.number, secrets.token_hex(4))
         tensors, size = f"{folder}/{TENSORS}", content.tensors_size
         try:
             record = content.pour(lambda chunks: self._objects.upload(tensors, chunks, size), fence)
@@ -140,7 +72,7 @@ class Bucket:
                 self._objects.delete(tensors)
             raise
         # Whatever becomes of this request, the tensors stay: it may have succeeded.
-        self._objects.put(f"{folder}/{_record_name(record)}", record)
+        self._objects.put(f"{folder}/{record_name(record)}", record)
         self._fences.check(fence)  # a successor may rely on an earlier one: delete none
         self._retain(step)
 
@@ -150,7 +82,7 @@ class Bucket:
         Who still chooses from which one is not bound by a fence of its own.
         """
         fences = [fence for fence in self._fences.all() if fence.owner != chooser]
-        return _steps(copy for copy in self._shown() if not self._is_overtaken(copy, fences))
+        return _steps(copy for copy in self._shown() if not _is_overtaken(copy, fences))
 
     def all_steps(self) -> list[int]:
         """Steps of all that there are, newest first. Raises OSError."""
@@ -167,14 +99,13 @@ class Bucket:
         fences = self._fences.all()
         others = [fence for fence in fences if fence.owner != chooser]
         for copy in self._shown():
+            if _is_overtaken(copy, others):
+                continue
             try:
-                found = self._manifest(copy)
+                offers.append(manifest.offer(self._copies.manifest(copy)))
             except UnusableError as why:
                 unusable.append(f"{self._objects.uri}/{copy.folder}: {why}")
                 _log.warning("ignoring snapshot %s", unusable[-1])
-                continue
-            if not manifest.is_overtaken(found, others):
-                offers.append(manifest.offer(found))
         return Holding(ranks, tuple(offers), tuple(fences), tuple(unusable))
 
     def read(self, step: int, digest: str | None = None) -> dict[str, Any]:
@@ -182,9 +113,8 @@ class Bucket:
         why = UnusableError("there is no such snapshot")
         for copy in self._of(step):
             try:
-                found = self._manifest(copy)
-                if digest in (None, manifest.offer(found).digest):
-                    return self._state(copy, found)
+                if digest in (None, manifest.offer(self._copies.manifest(copy)).digest):
+                    return self._copies.state(copy)
             except UnusableError as error:
                 why = error
         raise why
@@ -194,9 +124,9 @@ class Bucket:
         why = UnusableError("there is no such snapshot")
         for copy in self._of(step):
             try:
-                found = self._manifest(copy)
+                found = self._copies.manifest(copy)
                 if content:
-                    self._block(copy, found)
+                    self._copies.block(copy)
             except UnusableError as error:
                 why = error
             else:
@@ -233,125 +163,53 @@ class Bucket:
 
     # --- what is there ----------------------------------------------------------------------------
 
-    def _copies(self) -> list[Copy]:
-        """All that lies there, newest first: by step, then by fence. Raises OSError."""
-        folders: dict[str, Copy] = {}
-        listed = self._objects.list()
-        self._manifests = {n: each for n, each in self._manifests.items() if n in listed}
-        for name, found in sorted(listed.items()):
-            match = _PART.fullmatch(name)
-            if match is None:
-                continue
-            folder = match["folder"]
-            empty = Copy(folder, int(match["step"]), int(match["fence"]), None, None, found)
-            copy = folders.get(folder, empty)
-            newest = max(copy.written, found, key=lambda each: each.written)
-            if match["digest"]:
-                folders[folder] = copy._replace(manifest=name, written=newest)
-            else:
-                folders[folder] = copy._replace(tensors=found, written=newest)
-        return sorted(folders.values(), key=lambda copy: copy[1:3], reverse=True)
-
     def _shown(self) -> list[Copy]:
         """Those with a manifest. Raises OSError."""
-        return [copy for copy in self._copies() if copy.manifest]
+        return [copy for copy in self._copies.all() if copy.manifest]
 
     def _of(self, step: int) -> list[Copy]:
         """Those of one step, first those that count. Raises OSError."""
         fences = self._fences.all()
         copies = [copy for copy in self._shown() if copy.step == step]
-        return sorted(copies, key=lambda copy: self._is_overtaken(copy, fences))
+        return sorted(copies, key=lambda copy: _is_overtaken(copy, fences))
 
     def _complete(self, copies: Sequence[Copy], fences: Sequence[Fence]) -> list[Copy]:
-        return [c for c in copies if self._is_whole(c) and not self._is_overtaken(c, fences)]
+        return [c for c in copies if self._is_whole(c) and not _is_overtaken(c, fences)]
 
     def _is_whole(self, copy: Copy) -> bool:
         try:
-            self._manifest(copy)
+            self._copies.manifest(copy)
         except UnusableError:
             return False
         return True
-
-    def _is_overtaken(self, copy: Copy, fences: Sequence[Fence]) -> bool:
-        try:
-            return manifest.is_overtaken(self._manifest(copy), fences)
-        except UnusableError:
-            return False
 
     def _counts(self, step: int) -> bool:
         """Whether there is one of this step, to the last byte. Raises OSError."""
         fences = self._fences.all()
         for copy in self._complete([c for c in self._shown() if c.step == step], fences):
             with contextlib.suppress(UnusableError):
-                self._block(copy, self._manifest(copy))
+                self._copies.block(copy)
                 return True
         return False
-
-    # --- one of them ------------------------------------------------------------------------------
-
-    def _manifest(self, copy: Copy) -> dict[str, Any]:
-        """Raises UnusableError and OSError."""
-        assert copy.manifest is not None
-        found = self._manifests.get(copy.manifest)
-        if found is None:
-            raw = self._objects.get(copy.manifest)
-            if raw is None:
-                raise UnusableError("it has just been deleted")
-            if not copy.manifest.endswith(_record_name(raw)):
-                raise UnusableError("it is damaged: its manifest is not the one that its name says")
-            found = manifest.parse(raw)
-            manifest.check_step(found, manifest.name_of(copy.step))
-            self._manifests[copy.manifest] = found
-        if copy.tensors is None:
-            raise UnusableError(f"it is incomplete: {TENSORS} is missing")
-        manifest.check_size(found, copy.tensors.size)
-        return found
-
-    def _block(self, copy: Copy, found: dict[str, Any]) -> torch.Tensor:
-        """The tensors' file, verified. Raises UnusableError and OSError."""
-        expected = manifest.expected_of(found)
-        try:
-            digest = image.hasher(expected.kind)
-        except ValueError as error:
-            raise UnusableError(str(error)) from None
-        block = torch.empty(expected.size, dtype=torch.uint8)
-        name = f"{copy.folder}/{TENSORS}"
-        if not self._objects.fetch(name, image.raw(block), digest.update):
-            raise UnusableError("it has just been deleted")
-        manifest.check_digest(found, digest.hexdigest())
-        return block
-
-    def _state(self, copy: Copy, found: dict[str, Any]) -> dict[str, Any]:
-        block = self._block(copy, found)
-        try:
-            tensors = image.tensors(block)
-            return {part: tree.restore(node, tensors) for part, node in found["state"].items()}
-        except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
-            raise UnusableError(f"its content makes no sense: {error!r}") from error
 
     # --- what goes --------------------------------------------------------------------------------
 
     def _retain(self, newest: int) -> None:
         """Delete what is superfluous, overtaken or abandoned. Raises OSError."""
-        copies, fences = self._copies(), self._fences.all()
-        shown = [copy for copy in copies if copy.manifest]
-        complete = self._complete(shown, fences)
+        copies, fences = self._copies.all(), self._fences.all()
+        complete = self._complete([copy for copy in copies if copy.manifest], fences)
         gone = superfluous(_steps(complete), newest, self._keep)
-        now = max((copy.written.written for copy in copies), default=None)
+        now = max(copy.written.written for copy in copies)  # by the store's own clock
         for copy in copies:
-            if copy.manifest:
-                goes = self._is_overtaken(copy, fences) or (copy in complete and copy.step in gone)
-            else:
-                assert now is not None
-                age = now - copy.written.written
-                goes = is_abandoned(copy.step, copy.fence, age, fences, PATIENCE)
-            if goes:
+            is_stale = copy.manifest is None and now - copy.written.written > PATIENCE
+            is_more = copy.step in gone and copy in complete
+            if is_stale or is_more or _is_overtaken(copy, fences):
                 self._objects.delete(*copy.names)
 
 
-def _record_name(record: bytes) -> str:
-    return f"manifest-{hashlib.sha256(record).hexdigest()}.json"
+def _is_overtaken(copy: Copy, fences: Iterable[Fence]) -> bool:
+    return is_overtaken(copy.step, copy.fence, fences)
 
 
-def _steps(copies: Any) -> list[int]:
+def _steps(copies: Iterable[Copy]) -> list[int]:
     return sorted({copy.step for copy in copies}, reverse=True)

@@ -48,6 +48,12 @@ def limit(fences: Iterable[Fence], number: int) -> int | None:
     return min(later.values(), default=None)
 
 
+def is_overtaken(step: int, number: int, fences: Iterable[Fence]) -> bool:
+    """Whether what was written of that step, behind fence `number`, does not count."""
+    last = limit(fences, number)
+    return last is not None and step > last
+
+
 class Records(Protocol):
     """Numbered records, each made once and never changed. All may raise OSError."""
 

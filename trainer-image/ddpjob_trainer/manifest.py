@@ -12,16 +12,13 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ddpjob_trainer.choice import Offer
-from ddpjob_trainer.fences import Fence, Owner, limit
+from ddpjob_trainer.fences import Fence, Owner
 from ddpjob_trainer.image import Sum
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 FORMAT = "ddpjob-snapshot"
 VERSION = 2
@@ -113,10 +110,10 @@ def offer(manifest: dict[str, Any]) -> Offer:
     )
 
 
-def is_overtaken(manifest: dict[str, Any], fences: Sequence[Fence]) -> bool:
-    """Whether somebody else had gone on from before it: then it does not count."""
-    last = limit(fences, manifest.get("fence", 0))
-    return last is not None and manifest["step"] > last
+def fence_of(manifest: dict[str, Any]) -> int:
+    """Number of the writer's; 0: written without one."""
+    number: int = manifest.get("fence", 0)
+    return number
 
 
 @functools.cache

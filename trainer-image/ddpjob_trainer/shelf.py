@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from ddpjob_trainer import durable, folder, manifest, meeting
 from ddpjob_trainer.choice import Holding
 from ddpjob_trainer.fence_folders import FenceFolders
-from ddpjob_trainer.fences import Fence, Fences, Owner
+from ddpjob_trainer.fences import Fence, Fences, Owner, is_overtaken
 from ddpjob_trainer.folder import Content, UnusableError
 from ddpjob_trainer.place import Look, Seers
 from ddpjob_trainer.retention import superfluous
@@ -219,7 +219,7 @@ def _is_overtaken(path: Path, fences: list[Fence]) -> bool:
         found = folder.check(path, content=False)
     except UnusableError:
         return False
-    return manifest.is_overtaken(found, fences)
+    return is_overtaken(found["step"], manifest.fence_of(found), fences)
 
 
 def _whole(path: Path, *, content: bool) -> bool:
