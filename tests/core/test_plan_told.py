@@ -203,7 +203,8 @@ def test_a_replacement_is_told(left: Worker | None, message: str) -> None:
 
 
 def test_a_pass_that_sees_the_same_plans_the_same_status() -> None:
-    first = decide(workers=(W0, W1), report=make_report(W0, W1))
+    report = make_report(W0, W1, snapshot_step=5)
+    first = decide(workers=(W0, W1), report=report)
     later = NOW + timedelta(hours=1)
-    observed = Observed(make_job(status=first.status), (W0, W1), UP, make_report(W0, W1))
+    observed = Observed(make_job(status=first.status), (W0, W1), UP, report)
     assert plan(observed, later).status == first.status

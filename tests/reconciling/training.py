@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -130,7 +131,7 @@ class Service:
         members = tuple(Member(worker, f"{worker}-agent", "10.0.0.1", 1) for worker in workers)
         losses = (old.losses if old else 0) + (cause is Cause.LOST)
         new = Membership(id_, members, cause, f"now {', '.join(workers)}", losses=losses)
-        rounds = (*self.report.rounds, make_round(new))
+        rounds = (*self.report.rounds, dataclasses.replace(make_round(new), since=time.time()))
         self.tell(
             state=State.RUNNING, reason="running", membership=new, rounds=rounds, losses=losses
         )
