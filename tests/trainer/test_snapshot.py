@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from ddpjob_agent import contract
-from ddpjob_trainer import Loaded, SnapshotError, Snapshots
+from ddpjob_trainer import Loaded, SnapshotError, Snapshots, folder
 from trainer.runs import Run, assert_same
 
 if TYPE_CHECKING:
@@ -279,3 +279,16 @@ def test_a_grad_scaler_comes_back(tmp_path: Path, run: Run) -> None:
     again = torch.amp.GradScaler("cpu")
     Snapshots(tmp_path).load(**run.parts(), scaler=again)
     assert again.get_scale() == 512.0
+
+
+def test_copies_of_one_step_are_the_same_whoever_draws_random_numbers(tmp_path: Path) -> None:
+    """So that none is sent to who has it; another state is another content."""
+    digests = []
+    for number, steps in enumerate((2, 2, 3)):
+        run = Run()
+        run.train(steps)
+        torch.manual_seed(number)
+        random.seed(number)
+        Snapshots(tmp_path / str(number)).save(7, **run.parts(), wait=True)
+        digests.append(folder.offer(tmp_path / str(number) / folder.name_of(7)).digest)
+    assert digests[0] == digests[1] != digests[2]

@@ -10,9 +10,6 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import safetensors.torch
-from safetensors import SafetensorError
-
 from ddpjob_trainer import durable, image, manifest, tree
 from ddpjob_trainer.content import Content
 from ddpjob_trainer.manifest import MANIFEST, TENSORS, UnusableError, name_of, step_of
@@ -66,14 +63,13 @@ def offer(folder: Path) -> Offer:
 
 def read(folder: Path) -> dict[str, Any]:
     """The state in a whole snapshot, every byte of it verified. Raises UnusableError."""
-    found = check(folder)
+    found = check(folder, content=False)
     try:
-        mapped = safetensors.torch.load_file(str(folder / TENSORS))
-        # A mapped tensor keeps a deleted file on the disk, and lies unaligned: sums over it
-        # round differently, and the resumed run would leave the path of the undisturbed one.
-        tensors = {name: tensor.clone() for name, tensor in mapped.items()}
+        tensors, digest = image.load(folder / TENSORS, manifest.expected_of(found).kind)
+        manifest.check_digest(found, digest)
         return {part: tree.restore(node, tensors) for part, node in found["state"].items()}
-    except (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+        check(folder)  # what is damaged mostly makes no sense
         raise UnusableError(f"its content makes no sense: {error!r}") from error
 
 

@@ -11,7 +11,7 @@ import contextlib
 import ctypes
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -150,6 +150,41 @@ def tensors(block: torch.Tensor) -> dict[str, torch.Tensor]:
         data = block[begin + first : begin + last].clone()
         found[name] = data.view(NAMES[entry["dtype"]]).view(entry["shape"])
     return found
+
+
+def load(path: Path, kind: str) -> tuple[dict[str, torch.Tensor], str]:
+    """Those of a file, and its checksum, in one pass; each lies in memory of its own, aligned.
+
+    A mapped tensor would not: sums over it round differently, and the resumed run would leave the
+    path of the undisturbed one. Raises OSError, KeyError, TypeError, ValueError and RuntimeError.
+    """
+    digest = hasher(kind)
+    with path.open("rb", buffering=0) as file:
+        size = file.read(8)
+        text = file.read(int.from_bytes(size, "little"))
+        digest.update(size + text)
+        header = json.loads(text)
+        header.pop("__metadata__", None)
+        found: dict[str, torch.Tensor] = {}
+        at = 0
+        for name in sorted(header, key=lambda name: header[name]["data_offsets"]):
+            entry = header[name]
+            tensor = found[name] = torch.empty(entry["shape"], dtype=NAMES[entry["dtype"]])
+            if entry["data_offsets"] != [at, at + tensor.nbytes]:
+                raise ValueError(f"{name} lies elsewhere than after what is before it")
+            at += tensor.nbytes
+            _fill(tensor, file, digest)
+    return {name: found[name] for name in header}, digest.hexdigest()
+
+
+def _fill(tensor: torch.Tensor, file: IO[bytes], digest: Any) -> None:
+    rest = raw(tensor.view(-1).view(torch.uint8)) if tensor.numel() else memoryview(b"")
+    while rest:
+        count = file.readinto(rest[:CHUNK_BYTES])  # type: ignore[attr-defined]
+        if not count:
+            raise ValueError("the file ends early")
+        digest.update(rest[:count])
+        rest = rest[count:]
 
 
 def checksum(path: Path, kind: str) -> str:

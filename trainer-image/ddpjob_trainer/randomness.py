@@ -1,4 +1,4 @@
-"""The states of the random generators in use, in a form that a snapshot can hold.
+"""The states of the random generators in use, and in a form that a snapshot can hold.
 
 torch's, Python's, NumPy's where it has been imported, and CUDA's of the device in use.
 """
@@ -11,6 +11,8 @@ import sys
 from typing import Any
 
 import torch
+
+_TENSORS = ("torch", "cuda")
 
 
 def states() -> dict[str, Any]:
@@ -33,6 +35,30 @@ def restore(found: dict[str, Any]) -> None:
     if "numpy" in found and "numpy" in sys.modules:
         kind, keys, *rest = found["numpy"]
         sys.modules["numpy"].random.set_state((kind, keys.tolist(), *rest))
+
+
+def written(found: dict[str, Any]) -> dict[str, Any]:
+    """The same without a tensor: what differs between copies of a snapshot is no part of theirs."""
+    plain: dict[str, Any] = {
+        name: bytes(found[name].tolist()).hex() for name in _TENSORS if name in found
+    }
+    if "numpy" in found:
+        kind, keys, *rest = found["numpy"]
+        plain["numpy"] = (kind, keys.tolist(), *rest)
+    return {**found, **plain}
+
+
+def read(plain: dict[str, Any]) -> dict[str, Any]:
+    """Inverse of written()."""
+    found: dict[str, Any] = {
+        name: torch.tensor([*bytes.fromhex(plain[name])], dtype=torch.uint8)
+        for name in _TENSORS
+        if name in plain
+    }
+    if "numpy" in plain:
+        kind, keys, *rest = plain["numpy"]
+        found["numpy"] = (kind, torch.tensor(keys), *rest)
+    return {**plain, **found}
 
 
 def draw_from(state: torch.Tensor, rank: int) -> None:

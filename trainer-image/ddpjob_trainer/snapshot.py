@@ -109,7 +109,7 @@ class Snapshots:
             what = state.collect(
                 model, extra, optimizer=optimizer, scheduler=scheduler, scaler=scaler, data=data
             )
-            what["random"] = randomness.states()
+            what["random"] = randomness.written(randomness.states())
             self._make_wait(optimizer)
             try:
                 done = self._writer.save(
@@ -193,10 +193,12 @@ class Snapshots:
                 f"The script does not fit the snapshot {self._place.name(step)}: {error}\n"
                 f"To go on, run the script that saved it. To start afresh: {self._place.afresh}"
             ) from error
-        if "random" in content and _rank() == 0:
-            randomness.restore(content["random"])
-        elif "random" in content:
-            randomness.draw_from(content["random"]["torch"], _rank())
+        if "random" in content:
+            random = randomness.read(content["random"])
+            if _rank() == 0:
+                randomness.restore(random)
+            else:
+                randomness.draw_from(random["torch"], _rank())
         reporting.resumed(step, loaded=self._is_jobs_own)
         return Loaded(step, content["extra"])
 
