@@ -61,6 +61,10 @@ class SnapshotStatus(ObservedModel):
     step: int | None = Field(
         default=None, description="Step of the newest snapshot by ddpjob_trainer."
     )
+    skipped: int | None = Field(
+        default=None,
+        description="Left out since the one before: writing takes longer than the steps between.",
+    )
     files_kept_at: datetime | None = Field(
         default=None,
         description="When a copy of the script's own files (snapshot.files) was last safe.",

@@ -17,6 +17,14 @@ def test_a_snapshot_in_a_shared_directory_is_safe_at_once() -> None:
     assert rounds.snapshot_step == 20
 
 
+def test_snapshots_that_were_left_out_are_counted_from_one_to_the_next() -> None:
+    rounds, counts = Rounds(), []
+    for step, skipped in ((10, 0), (40, 2), (50, 0)):
+        rounds.hear(saved(step, **({"skipped": skipped} if skipped else {})), 0.0)
+        counts.append(rounds.snapshots_skipped)
+    assert counts == [0, 2, 0]
+
+
 def test_a_snapshot_in_a_directory_of_each_worker_is_safe_once_it_lies_in_two() -> None:
     rounds = Rounds()
     for _ in range(2):

@@ -115,12 +115,13 @@ def test_status_tells_what_the_service_reports() -> None:
     report = make_report(
         W0, W1, failures=1, losses=2, step=40, total_steps=900, metrics={"loss": 0.5}
     )
-    status = decide(workers=(W0, W1), report=dataclasses.replace(report, snapshot_step=30)).status
+    report = dataclasses.replace(report, snapshot_step=30, snapshots_skipped=2)
+    status = decide(workers=(W0, W1), report=report).status
     written = status.to_json()
     restarts = {"application": 1, "infrastructure": 2, "total": 3, "repeatedSteps": 0}
     assert written["restarts"] == restarts
     assert written["progress"] == {"step": 40, "totalSteps": 900, "metrics": {"loss": 0.5}}
-    assert written["snapshot"] == {"step": 30}
+    assert written["snapshot"] == {"step": 30, "skipped": 2}
     assert written["groups"] == [{"name": "worker", "replicas": 2, "placed": 2, "ready": 2}]
     assert written["ready"] == "2/2"
     assert written["membership"] == {

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -18,6 +18,9 @@ from ddpjob_trainer.image import Image
 from ddpjob_trainer.shelf import Shelf
 from ddpjob_trainer.writer import Writer
 from trainer.runs import Run, assert_same
+
+if TYPE_CHECKING:
+    from trainer.conftest import Listener
 
 Hold = Callable[[type, str], "Held"]
 
@@ -61,7 +64,10 @@ def loaded_weights(directory: Path) -> tuple[int, dict[str, torch.Tensor]]:
     return loaded.step, run.weights()
 
 
-def test_training_goes_on_while_a_snapshot_is_written(tmp_path: Path, hold: Hold) -> None:
+def test_training_goes_on_while_a_snapshot_is_written(
+    tmp_path: Path, hold: Hold, listener: Listener
+) -> None:
+    tmp_path /= "snapshots"
     writing = hold(Shelf, "publish")
     run, snapshots = Run(), Snapshots(tmp_path)
     run.train(3)
@@ -76,6 +82,8 @@ def test_training_goes_on_while_a_snapshot_is_written(tmp_path: Path, hold: Hold
     snapshots.wait()
     assert_same(loaded_weights(tmp_path), (3, at_save))
     assert snapshots.save(6, **run.parts(), wait=True)
+    reports = [each for each in listener.pending() if each["event"] == "saved"]
+    assert [(told["step"], told.get("skipped", 0)) for told in reports] == [(3, 0), (6, 1)]
     assert_same(loaded_weights(tmp_path), (6, run.weights()))
 
 

@@ -224,7 +224,8 @@ class Event(str, enum.Enum):
     """What the user's processes tell their agent: one JSON datagram each, with their membership."""
 
     STEP = "step"  # {"event": "step", "step": 12, "total": 900, "metrics": {"loss": 0.3}}
-    # {"event": "saved", "step": 12}; where directories are not shared also "place": 3, "places": 4
+    # {"event": "saved", "step": 12}; where directories are not shared also "place": 3, "places": 4;
+    # "skipped": 2, if so many were left out since the one before
     SAVED = "saved"
     # {"event": "resumed", "step": 12}; 0 when there was no snapshot. "loaded": true, if it is not
     # from memory that training goes on.
@@ -334,6 +335,7 @@ class Report:
     stall: Stall | None = None  # the processes hang
     overdue: tuple[Overdue, ...] = ()  # oldest first, bounded
     repeated_steps: int = 0  # done again, since snapshots were older; of all memberships
+    snapshots_skipped: int = 0  # left out between the newest one and the one before
     files: KeptFiles | None = None
 
     def without_progress(self) -> Report:
@@ -350,6 +352,7 @@ class Report:
             total_steps=None,
             metrics={},
             snapshot_step=None,
+            snapshots_skipped=0,
             rounds=tuple(rounds),
         )
 
@@ -360,7 +363,7 @@ class Report:
             "state": self.state.value,
             "membership": self.membership and self.membership.to_json(),
         }
-        for name in ("stall", "overdue", "repeated_steps", "files"):
+        for name in ("stall", "overdue", "repeated_steps", "snapshots_skipped", "files"):
             if not data[name]:
                 del data[name]  # operators from before there was one read the rest
         for item in data["rounds"]:

@@ -428,6 +428,7 @@ class Registry:
             stall=self._stall,
             overdue=rounds.overdue(),
             repeated_steps=rounds.repeated_steps,
+            snapshots_skipped=rounds.snapshots_skipped,
             files=self._files.report(),
         )
 

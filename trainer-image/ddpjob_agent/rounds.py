@@ -27,6 +27,7 @@ class Rounds:
         self.total_steps: int | None = None
         self.metrics: dict[str, float] = {}
         self.snapshot_step: int | None = None
+        self.snapshots_skipped = 0  # between that one and the one before
         self._copies: set[int] = set()  # directories that have the snapshot of step...
         self._copied_step: int | None = None
         self._overdue: list[Overdue] = []
@@ -75,7 +76,10 @@ class Rounds:
         """Take a report of the processes, see `contract.Event`; raises KeyError, ValueError."""
         event, step = Event(message["event"]), int(message["step"])
         if event is Event.SAVED:
-            self._saved(step, message.get("place", 0), message.get("places", 1))
+            is_safe = self._saved(step, message.get("place", 0), message.get("places", 1))
+            self.snapshots_skipped = (
+                message.get("skipped", 0) if is_safe else self.snapshots_skipped
+            )
         elif event is Event.RESUMED:
             self._repeats.resumed(step, loaded=message.get("loaded", False))
             self._update(resumed_step=step)
@@ -85,13 +89,14 @@ class Rounds:
             self.total_steps = message.get("total") or self.total_steps
             self.metrics.update(message.get("metrics", {}))
 
-    def _saved(self, step: int, place: int, places: int) -> None:
+    def _saved(self, step: int, place: int, places: int) -> bool:
         """Where each worker has a directory of its own, a snapshot is safe once it lies in two."""
         if step != self._copied_step:
             self._copied_step, self._copies = step, set()
         self._copies.add(place)
-        if len(self._copies) >= min(2, places):
-            self.snapshot_step = step
+        is_safe = len(self._copies) >= min(2, places)
+        self.snapshot_step = step if is_safe else self.snapshot_step
+        return is_safe
 
     def _stepped(self, step: int, wall: float) -> None:
         self.step = step

@@ -38,9 +38,14 @@ def step_done(step: int, total: int | None = None, **metrics: float) -> None:
     _send({**message, "metrics": _finite(metrics)}, patience)
 
 
-def saved(step: int, place: int = 0, places: int = 1) -> None:
-    """Reports that the snapshot of `step` is complete and durable, in one of so many directories."""
+def saved(step: int, place: int = 0, places: int = 1, skipped: int = 0) -> None:
+    """Reports that the snapshot of `step` is complete and durable, in one of so many directories.
+
+    So many were left out since the one before.
+    """
     message = {"event": contract.Event.SAVED.value, "step": step}
+    if skipped:
+        message["skipped"] = skipped
     if places == 1:
         _send(message, patience=PATIENCE)
     else:

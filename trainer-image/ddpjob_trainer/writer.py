@@ -38,9 +38,8 @@ class Writer:
         self._copied = threading.Event()
         self._copied.set()
         self._fence: Fence | None = None  # of the last one
-        self.skipped = (
-            0  # snapshots that were left out: one was being written, or the place was away
-        )
+        self.skipped = 0  # were left out: one was being written, or the place was away
+        self._told = 0  # of these
 
     def save(
         self,
@@ -50,12 +49,13 @@ class Writer:
         *,
         still: set[int],
         wait: bool,
-        report: Callable[[int], None],
+        report: Callable[..., None],
     ) -> bool:
         """Save a state behind a fence; False if it is left out. Raises SnapshotError.
 
         `fence` may raise OvertakenError and OSError. `still`: storages, by address, that do not
-        change before `let_change` has returned. `report(step)`: it is durable.
+        change before `let_change` has returned. `report(step, skipped=n)`: it is
+        durable, and so many were left out since the one before.
         That the place is away for a while is told, and raised only for who waits.
         """
         if self._background.is_busy and not wait:
@@ -76,7 +76,7 @@ class Writer:
         self._fence = mine
         content.place(self._memory)
         content.copy(still)
-        work = partial(self._finish, step, content, mine, still, report)
+        work = partial(self._finish, step, content, mine, still, report, self.skipped)
         if wait:
             work()
         else:
@@ -109,7 +109,8 @@ class Writer:
         content: Content,
         fence: Fence,
         still: set[int],
-        report: Callable[[int], None],
+        report: Callable[..., None],
+        skipped: int,
     ) -> None:
         try:
             is_whole = content.copy(still, inside=True)
@@ -125,7 +126,8 @@ class Writer:
             self._place.publish(step, content, fence)
         except OSError as error:
             raise self._trouble(step, content.size, error) from error
-        report(step)
+        report(step, skipped=skipped - self._told)
+        self._told = skipped
 
     def _trouble(self, step: int, size: int, error: OSError) -> SnapshotError:
         where = self._place.where
