@@ -14,7 +14,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,7 +33,6 @@ class Size(NamedTuple):
 
 
 SIZES = {"small": Size(128, 2), "medium": Size(1024, 4)}
-Block = Callable[[int], None]  # so many steps
 
 
 def keep_to_a_core() -> None:
