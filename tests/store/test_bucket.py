@@ -140,8 +140,8 @@ def test_what_is_unusable_gives_way_to_a_good_one_and_stays(
     harm(uri, harmed[part])
     save(uri, 2)
     assert_loads(uri, 2)
-    left = [name for name in harmed if harm is not delete or name != harmed[part]]
-    assert {*left} < {*parts_of(uri, 2)}
+    left = {*harmed} & {*parts_of(uri, 2)}
+    assert left == ({*harmed} if harm is not delete else set()), "a manifest alone is of no use"
 
 
 def test_when_all_are_unusable_training_stops_and_says_so(uri: str) -> None:

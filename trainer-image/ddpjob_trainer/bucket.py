@@ -203,8 +203,13 @@ class Bucket:
         for copy in copies:
             is_stale = copy.manifest is None and now - copy.written.written > PATIENCE
             is_more = copy.step in gone and copy in complete
-            if is_stale or is_more or _is_overtaken(copy, fences):
+            if is_stale or is_more or (_is_overtaken(copy, fences) and self._is_known(copy)):
                 self._objects.delete(*copy.names)
+
+    def _is_known(self, copy: Copy) -> bool:
+        """Not so what is damaged, or of a newer version: that stays, for people to look at."""
+        is_half = copy.manifest is None or copy.tensors is None
+        return is_half or self._is_whole(copy)
 
 
 def _is_overtaken(copy: Copy, fences: Iterable[Fence]) -> bool:
