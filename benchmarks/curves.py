@@ -93,9 +93,13 @@ def _mean(rows: Sequence[Row]) -> float:
     return math.fsum(losses.values()) / len(losses)
 
 
-def curve_difference(one: Trained, other: Trained) -> float:
-    """The largest one of any step."""
-    return max(abs(a - b) for a, b in zip(one.curve, other.curve, strict=True))
+def curve_differences(one: Trained, others: Sequence[Trained]) -> list[float]:
+    """Step by step, the largest one to any of the others."""
+    curves = (other.curve for other in others)
+    return [
+        max(abs(mine - each) for each in rest)
+        for mine, *rest in zip(one.curve, *curves, strict=True)
+    ]
 
 
 def final_difference(one: Trained, other: Trained) -> float:
@@ -107,8 +111,8 @@ def final_difference(one: Trained, other: Trained) -> float:
     )
 
 
-class Measure(NamedTuple):
-    """By how many tolerances runs differ from the undisturbed ones."""
+class Difference(NamedTuple):
+    """The largest one of any step, and of any parameter."""
 
     curve: float
     final: float
@@ -118,15 +122,17 @@ class Yardstick:
     """Undisturbed runs, and what they allow: twice the largest difference between any two."""
 
     def __init__(self, undisturbed: Sequence[Trained]) -> None:
-        self._undisturbed = undisturbed
+        self.undisturbed = undisturbed
         pairs = list(itertools.combinations(undisturbed, 2))
-        self.curve = 2 * max(curve_difference(*pair) for pair in pairs)
-        self.final = 2 * max(final_difference(*pair) for pair in pairs)
+        self.tolerance = Difference(
+            2 * max(max(curve_differences(one, [other])) for one, other in pairs),
+            2 * max(final_difference(one, other) for one, other in pairs),
+        )
 
-    def measure(self, run: Trained, beside: Sequence[Trained] = ()) -> Measure:
-        """The largest difference to any of the undisturbed runs, or of those `beside`."""
-        others = beside or self._undisturbed
-        return Measure(
-            max(curve_difference(run, other) for other in others) / self.curve,
-            max(final_difference(run, other) for other in others) / self.final,
+    def measure(self, run: Trained, others: Sequence[Trained] = ()) -> Difference:
+        """To the undisturbed runs, or to these others; in tolerances."""
+        others = others or self.undisturbed
+        return Difference(
+            max(curve_differences(run, others)) / self.tolerance.curve,
+            max(final_difference(run, other) for other in others) / self.tolerance.final,
         )

@@ -61,6 +61,11 @@ class Shape(NamedTuple):
         """All of them."""
         return self.single + self.double
 
+    @property
+    def processes(self) -> int:
+        """Of all of them."""
+        return self.single + 2 * self.double
+
 
 UNDISTURBED = (Shape(1), Shape(2), Shape(1, 1), Shape(2, 1))
 WHOLE = UNDISTURBED[-1]
@@ -99,7 +104,7 @@ async def train(lesson: Lesson, shape: Shape = WHOLE, events: Sequence[str] = ()
 async def _disturb(run: Run, folder: Path, chance: random.Random, events: Sequence[str]) -> None:
     if not events:
         return
-    await run.until(lambda: bool(run.report.total_steps), "the number of steps is known")
+    await run.until_stepping(1)
     steps = run.report.total_steps or 0
     for number, event in enumerate(events, 1):
         due = int(BUSY * steps * number / len(events))

@@ -21,11 +21,14 @@ class Harm:
     def __init__(self, at: int) -> None:
         self._at = at  # step
 
-    def part(self, step: Step, part: list[torch.Tensor]) -> list[torch.Tensor]:
+    def _is_hit(self, step: Step) -> bool:
+        return step.number == self._at and step.rank == 0
+
+    def part(self, _: Step, part: list[torch.Tensor]) -> list[torch.Tensor]:
         """What is trained on of what the loader gave."""
         return part
 
-    def factor(self, step: Step) -> float:
+    def factor(self, _: Step) -> float:
         """By which the loss is multiplied, beside its weight in the batch."""
         return 1.0
 
@@ -41,16 +44,13 @@ class DroppedSample(Harm):
         """All but the last one."""
         return [each[:-1] for each in part] if self._is_hit(step) else part
 
-    def _is_hit(self, step: Step) -> bool:
-        return step.number == self._at and step.rank == 0
-
 
 class DoubledWeight(Harm):
     """The first process's share counts twice."""
 
     def factor(self, step: Step) -> float:
         """Two, once."""
-        return 2.0 if step.number == self._at and step.rank == 0 else 1.0
+        return 2.0 if self._is_hit(step) else 1.0
 
 
 class StaleWrapper(Harm):

@@ -1,7 +1,7 @@
 """The same task as torch's own elastic example does it: restart, snapshot, DistributedSampler.
 
 Ends with a snapshot once so many steps are done, and goes on from it when it is started again.
-stock_task.py FOLDER digits|gpt --seed N --until STEP --share SAMPLES [--last]
+stock_task.py FOLDER digits|gpt --seed N --until STEP [--divide] [--last]
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
+PROCESSES = 4  # for which a batch size of its own was chosen, as scripts have one
+
 
 def main() -> None:
     parser = argparse.ArgumentParser()
@@ -29,7 +31,7 @@ def main() -> None:
     parser.add_argument("task")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--until", type=int, required=True)
-    parser.add_argument("--share", type=int, required=True, help="samples of each process")
+    parser.add_argument("--divide", action="store_true", help="keep the batch of all processes")
     parser.add_argument("--last", action="store_true")
     args = parser.parse_args()
 
@@ -43,7 +45,8 @@ def main() -> None:
         position = snapshot["position"]
     model = DistributedDataParallel(task.model)
     sampler: DistributedSampler[Any] = DistributedSampler(task.data, seed=args.seed)
-    loader = DataLoader(task.data, batch_size=args.share, sampler=sampler)
+    share = -(-task.batch // (distributed.get_world_size() if args.divide else PROCESSES))
+    loader = DataLoader(task.data, batch_size=share, sampler=sampler)
     telling, place = Telling(args.folder), (distributed.get_rank(), distributed.get_world_size())
     for samples, inputs, targets in batches(loader, sampler, position, args.until):
         task.optimizer.zero_grad()
