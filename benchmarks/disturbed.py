@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -109,10 +110,10 @@ async def _disturb(run: Run, folder: Path, chance: random.Random, events: Sequen
     for number, event in enumerate(events, 1):
         due = int(BUSY * steps * number / len(events))
         _go_on(folder, due)
-        await run.until(lambda due=due: (run.report.step or 0) >= due, f"step {due}")
+        await run.until(partial(_has_come, run, due), f"step {due}")
         memberships = len(run.report.rounds) + (2 if event == "process" else 1)
         await _do(run, event, chance.choice(run.backend.nodes.busy()))
-        await run.until(lambda count=memberships: _is_settled(run, count), f"{event} is over")
+        await run.until(partial(_is_settled, run, memberships), f"{event} is over")
     _go_on(folder, NEVER)
 
 
@@ -134,6 +135,10 @@ async def _do(run: Run, event: str, node: str) -> None:
             nodes.drain(node)
         case "process":
             nodes.kill_process(node)
+
+
+def _has_come(run: Run, step: int) -> bool:
+    return (run.report.step or 0) >= step
 
 
 def _is_settled(run: Run, memberships: int) -> bool:
