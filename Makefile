@@ -85,7 +85,7 @@ kind-build: setup ## Only build or pull what kind-up needs
 	@tools/kind/build.sh
 
 ## Build and measure
-.PHONY: agent images bench-recovery bench-snapshot
+.PHONY: agent images bench-recovery bench-snapshot bench-equivalence
 agent: setup ## Build build/ddpjob-agent.pyz, the agent as one file for any Python from 3.9
 	@$(BIN)/python -m ddpjob_operator.archive build/ddpjob-agent.pyz
 
@@ -95,6 +95,9 @@ images: ## Build the images of operator, agent and trainer; needs docker
 
 bench-snapshot: setup ## What a snapshot costs, beside torch's own means (QUICK=1: smoke)
 	@$(BIN)/python benchmarks/snapshot.py
+
+bench-equivalence: setup ## Training with ten changes and more against undisturbed (QUICK=1: smoke)
+	@$(BIN)/python benchmarks/equivalence.py
 
 bench-recovery: setup ## Time from a lost node to the first step of the new group (QUICK=1: smoke)
 	@$(BIN)/python benchmarks/recovery.py

@@ -37,7 +37,7 @@ class Compared(NamedTuple):
 
 
 async def compare(plan: Plan, seed: int, say: Say, *, first: bool, quick: bool) -> dict[str, Any]:
-    """Train in all manners; mistakes on purpose, and curves, only of the `first` seed."""
+    """Train in all manners; some of them, and curves, only of the `first` seed."""
     lesson = Lesson(plan.task, seed, plan.epochs)
     events = disturbed.draw(seed, plan.changes)
     still = []
@@ -50,7 +50,7 @@ async def compare(plan: Plan, seed: int, say: Say, *, first: bool, quick: bool) 
     for harm, name in HARMS.items() if first else ():
         say(name)
         compared[name] = Compared(await harmed(lesson, harm, len(ours.curve) // 2), still)
-    for name, divides in ((STOCK, False),) if quick else ((STOCK, False), (DIVIDED, True)):
+    for name, divides in ((STOCK, False), (DIVIDED, True)) if first else ((STOCK, False),):
         say(name)
         compared[name] = await restart(lesson, ours, divides=divides)
     exact = []
@@ -74,11 +74,10 @@ async def harmed(lesson: Lesson, harm: str, at: int) -> Trained:
 
 
 async def determined(lesson: Lesson, events: Sequence[str]) -> list[Trained]:
-    """Deterministic mode: one worker, three, and with changes."""
+    """Deterministic mode: one worker undisturbed, and three with changes."""
     exact = lesson._replace(shards=SHARDS)
     return [
         await disturbed.train(exact, Shape(1)),
-        await disturbed.train(exact, WHOLE),
         await disturbed.train(exact, WHOLE, events),
     ]
 

@@ -58,7 +58,7 @@ def _tables(result: Result) -> Iterator[tuple[str, tuple[str, ...], list[tuple[s
     runs = [run for run in result["runs"] if run["digests"]]
     rows = [(_name(run), *(digest[:12] for digest in run["digests"])) for run in runs]
     if rows:
-        head = ("", "1 worker", "3 workers", "with changes")
+        head = ("", "one worker, undisturbed", "with changes")
         yield "Deterministic mode: SHA-256 of loss curve and parameters", head, rows
     rows = [
         (_name(run), *(_held_out(run["held_out"].get(name)) for name in ("undisturbed", *COLUMNS)))
