@@ -34,15 +34,15 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
             _changes(each, run)
     axes[0][0].set_ylabel("loss of the step")
     axes[1][0].set_ylabel("difference to the same run undisturbed")
-    axes[0][0].legend(fontsize=8)
-    axes[1][0].legend(fontsize=8)
+    for row in axes:
+        row[0].legend(fontsize=8, framealpha=0.9)
     figure.savefig(path, format="svg", metadata={"Date": None})
 
 
 def _losses(axes: Axes, run: Mapping[str, Any]) -> None:
     curves = run["curves"]
     axes.plot(curves[STOCK]["loss"], color=COLOURS[STOCK], lw=0.8, label=NAMES[STOCK])
-    axes.plot(curves["undisturbed"], color="black", lw=2.4, label="undisturbed")
+    axes.plot(curves["undisturbed"], color="#b0b0b0", lw=3, label="undisturbed")
     axes.plot(curves[OURS]["loss"], color=COLOURS[OURS], lw=1, ls="--", label=NAMES[OURS])
     axes.set_ylim(bottom=0)
 

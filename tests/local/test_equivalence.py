@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
 
 import pytest
-from benchmarks.curves import Yardstick
+from benchmarks.curves import Yardstick, read
 from benchmarks.disturbed import UNDISTURBED, WHOLE, Lesson, Shape, draw, train
 from benchmarks.equal import HARMS, harmed
 
@@ -67,3 +69,35 @@ def test_what_happens_leaves_one_worker_to_three(seed: int) -> None:
         assert workers > 1 or event == "join"
         workers += {"join": 1, "process": 0}.get(event, -1)
         assert workers <= 3
+
+
+def write(folder: Path, *rows: tuple[str, int, int, int, dict[int, float]]) -> None:
+    """Rows of losses, each by a process of its own, and one final state."""
+    for number, row in enumerate(rows):
+        (folder / f"{number}.losses").write_text(json.dumps(row) + "\n")
+    final = {"parameters": [0.5], "loss": 1.0, "accuracy": 0.5}
+    (folder / "0.final").write_text(json.dumps(final))
+
+
+def test_of_a_step_begun_twice_the_second_time_counts(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        ("1.1.9", 0, 0, 2, {0: 1.0}), ("1.1.9", 0, 1, 2, {1: 2.0}),
+        ("1.1.9", 1, 0, 2, {2: 9.0}), ("1.1.10", 1, 0, 1, {2: 3.0, 3: 4.0}),
+    )  # fmt: skip
+    (tmp_path / "dead.losses").write_text('["1.1.11", 1, 0, 1, {"2": 7')
+    run = read(tmp_path)
+    assert run.curve == (1.5, 3.5)
+    assert run.sections == ((0, 2), (1, 1))
+
+
+def test_a_missing_part_is_no_curve(tmp_path: Path) -> None:
+    write(tmp_path, ("1.1.1", 0, 0, 2, {0: 1.0}))
+    with pytest.raises(ValueError, match="not all ranks tell of step 0"):
+        read(tmp_path)
+
+
+def test_a_missing_step_is_no_curve(tmp_path: Path) -> None:
+    write(tmp_path, ("1.1.1", 1, 0, 1, {0: 1.0}))
+    with pytest.raises(ValueError, match="steps are missing"):
+        read(tmp_path)
