@@ -111,6 +111,7 @@ async def _disturb(run: Run, folder: Path, chance: random.Random, events: Sequen
         due = int(BUSY * steps * number / len(events))
         _go_on(folder, due)
         await run.until(partial(_has_come, run, due), f"step {due}")
+        _go_on(folder, run.report.step or 0)
         memberships = len(run.report.rounds) + (2 if event == "process" else 1)
         await _do(run, event, chance.choice(run.backend.nodes.busy()))
         await run.until(partial(_is_settled, run, memberships), f"{event} is over")

@@ -34,7 +34,7 @@ from benchmarks.verdicts import markdown, show, verdict
 
 RESULT = Path(__file__).resolve().parent / "results" / "equivalence.json"
 PLOT = Path(__file__).resolve().parents[1] / "docs" / "equivalence.svg"
-FULL = (Plan("digits", epochs=13, changes=10), Plan("gpt", epochs=3, changes=10))
+FULL = (Plan("digits", epochs=13, changes=10), Plan("gpt", epochs=4, changes=10))
 SMOKE = (Plan("digits", epochs=6, changes=3),)
 
 

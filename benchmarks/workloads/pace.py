@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 PACE = "pace"  # file: the step from which on each takes longer than the one before
-SLOWER_SECONDS = 0.05
+FIRST_SECONDS, FACTOR = 0.1, 1.25
+MOST_SECONDS = 4.0  # processes that do not come out of a broken step for 10 s are started again
 
 
 class Pace:
@@ -22,4 +23,4 @@ class Pace:
         """Wait for a while if that step has come; longer from step to step."""
         beyond = step - int(self._file.read_text())
         if beyond >= 0:
-            time.sleep(SLOWER_SECONDS * (1 + beyond))
+            time.sleep(min(MOST_SECONDS, FIRST_SECONDS * FACTOR**beyond))
