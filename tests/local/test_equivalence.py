@@ -17,7 +17,7 @@ from benchmarks.equal import HARMS, harmed
 DIGITS = Lesson("digits", seed=0, epochs=6)
 EVENTS = ("kill", "process", "join", "process", "drain", "process", "join", "process")
 CHANGES = 12  # a process that dies comes back
-GPT = Lesson("gpt", seed=0, epochs=1, shards=8)
+GPT = Lesson("gpt", seed=0, epochs=2, shards=8)
 pytestmark = pytest.mark.timeout(900)  # a loaded machine takes its time to start processes
 
 
@@ -54,8 +54,8 @@ def test_a_mistake_is_seen(undisturbed: Yardstick, harm: str) -> None:
 def test_deterministic_mode_makes_the_same_bits_of_a_gpt() -> None:
     """With dropout and uneven shares."""
     alone = asyncio.run(train(GPT, Shape(1)))
-    changed = asyncio.run(train(GPT, WHOLE, ("kill", "join", "drain")))
-    assert len(changed.sections) > 3
+    changed = asyncio.run(train(GPT, WHOLE, ("kill", "process", "drain")))
+    assert len(changed.sections) > 4
     assert changed.digest == alone.digest
 
 
