@@ -87,7 +87,7 @@ kind-build: setup ## Only build or pull what kind-up needs
 	@tools/kind/build.sh
 
 ## Build and measure
-.PHONY: agent images bench-exactly-once bench-overhead bench-recovery bench-snapshot
+.PHONY: agent images bench-equivalence bench-exactly-once bench-overhead bench-recovery bench-snapshot
 agent: setup ## Build build/ddpjob-agent.pyz, the agent as one file for any Python from 3.9
 	@$(BIN)/python -m ddpjob_operator.archive build/ddpjob-agent.pyz
 
@@ -103,6 +103,9 @@ bench-exactly-once: setup ## Samples lost and repeated, beside others' samplers 
 
 bench-overhead: setup ## Cost of ddpjob's loop beside one written by hand (QUICK=1: smoke)
 	@$(BIN)/python benchmarks/overhead.py
+
+bench-equivalence: setup ## Training with ten changes and more against undisturbed (QUICK=1: smoke)
+	@$(BIN)/python benchmarks/equivalence.py
 
 bench-recovery: setup ## Time from a lost node to the first step of the new group (QUICK=1: smoke)
 	@$(BIN)/python benchmarks/recovery.py

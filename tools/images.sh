@@ -66,8 +66,8 @@ prepare_trainer() { # BASE-IMAGE
   pip_target "$1"
   rm -rf "$folder"
   mkdir -p "$folder"
-  awk '/^(obstore|safetensors|xxhash)==/,/[^\\]$/' requirements.lock >"$OUT/trainer.lock"
-  [[ -s $OUT/trainer.lock ]] || die "requirements.lock does not hold safetensors"
+  awk '/^(obstore|xxhash)==/,/[^\\]$/' requirements.lock >"$OUT/trainer.lock"
+  [[ -s $OUT/trainer.lock ]] || die "requirements.lock does not hold xxhash"
   install_into "$folder" "$OUT/trainer.lock"
   cp -r trainer-image/ddpjob_agent trainer-image/ddpjob_trainer "$folder/"
   find "$folder" -name __pycache__ -type d -prune -exec rm -rf {} +
