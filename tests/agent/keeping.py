@@ -135,6 +135,14 @@ class Worker:
         """The agent and its script."""
         return [p for p in marked(self._job.uid) if p.environ().get("DDPJOB_WORKER") == self.name]
 
+    async def stopped(self) -> None:
+        """Wait until its agent has ended the script."""
+
+        async def is_alone() -> bool:
+            return len(self.processes()) == 1
+
+        await self._job.until(is_alone, f"the script of {self.name} is ended")
+
     def kill(self) -> None:
         """As the node's end does."""
         kill_all(self.processes())

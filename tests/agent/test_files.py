@@ -89,6 +89,7 @@ def test_planned_change_waits_for_a_write(tmp_path: Path, change: str) -> None:
                 job.worker("c").start()
                 await job.expect("a b c")
             await job.formed(2)
+            await job.workers["b"].stopped()  # so would that of a be
             (a.folder / "finish").touch()
             members = "b" if change == "left" else "a b c"
             assert set(await job.begun(2, members)) == {2}
