@@ -1,6 +1,7 @@
 """A service and agents as real processes, each with a disk of its own: what their scripts find.
 
-The test plays the script's part: it writes the files; the script only notes what it found.
+The test plays the script's part: it writes the files. The script notes what it found, and writes
+by itself where its end is to matter: half of a file, and the rest when it is told to.
 """
 
 from __future__ import annotations
@@ -40,6 +41,15 @@ SCRIPT = """
     note.with_suffix(".new").rename(note)
     while not pathlib.Path("end").exists():
         time.sleep(0.02)
+        if pathlib.Path("save").exists():
+            content = pathlib.Path("save").read_bytes()
+            with open(found, "wb", buffering=0) as file:
+                file.write(content[:1000])
+                pathlib.Path("save").rename("half")
+                while not pathlib.Path("finish").exists():
+                    time.sleep(0.02)
+                file.write(content[1000:])
+            pathlib.Path("finish").unlink()
 """
 
 
@@ -100,6 +110,16 @@ class Worker:
         """As a script does: over the old file, which is gone from the first byte on."""
         (self.folder / name).write_bytes(content)
 
+    async def save_half(self, content: bytes) -> None:
+        """The script begins to save this, and goes on when there is a file `finish`."""
+        (self.folder / "save.new").write_bytes(content)
+        (self.folder / "save.new").rename(self.folder / "save")
+
+        async def is_half_done() -> bool:
+            return (self.folder / "half").exists()
+
+        await self._job.until(is_half_done, "the script saves")
+
     def read(self, name: str = FILE) -> bytes:
         return (self.folder / name).read_bytes()
 
@@ -114,6 +134,14 @@ class Worker:
     def processes(self) -> list[psutil.Process]:
         """The agent and its script."""
         return [p for p in marked(self._job.uid) if p.environ().get("DDPJOB_WORKER") == self.name]
+
+    async def stopped(self) -> None:
+        """Wait until its agent has ended the script."""
+
+        async def is_alone() -> bool:
+            return len(self.processes()) == 1
+
+        await self._job.until(is_alone, f"the script of {self.name} is ended")
 
     def kill(self) -> None:
         """As the node's end does."""

@@ -234,6 +234,20 @@ def test_orders_follow_what_is_told() -> None:
     assert (told.at, told.size) == (NOW, 10)
 
 
+def test_service_that_restarts_learns_it_from_the_hellos() -> None:
+    found = Registry(epoch=1, boot=2, wall_offset=0.0)
+    held, stock = membership("a", "b").to_json(), has(copy("1.1.1", 5), here=None, begun=True)
+    told = dataclasses.replace(stock, scope="1.1.1").to_json()
+    for member in (A, B):
+        found.hello(hello(member, membership=held, running=True, files=told), NOW)
+    found.expect(Expectation(("a", "b"), policy=Policy(files=True)), NOW)
+    found.decide(NOW)
+    assert [word_for(found, name) for name in "ab"] == [Word("1.1.1", go=True)] * 2
+    kept = found.report(1).files
+    assert kept is not None
+    assert kept.at == NOW
+
+
 def test_halt_says_whether_it_was_planned() -> None:
     for planned in (True, False):
         found = registry("ab")

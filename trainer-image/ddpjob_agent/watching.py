@@ -56,14 +56,14 @@ class Watch:
         self._since = self._began  # when they were first seen like this
         self._damaged: tuple[Seen, ...] = ()  # as they were when they were not whole
         self._hurry = asyncio.Event()
-        self._is_over = False
+        self._over = asyncio.Event()
         self._is_writing = False
         self._task = asyncio.ensure_future(self._run())
         self._task.add_done_callback(complain)
 
     def stop(self) -> None:
         """The processes have ended."""
-        self._is_over = True  # before Python 3.12 wait_for may swallow a cancellation
+        self._over.set()  # before Python 3.12 wait_for may swallow a cancellation
         self._task.cancel()
 
     def hurry(self) -> None:
@@ -83,7 +83,7 @@ class Watch:
 
     async def _run(self) -> None:
         settled = self._seen  # what needs no copy any more
-        while not self._is_over:
+        while not self._over.is_set():
             hurries = self._hurry.is_set()
             if hurries:
                 await asyncio.sleep(0.02)
@@ -94,7 +94,7 @@ class Watch:
             if seen != self._seen:
                 self._seen, self._since = seen, now
             unchanged = now - self._since
-            if self._is_over:
+            if self._over.is_set():
                 return
             if seen and seen != settled and unchanged >= QUIET_SECONDS and await self._copy(seen):
                 settled = seen
