@@ -50,7 +50,8 @@ async def compare(plan: Plan, seed: int, say: Say, *, first: bool, quick: bool) 
     for harm, name in HARMS.items() if first else ():
         say(name)
         compared[name] = Compared(await harmed(lesson, harm, len(ours.curve) // 2), still)
-    for name, divides in ((STOCK, False), (DIVIDED, True)) if first else ((STOCK, False),):
+    both = ((STOCK, False), (DIVIDED, True))
+    for name, divides in both if first and not quick else both[:1]:
         say(name)
         compared[name] = await restart(lesson, ours, divides=divides)
     exact = []

@@ -5,8 +5,8 @@ deterministic mode, and by stock torchrun with the same changes. Differences are
 tolerances: twice the largest difference between undisturbed runs of one, two and three workers. To
 show that this is strict enough, three mistakes are made on purpose, and must be seen.
 
-    make bench-equivalence           3 seeds, or SEEDS="0 1 2"; some 25 minutes
-    QUICK=1 make bench-equivalence   digits, one seed, few changes; under two minutes
+    make bench-equivalence           3 seeds, or SEEDS="0 1 2"; some 40 minutes
+    QUICK=1 make bench-equivalence   digits, one seed, few changes; some two minutes
     .venv/bin/python benchmarks/equivalence.py --markdown    the last results for docs/equivalence.md
     .venv/bin/python benchmarks/equivalence.py --plot        the same as docs/equivalence.svg
 """

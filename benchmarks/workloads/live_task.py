@@ -44,13 +44,14 @@ def main() -> None:
     for step in loop:
         with step:
             task.optimizer.zero_grad()
+            where = os.environ[ENV_MEMBERSHIP], step.number, (step.rank, step.world_size)
+            telling.begun(*where)
             if step.number % 2:  # what happens now cuts the step off
                 pace.keep(step.number)
             for part in step.parts():
                 samples, inputs, targets = harm.part(step, part)
                 each = losses(harm.model(loop.model)(inputs), targets)
-                place = step.rank, step.world_size
-                telling.losses(os.environ[ENV_MEMBERSHIP], step.number, place, samples, each)
+                telling.losses(*where, samples, each)
                 step.backward(each.mean() * harm.factor(step))
             if not step.number % 2:
                 pace.keep(step.number)

@@ -21,12 +21,21 @@ class Telling:
         self._folder = folder
         self._rows = (folder / f"{os.getpid()}.losses").open("a", buffering=1)
 
+    def begun(self, group: str, step: int, place: tuple[int, int]) -> None:
+        """A step, in this group, by this rank of so many; it may have no samples in it."""
+        self._write(group, step, place, {})
+
     def losses(
         self, group: str, step: int, place: tuple[int, int], samples: torch.Tensor,
         losses: torch.Tensor,
     ) -> None:  # fmt: skip
-        """Before they are learnt from: in this group, by this rank of so many."""
+        """Before they are learnt from."""
         found = dict(zip(samples.tolist(), losses.detach().tolist(), strict=True))
+        self._write(group, step, place, found)
+
+    def _write(
+        self, group: str, step: int, place: tuple[int, int], found: dict[int, float]
+    ) -> None:
         self._rows.write(json.dumps([group, step, *place, found]) + "\n")
 
     def end(self, task: Task) -> None:
