@@ -77,12 +77,12 @@ def test_a_writer_killed_at_any_line_leaves_the_older_or_the_newer(
     directories = sorted(out.iterdir(), key=lambda path: int(path.name))
     weights = dict([load(base), load(directories[-1])])
     assert [*weights] == [2, 3]
-    found = []
+    found, following = [], after(4)
     for directory in directories:
         step, loaded = load(directory)
         assert_same(loaded, weights[step])
         found.append(step)
-        save(directory, 4, keep=2)
+        Snapshots(directory, keep=2).save(4, **following.parts(), wait=True)
         assert hidden_in(directory) == [], f"killed at line {directory.name}"
         assert steps_in(directory) == [4, step]
     assert found == sorted(found), "once published it stays"
