@@ -134,7 +134,12 @@ class Worker:
 
     def processes(self) -> list[psutil.Process]:
         """The agent and its script."""
-        return [p for p in marked(self._job.uid) if p.environ().get("DDPJOB_WORKER") == self.name]
+        found = []
+        for process in marked(self._job.uid):
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+                if process.environ().get("DDPJOB_WORKER") == self.name:
+                    found.append(process)
+        return found
 
     async def stopped(self) -> None:
         """Wait until its agent has ended the script."""
