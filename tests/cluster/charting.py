@@ -73,7 +73,10 @@ RULES = {  # all that the operator may do
 }
 
 # The API server makes and removes these by itself, at any time.
-FLEETING = ("events", "leases.coordination.k8s.io", "apiservices.apiregistration.k8s.io")
+FLEETING = (
+    "events", "events.events.k8s.io", "leases.coordination.k8s.io",
+    "apiservices.apiregistration.k8s.io",
+)  # fmt: skip
 NAMES = '{range .items[*]}{.kind}/{.metadata.namespace}/{.metadata.name}{"\\n"}{end}'
 
 

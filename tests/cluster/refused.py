@@ -43,8 +43,8 @@ def group(**fields: Any) -> Object:
 
 
 def files(name: str) -> Object:
-    """A spec with two files, one of them of this name."""
-    return {"snapshot": {"files": ["a.pt", name]}}
+    """A spec with two files, the first of this name."""
+    return {"snapshot": {"files": [name, "a.pt"]}}
 
 
 class Row(NamedTuple):
@@ -220,8 +220,8 @@ BOTH = [
     row(
         "empty_file",
         files(""),
-        "spec.snapshot.files[1] in body should be at least 1 chars long",
-        "spec.snapshot.files[1]: must be some text, not ''",
+        "spec.snapshot.files[0] in body should be at least 1 chars long",
+        "spec.snapshot.files[0]: must be some text, not ''",
     ),
     row(
         "file_twice",
@@ -231,18 +231,18 @@ BOTH = [
     row(
         "file_above",
         files("ckpt/../b.pt"),
-        "spec.snapshot.files[1]: %'ckpt/../b.pt' leads out with '..'; write the path without",
+        "spec.snapshot.files[0]: %'ckpt/../b.pt' leads out with '..'; write the path without",
     ),
     row(
         "whole_folder",
         files("./"),
-        "spec.snapshot.files[1]: %'./' stands for all that is there; name what the script saves to",
+        "spec.snapshot.files[0]: %'./' stands for all that is there; name what the script saves to",
     ),
     row(
         "nul_in_file",
         files("a\0b"),
-        "spec.snapshot.files[1]: %has a character that does not print; remove that",
-        "spec.snapshot.files[1]: 'a\\x00b' has a character that does not print; remove that",
+        "spec.snapshot.files[0]: %has a character that does not print; remove that",
+        "spec.snapshot.files[0]: 'a\\x00b' has a character that does not print; remove that",
     ),
     row(
         "too_many_files",

@@ -129,8 +129,8 @@ async def test_a_snapshot_that_takes_long(tmp_path: Path) -> None:
     """Rank 0 leaves; the others wait until it has written what they go on from."""
     slow = """
     from ddpjob_trainer import folder
-    write = folder.Content.write
-    folder.Content.write = lambda *what: (time.sleep(2), write(*what))
+    write = folder.write
+    folder.write = lambda *what: (time.sleep(2), write(*what))
     """
     script = SCRIPT.replace("    ledger =", f"{slow}\n    ledger =", 1)
     async with saving(tmp_path, 2, script) as (run, ledger):
