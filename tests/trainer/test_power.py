@@ -51,7 +51,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         recorder = Recorder(live)
         recorder.adopt()
         patch.setattr(reporting, "saved", lambda step, **_: recorder.say(f"saved {step}"))
-        patch.setattr(reporting, "resumed", lambda _: recorder.say("fence stands"))
+        patch.setattr(reporting, "resumed", lambda _, **__: recorder.say("fence stands"))
         recorder.install(patch)
         after = Snapshots(keep=2)
         after.load(**Run().parts())
