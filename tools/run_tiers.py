@@ -1,11 +1,7 @@
-"""Runs Make targets, all of them, and ends with one table.
+"""Runs Make targets one after the other, all of them, and ends with one table.
 
-    run_tiers.py lint test-unit test-e2e -- test-local
-
-Those after each `--` run beside the others: tests of whole jobs mostly wait. What they print goes
-to a file, and is shown at the end. A tier counts as passed when its target succeeded and left its
-own count behind (tests/conftest.py writes it): a tier that could not run is a failure, never a
-silence.
+A tier counts as passed when its target succeeded and left its own count behind
+(tests/conftest.py writes it): a tier that could not run is a failure, never a silence.
 """
 
 from __future__ import annotations
@@ -15,8 +11,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,43 +28,21 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-def run(target: str, log: Path | None = None) -> Outcome:
-    """Run one target; its output goes to the terminal as it comes, or to a file."""
-    where = "" if log is None else f", beside the others; its output: {os.path.relpath(log)}"
-    print(f"\n==== make {target}{where}", flush=True)
+def run(target: str) -> Outcome:
+    """Run one target; its output goes to the terminal as it comes."""
+    print(f"\n==== make {target}", flush=True)
     report = REPORTS / f"{target.removeprefix(TIER)}.json"
     report.unlink(missing_ok=True)
     start = time.monotonic()
-    command = [os.environ.get("MAKE", "make"), "--no-print-directory", target]
-    if log is None:
-        done = subprocess.run(command, check=False)
-    else:
-        with log.open("wb") as file:
-            done = subprocess.run(command, check=False, stdout=file, stderr=subprocess.STDOUT)
+    make = os.environ.get("MAKE", "make")
+    succeeded = subprocess.run([make, "--no-print-directory", target], check=False).returncode == 0
     seconds = time.monotonic() - start
-    verdict = "ok" if done.returncode == 0 else "FAILED"
     if not target.startswith(TIER):
-        return Outcome(target, verdict, {}, seconds)
+        return Outcome(target, "ok" if succeeded else "FAILED", {}, seconds)
     if not report.exists():
         return Outcome(target, "DID NOT RUN", {}, seconds)
-    return Outcome(target, verdict, json.loads(report.read_text()), seconds)
-
-
-def run_beside(targets: list[str]) -> list[Outcome]:
-    """Run these, each into a file."""
-    return [run(target, REPORTS / f"{target}.log") for target in targets]
-
-
-def lanes(arguments: list[str]) -> Iterator[list[str]]:
-    """What is between the dashes."""
-    lane: list[str] = []
-    for argument in arguments:
-        if argument == "--":
-            yield lane
-            lane = []
-        else:
-            lane.append(argument)
-    yield lane
+    counts = json.loads(report.read_text())
+    return Outcome(target, "ok" if succeeded else "FAILED", counts, seconds)
 
 
 def table(outcomes: list[Outcome]) -> str:
@@ -85,17 +57,8 @@ def table(outcomes: list[Outcome]) -> str:
     return "\n".join([header, *lines])
 
 
-def main(arguments: list[str]) -> int:
-    shown, *others = lanes(arguments)
-    REPORTS.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(max(1, len(others))) as pool:
-        beside = [pool.submit(run_beside, lane) for lane in others]
-        outcomes = [run(target) for target in shown]
-        for future in beside:
-            for outcome in future.result():
-                print(f"\n==== make {outcome.target} had printed", flush=True)
-                print((REPORTS / f"{outcome.target}.log").read_text(errors="replace"))
-                outcomes.append(outcome)
+def main(targets: list[str]) -> int:
+    outcomes = [run(target) for target in targets]
     print("\n" + table(outcomes))
     return 0 if all(o.verdict == "ok" for o in outcomes) else 1
 
