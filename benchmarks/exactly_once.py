@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.figures import MEAN, Figure, machine, versions
 from benchmarks.peer_env import DLROVER_PACKAGE, TORCHFT_PACKAGE, PeerMissingError, PeerPackage
-from benchmarks.show import markdown, show
+from benchmarks.show import hand_in, markdown
 
 from histories import BATCH, EPOCHS, LARGEST, SAMPLES, SNAPSHOT_EVERY, Count, History, draw
 
@@ -94,10 +94,7 @@ def main() -> int:
         "notes": [*notes, *told(counts[LOST][L1])],
         "figures": [figure.to_json() for figure in figures(counts)],
     }
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-    show(result, console)
-    console.print(f"written to {os.path.relpath(RESULT)}")
+    hand_in(result, RESULT, console)
     return 0
 
 

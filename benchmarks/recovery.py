@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.figures import machine, versions
 from benchmarks.peers import Recovery, run
-from benchmarks.show import markdown, show
+from benchmarks.show import markdown, show, write
 from benchmarks.trials import TrialError
 
 from networks import NetworkError
@@ -57,8 +57,7 @@ def main() -> int:
             "notes": bench.notes,
             "figures": [figure.to_json() for figure in bench.collected.figures()],
         }
-        RESULT.parent.mkdir(exist_ok=True)
-        RESULT.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+        write(result, RESULT)
         kept = True
 
     try:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import MEDIAN, TIMES, Summary
@@ -13,6 +16,19 @@ from rich.table import Table
 
 def _head(figure: Mapping[str, Any]) -> tuple[str, ...]:
     return ("", figure.get("by", MEDIAN), "p90", "max", "n", "ratio to ours")
+
+
+def write(result: Mapping[str, Any], path: Path) -> None:
+    """Keep a result as JSON."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+
+
+def hand_in(result: Mapping[str, Any], path: Path, console: Console) -> None:
+    """Keep a result, show it, and say where it is."""
+    write(result, path)
+    show(result, console)
+    console.print(f"written to {os.path.relpath(path)}")
 
 
 def show(result: Mapping[str, Any], console: Console) -> None:

@@ -25,7 +25,7 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.figures import Figure, Summary, machine, versions
-from benchmarks.show import markdown, show
+from benchmarks.show import hand_in, markdown
 
 RESULT = Path(__file__).resolve().parent / "results" / "snapshot.json"
 WORKLOAD = Path(__file__).resolve().parent / "workloads" / "saving.py"
@@ -58,10 +58,7 @@ def main() -> int:
         ],
         "figures": [figure.to_json() for figure in figures],
     }
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-    show(result, console)
-    console.print(f"written to {os.path.relpath(RESULT)}")
+    hand_in(result, RESULT, console)
     return 0
 
 
