@@ -87,7 +87,7 @@ class Batches(Source, Sampler[list[int]]):
     def share(self) -> Share:
         """What this rank does of the batch at hand."""
         self._taken = self._count(self.position)
-        return self._share(self.position)
+        return self._share_of(self.position, self._taken)
 
     def commit(self) -> None:
         """The batch at hand has been trained on, by all ranks."""
