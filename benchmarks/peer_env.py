@@ -74,7 +74,9 @@ class PeerPackage:
 TORCHFT_PACKAGE = PeerPackage(
     "torchft", "torchft-nightly", "torchft"
 )  # and its `torchft_lighthouse`
-DLROVER_PACKAGE = PeerPackage("dlrover", "dlrover", "dlrover.trainer.torch.elastic.sampler")
+DLROVER_PACKAGE = PeerPackage(
+    "dlrover", "dlrover", "dlrover.trainer.torch.flash_checkpoint.ddp"
+)  # and its sampler
 
 
 def _run(*command: str) -> str:

@@ -127,7 +127,7 @@ class DLRover(Restarted):
 
     def sampler(self, rank: int) -> object:
         """Restored, within an epoch."""
-        from dlrover.trainer.torch.elastic.sampler import (  # type: ignore[import-not-found]  # noqa: PLC0415
+        from dlrover.trainer.torch.elastic.sampler import (  # noqa: PLC0415
             ElasticDistributedSampler,
         )
 

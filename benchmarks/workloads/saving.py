@@ -1,10 +1,11 @@
 """One training process that saves now and then: prints what each save cost, as JSON lines.
 
-    saving.py WAY MEGABYTES COMPUTE_SECONDS SAVES FOLDER
+    saving.py WAY MEGABYTES COMPUTE_SECONDS SAVES EVERY FOLDER
 
-The state is a model with AdamW: a third parameters, two thirds moments. A step computes for so many
-seconds on one core, then the optimizer steps. A line has, in seconds: `stall`, by which training
-was held up; `durable`, from the call until all is on the disk.
+A line has, in seconds: `stall`, by which training was held up; `durable`, of another save, from the
+call until all is on the disk, with no training beside it. Then so many steps in a row with a save
+after each, as EVERY says, and one line: `more`, by which such a step took longer, and `share`, of
+these saves that were not left out.
 """
 
 from __future__ import annotations
@@ -12,135 +13,148 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import nn
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
-from ddpjob_trainer import Snapshots, reporting
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-PIECE = 1 << 20  # parameters in one tensor
-PLAIN_STEPS = 5  # that tell what a step takes without a save
+from benchmarks.workloads.state_of import Training, synced
 
-
-class Training:
-    """What is saved, and the steps between two saves."""
-
-    def __init__(self, megabytes: int, compute_seconds: float) -> None:
-        count = megabytes * 1_000_000 // 12
-        sizes = [PIECE] * (count // PIECE) + [count % PIECE] * (count % PIECE > 0)
-        self.model = nn.ParameterList([nn.Parameter(torch.randn(size)) for size in sizes])
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-6)
-        for parameter in self.model.parameters():
-            parameter.grad = torch.full_like(parameter, 1e-3)
-        self._compute_seconds = compute_seconds
-        self._matrix = torch.randn(256, 256)
-        self.usual = 0.0  # seconds of the optimizer's step
-        took = [self.step() for _ in range(PLAIN_STEPS)]
-        self.usual = statistics.median(took[1:])
-
-    def step(self) -> float:
-        """One step; returns seconds of the optimizer's part."""
-        end = time.perf_counter() + self._compute_seconds
-        while time.perf_counter() < end:
-            self._matrix @ self._matrix
-        begun = time.perf_counter()
-        self.optimizer.step()
-        return time.perf_counter() - begun
-
-    def state(self) -> dict[str, Any]:
-        """What torch's own means save."""
-        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+POLL_SECONDS = 0.002  # of a file that says that another process has ended
 
 
-Save = Callable[[int], "Callable[[], float]"]  # save it; what is returned waits, and says when
+class Way(Protocol):
+    """How the state is saved."""
+
+    def save(self, step: int) -> bool:
+        """False: it is left out."""
+
+    def durable(self) -> float:
+        """Waits until the last one is on the disk; when that was."""
 
 
-def synced(path: Path) -> None:
-    """All files below it are on the disk."""
-    for each in [*path.rglob("*"), path] if path.is_dir() else [path, path.parent]:
-        descriptor = os.open(each, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
+class Ours(Way):
+    """`Snapshots`, all settings at their defaults but `keep`."""
+
+    def __init__(self, training: Training, folder: Path) -> None:
+        from ddpjob_trainer import Snapshots, reporting  # noqa: PLC0415 - not where DLRover is
+
+        self._training = training
+        self._snapshots = Snapshots(folder, keep=1)
+        self._at = 0.0
+        reporting.saved = self._saved
+
+    def _saved(self, *_: Any, **__: Any) -> None:
+        self._at = time.perf_counter()
+
+    def save(self, step: int) -> bool:
+        training = self._training
+        return self._snapshots.save(step, model=training.model, optimizer=training.optimizer)
+
+    def durable(self) -> float:
+        self._snapshots.wait()
+        return self._at
 
 
-def ours(training: Training, folder: Path) -> Save:
-    done, at = threading.Event(), [0.0]
+class TorchSave(Way):
+    """`torch.save`, each time to the same file."""
 
-    def saved(*_: Any, **__: Any) -> None:
-        at[0] = time.perf_counter()
-        done.set()
+    def __init__(self, training: Training, folder: Path) -> None:
+        self._training = training
+        self._path = folder / "state.pt"
 
-    reporting.saved = saved
-    snapshots = Snapshots(folder, keep=1)
+    def save(self, step: int) -> bool:
+        del step
+        torch.save(self._training.state(), self._path)
+        return True
 
-    def save(step: int) -> Callable[[], float]:
-        done.clear()
-        assert snapshots.save(step, model=training.model, optimizer=training.optimizer)
-
-        def wait() -> float:
-            done.wait()
-            snapshots.wait()
-            return at[0]
-
-        return wait
-
-    return save
+    def durable(self) -> float:
+        synced(self._path)
+        at = time.perf_counter()
+        self._path.unlink()
+        return at
 
 
-def torch_save(training: Training, folder: Path) -> Save:
-    def save(step: int) -> Callable[[], float]:
-        path = folder / f"{step}.pt"
-        torch.save(training.state(), path)
+class Dcp(Way):
+    """`torch.distributed.checkpoint`; who saves asynchronously waits for the one before first."""
 
-        def wait() -> float:
-            synced(path)
-            at = time.perf_counter()
-            path.unlink()
-            return at
+    def __init__(self, training: Training, folder: Path, kind: str | None = None) -> None:
+        self._training = training
+        self._folder = folder
+        self._kind = kind
+        self._path = folder
+        self._future: Any = None
 
-        return wait
+    def save(self, step: int) -> bool:
+        self._settle()
+        self._path = self._folder / str(step)
+        state = self._training.state()
+        if self._kind is None:
+            checkpoint.save(state, checkpoint_id=self._path)
+        else:
+            kind = AsyncCheckpointerType(self._kind)
+            self._future = checkpoint.async_save(
+                state, checkpoint_id=self._path, async_checkpointer_type=kind
+            )
+        return True
 
-    return save
+    def durable(self) -> float:
+        self._settle()
+        synced(self._path)
+        at = time.perf_counter()
+        for each in self._folder.iterdir():
+            shutil.rmtree(each)
+        return at
 
-
-def dcp(training: Training, folder: Path, kind: str | None = None) -> Save:
-    options: dict[str, Any] = {}
-    if kind is not None:
-        options["async_checkpointer_type"] = AsyncCheckpointerType(kind)
-
-    def save(step: int) -> Callable[[], float]:
-        path = folder / str(step)
-        how: Callable[..., Any] = checkpoint.save if kind is None else checkpoint.async_save
-        future = how(training.state(), checkpoint_id=path, **options)
-
-        def wait() -> float:
-            if kind is not None:
-                future.result()
-            synced(path)
-            at = time.perf_counter()
-            shutil.rmtree(path)
-            return at
-
-        return wait
-
-    return save
+    def _settle(self) -> None:
+        if self._future is not None:
+            self._future.result()
 
 
-WAYS: dict[str, Callable[[Training, Path], Save]] = {
-    "ddpjob": ours,
-    "torch.save": torch_save,
-    "DCP save": dcp,
-    "DCP async_save, thread": lambda training, folder: dcp(training, folder, "thread"),
-    "DCP async_save, process": lambda training, folder: dcp(training, folder, "process"),
+class Flash(Way):
+    """DLRover's flash checkpoint: a copy to shared memory, written by a process of its own."""
+
+    def __init__(self, training: Training, folder: Path) -> None:
+        from dlrover.trainer.torch.flash_checkpoint import checkpointer, ddp  # noqa: PLC0415 - not in this environment
+
+        self._training = training
+        self._folder = folder
+        self._kind = checkpointer.StorageType.DISK
+        self._checkpointer = ddp.DdpCheckpointer(str(folder))
+        self._last = 0
+
+    def save(self, step: int) -> bool:
+        number = step + 1  # it takes 0 for none
+        self._checkpointer.save_checkpoint(number, self._training.state(), storage_type=self._kind)
+        if self._checkpointer._engine.latest_step != number:  # noqa: SLF001 - it tells nobody
+            return False
+        self._last = number
+        return True
+
+    def durable(self) -> float:
+        tracker = self._folder / "dlrover_latest.txt"
+        while not tracker.exists() or tracker.read_text() != str(self._last):
+            time.sleep(POLL_SECONDS)
+        synced(self._folder / str(self._last))
+        at = time.perf_counter()
+        shutil.rmtree(self._folder / str(self._last))
+        return at
+
+
+WAYS: dict[str, Callable[[Training, Path], Way]] = {
+    "ddpjob": Ours,
+    "torch.save": TorchSave,
+    "DCP save": Dcp,
+    "DCP async_save, thread": lambda training, folder: Dcp(training, folder, "thread"),
+    "DCP async_save, process": lambda training, folder: Dcp(training, folder, "process"),
+    "DLRover flash checkpoint": Flash,
 }
 
 
@@ -162,26 +176,53 @@ def roofs(megabytes: int, folder: Path) -> dict[str, float]:
     return {"memcpy": copied - begun, "fsync write": written - copied}
 
 
-def main(way: str, megabytes: int, compute_seconds: float, saves: int, folder: Path) -> None:
+def alone(way: Way, training: Training, step: int) -> dict[str, float]:
+    """A save with a step after it, and one that is only waited for."""
+    begun = time.perf_counter()
+    assert way.save(2 * step)
+    called = time.perf_counter() - begun
+    stall = called + training.step() - training.usual
+    way.durable()
+    begun = time.perf_counter()
+    assert way.save(2 * step + 1)
+    return {"stall": max(1e-6, stall), "durable": way.durable() - begun}
+
+
+def in_a_row(way: Way, training: Training, steps: range) -> dict[str, float]:
+    """A save after every step."""
+    begun = time.perf_counter()
+    kept = 0
+    for step in steps:
+        kept += way.save(step)
+        training.step()
+    took = (time.perf_counter() - begun) / len(steps)
+    way.durable()
+    usual = training.usual + training.compute_seconds
+    return {"more": max(1e-6, took - usual), "share": kept / len(steps)}
+
+
+def main(
+    name: str, megabytes: int, compute_seconds: float, saves: int, every: int, folder: Path
+) -> None:
     torch.set_num_threads(1)
-    if way == "roofs":
+    if name == "roofs":
         for _ in range(saves):
             print(json.dumps(roofs(megabytes, folder)), flush=True)
         return
-    if way.startswith("DCP"):
+    if name.startswith("DCP"):
         store = torch.distributed.HashStore()
         torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     training = Training(megabytes, compute_seconds)
-    save = WAYS[way](training, folder)
-    for number in range(saves + 1):
-        begun = time.perf_counter()
-        wait = save(number)
-        called = time.perf_counter() - begun
-        stall = called + training.step() - training.usual
-        took = {"stall": max(1e-6, stall), "durable": wait() - begun}
-        if number:  # the first one makes what is used again
-            print(json.dumps(took), flush=True)
+    way = WAYS[name](training, folder)
+    alone(way, training, 0)  # makes what is used again
+    for step in range(1, saves + 1):
+        print(json.dumps(alone(way, training, step)), flush=True)
+    if every:
+        first = 2 * saves + 2
+        steps = range(first, first + every)
+        print(json.dumps(in_a_row(way, training, steps)), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]), Path(sys.argv[5]))
+    numbers = (int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))
+    main(sys.argv[1], *numbers, Path(sys.argv[6]))
