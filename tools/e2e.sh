@@ -19,7 +19,7 @@ say() { printf 'e2e: %s\n' "$*" >&2; }
 build_images() {
   env BASE_IMAGE="$BASE_IMAGE" TRAINER_BASE_IMAGE="$BASE_IMAGE" TAG="$TAG" tools/images.sh
   if ! DOCKER_BUILDKIT=0 docker build --file tests/e2e/Dockerfile --tag "${IMAGES[2]}" \
-    --build-arg "TRAINER_IMAGE=ddpjob/trainer:$TAG" examples/digits >"$LOG" 2>&1; then
+    --build-arg "TRAINER_IMAGE=ddpjob/trainer:$TAG" examples >"$LOG" 2>&1; then
     tail -n 30 "$LOG" >&2
     say "the image for the tests could not be built (see above)"
     exit 1
