@@ -105,6 +105,7 @@ def running(
         f"{workers} with {processes}",
         unshared(observed),
         not_shared(observed, report, now),
+        report.snapshot_trouble,
     )
     return condition(kind, True, Reason.TRAINING, "; ".join(filter(None, parts)))
 

@@ -67,6 +67,14 @@ def overdue(observed: Observed, report: Report | None) -> Iterator[Event]:
             yield Event(EventReason.GRACE_PERIOD_TOO_SHORT.value, text, warning=True)
 
 
+def degraded(observed: Observed, report: Report | None) -> Iterator[Event]:
+    """Snapshots are saved less well than they could be."""
+    old = observed.job.status.snapshot
+    trouble = report.snapshot_trouble if report else ""
+    if trouble and (old is None or old.trouble != trouble):
+        yield Event(EventReason.SNAPSHOT_DEGRADED.value, trouble, warning=True)
+
+
 def files(observed: Observed, report: Report | None, status: DDPJobStatus) -> Iterator[Event]:
     """The script's own files are on no other worker, or cannot be copied."""
     old = observed.job.status

@@ -88,6 +88,7 @@ class EventReason(StrEnum):
     STEPS_REPEATED = "StepsRepeated"
     GRACE_PERIOD_TOO_SHORT = "GracePeriodTooShort"
     SNAPSHOT_NOT_SHARED = "SnapshotNotShared"
+    SNAPSHOT_DEGRADED = "SnapshotDegraded"
     FILES_NOT_KEPT = "FilesNotKept"
     COMPLETED = "Completed"
     FAILED = "Failed"

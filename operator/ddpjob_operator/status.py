@@ -65,6 +65,9 @@ class SnapshotStatus(ObservedModel):
         default=None,
         description="Left out since the one before: writing takes longer than the steps between.",
     )
+    trouble: str | None = Field(
+        default=None, description="What makes saving worse than it could be, and what to do."
+    )
     files_kept_at: datetime | None = Field(
         default=None,
         description="When a copy of the script's own files (snapshot.files) was last safe.",

@@ -172,6 +172,7 @@ def _snapshot(old: SnapshotStatus, report: Report) -> SnapshotStatus:
     return SnapshotStatus(
         step=old.step if report.snapshot_step is None else report.snapshot_step,
         skipped=report.snapshots_skipped or None,
+        trouble=report.snapshot_trouble or None,
         files_kept_at=kept_at and kept_at.replace(microsecond=0),
         files_trouble=files.trouble or None,
     )

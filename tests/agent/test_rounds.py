@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from ddpjob_agent.contract import Cause, Membership, MembershipId
 from ddpjob_agent.rounds import Rounds
 
 
-def saved(step: int, **where: int) -> dict[str, object]:
-    return {"event": "saved", "step": step, **where}
+def saved(step: int, **more: object) -> dict[str, object]:
+    return {"event": "saved", "step": step, **more}
 
 
 def test_a_snapshot_in_a_shared_directory_is_safe_at_once() -> None:
@@ -38,3 +39,15 @@ def test_a_snapshot_in_a_directory_of_each_worker_is_safe_once_it_lies_in_two() 
     assert rounds.snapshot_step == 10
     rounds.hear(saved(30, place=2, places=3), 0.0)
     assert rounds.snapshot_step == 30
+
+
+def test_what_makes_saving_worse_is_known_until_a_save_without_it() -> None:
+    rounds = Rounds()
+    rounds.hear(saved(10, place=0, places=2), 0.0)
+    rounds.hear(saved(10, place=1, places=2, trouble="short"), 0.0)
+    rounds.hear(saved(20, place=0, places=2), 0.0)
+    assert rounds.snapshot_trouble == "short", "the other directory's"
+    rounds.begin(Membership(MembershipId(1, 1, 2), (), Cause.LOST, ""), 0.0)
+    assert rounds.snapshot_trouble == "short", "nothing was saved since"
+    rounds.hear(saved(30), 0.0)
+    assert rounds.snapshot_trouble == ""

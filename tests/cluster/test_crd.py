@@ -375,7 +375,11 @@ STATUS = make_status(
     warned=("SnapshotNotShared",),
     progress=ProgressStatus(step=40, total_steps=900, metrics={"loss": 0.5}),
     snapshot=SnapshotStatus(
-        step=30, skipped=2, files_kept_at=NOW, files_trouble="digits-worker-000-1: no space"
+        step=30,
+        skipped=2,
+        trouble="training stands still",
+        files_kept_at=NOW,
+        files_trouble="digits-worker-000-1: no space",
     ),
     groups=(GroupStatus(name="worker", replicas=4, placed=3, ready=2),),
     ready="2/4",

@@ -12,7 +12,7 @@ from core.planning import FAILED, PENDING, UP, W0, W1, decide, events_of, member
 from ddpjob_agent.contract import Cause, Report, State
 from ddpjob_operator.observed import Observed, Worker
 from ddpjob_operator.plan import plan
-from ddpjob_operator.status import RestartsStatus
+from ddpjob_operator.status import RestartsStatus, SnapshotStatus
 
 # --- what is told ------------------------------------------------------------------------------------
 
@@ -109,6 +109,20 @@ def test_running_is_unknown_while_a_lost_service_is_replaced() -> None:
     assert planned.status.state == "Unknown"
     assert planned.status.membership == membership_of(W0, W1)
     assert planned.actions == ()
+
+
+def test_snapshots_that_are_saved_less_well_are_told_of_once() -> None:
+    trouble = "The memory limit leaves 3 MB: training stands still while one is written"
+    report = dataclasses.replace(make_report(W0, W1), snapshot_step=3, snapshot_trouble=trouble)
+    assert Report.from_json(report.to_json()) == report
+    assert "snapshot_trouble" not in make_report(W0, W1).to_json()
+    event = ("SnapshotDegraded", trouble, True)
+    planned = decide(workers=(W0, W1), report=report)
+    assert event in events_of(planned)
+    assert planned.status.snapshot == SnapshotStatus(step=3, trouble=trouble)
+    assert told(planned.status, "Running")[2].endswith(trouble)
+    again = decide(workers=(W0, W1), report=report, snapshot=planned.status.snapshot)
+    assert event not in events_of(again)
 
 
 def test_status_tells_what_the_service_reports() -> None:

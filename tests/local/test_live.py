@@ -11,10 +11,18 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ddpjob_trainer import manifest
+from ddpjob_trainer.shelf import Shelf
 from driving import Run, in_background, job_text, running
 from ledger import SCRIPT, STEPS, Ledger
 
 COMMAND = "[torchrun, train.py, end]"
+# Every rank writes a part of each snapshot, although the state is small.
+IN_PARTS = SCRIPT.replace(
+    "from ddpjob_trainer import Loop",
+    "from ddpjob_trainer import Loop, parts; parts.LEAST_BYTES = 1; "
+    "os.environ['DDPJOB_SNAPSHOT_DIR'] = 'snapshots'",
+)
 QUICK = {
     "elastic": "{settleSeconds: 0.2}",
     "failurePolicy": "{backoffSeconds: 0.5}",
@@ -23,12 +31,14 @@ QUICK = {
 
 
 @contextlib.asynccontextmanager
-async def live(folder: Path, nodes: int = 3, **spec: object) -> AsyncIterator[tuple[Run, Ledger]]:
+async def live(
+    folder: Path, nodes: int = 3, script: str = SCRIPT, **spec: object
+) -> AsyncIterator[tuple[Run, Ledger]]:
     """A job of three workers whose processes stay."""
     ledger = Ledger(folder)
     try:
         text = job_text(COMMAND, **{"replicas": nodes, **QUICK, **spec})
-        async with running(folder, text, nodes=nodes, script=SCRIPT) as run:
+        async with running(folder, text, nodes=nodes, script=script) as run:
             await run.until_stepping(1)
             yield run, ledger
     finally:
@@ -96,6 +106,28 @@ async def test_two_nodes_of_four_killed_at_once(tmp_path: Path) -> None:
         await run.until(lambda: run.history()[-1][1] == 2, "two are left")
         await run.until(lambda: bool(run.report.rounds[-1].last_step), "steps of the two")
         await ends_well(run, ledger, dead)
+
+
+@in_background
+async def test_node_killed_while_all_write_snapshots(tmp_path: Path) -> None:
+    """What was being written by all may be lost; no other one, and nobody waits for the dead."""
+    async with live(tmp_path, script=IN_PARTS, snapshot="{everySteps: 2}") as (run, ledger):
+        dead = pids(run, "node-1")
+        await run.until(lambda: (run.report.snapshot_step or 0) > 10, "snapshots")
+        run.backend.nodes.kill("node-1")
+        await run.until_stepping(2)
+        since = run.report.snapshot_step or 0
+        await run.until(lambda: (run.report.snapshot_step or 0) > since + 10, "more of them")
+        await run.backend.nodes.add()
+        await run.until_stepping(3)
+        await ends_well(run, ledger, dead)
+    shelf = Shelf(tmp_path / "snapshots", 3)
+    newest, *others = shelf.steps()
+    assert newest == STEPS
+    assert [*shelf.check(newest)["files"]] == [manifest.part_name(rank) for rank in range(3)]
+    for step in others:
+        shelf.check(step)
+    assert [*shelf.directory.glob(".step-*")] == []
 
 
 @in_background

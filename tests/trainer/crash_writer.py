@@ -22,7 +22,7 @@ from ddpjob_trainer import Snapshots, durable, fence_folders, fences, folder, im
 from trainer.runs import Run
 
 TRACED = {each.__file__ for each in (durable, fence_folders, fences, folder, image, shelf, shutil)}
-MEMORY_ONLY = {"__init__", "place", "copy", "take"}  # of image
+MEMORY_ONLY = {"__init__", "place", "copy", "take", "_chunks", "_pieces", "raw"}  # of image
 
 
 def die_after(lines: int) -> None:

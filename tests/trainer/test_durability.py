@@ -187,7 +187,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "tensors missing": (lambda p: (p / folder.TENSORS).unlink(), "tensors.safetensors is missing"),
     "manifest cut": (lambda p: os.truncate(p / folder.MANIFEST, 40), "is not JSON"),
     "name of another step": (renamed, "it holds step 4"),
-    "newer format": (lambda p: edit(p, version=3), "format version 3, .* reads up to 2"),
+    "newer format": (lambda p: edit(p, version=4), "format version 4, .* reads up to 3"),
     "unknown checksum": (with_unknown_checksum, "its checksum is md9, which needs"),
     "foreign format": (lambda p: edit(p, format="other"), "not a ddpjob snapshot"),
     "foreign folder": (other_folder, "manifest.json is missing"),

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddpjob_trainer import Snapshots, fences, reporting
+from ddpjob_trainer import Snapshots, fences, parts, reporting
 from ddpjob_trainer.fence_folders import FenceFolders
+from ddpjob_trainer.shelf import Shelf
+from trainer import in_parts
 from trainer.power import Disk, Op, Recorder, write
 from trainer.runs import Run, assert_same
 
@@ -35,7 +37,7 @@ def trained(steps: int) -> Run:
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
-    """Steps 1 and 2 are there; a later membership takes over and saves 3 and 4, keeping two."""
+    """Steps 1 and 2 are there; a later membership saves 3 and 4, and 5 by two ranks; two stay."""
     folder_of_test = tmp_path_factory.mktemp("power")
     base, live = folder_of_test / "base", folder_of_test / "live"
     with pytest.MonkeyPatch.context() as patch:
@@ -57,7 +59,10 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         after.load(**Run().parts())
         for step in (3, 4):
             after.save(step, **trained(step).parts(), wait=True)
-    return Story(base, recorder.ops, {step: trained(step).weights() for step in (1, 2, 3, 4)})
+        patch.setattr(parts, "LEAST_BYTES", 1)
+        in_parts.publish(Shelf(live, 2), 5, trained(5), after._turn.fence())
+        recorder.say("saved 5")
+    return Story(base, recorder.ops, {step: trained(step).weights() for step in (1, 2, 3, 4, 5)})
 
 
 def violations(story: Story, ops: list[Op], tmp_path: Path) -> Iterator[str]:
@@ -96,7 +101,7 @@ def test_what_was_announced_survives_a_power_failure_at_any_moment(
     story: Story, tmp_path: Path
 ) -> None:
     assert [op.name for op in story.ops if op.what == "said"] == [
-        "fence stands", "saved 3", "saved 4"
+        "fence stands", "saved 3", "saved 4", "saved 5"
     ]  # fmt: skip
     assert [*violations(story, story.ops, tmp_path)] == []
 
@@ -105,12 +110,15 @@ SYNCS = [
     *("fence.json", "fence's folder", "directory"),
     *("tensors", "manifest", "commit", "snapshot's folder", "directory again"),
 ]
+ANOTHER_RANKS = len(SYNCS) + 5  # the second snapshot needs no fence
 
 
-@pytest.mark.parametrize("number", range(len(SYNCS)), ids=SYNCS)
+@pytest.mark.parametrize(
+    "number", [*range(len(SYNCS)), ANOTHER_RANKS], ids=[*SYNCS, "another rank's tensors"]
+)
 def test_each_sync_is_needed(story: Story, tmp_path: Path, number: int) -> None:
     """Without any one of them something is lost."""
     places = [i for i, op in enumerate(story.ops) if op.what.startswith("sync")]
-    assert len(places) == len(SYNCS) + 5, "the second snapshot needs no fence"
+    assert len(places) == ANOTHER_RANKS + 6
     ops = [op for i, op in enumerate(story.ops) if i != places[number]]
     assert next(violations(story, ops, tmp_path), None) is not None

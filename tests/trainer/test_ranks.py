@@ -60,6 +60,16 @@ def test_what_is_damaged_on_one_node_comes_from_another(
         assert (rank["problem"], rank["step"], rank["bias"]) == (None, 5, [1.0] * 4)
 
 
+@pytest.mark.parametrize("where", ["numbers", "name"])
+def test_who_lacks_it_does_not_go_on_from_a_damaged_one(
+    tmp_path: Path, python_env: dict[str, str], where: str
+) -> None:
+    """Rank 0 sends what it reads, and learns only then that it is damaged."""
+    first, second = both_ranks(tmp_path, where, python_env)
+    for rank in (first, second):
+        assert (rank["problem"], rank["step"], rank["bias"]) == (None, 4, [1.0] * 4)
+
+
 def test_every_rank_hears_that_nothing_is_usable(
     tmp_path: Path, python_env: dict[str, str]
 ) -> None:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from ddpjob_trainer import OvertakenError, SnapshotError, Snapshots, folder
+from ddpjob_trainer import OvertakenError, SnapshotError, Snapshots, durable, folder, limits
 from ddpjob_trainer.image import Image
+from ddpjob_trainer.limits import Room
 from ddpjob_trainer.shelf import Shelf
 from ddpjob_trainer.writer import Writer
 from trainer.runs import Run, assert_same
@@ -204,3 +205,60 @@ def test_who_goes_on_by_new_right_does_not_hear_that_it_was_overtaken_before(
     monkeypatch.setenv("DDPJOB_MEMBERSHIP", "1.1.5")
     newer.wait()
     assert newer.save(7, **Run().parts(), wait=True)
+
+
+# --- little memory ----------------------------------------------------------------------------------
+
+
+def leave(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    monkeypatch.setattr(limits, "room", lambda: Room(16 * free, 2 * free))
+
+
+def test_without_memory_for_a_copy_training_waits_and_that_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: Listener
+) -> None:
+    leave(monkeypatch, 10)
+    run, snapshots = Run(), Snapshots(tmp_path / "snapshots")
+    run.train(3)
+    assert snapshots.save(3, **run.parts())
+    assert_same(loaded_weights(tmp_path / "snapshots"), (3, run.weights()))
+    [told] = [each for each in listener.pending() if each["event"] == "saved"]
+    assert "training stands still while one is written" in told["trouble"]
+
+
+def test_a_state_that_somebody_else_changes_meanwhile_is_not_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave(monkeypatch, 10)
+    run, snapshots = Run(), Snapshots(tmp_path)
+    run.train(3)
+    write_all = durable.write_all
+
+    def changing(chunks: Iterator[memoryview], path: Path) -> None:
+        write_all(chunks, path)
+        with torch.no_grad():
+            next(run.model.parameters()).add_(1)
+
+    monkeypatch.setattr(durable, "write_all", changing)
+    with pytest.raises(SnapshotError, match="changed while it was copied"):
+        snapshots.save(3, **run.parts())
+    assert list(tmp_path.glob("step-*")) == []
+
+
+def test_a_directory_in_memory_keeps_what_the_limit_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run()
+    run.train(1)
+    directory, alone = tmp_path / "in_memory", tmp_path / "alone"
+    Snapshots(alone).save(1, **run.parts(), wait=True)
+    size = (alone / folder.name_of(1) / folder.TENSORS).stat().st_size
+    monkeypatch.setattr(limits, "lies_in_memory", lambda _: True)
+    leave(monkeypatch, 4 * size)
+    snapshots = Snapshots(directory, keep=3)
+    for step in range(1, 6):
+        snapshots.save(step, **run.parts(), wait=True)
+    assert Shelf(directory, 1).steps() == [5, 4]
+    leave(monkeypatch, 2 * size - 1)
+    with pytest.raises(SnapshotError, match="it must hold two"):
+        Snapshots(tmp_path / "another").save(1, **run.parts())

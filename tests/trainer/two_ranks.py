@@ -1,6 +1,6 @@
 """One rank of two that save and load together; writes what it saw to OUT/RANK.json.
 
-two_ranks.py RANK OUT {shared|apart|damaged|one damaged}
+two_ranks.py RANK OUT {shared|apart|damaged|one damaged|numbers|name}
 """
 
 from __future__ import annotations
@@ -18,16 +18,28 @@ from ddpjob_trainer import SnapshotError, Snapshots
 from trainer.runs import Run
 
 
+def damage(file: Path, text: bytes) -> None:
+    """Flip a bit in this text, or in the last number."""
+    content = file.read_bytes()
+    at = content.index(text) if text else len(content) - 1
+    file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+
+
 def main(rank: int, out: Path, kind: str) -> None:
     logging.disable()
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", f"file://{out}/meet", world_size=2, rank=rank)
-    directory = out / (f"of-{rank}" if kind in ("apart", "one damaged") else "shared")
+    directory = out / (f"of-{rank}" if kind not in ("shared", "damaged") else "shared")
     run = Run(seed=rank)
     model = DistributedDataParallel(run.model)
     snapshots = Snapshots(directory)
     run.first.bias.data.fill_(float(rank + 1))
+    if kind in ("numbers", "name"):
+        snapshots.save(4, model=model, optimizer=run.optimizer, wait=True)
     snapshots.save(5, model=model, optimizer=run.optimizer, wait=True)
+    if kind in ("numbers", "name") and rank == 0:
+        file = directory / "step-000000000005" / "tensors.safetensors"
+        damage(file, b"weight" if kind == "name" else b"")
     distributed.barrier()
     names = sorted(path.name for path in directory.glob("step-*"))
     if kind == "damaged":
@@ -39,9 +51,7 @@ def main(rank: int, out: Path, kind: str) -> None:
         snapshots.save(5, model=model, optimizer=run.optimizer, wait=True)
         distributed.barrier()
         if rank == 0:
-            content = bytearray((directory / names[0] / "tensors.safetensors").read_bytes())
-            content[-1] ^= 1
-            (directory / names[0] / "tensors.safetensors").write_bytes(content)
+            damage(directory / names[0] / "tensors.safetensors", b"")
         distributed.barrier()
     run.first.bias.data.zero_()
     problem = step = None

@@ -225,7 +225,8 @@ class Event(str, enum.Enum):
 
     STEP = "step"  # {"event": "step", "step": 12, "total": 900, "metrics": {"loss": 0.3}}
     # {"event": "saved", "step": 12}; where directories are not shared also "place": 3, "places": 4;
-    # "skipped": 2, if so many were left out since the one before
+    # "skipped": 2, if so many were left out since the one before; "trouble": a text, as long as
+    # something makes saving worse than it could be
     SAVED = "saved"
     # {"event": "resumed", "step": 12}; 0 when there was no snapshot. "loaded": true, if it is not
     # from memory that training goes on.
@@ -336,6 +337,7 @@ class Report:
     overdue: tuple[Overdue, ...] = ()  # oldest first, bounded
     repeated_steps: int = 0  # done again, since snapshots were older; of all memberships
     snapshots_skipped: int = 0  # left out between the newest one and the one before
+    snapshot_trouble: str = ""  # what makes saving them worse than it could be, and what to do
     files: KeptFiles | None = None
 
     def without_progress(self) -> Report:
@@ -363,7 +365,8 @@ class Report:
             "state": self.state.value,
             "membership": self.membership and self.membership.to_json(),
         }
-        for name in ("stall", "overdue", "repeated_steps", "snapshots_skipped", "files"):
+        later = ("stall", "overdue", "repeated_steps", "snapshots_skipped", "files")
+        for name in (*later, "snapshot_trouble"):
             if not data[name]:
                 del data[name]  # operators from before there was one read the rest
         for item in data["rounds"]:

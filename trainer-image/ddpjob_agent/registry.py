@@ -429,6 +429,7 @@ class Registry:
             overdue=rounds.overdue(),
             repeated_steps=rounds.repeated_steps,
             snapshots_skipped=rounds.snapshots_skipped,
+            snapshot_trouble=rounds.snapshot_trouble,
             files=self._files.report(),
         )
 

@@ -28,10 +28,17 @@ class Rounds:
         self.metrics: dict[str, float] = {}
         self.snapshot_step: int | None = None
         self.snapshots_skipped = 0  # between that one and the one before
+        self._troubles: dict[int, str] = {}  # by directory
+        self._are_old = False  # the troubles: of the membership before
         self._copies: set[int] = set()  # directories that have the snapshot of step...
         self._copied_step: int | None = None
         self._overdue: list[Overdue] = []
         self._repeats = Repeats()
+
+    @property
+    def snapshot_trouble(self) -> str:
+        """What makes saving worse than it could be; empty if nothing does."""
+        return next(filter(None, map(self._troubles.get, sorted(self._troubles))), "")
 
     @property
     def repeated_steps(self) -> int:
@@ -65,6 +72,7 @@ class Rounds:
             )
         )
         del self._rounds[:-MAX_ROUNDS]
+        self._are_old = True
         self._repeats.begin(membership.id, membership.repeated_steps)
 
     def had_done(self, membership: str, step: int) -> None:
@@ -76,7 +84,11 @@ class Rounds:
         """Take a report of the processes, see `contract.Event`; raises KeyError, ValueError."""
         event, step = Event(message["event"]), int(message["step"])
         if event is Event.SAVED:
-            is_safe = self._saved(step, message.get("place", 0), message.get("places", 1))
+            place = message.get("place", 0)
+            if self._are_old:
+                self._troubles, self._are_old = {}, False
+            self._troubles[place] = str(message.get("trouble", ""))
+            is_safe = self._saved(step, place, message.get("places", 1))
             self.snapshots_skipped = (
                 message.get("skipped", 0) if is_safe else self.snapshots_skipped
             )

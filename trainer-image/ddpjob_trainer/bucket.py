@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from ddpjob_trainer import manifest, meeting
 from ddpjob_trainer.choice import Holding, Offer
-from ddpjob_trainer.copies import Copies, Copy, folder_of, record_name
+from ddpjob_trainer.copies import Copies, Copy, folder_of, record_name, word_name
+from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.fence_objects import FenceObjects
 from ddpjob_trainer.fences import Fence, Fences, Owner, is_overtaken
 from ddpjob_trainer.manifest import TENSORS, UnusableError
 from ddpjob_trainer.objects import StoreError
+from ddpjob_trainer.parts import ALONE, Part, failure, gather
+from ddpjob_trainer.parts import record as tell
 from ddpjob_trainer.place import Look, Seers
 from ddpjob_trainer.retention import superfluous
 
@@ -29,7 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ddpjob_trainer.content import Content
+    from ddpjob_trainer.image import Sum
     from ddpjob_trainer.objects import Objects
+    from ddpjob_trainer.sending import Giver
 
 PATIENCE = timedelta(days=1)  # from a snapshot's tensors to its manifest: far more than it takes
 
@@ -43,7 +48,7 @@ class Bucket:
         self._objects = objects
         self.where = objects.uri
         self.afresh = "give another prefix (spec.snapshot.uri)"
-        self._keep = keep
+        self.keep = keep
         self._fences = Fences(FenceObjects(objects))
         self._copies = Copies(objects)
 
@@ -55,26 +60,48 @@ class Bucket:
         """From now on `owner` alone goes on, from this step. Raises OvertakenError and OSError."""
         return self._fences.take(owner, step)
 
-    def publish(self, step: int, content: Content, fence: Fence) -> None:
-        """Makes the snapshot exist, unless it already does.
+    def publish(self, step: int, content: Content, fence: Fence, part: Part = ALONE) -> None:
+        """Makes the snapshot exist, unless it already does; alone, or as the first of several.
 
         Raises OSError, and OvertakenError if somebody else has gone on: then nothing is deleted.
+        Of several writers also PartsMissingError and SnapshotError.
         """
+        folder = folder_of(step, fence.number, part.word or secrets.token_hex(4))
+        words = [f"{folder}/{word_name(number)}" for number in range(1, part.writers)]
         if self._counts(step):
-            return
-        folder = folder_of(step, fence.number, secrets.token_hex(4))
-        tensors, size = f"{folder}/{TENSORS}", content.tensors_size
+            return  # what others have written meanwhile goes as that of a dead writer does
+        own = f"{folder}/{TENSORS}"
         try:
-            record = content.pour(lambda chunks: self._objects.upload(tensors, chunks, size), fence)
+            files = {TENSORS: self._upload(own, content)}
+            found = gather(part, lambda number: self._objects.get(words[number - 1]))
+            files |= {manifest.part_name(number): each for number, each in found.items()}
+            record = content.record(files, fence)
             self._fences.check(fence)
         except BaseException:
             with contextlib.suppress(OSError):
-                self._objects.delete(tensors)
+                self._objects.delete(own)
             raise
         # Whatever becomes of this request, the tensors stay: it may have succeeded.
         self._objects.put(f"{folder}/{record_name(record)}", record)
         self._fences.check(fence)  # a successor may rely on an earlier one: delete none
+        self._objects.delete(*words)
         self._retain(step)
+
+    def contribute(self, step: int, content: Content, part: Part) -> None:
+        """Writes what the first one waits for. Raises OSError."""
+        folder = folder_of(step, part.fence, part.word)
+        word = f"{folder}/{word_name(part.number)}"
+        try:
+            written = self._upload(f"{folder}/{manifest.part_name(part.number)}", content)
+        except (OSError, SnapshotError) as error:
+            with contextlib.suppress(OSError):
+                self._objects.put(word, failure(str(error)))
+            raise
+        self._objects.put(word, tell(written, part.outlines[part.number]))
+
+    def _upload(self, name: str, content: Content) -> Sum:
+        size = content.tensors_size
+        return content.pour(lambda chunks: self._objects.upload(name, chunks, size))
 
     def steps(self, chooser: Owner | None = None) -> list[int]:
         """Steps of which one may be gone on from, newest first. Raises OSError.
@@ -108,8 +135,11 @@ class Bucket:
                 _log.warning("ignoring snapshot %s", unusable[-1])
         return Holding(ranks, tuple(offers), tuple(fences), tuple(unusable))
 
-    def read(self, step: int, digest: str | None = None) -> dict[str, Any]:
+    def read(
+        self, step: int, digest: str | None = None, giver: Giver | None = None
+    ) -> dict[str, Any]:
         """The state, verified. Raises UnusableError and OSError."""
+        del giver  # sends it when it is there
         why = UnusableError("there is no such snapshot")
         for copy in self._of(step):
             try:
@@ -126,7 +156,7 @@ class Bucket:
             try:
                 found = self._copies.manifest(copy)
                 if content:
-                    self._copies.block(copy)
+                    self._copies.verify(copy)
             except UnusableError as error:
                 why = error
             else:
@@ -136,7 +166,7 @@ class Bucket:
     def look(self, step: int) -> Look:
         """From outside. Raises OSError."""
         copy = self._of(step)[0]
-        return Look(copy.tensors.size if copy.tensors else 0, copy.written.written.timestamp())
+        return Look(copy.size, copy.written.written.timestamp())
 
     def prune(self) -> list[int]:
         """Delete what need not stay; returns the steps. Raises OSError."""
@@ -146,6 +176,10 @@ class Bucket:
         before = self.all_steps()
         self._retain(newest)
         return sorted({*before} - {*self.all_steps()})
+
+    def held(self) -> int | None:
+        """None: they lie elsewhere."""
+        return None
 
     def name(self, step: int) -> str:
         """For people."""
@@ -188,7 +222,7 @@ class Bucket:
         fences = self._fences.all()
         for copy in self._complete([c for c in self._shown() if c.step == step], fences):
             with contextlib.suppress(UnusableError):
-                self._copies.block(copy)
+                self._copies.verify(copy)
                 return True
         return False
 
@@ -198,7 +232,7 @@ class Bucket:
         """Delete what is superfluous, overtaken or abandoned. Raises OSError."""
         copies, fences = self._copies.all(), self._fences.all()
         complete = self._complete([copy for copy in copies if copy.manifest], fences)
-        gone = superfluous(_steps(complete), newest, self._keep)
+        gone = superfluous(_steps(complete), newest, self.keep)
         now = max(copy.written.written for copy in copies)  # by the store's own clock
         for copy in copies:
             is_stale = copy.manifest is None and now - copy.written.written > PATIENCE
@@ -208,7 +242,7 @@ class Bucket:
 
     def _is_known(self, copy: Copy) -> bool:
         """Not so what is damaged, or of a newer version: that stays, for people to look at."""
-        is_half = copy.manifest is None or copy.tensors is None
+        is_half = copy.manifest is None or not copy.files
         return is_half or self._is_whole(copy)
 
 

@@ -5,18 +5,21 @@ May not: know where it goes.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
 from ddpjob_trainer import manifest, tree
+from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.image import Image, Memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
     import torch
 
     from ddpjob_trainer.fences import Fence
+    from ddpjob_trainer.image import Sum
 
 
 class Content:
@@ -33,6 +36,7 @@ class Content:
         self._tensors = tensors
         self._versions = {name: tensor._version for name, tensor in tensors.items()}  # noqa: SLF001
         self._image = Image(tensors)
+        self.whole_size = self._image.size  # bytes of the tensors' file, or of all files together
 
     @property
     def size(self) -> int:
@@ -44,26 +48,67 @@ class Content:
         """Bytes of the tensors' file."""
         return self._image.size
 
+    def sizes(self, storages: Container[int]) -> dict[str, int]:
+        """Bytes of the tensors inside of these storages."""
+        inside = self._chosen(storages, inside=True)
+        return {name: tensor.nbytes for name, tensor in inside.items()}
+
+    def outline(self, names: Iterable[str]) -> str:
+        """The same for tensors of the same names, types and shapes."""
+        given = [(name, self._tensors[name]) for name in sorted(names)]
+        told = [[name, str(tensor.dtype), [*tensor.shape]] for name, tensor in given]
+        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+    def keep(self, names: Container[str]) -> None:
+        """The file has these tensors only: it is but a part of the state."""
+        self._tensors = {name: each for name, each in self._tensors.items() if name in names}
+        self._image = Image(self._tensors)
+
+    def without(self, names: Container[str]) -> None:
+        """The file has all but these."""
+        self.keep({name for name in self._tensors if name not in names})
+
     def place(self, memory: Memory) -> None:
-        """Where the copy goes. Raises SnapshotError if there is no memory for it."""
+        """Where a copy goes; without one, nothing may change while it is given away.
+
+        Raises SnapshotError if there is no memory for it.
+        """
         self._image.place(memory)
 
-    def copy(self, storages: Container[int] = (), *, inside: bool = False) -> bool:
+    def copy(self, storages: Container[int] = (), *, inside: bool = False) -> None:
         """Copy tensors that lie outside of these storages, or inside; they may change from then on.
 
-        False if they have changed since this was made.
+        Raises SnapshotError if they have changed since this was made.
         """
-        chosen = {
+        chosen = self._chosen(storages, inside=inside)
+        self._image.copy(chosen)
+        self._check(chosen)
+
+    def _chosen(self, storages: Container[int], *, inside: bool) -> dict[str, torch.Tensor]:
+        return {
             name: tensor
             for name, tensor in self._tensors.items()
             if (tensor.untyped_storage().data_ptr() in storages) is inside
         }
-        self._image.copy(chosen)
-        return all(tensor._version == self._versions[name] for name, tensor in chosen.items())  # noqa: SLF001 - torch's own way to find it out
 
-    def pour(self, into: Callable[[Iterator[memoryview]], object], fence: Fence) -> bytes:
-        """Give the tensors' file away, chunk by chunk; returns the manifest for it.
+    def pour(self, into: Callable[[Iterator[memoryview]], object]) -> Sum:
+        """Give the tensors' file away, chunk by chunk.
 
-        Raises what `into` raises.
+        Raises what `into` raises, and SnapshotError if the state was changed meanwhile.
         """
-        return manifest.build(self._step, self._state, self._image.pour(into), fence)
+        poured = self._image.pour(into)
+        if not self._image.is_copied:
+            self._check(self._tensors)
+        return poured
+
+    def record(self, files: Mapping[str, Sum], fence: Fence) -> bytes:
+        """The manifest for these files."""
+        return manifest.build(self._step, self._state, files, fence)
+
+    def _check(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        if any(tensor._version != self._versions[name] for name, tensor in tensors.items()):  # noqa: SLF001 - torch's own way to find it out
+            raise SnapshotError(
+                f"Step {self._step} is not saved: the model or the optimizer's state was changed "
+                "while it was copied, and not by the optimizer's step. Change it before save(), or "
+                "save with wait=True."
+            )

@@ -12,21 +12,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ddpjob_trainer import image, manifest, tree
-from ddpjob_trainer.manifest import TENSORS, UnusableError
+from ddpjob_trainer import image, manifest, stored, tree
+from ddpjob_trainer.manifest import UnusableError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ddpjob_trainer.objects import Found, Objects
 
 _PART = re.compile(
     r"(?P<folder>step-(?P<step>\d{12})/(?P<fence>\d{12})-[0-9a-f]{8})/"
-    r"(?:tensors\.safetensors|manifest-(?P<digest>[0-9a-f]{64})\.json)"
+    r"(?:(?P<file>tensors(?:-[1-9]\d*)?\.safetensors)|part-[1-9]\d*\.json"
+    r"|manifest-(?P<digest>[0-9a-f]{64})\.json)"
 )
 
 
 def folder_of(step: int, fence: int, word: str) -> str:
     """Where a new one goes; `word` is eight random hexadecimal digits."""
     return f"{manifest.name_of(step)}/{fence:012d}-{word}"
+
+
+def word_name(number: int) -> str:
+    """Of what one of several writers says of its part."""
+    return f"part-{number}.json"
 
 
 def record_name(record: bytes) -> str:
@@ -41,14 +49,20 @@ class Copy(NamedTuple):
     step: int
     fence: int
     manifest: str | None  # name of the object
-    tensors: Found | None
+    files: dict[str, Found]  # with tensors, by name in the folder
+    words: tuple[str, ...]  # of writers, to the one that puts it together
     written: Found  # the newest of it
 
     @property
     def names(self) -> list[str]:
         """Its objects, in the order in which they may go."""
         shown = [self.manifest] if self.manifest else []
-        return [*shown, *([f"{self.folder}/{TENSORS}"] if self.tensors else [])]
+        return [*shown, *(f"{self.folder}/{name}" for name in self.files), *self.words]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the tensors."""
+        return sum(file.size for file in self.files.values())
 
 
 class Copies:
@@ -68,13 +82,16 @@ class Copies:
             if match is None:
                 continue
             folder = match["folder"]
-            empty = Copy(folder, int(match["step"]), int(match["fence"]), None, None, found)
+            empty = Copy(folder, int(match["step"]), int(match["fence"]), None, {}, (), found)
             copy = folders.get(folder, empty)
             newest = max(copy.written, found, key=lambda each: each.written)
             if match["digest"]:
                 folders[folder] = copy._replace(manifest=name, written=newest)
+            elif match["file"]:
+                files = {**copy.files, match["file"]: found}
+                folders[folder] = copy._replace(files=files, written=newest)
             else:
-                folders[folder] = copy._replace(tensors=found, written=newest)
+                folders[folder] = copy._replace(words=(*copy.words, name), written=newest)
         return sorted(folders.values(), key=lambda copy: copy[1:3], reverse=True)
 
     def manifest(self, copy: Copy) -> dict[str, Any]:
@@ -92,31 +109,37 @@ class Copies:
             if manifest.fence_of(found) != copy.fence:
                 raise UnusableError(f"it was renamed: it is of fence {manifest.fence_of(found)}")
             self._manifests[copy.manifest] = found
-        if copy.tensors is None:
-            raise UnusableError(f"it is incomplete: {TENSORS} is missing")
-        manifest.check_size(found, copy.tensors.size)
+        for name, expected in manifest.files_of(found).items():
+            if name not in copy.files:
+                raise UnusableError(f"it is incomplete: {name} is missing")
+            manifest.check_size(name, expected, copy.files[name].size)
         return found
 
-    def block(self, copy: Copy) -> torch.Tensor:
-        """The tensors' file, verified. Raises UnusableError and OSError."""
-        found = self.manifest(copy)
-        expected = manifest.expected_of(found)
-        try:
-            digest = image.hasher(expected.kind)
-        except ValueError as error:
-            raise UnusableError(str(error)) from None
-        block = torch.empty(expected.size, dtype=torch.uint8)
-        name = f"{copy.folder}/{TENSORS}"
-        if not self._objects.fetch(name, image.raw(block), digest.update):
-            raise UnusableError("it has just been deleted")
-        manifest.check_digest(found, digest.hexdigest())
-        return block
+    def blocks(self, copy: Copy) -> Iterator[torch.Tensor]:
+        """The files with tensors, each verified. Raises UnusableError and OSError."""
+        for name, expected in manifest.files_of(self.manifest(copy)).items():
+            try:
+                digest = image.hasher(expected.kind)
+            except ValueError as error:
+                raise UnusableError(str(error)) from None
+            block = torch.empty(expected.size, dtype=torch.uint8)
+            if not self._objects.fetch(f"{copy.folder}/{name}", image.raw(block), digest.update):
+                raise UnusableError("it has just been deleted")
+            manifest.check_digest(name, expected, digest.hexdigest())
+            yield block
+
+    def verify(self, copy: Copy) -> None:
+        """Reads every byte. Raises UnusableError and OSError."""
+        for _ in self.blocks(copy):
+            pass
 
     def state(self, copy: Copy) -> dict[str, Any]:
         """What it holds, verified. Raises UnusableError and OSError."""
-        found, block = self.manifest(copy), self.block(copy)
+        found = self.manifest(copy)
+        tensors: dict[str, torch.Tensor] = {}
         try:
-            tensors = image.tensors(block)
+            for block in self.blocks(copy):
+                tensors.update(stored.tensors(block))
             return {part: tree.restore(node, tensors) for part, node in found["state"].items()}
         except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
             raise UnusableError(f"its content makes no sense: {error!r}") from error

@@ -6,17 +6,25 @@ the newest nor who may write; it never deletes and never renames.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddpjob_trainer import durable, image, manifest, tree
+from ddpjob_trainer import durable, manifest, tree
 from ddpjob_trainer.content import Content
 from ddpjob_trainer.manifest import MANIFEST, TENSORS, UnusableError, name_of, step_of
+from ddpjob_trainer.stored import Stored, checksum
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import torch
+
     from ddpjob_trainer.choice import Offer
     from ddpjob_trainer.fences import Fence
+    from ddpjob_trainer.image import Sum
+    from ddpjob_trainer.sending import Giver
 
 __all__ = [
     "COMMIT",
@@ -25,22 +33,59 @@ __all__ = [
     "Content",
     "UnusableError",
     "check",
+    "forget",
     "name_of",
     "offer",
     "read",
     "step_of",
+    "tell",
+    "told",
     "write",
+    "write_part",
 ]
 
 COMMIT = "COMMIT"
 
 
-def write(folder: Path, content: Content, fence: Fence) -> None:
-    """Fills the empty folder, durably, behind the fence. Raises OSError."""
-    record = content.pour(lambda chunks: durable.write_all(chunks, folder / TENSORS), fence)
+def write(
+    folder: Path, content: Content, fence: Fence, others: Callable[[], Mapping[str, Sum]] = dict
+) -> None:
+    """Fills the folder, durably, behind the fence; `others` waits for files of other writers.
+
+    Raises OSError, and what `others` raises.
+    """
+    own = content.pour(lambda chunks: durable.write_all(chunks, folder / TENSORS))
+    record = content.record({TENSORS: own, **others()}, fence)
     durable.write(folder / MANIFEST, record)
     durable.write(folder / COMMIT, _commit_record(record))
     durable.sync(folder)
+
+
+def write_part(folder: Path, content: Content, number: int) -> Sum:
+    """One of these files, durably. Raises OSError."""
+    path = folder / manifest.part_name(number)
+    return content.pour(lambda chunks: durable.write_all(chunks, path))
+
+
+def tell(folder: Path, number: int, record: bytes) -> None:
+    """Leave word of it for who puts the snapshot together. Raises OSError."""
+    path = folder / f"part-{number}.json"
+    with path.with_suffix(".new").open("xb") as file:
+        file.write(record)
+    path.with_suffix(".new").rename(path)
+
+
+def told(folder: Path, number: int) -> bytes | None:
+    """That word, if there is one. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        return (folder / f"part-{number}.json").read_bytes()
+    return None
+
+
+def forget(folder: Path) -> None:
+    """The words are no part of the snapshot. Raises OSError."""
+    for each in folder.glob("part-*"):
+        each.unlink()
 
 
 def check(folder: Path, *, content: bool = True) -> dict[str, Any]:
@@ -61,12 +106,25 @@ def offer(folder: Path) -> Offer:
     return manifest.offer(check(folder, content=False))
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """The state in a whole snapshot, every byte of it verified. Raises UnusableError."""
+def read(folder: Path, giver: Giver | None = None) -> dict[str, Any]:
+    """The state in a whole snapshot, every byte of it verified. Raises UnusableError.
+
+    A `giver` sends it on while it is read, before it is verified.
+    """
     found = check(folder, content=False)
     try:
-        tensors, digest = image.load(folder / TENSORS, manifest.expected_of(found).kind)
-        manifest.check_digest(found, digest)
+        tensors: dict[str, torch.Tensor] = {}
+        files = {
+            name: Stored(folder / name, expected.kind)
+            for name, expected in manifest.files_of(found).items()
+        }
+        if giver is not None:
+            outlines = [each for file in files.values() for each in file.outlines]
+            giver.begin(tree.node_of(found["state"]), outlines)
+        for name, file in files.items():
+            part, digest = file.read(None if giver is None else giver.add)
+            manifest.check_digest(name, manifest.files_of(found)[name], digest)
+            tensors.update(part)
         return {part: tree.restore(node, tensors) for part, node in found["state"].items()}
     except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         check(folder)  # what is damaged mostly makes no sense
@@ -79,14 +137,15 @@ def _check(folder: Path, content: bool) -> dict[str, Any]:
     if (folder / COMMIT).read_bytes() != _commit_record(raw):
         raise UnusableError(f"it is damaged: {MANIFEST} is not the one that {COMMIT} names")
     manifest.check_step(found, folder.name)
-    path = folder / TENSORS
-    manifest.check_size(found, path.stat().st_size)
-    if content:
-        try:
-            digest = image.checksum(path, manifest.expected_of(found).kind)
-        except ValueError as error:
-            raise UnusableError(str(error)) from None
-        manifest.check_digest(found, digest)
+    for name, expected in manifest.files_of(found).items():
+        path = folder / name
+        manifest.check_size(name, expected, path.stat().st_size)
+        if content:
+            try:
+                digest = checksum(path, expected.kind)
+            except ValueError as error:
+                raise UnusableError(str(error)) from None
+            manifest.check_digest(name, expected, digest)
     return found
 
 

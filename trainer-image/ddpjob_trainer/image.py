@@ -11,7 +11,7 @@ import contextlib
 import ctypes
 import hashlib
 import json
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -23,7 +23,6 @@ with contextlib.suppress(ImportError):  # compiled for one version of Python: an
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
-    from pathlib import Path
 
 CHECKSUM = "sha256" if xxhash is None else "xxh3_128"
 CHUNK_BYTES = 8 << 20  # hashed and written at a time
@@ -52,6 +51,11 @@ class Memory:
     def __init__(self) -> None:
         self._block = torch.empty(0, dtype=torch.uint8)
 
+    @property
+    def size(self) -> int:
+        """Bytes that it takes."""
+        return self._block.numel()
+
     def take(self, size: int, *, pinned: bool) -> torch.Tensor:
         """So many bytes of it; what was taken before is gone."""
         if self._block.numel() < size or (pinned and not self._block.is_pinned()):
@@ -61,7 +65,10 @@ class Memory:
 
 
 class Image:
-    """A file to be: its layout first, then its content, tensor by tensor."""
+    """A file to be: its layout first, then its content, tensor by tensor.
+
+    Without a place for a copy, its content are the tensors as they are when it is given away.
+    """
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
         # As safetensors orders them: so that each lies at a multiple of its own size.
@@ -84,8 +91,13 @@ class Image:
         """Bytes of the file."""
         return len(self._header) + self._data_size
 
+    @property
+    def is_copied(self) -> bool:
+        """Whether there is a place for a copy."""
+        return self._block is not None
+
     def place(self, memory: Memory) -> None:
-        """Take the memory for the content. Raises SnapshotError if there is none."""
+        """Take the memory for a copy. Raises SnapshotError if there is none."""
         pinned = any(tensor.is_cuda for tensor in self._tensors.values())
         try:
             self._block = memory.take(self._data_size, pinned=pinned)
@@ -122,9 +134,19 @@ class Image:
         return Sum(self.size, CHECKSUM, digest.hexdigest())
 
     def _chunks(self) -> Iterator[memoryview]:
-        assert self._block is not None
         yield memoryview(self._header)
-        content = raw(self._block[: self._data_size])
+        if self._block is not None:
+            yield from _pieces(self._block[: self._data_size])
+            return
+        for tensor in self._tensors.values():
+            flat = tensor.resolve_conj().resolve_neg().contiguous().view(-1)
+            for part in flat.split(CHUNK_BYTES // tensor.itemsize):
+                yield from _pieces(part.cpu().view(torch.uint8))
+
+
+def _pieces(block: torch.Tensor) -> Iterator[memoryview]:
+    if block.numel():
+        content = raw(block)
         for begin in range(0, len(content), CHUNK_BYTES):
             yield content[begin : begin + CHUNK_BYTES]
 
@@ -133,68 +155,6 @@ def raw(block: torch.Tensor) -> memoryview:
     """The memory of bytes that lie one after the other; numpy is not needed for it."""
     array = (ctypes.c_ubyte * block.numel()).from_address(block.data_ptr())
     return memoryview(array).cast("B")
-
-
-def tensors(block: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Those of a safetensors file that lies in memory, each copied to where it is aligned.
-
-    Raises KeyError, TypeError, ValueError and RuntimeError for what is none.
-    """
-    content = raw(block)
-    begin = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(bytes(content[8:begin]))
-    header.pop("__metadata__", None)
-    found = {}
-    for name, entry in header.items():
-        first, last = entry["data_offsets"]
-        data = block[begin + first : begin + last].clone()
-        found[name] = data.view(NAMES[entry["dtype"]]).view(entry["shape"])
-    return found
-
-
-def load(path: Path, kind: str) -> tuple[dict[str, torch.Tensor], str]:
-    """Those of a file, and its checksum, in one pass; each lies in memory of its own, aligned.
-
-    A mapped tensor would not: sums over it round differently, and the resumed run would leave the
-    path of the undisturbed one. Raises OSError, KeyError, TypeError, ValueError and RuntimeError.
-    """
-    digest = hasher(kind)
-    with path.open("rb", buffering=0) as file:
-        size = file.read(8)
-        text = file.read(int.from_bytes(size, "little"))
-        digest.update(size + text)
-        header = json.loads(text)
-        header.pop("__metadata__", None)
-        found: dict[str, torch.Tensor] = {}
-        at = 0
-        for name in sorted(header, key=lambda name: header[name]["data_offsets"]):
-            entry = header[name]
-            tensor = found[name] = torch.empty(entry["shape"], dtype=NAMES[entry["dtype"]])
-            if entry["data_offsets"] != [at, at + tensor.nbytes]:
-                raise ValueError(f"{name} lies elsewhere than after what is before it")
-            at += tensor.nbytes
-            _fill(tensor, file, digest)
-    return {name: found[name] for name in header}, digest.hexdigest()
-
-
-def _fill(tensor: torch.Tensor, file: IO[bytes], digest: Any) -> None:
-    rest = raw(tensor.view(-1).view(torch.uint8)) if tensor.numel() else memoryview(b"")
-    while rest:
-        count = file.readinto(rest[:CHUNK_BYTES])  # type: ignore[attr-defined]
-        if not count:
-            raise ValueError("the file ends early")
-        digest.update(rest[:count])
-        rest = rest[count:]
-
-
-def checksum(path: Path, kind: str) -> str:
-    """Of a file's content. Raises OSError, and ValueError for a kind that there is none of here."""
-    digest = hasher(kind)
-    with path.open("rb", buffering=0) as file:
-        while block := file.read(CHUNK_BYTES):
-            digest.update(block)
-    found: str = digest.hexdigest()
-    return found
 
 
 def hasher(kind: str) -> Any:

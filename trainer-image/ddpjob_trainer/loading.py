@@ -11,11 +11,12 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ddpjob_trainer import handover, meeting
+from ddpjob_trainer import meeting
 from ddpjob_trainer.choice import Choice, Holding, choose
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.handover import BEGINNING, Agreement, State
 from ddpjob_trainer.manifest import UnusableError
+from ddpjob_trainer.sending import Giver, take
 
 if TYPE_CHECKING:
     from ddpjob_trainer.fences import Owner
@@ -84,17 +85,17 @@ class Loading:
             )
 
     def _read(self, choice: Choice, holdings: list[Holding]) -> dict[str, Any] | None:
-        """The state; None if it is not whole somewhere: then all look again."""
-        content, why, away = None, "", ""
-        if self._rank in choice.ranks:
-            name = self._place.name(choice.step)
-            try:
-                content = self._place.read(choice.step, choice.digest)
-            except UnusableError as error:
-                why = f"{name}: {error}"
-                _log.warning("ignoring snapshot %s", why)
-            except OSError as error:  # not to be passed over: it may be whole
-                away = self._cannot_read(name, error)
+        """The state; None if it is not whole somewhere: then all look again.
+
+        Who has it sends it on while it reads; who takes it learns afterwards whether it is whole.
+        """
+        state = State(choice.step, BEGINNING)
+        has = (state if rank in choice.ranks else None for rank in range(meeting.size()))
+        source, targets = Agreement(tuple(has)).part_of(self._rank)
+        if source is None:
+            content, why, away = self._read_here(choice, targets)
+        else:
+            content, why, away = take(source, meeting.device()), "", ""
         told = meeting.gather((why, away))
         for _, text in told:
             if text:
@@ -105,12 +106,27 @@ class Loading:
             self._without |= {(holding.ranks[0], choice.digest) for holding in bad}
             self._reasons += sorted({reason for reason in reasons if reason})
             return None
-        if len(choice.ranks) == len(reasons):
-            return content
-        state = State(choice.step, BEGINNING)
-        has = tuple(state if rank in choice.ranks else None for rank in range(len(reasons)))
-        taken = handover.exchange(Agreement(has), self._rank, meeting.device(), lambda: content)
-        return taken if content is None else content
+        return content
+
+    def _read_here(
+        self, choice: Choice, targets: list[int]
+    ) -> tuple[dict[str, Any] | None, str, str]:
+        """The state, and why it is not usable, or cannot be reached."""
+        content, why, away = None, "", ""
+        name = self._place.name(choice.step)
+        giver = Giver(targets, meeting.device()) if targets else None
+        try:
+            content = self._place.read(choice.step, choice.digest, giver)
+            if giver is not None and not giver.has_begun:
+                giver.give(content)
+        except UnusableError as error:
+            why = f"{name}: {error}"
+            _log.warning("ignoring snapshot %s", why)
+        except OSError as error:  # not to be passed over: it may be whole
+            away = self._cannot_read(name, error)
+        if giver is not None:
+            giver.end()
+        return content, why, away
 
     def _cannot_read(self, name: str, error: OSError) -> str:
         return f"Cannot read {name}: {error.strerror}"

@@ -99,7 +99,7 @@ class Loop:
         self._scheduler = scheduler
         self._extra = extra
         if snapshots is None and any(map(os.environ.get, VARIABLES)):
-            snapshots = Snapshots()
+            snapshots = Snapshots(share=True)
         self._snapshots = snapshots
         data = None if self._feed is None else self._feed.source
         self._parts = {
@@ -273,6 +273,7 @@ class Loop:
     def _regroup(self, place: Place, membership: Membership) -> None:
         assert self._line is not None
         self._leave_group()
+        self._saved = None  # what is being written together may never be whole
         self._line.arrived(membership)
         rank = place.first_rank + int(os.environ.get("LOCAL_RANK", "0"))
         try:

@@ -12,7 +12,7 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,9 +20,13 @@ from ddpjob_trainer.choice import Offer
 from ddpjob_trainer.fences import Fence, Owner
 from ddpjob_trainer.image import Sum
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 FORMAT = "ddpjob-snapshot"
-VERSION = 2
-READABLE = (1, 2)
+VERSION = 3
+READABLE = (1, 2, 3)
+OF_ONE_FILE = 2  # the version of a snapshot of one file: older libraries read it
 TENSORS = "tensors.safetensors"
 MANIFEST = "manifest.json"
 
@@ -42,17 +46,22 @@ def step_of(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def build(step: int, state: dict[str, Any], tensors: Sum, fence: Fence) -> bytes:
-    """The manifest of a state behind a fence."""
+def part_name(number: int) -> str:
+    """The file of one of several writers, such as tensors-1.safetensors; 0 is the first one."""
+    return f"tensors-{number}.safetensors" if number else TENSORS
+
+
+def build(step: int, state: dict[str, Any], files: Mapping[str, Sum], fence: Fence) -> bytes:
+    """The manifest of a state behind a fence, whose tensors are in these files."""
     return json.dumps({
         "format": FORMAT,
-        "version": VERSION,
+        "version": VERSION if len(files) > 1 else OF_ONE_FILE,
         "step": step,
         "fence": fence.number,
         "writer": {"job": fence.owner.job, "membership": fence.owner.membership},
         "torch": torch.__version__,
         "code": _code(),
-        "files": {TENSORS: {"size": tensors.size, tensors.kind: tensors.digest}},
+        "files": {name: {"size": f.size, f.kind: f.digest} for name, f in files.items()},
         "state": state,
     }, allow_nan=False).encode()  # fmt: skip
 
@@ -79,24 +88,27 @@ def check_step(manifest: dict[str, Any], name: str) -> None:
         raise UnusableError(f"it was renamed: it holds step {manifest['step']}")
 
 
-def check_size(manifest: dict[str, Any], size: int) -> None:
-    """Raises UnusableError if the tensors are of another size."""
-    expected = expected_of(manifest).size
-    if size != expected:
-        raise UnusableError(f"it is damaged: {TENSORS} has {size} bytes instead of {expected}")
+def check_size(name: str, expected: Sum, size: int) -> None:
+    """Raises UnusableError if a file is of another size."""
+    if size != expected.size:
+        raise UnusableError(f"it is damaged: {name} has {size} bytes instead of {expected.size}")
 
 
-def check_digest(manifest: dict[str, Any], digest: str) -> None:
-    """Raises UnusableError if the tensors have another checksum."""
-    if digest != expected_of(manifest).digest:
-        raise UnusableError(f"it is damaged: the checksum of {TENSORS} does not match")
+def check_digest(name: str, expected: Sum, digest: str) -> None:
+    """Raises UnusableError if a file has another checksum."""
+    if digest != expected.digest:
+        raise UnusableError(f"it is damaged: the checksum of {name} does not match")
 
 
-def expected_of(manifest: dict[str, Any]) -> Sum:
-    """What it says of the tensors."""
-    entry = manifest["files"][TENSORS]
-    [(kind, digest)] = [(kind, each) for kind, each in entry.items() if kind != "size"]
-    return Sum(int(entry["size"]), kind, str(digest))
+def files_of(manifest: dict[str, Any]) -> dict[str, Sum]:
+    """What it says of the tensors' files, by name. Raises UnusableError if it names others."""
+    found = {}
+    for name, entry in manifest["files"].items():
+        if re.fullmatch(r"tensors(-[1-9]\d*)?\.safetensors", name) is None:
+            raise UnusableError(f"its content makes no sense: {name} is no name of a file in it")
+        [(kind, digest)] = [(kind, each) for kind, each in entry.items() if kind != "size"]
+        found[name] = Sum(int(entry["size"]), kind, str(digest))
+    return found
 
 
 def offer(manifest: dict[str, Any]) -> Offer:

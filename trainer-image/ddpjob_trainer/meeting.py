@@ -24,6 +24,11 @@ def is_met() -> bool:
     return distributed.is_available() and distributed.is_initialized()
 
 
+def size() -> int:
+    """How many ranks there are."""
+    return distributed.get_world_size() if is_met() else 1
+
+
 def gather(value: Any) -> list[Any]:
     """The values of all ranks, by rank. Raises RuntimeError if the group breaks."""
     if not is_met():

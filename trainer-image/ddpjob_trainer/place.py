@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from ddpjob_trainer.choice import Holding
     from ddpjob_trainer.content import Content
     from ddpjob_trainer.fences import Fence, Owner
+    from ddpjob_trainer.parts import Part
+    from ddpjob_trainer.sending import Giver
 
 
 class Seers(NamedTuple):
@@ -32,6 +34,7 @@ class Place(Protocol):
     """Snapshots by step. What takes a step raises UnusableError if that one cannot be used."""
 
     where: str  # for people
+    keep: int  # snapshots that stay
     afresh: str  # what to do to start without what is there
 
     def seers(self) -> Seers:
@@ -40,14 +43,25 @@ class Place(Protocol):
     def take(self, owner: Owner, step: int) -> Fence:
         """From now on `owner` alone goes on, from this step. Raises OvertakenError and OSError."""
 
-    def publish(self, step: int, content: Content, fence: Fence) -> None:
-        """Make the snapshot exist, durably, unless it does. Raises OvertakenError and OSError."""
+    def publish(self, step: int, content: Content, fence: Fence, part: Part = ...) -> None:
+        """Make the snapshot exist, durably, unless it does; alone, or as the first of several.
+
+        Raises OvertakenError, PartsMissingError, SnapshotError and OSError.
+        """
+
+    def contribute(self, step: int, content: Content, part: Part) -> None:
+        """Write, durably, what the first one waits for. Raises PartsMissingError and OSError."""
 
     def holding(self, ranks: tuple[int, ...], chooser: Owner) -> Holding:
         """What there is for `chooser` to choose from. Raises OSError."""
 
-    def read(self, step: int, digest: str | None = None) -> dict[str, Any]:
-        """The state, verified; the one that was offered by that digest. Raises OSError, too."""
+    def read(
+        self, step: int, digest: str | None = None, giver: Giver | None = None
+    ) -> dict[str, Any]:
+        """The state, verified; the one that was offered by that digest. Raises OSError, too.
+
+        Where it can be sent on while it is read, the `giver` does.
+        """
 
     def check(self, step: int, *, content: bool = True) -> dict[str, Any]:
         """The manifest; every byte of the tensors is compared, or their size only."""
@@ -66,6 +80,9 @@ class Place(Protocol):
 
     def prune(self) -> list[int]:
         """Delete what need not stay; returns the steps. Raises OSError."""
+
+    def held(self) -> int | None:
+        """Bytes of this machine's memory that they take; None where they lie elsewhere."""
 
     def name(self, step: int) -> str:
         """For people."""

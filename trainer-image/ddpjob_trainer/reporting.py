@@ -38,14 +38,16 @@ def step_done(step: int, total: int | None = None, **metrics: float) -> None:
     _send({**message, "metrics": _finite(metrics)}, patience)
 
 
-def saved(step: int, place: int = 0, places: int = 1, skipped: int = 0) -> None:
+def saved(step: int, place: int = 0, places: int = 1, skipped: int = 0, trouble: str = "") -> None:
     """Reports that the snapshot of `step` is complete and durable, in one of so many directories.
 
-    So many were left out since the one before.
+    So many were left out since the one before. `trouble` is what makes saving worse than it could be.
     """
-    message = {"event": contract.Event.SAVED.value, "step": step}
+    message: dict[str, object] = {"event": contract.Event.SAVED.value, "step": step}
     if skipped:
         message["skipped"] = skipped
+    if trouble:
+        message["trouble"] = trouble
     if places == 1:
         _send(message, patience=PATIENCE)
     else:

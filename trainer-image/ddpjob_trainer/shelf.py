@@ -18,11 +18,13 @@ import secrets
 import shutil
 from typing import TYPE_CHECKING
 
-from ddpjob_trainer import durable, folder, manifest, meeting
+from ddpjob_trainer import durable, folder, limits, manifest, meeting
 from ddpjob_trainer.choice import Holding
+from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.fence_folders import FenceFolders
 from ddpjob_trainer.fences import Fence, Fences, Owner, is_overtaken
 from ddpjob_trainer.folder import Content, UnusableError
+from ddpjob_trainer.parts import ALONE, Part, PartsMissingError, failure, gather, record
 from ddpjob_trainer.place import Look, Seers
 from ddpjob_trainer.retention import superfluous
 
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
     from typing import Any
+
+    from ddpjob_trainer.image import Sum
+    from ddpjob_trainer.sending import Giver
 
 _LOCK = ".lock"
 _HIDDEN = ".tmp"
@@ -45,7 +50,7 @@ class Shelf:
         self.directory = directory
         self.where = str(directory)
         self.afresh = f"mv {directory} {directory}.old"
-        self._keep = keep
+        self.keep = keep
         self._fences = Fences(FenceFolders(directory))
 
     def seers(self) -> Seers:
@@ -58,19 +63,21 @@ class Shelf:
         with self._writing():
             return self._fences.take(owner, step)
 
-    def publish(self, step: int, content: Content, fence: Fence) -> None:
-        """Makes the snapshot exist, durably, unless it already does.
+    def publish(self, step: int, content: Content, fence: Fence, part: Part = ALONE) -> None:
+        """Makes the snapshot exist, durably, unless it already does; alone, or as the first.
 
         Raises OSError, and OvertakenError if somebody else has gone on: then nothing is deleted.
+        Of several writers also PartsMissingError and SnapshotError.
         """
         target = self.directory / folder.name_of(step)
+        aside = self._hidden(target, part.word)
         if self._counts(target):
+            shutil.rmtree(aside, ignore_errors=True)
             return
-        with self._writing():
-            aside = self._hidden(target)
+        with self._writing(part.word):
             try:
-                aside.mkdir()
-                folder.write(aside, content, fence)
+                aside.mkdir(exist_ok=part.writers > 1)
+                folder.write(aside, content, fence, lambda: _others(aside, part))
                 self._fences.check(fence)
                 self._rename(aside, target)
             finally:
@@ -78,6 +85,21 @@ class Shelf:
             durable.sync(self.directory)
             self._fences.check(fence)  # a successor may rely on an earlier one: delete none
             self._retain(step)
+
+    def contribute(self, step: int, content: Content, part: Part) -> None:
+        """Writes, durably, what the first one waits for. Raises PartsMissingError and OSError."""
+        aside = self._hidden(self.directory / folder.name_of(step), part.word)
+        with self._writing(part.word):
+            aside.mkdir(exist_ok=True)
+            try:
+                written = folder.write_part(aside, content, part.number)
+                folder.tell(aside, part.number, record(written, part.outlines[part.number]))
+            except (OSError, SnapshotError) as error:
+                if not aside.exists():
+                    raise PartsMissingError from error
+                with contextlib.suppress(OSError):
+                    folder.tell(aside, part.number, failure(str(error)))
+                raise
 
     def steps(self, chooser: Owner | None = None) -> list[int]:
         """Steps of all folders that may be gone on from, newest first. Raises OSError.
@@ -126,6 +148,12 @@ class Shelf:
             self._retain(newest)
         return sorted({*before} - {*self.all_steps()})
 
+    def held(self) -> int | None:
+        """Bytes of memory that they take; None on a disk."""
+        if not limits.lies_in_memory(self.directory):
+            return None
+        return sum(self.look(step).size for step in self.all_steps())
+
     def path(self, step: int) -> Path:
         """Where the snapshot of this step lies, if it does."""
         return self.directory / folder.name_of(step)
@@ -134,10 +162,12 @@ class Shelf:
         """The same, for people."""
         return str(self.path(step))
 
-    def read(self, step: int, digest: str | None = None) -> dict[str, Any]:
-        """The state, verified. Raises UnusableError."""
+    def read(
+        self, step: int, digest: str | None = None, giver: Giver | None = None
+    ) -> dict[str, Any]:
+        """The state, verified; a `giver` sends it on meanwhile. Raises UnusableError."""
         del digest  # there is one of each step
-        return folder.read(self.path(step))
+        return folder.read(self.path(step), giver)
 
     def check(self, step: int, *, content: bool = True) -> dict[str, Any]:
         """The manifest. Raises UnusableError."""
@@ -181,27 +211,36 @@ class Shelf:
     def _retain(self, newest: int) -> None:
         fences = self._fences.all()
         overtaken = [s for s in self.all_steps() if _is_overtaken(self.path(s), fences)]
-        for step in [*superfluous(self.complete(), newest, self._keep), *overtaken]:
+        for step in [*superfluous(self.complete(), newest, self.keep), *overtaken]:
             doomed = self._hidden(self.path(step))
             self.path(step).rename(doomed)
             shutil.rmtree(doomed, ignore_errors=True)
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _writing(self, word: str = "") -> Iterator[None]:
+        """`word`: of folders that are not cleared although nobody may hold the lock just now."""
         self.directory.mkdir(parents=True, exist_ok=True)
         lock = os.open(self.directory / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             if _locked(lock, fcntl.LOCK_EX | fcntl.LOCK_NB):
                 stale = itertools.chain.from_iterable(map(self.directory.glob, _HIDDEN_NAMES))
                 for each in stale:
-                    shutil.rmtree(each, ignore_errors=True)
+                    if not (word and each.name.endswith(f".{word}{_HIDDEN}")):
+                        shutil.rmtree(each, ignore_errors=True)
             _locked(lock, fcntl.LOCK_SH)
             yield
         finally:
             os.close(lock)
 
-    def _hidden(self, target: Path) -> Path:
-        return target.with_name(f".{target.name}.{secrets.token_hex(4)}{_HIDDEN}")
+    def _hidden(self, target: Path, word: str = "") -> Path:
+        return target.with_name(f".{target.name}.{word or secrets.token_hex(4)}{_HIDDEN}")
+
+
+def _others(aside: Path, part: Part) -> dict[str, Sum]:
+    """The files of the other writers, when they are durable."""
+    found = gather(part, lambda number: folder.told(aside, number))
+    folder.forget(aside)
+    return {manifest.part_name(number): each for number, each in found.items()}
 
 
 def _locked(descriptor: int, operation: int) -> bool:

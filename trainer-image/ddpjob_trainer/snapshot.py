@@ -1,9 +1,9 @@
 """Saving and restoring a training run: what belongs to it, which rank does what, what to say.
 
-Files are the business of `shelf` and `folder`, objects that of `bucket`, writing them while training goes on that of
-`writer`, agreeing on one that of `loading`. Every rank calls both save() and load(); of those that
-see the same directory the lowest writes. From a load on nobody who went on earlier can add to the
-directory (see `fences`).
+Files are the business of `shelf` and `folder`, objects that of `bucket`, writing them while
+training goes on that of `writer`, agreeing on one that of `loading`. Every rank calls both save()
+and load(); of those that see the same directory the lowest writes, or each its part. From a load on
+nobody who went on earlier can add to the directory (see `turn`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import secrets
 import weakref
 from functools import cached_property, partial
 from typing import Any
@@ -20,11 +19,24 @@ import torch
 from torch import distributed
 
 from ddpjob_agent import contract
-from ddpjob_trainer import counter, meeting, places, randomness, reporting, state, stopping
+from ddpjob_trainer import (
+    counter,
+    meeting,
+    places,
+    randomness,
+    reporting,
+    state,
+    stopping,
+    together,
+)
+from ddpjob_trainer.content import Content
 from ddpjob_trainer.errors import AwayError, SnapshotError
-from ddpjob_trainer.fences import Fence, Owner
+from ddpjob_trainer.fences import Owner
 from ddpjob_trainer.loading import Loading
+from ddpjob_trainer.parts import ALONE, is_large
 from ddpjob_trainer.place import Seers
+from ddpjob_trainer.together import Call
+from ddpjob_trainer.turn import Turn
 from ddpjob_trainer.writer import Writer
 
 VARIABLES = (contract.ENV_SNAPSHOT_URI, contract.ENV_SNAPSHOT_DIR)  # the first that is set
@@ -46,9 +58,17 @@ class Snapshots:
     """The snapshots of one training run, in a directory that workers share, or one for each."""
 
     def __init__(
-        self, directory: str | os.PathLike[str] | None = None, keep: int | None = None
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        keep: int | None = None,
+        *,
+        share: bool = False,
     ) -> None:
-        """Directory and number to keep come from the job unless given. Raises SnapshotError."""
+        """Directory and number to keep come from the job unless given. Raises SnapshotError.
+
+        `share`: of a large state each rank writes a part, so that every rank must call save();
+        a Loop does so.
+        """
         chosen = directory or next(filter(None, map(os.environ.get, VARIABLES)), None)
         if not chosen:
             raise SnapshotError(
@@ -61,15 +81,14 @@ class Snapshots:
             raise SnapshotError(f"keep is {keep}: at least one snapshot must stay")
         self._every = _count(contract.ENV_SNAPSHOT_EVERY, EVERY)
         self._place = places.find(os.fspath(chosen), keep)
+        self.share = share
         self._last: int | None = None  # after so many steps all stop
         self._is_jobs_own = directory is None  # and no other job's, to take a model from
-        self._process = secrets.token_hex(4)
+        self._turn = Turn(self._place)
         self._writer = Writer(self._place)
         self._waiting: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._seers = Seers((0,), (0,), 1)
         self._met_in: Owner | None = None
-        self._fence: Fence | None = None
-        self._from: int | None = None  # the step that this membership goes on from
 
     def due(self, step: int) -> bool:
         """Whether a snapshot is wanted after this many steps; the same on every rank.
@@ -80,7 +99,7 @@ class Snapshots:
         counter.write(step)
         if self._stops is not None and self._stops.here(step):
             self._last = step
-            if not self._is_writer:
+            if not self._takes_part:
                 self._stops.ready()
             return True
         return step > 0 and step % self._every == 0
@@ -97,40 +116,80 @@ class Snapshots:
         """Saves the state after `step` steps; one rank for each directory, others return at once.
 
         Training goes on while it is written, and `wait`, here or as a call, returns when it is
-        durable. While one is being written the next is left out: False. `scaler` is a GradScaler,
-        `data` are the `Batches`; random generators are saved, too.
-        Raises SnapshotError, also for the one before; earlier snapshots are then untouched.
+        durable; with `share`, when this rank's part is. While one is being written the next is left
+        out: False. `scaler` is a GradScaler, `data` are the `Batches`; random generators are saved,
+        too.
+        Raises SnapshotError, also for the one before; earlier snapshots are then untouched. With
+        `share` RuntimeError, too, if the group breaks.
         """
         if not 0 <= step < 10**12:
             raise ValueError(f"step is {step}: it counts the steps that are done")
         is_last = self._stops is not None and step == self._last
         done = True
-        if self._is_writer:
-            what = state.collect(
-                model, extra, optimizer=optimizer, scheduler=scheduler, scaler=scaler, data=data
-            )
-            what["random"] = randomness.written(randomness.states())
-            self._make_wait(optimizer)
+        if self._takes_part:
+            parts = {"optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "data": data}
             try:
-                done = self._writer.save(
-                    step, what, self._own_fence, wait=wait or is_last,
-                    still=set() if wait or is_last else state.changed_by_step(model, optimizer),
-                    report=partial(reporting.saved, place=_rank(), places=self._seers.places),
-                )  # fmt: skip
+                done = self._save(step, model, extra, parts, wait=wait or is_last)
             except AwayError as error:
                 if wait:
                     raise
                 _log.warning("%s", error)  # the change of workers does not wait for the store
                 done = False
         if is_last and self._stops is not None:
-            if self._is_writer:
+            if self._takes_part:
                 self._stops.ready()
             self._stops.wait()
         return done
 
+    def _save(
+        self, step: int, model: torch.nn.Module, extra: Any, parts: dict[str, Any], *, wait: bool
+    ) -> bool:
+        optimizer = parts["optimizer"]
+        shares = self._may_share and is_large(state.is_on_all(model, optimizer))
+        if not (shares or self._is_writer):
+            return True
+        agreed = None
+        if shares:
+            self.meet()
+            agreed = self._call(wait=wait)
+        is_free = agreed is not None if shares else wait or not self._writer.is_busy
+        if not is_free:
+            self._writer.leave_out(step)
+            return False
+        what = state.collect(model, extra, **parts)
+        what["random"] = randomness.written(randomness.states())
+        content = Content(step, what)
+        still = state.changed_by_step(model, optimizer)
+        part = ALONE
+        if agreed is not None and agreed.word:
+            owner = self._owner
+            mine = together.take(
+                content, still, self._seers, _rank(), agreed, lambda: self._owner != owner
+            )
+            if mine is None:
+                return True
+            part = mine
+        self._make_wait(optimizer)
+        return self._writer.save(
+            step, content, self._turn.fence, owner=self._owner, part=part, still=still, wait=wait,
+            report=partial(reporting.saved, place=_rank(), places=self._seers.places),
+        )  # fmt: skip
+
+    def _call(self, *, wait: bool) -> Call | None:
+        """What all agree on. Who would write and cannot hears why when it saves alone."""
+        is_free, fence = wait or not self._writer.is_busy, 0
+        is_hindered = False
+        if self._is_writer and is_free:
+            try:
+                fence = self._turn.fence().number
+            except (SnapshotError, OSError):
+                is_free, is_hindered = False, True
+        agreed = together.call(self._seers, is_free=is_free, fence=fence)
+        return Call(True, 0, "") if is_hindered else agreed
+
     def wait(self) -> None:
         """Returns when what has been saved is durable. Raises SnapshotError if it cannot be."""
-        self._writer.wait(self._owner())
+        self._writer.wait(self._owner)
 
     def let_change(self) -> None:
         """Returns when model and optimizer may be changed by other hands than the optimizer's."""
@@ -151,18 +210,27 @@ class Snapshots:
 
         Before that rank 0 alone writes. Raises RuntimeError if the group breaks.
         """
-        if self._met_in != self._owner():
+        if self._met_in != self._owner:
             self._seers = self._place.seers()
-            self._met_in = self._owner()
+            self._met_in = self._owner
 
     @property
     def _is_writer(self) -> bool:
         """Whether this rank writes for those who see the same directory."""
-        return _rank() == (self._seers.ranks[0] if self._met_in == self._owner() else 0)
+        return _rank() == (self._seers.ranks[0] if self._met_in == self._owner else 0)
+
+    @property
+    def _may_share(self) -> bool:
+        """Whether ranks divide the work where it is much: then all of them must save."""
+        return self.share and meeting.size() > 1
+
+    @property
+    def _takes_part(self) -> bool:
+        return self._is_writer or self._may_share
 
     def goes_on(self, step: int) -> None:
         """This membership goes on from that step without loading anything."""
-        self._from = step
+        self._turn.goes_on(step)
 
     def load(
         self, *, model: torch.nn.Module, optimizer: Any = None, scheduler: Any = None,
@@ -176,9 +244,9 @@ class Snapshots:
         self._writer.settle()
         self.meet()
         rank = _rank() if meeting.is_met() else 0  # alone, whatever the environment says
-        loading = Loading(self._place, rank, self._seers, self._owner())
+        loading = Loading(self._place, rank, self._seers, self._owner)
         found = loading.agree(self._go_on)
-        self._from = found[0] if found else 0
+        self.goes_on(found[0] if found else 0)
         if found is None:
             reporting.resumed(0, loaded=self._is_jobs_own)
             return None
@@ -202,33 +270,12 @@ class Snapshots:
         reporting.resumed(step, loaded=self._is_jobs_own)
         return Loaded(step, content["extra"])
 
-    def _own_fence(self) -> Fence:
-        """Raises OvertakenError and OSError."""
-        if self._fence is None or self._fence.owner != self._owner():
-            step = self._from
-            if step is None:
-                step = next(iter(self._place.complete()), 0)
-            self._fence = self._place.take(self._owner(), step)
-        return self._fence
-
-    def _owner(self) -> Owner:
-        membership = os.environ.get(contract.ENV_MEMBERSHIP)
-        if not membership:
-            return Owner("", self._process)
-        return Owner(os.environ.get(contract.ENV_JOB_UID, "ddpjob"), membership)
-
     def _go_on(self, step: int, there: list[int]) -> bool:
-        """From now on nobody else adds to the directory; whether somebody just did."""
-        self._from = step
-        self._fence = None
-        if not (self._is_jobs_own and self._owner().job):
-            return False  # perhaps only to look at: who saves goes on
-        try:
-            self._own_fence()
-        except OSError as error:
-            _log.warning("%s: no fence, before a snapshot is saved: %s", self._place.where, error)
-            return False
-        return bool({*self._place.all_steps()} - {*there})
+        return self._turn.begin(step, there, for_good=self._is_jobs_own and bool(self._owner.job))
+
+    @property
+    def _owner(self) -> Owner:
+        return self._turn.owner
 
 
 def _rank() -> int:

@@ -61,5 +61,13 @@ def changed_by_step(model: torch.nn.Module, optimizer: Any) -> set[int]:
     return {tensor.untyped_storage().data_ptr() for tensor in tensors}
 
 
+def is_on_all(model: torch.nn.Module, optimizer: Any) -> int:
+    """Bytes of parameters and the optimizer's state, which are the same on every rank."""
+    states = optimizer.state.values() if isinstance(optimizer, torch.optim.Optimizer) else ()
+    values = [value for state in states for value in state.values()]
+    tensors = [*model.parameters(), *(value for value in values if torch.is_tensor(value))]
+    return sum(tensor.nbytes for tensor in tensors)
+
+
 def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
     return model.module if isinstance(model, DistributedDataParallel) else model

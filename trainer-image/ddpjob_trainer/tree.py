@@ -33,6 +33,11 @@ def flatten(value: Any, path: str = "state") -> tuple[Any, dict[str, torch.Tenso
         ) from None
 
 
+def node_of(parts: Mapping[str, Any]) -> Any:
+    """The JSON value of a dict of such values, by name."""
+    return {"dict": [[name, node] for name, node in parts.items()]}
+
+
 def restore(node: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     """Inverse of flatten(). Raises KeyError or ValueError for what flatten() cannot have made."""
     if isinstance(node, list):

@@ -2,7 +2,7 @@
 
 Parameters and the optimizer's state change in the optimizer's step only: they are copied while the
 next one is computed, and the step waits for that. One snapshot at a time; who is due while one is
-written is left out and counted.
+written is left out and counted. Where memory is short for a copy, training waits for all of it.
 Knows nothing of ranks, nor of what belongs to a state.
 """
 
@@ -12,16 +12,19 @@ import contextlib
 import logging
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ddpjob_trainer import limits
 from ddpjob_trainer.background import Background
-from ddpjob_trainer.content import Content
 from ddpjob_trainer.errors import AwayError, OvertakenError, SnapshotError
+from ddpjob_trainer.fitting import Fit, fit
 from ddpjob_trainer.image import Memory
+from ddpjob_trainer.parts import Part, PartsMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ddpjob_trainer.content import Content
     from ddpjob_trainer.fences import Fence, Owner
     from ddpjob_trainer.place import Place
 
@@ -34,54 +37,72 @@ class Writer:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._memory = Memory()
+        self._wanted = place.keep
+        self._fit: tuple[int, Fit] | None = None  # for snapshots of so many bytes
         self._background = Background("ddpjob-snapshot")
         self._copied = threading.Event()
         self._copied.set()
-        self._fence: Fence | None = None  # of the last one
+        self._owner: Owner | None = None  # of the last one
         self.skipped = 0  # were left out: one was being written, or the place was away
         self._told = 0  # of these
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether one is being written."""
+        return self._background.is_busy
+
+    def leave_out(self, step: int) -> None:
+        """One is being written, here or by who writes another part of it."""
+        self.skipped += 1
+        _log.warning("step %d is not saved: an earlier one is still being written", step)
 
     def save(
         self,
         step: int,
-        what: dict[str, Any],
+        content: Content,
         fence: Callable[[], Fence],
         *,
+        owner: Owner,
+        part: Part,
         still: set[int],
         wait: bool,
         report: Callable[..., None],
     ) -> bool:
-        """Save a state behind a fence; False if it is left out. Raises SnapshotError.
+        """Save a state behind a fence, or a part of it; False if it is left out.
 
         `fence` may raise OvertakenError and OSError. `still`: storages, by address, that do not
-        change before `let_change` has returned. `report(step, skipped=n)`: it is
-        durable, and so many were left out since the one before.
+        change before `let_change` has returned. `report(step, skipped=n, trouble=text)`: it is
+        durable, so many were left out since the one before, and that makes it worse.
         That the place is away for a while is told, and raised only for who waits.
+        Raises SnapshotError.
         """
-        if self._background.is_busy and not wait:
-            self.skipped += 1
-            _log.warning("step %d is not saved: an earlier one is still being written", step)
-            return False
-        content = Content(step, what)
-        try:
-            mine = fence()
-        except OSError as error:
-            trouble = self._trouble(step, content.size, error)
-            if wait or not isinstance(trouble, AwayError):
-                raise trouble from error
-            _log.warning("%s", trouble)
-            return False
+        publish: Callable[[], None] = partial(self._place.contribute, step, content, part)
+        if part.number == 0:
+            try:
+                mine = fence()
+            except OSError as error:
+                trouble = self._trouble(step, content.size, error)
+                if wait or not isinstance(trouble, AwayError):
+                    raise trouble from error
+                _log.warning("%s", trouble)
+                return False
+            publish = partial(self._place.publish, step, content, mine, part)
         with contextlib.suppress(AwayError):  # it has been told
-            self.wait(mine.owner)
-        self._fence = mine
-        content.place(self._memory)
-        content.copy(still)
-        work = partial(self._finish, step, content, mine, still, report, self.skipped)
-        if wait:
+            self.wait(owner)
+        self._owner = owner
+        fits = self._fits(content)
+        if part.number == 0:
+            told = partial(report, step, skipped=self.skipped - self._told, trouble=fits.less)
+        else:
+            told = partial(_log.debug, "part %d of step %d is written", part.number, step)
+        work = partial(self._write, step, content.size, publish, told, self.skipped)
+        if wait or not fits.copies:
             work()
         else:
+            content.place(self._memory)
+            content.copy(still)
             self._copied.clear()
-            self._background.start(work)
+            self._background.start(partial(self._copy_and_write, content, still, work))
         return True
 
     def wait(self, owner: Owner) -> None:
@@ -92,7 +113,7 @@ class Writer:
         try:
             self._background.wait()
         except OvertakenError:
-            if self._fence is not None and self._fence.owner == owner:
+            if self._owner == owner:
                 raise
 
     def settle(self) -> None:
@@ -103,30 +124,43 @@ class Writer:
         """Returns when nothing is left to be copied."""
         self._copied.wait()
 
-    def _finish(
+    def _fits(self, content: Content) -> Fit:
+        """Found out once: what is told must not change with what training happens to use."""
+        size = content.tensors_size
+        if self._fit is None or self._fit[0] != size:
+            found = fit(
+                size, self._wanted, limits.room(),
+                whole=content.whole_size, copied=self._memory.size, held=self._place.held(),
+            )  # fmt: skip
+            self._fit, self._place.keep = (size, found), found.keep
+            if found.less:
+                _log.warning("%s", found.less)
+        return self._fit[1]
+
+    def _copy_and_write(self, content: Content, still: set[int], work: Callable[[], None]) -> None:
+        try:
+            content.copy(still, inside=True)
+        finally:
+            self._copied.set()
+        work()
+
+    def _write(
         self,
         step: int,
-        content: Content,
-        fence: Fence,
-        still: set[int],
-        report: Callable[..., None],
+        size: int,
+        publish: Callable[[], None],
+        told: Callable[[], None],
         skipped: int,
     ) -> None:
         try:
-            is_whole = content.copy(still, inside=True)
-        finally:
-            self._copied.set()
-        if not is_whole:
-            raise SnapshotError(
-                f"Step {step} is not saved: the model or the optimizer's state was changed while "
-                "it was copied, and not by the optimizer's step. Change it before save(), or save "
-                "with wait=True."
-            )
-        try:
-            self._place.publish(step, content, fence)
+            publish()
         except OSError as error:
-            raise self._trouble(step, content.size, error) from error
-        report(step, skipped=skipped - self._told)
+            raise self._trouble(step, size, error) from error
+        except PartsMissingError:
+            self.skipped += 1
+            _log.warning("step %d is not saved: the workers have changed meanwhile", step)
+            return
+        told()
         self._told = skipped
 
     def _trouble(self, step: int, size: int, error: OSError) -> SnapshotError:

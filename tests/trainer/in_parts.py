@@ -1,0 +1,44 @@
+"""Two ranks that write one snapshot, in one process: first the second one's part, then the rest."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from ddpjob_trainer import state, together
+from ddpjob_trainer.content import Content
+from ddpjob_trainer.fences import Fence
+from ddpjob_trainer.parts import Part, never
+from ddpjob_trainer.place import Place, Seers
+from ddpjob_trainer.together import Call
+from trainer.runs import Run
+
+BOTH = Seers((0, 1), (0, 1), 1)
+
+
+def content_of(
+    step: int, run: Run, rank: int, fence: Fence, word: str, over: Callable[[], bool] = never
+) -> tuple[Content, Part]:
+    """What one rank writes; the caller has seen to it that the state is large enough."""
+    content = Content(step, state.collect(run.model, None, optimizer=run.optimizer))
+    still = state.changed_by_step(run.model, run.optimizer)
+    call = Call(is_free=True, fence=fence.number, word=word)
+    part = together.take(content, still, BOTH, rank, call, over)
+    assert part is not None
+    assert part.writers == 2
+    return content, part
+
+
+def publish(place: Place, step: int, run: Run, fence: Fence) -> None:
+    """A whole snapshot."""
+    word = secrets.token_hex(4)
+    content, part = content_of(step, run, 1, fence, word)
+    place.contribute(step, content, part)
+    content, part = content_of(step, run, 0, fence, word)
+    place.publish(step, content, fence, part)
+
+
+def files_in(path: Path) -> list[str]:
+    """Of one snapshot."""
+    return sorted(each.name for each in path.iterdir())

@@ -1,0 +1,255 @@
+"""A snapshot that several ranks write: whole or absent, and the same as one that was written alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from ddpjob_trainer import Snapshots, folder, parts
+from ddpjob_trainer.fences import Owner
+from ddpjob_trainer.image import Sum
+from ddpjob_trainer.parts import Part, PartsMissingError, divide, gather
+from ddpjob_trainer.shelf import Shelf
+from trainer.in_parts import content_of, files_in, publish
+from trainer.runs import Run, assert_same
+
+MB = 1 << 20
+WHOLE = ["COMMIT", "manifest.json", "tensors.safetensors"]
+
+
+# --- who writes what --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sizes", "writers", "expected"),
+    [
+        ([], 3, [0]),
+        ([10], 3, [10]),
+        ([63], 3, [63]),
+        ([32, 32], 3, [32, 32]),
+        ([100, 10, 10, 10, 10, 60], 2, [100, 100]),
+        ([40, 40, 40, 40, 40], 4, [80, 40, 40, 40]),
+        ([1000], 4, [1000, 0, 0, 0]),
+    ],
+    ids=["nothing", "small", "nearly_enough", "enough", "balanced", "odd", "one_large"],
+)
+def test_bytes_are_divided_evenly(sizes: list[int], writers: int, expected: list[int]) -> None:
+    named = {f"{number}": size * MB for number, size in enumerate(sizes)}
+    division = divide(named, writers)
+    loads = [sum(named[name] for name in part) // MB for part in division]
+    assert sorted(loads, reverse=True) == expected
+    assert sorted(name for part in division for name in part) == sorted(named)
+    assert division == divide(dict(reversed(named.items())), writers), "the same on every rank"
+
+
+def part_of(count: int, *, over: bool = False) -> Part:
+    return Part(0, count, "word", 1, ("",) * count, lambda: over)
+
+
+def test_the_first_one_waits_for_all_records() -> None:
+    asked: list[int] = []
+
+    def read(number: int) -> bytes | None:
+        asked.append(number)
+        return parts.record(Sum(number, "sha256", "ab"), "") if asked.count(number) > 2 else None
+
+    assert gather(part_of(3), read) == {1: Sum(1, "sha256", "ab"), 2: Sum(2, "sha256", "ab")}
+    assert gather(part_of(1), read) == {}
+
+
+def test_it_gives_up_when_the_others_have_gone() -> None:
+    with pytest.raises(PartsMissingError):
+        gather(part_of(2, over=True), lambda _: None)
+
+
+# --- what is written --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "LEAST_BYTES", 1)
+
+
+@pytest.fixture
+def trained() -> Run:
+    run = Run()
+    run.train(3)
+    return run
+
+
+def test_both_files_together_are_what_one_alone_would_be(
+    tmp_path: Path, small: None, trained: Run
+) -> None:
+    shelf = Shelf(tmp_path / "parts", 3)
+    publish(shelf, 3, trained, shelf.take(Owner("", "me"), 0))
+    Snapshots(tmp_path / "alone").save(3, **trained.parts(), wait=True)
+    path = shelf.path(3)
+    assert files_in(path) == [*WHOLE[:2], "tensors-1.safetensors", WHOLE[2]]
+    assert json.loads((path / "manifest.json").read_text())["version"] == 3
+    found = [safetensors.torch.load_file(path / name) for name in files_in(path)[2:]]
+    alone = safetensors.torch.load_file(tmp_path / "alone" / path.name / folder.TENSORS)
+    assert not {*found[0]} & {*found[1]}
+    together = found[0] | found[1]
+    assert_same({n: together[n] for n in sorted(together)}, {n: alone[n] for n in sorted(alone)})
+    fresh = Run(seed=9)
+    loaded = Snapshots(tmp_path / "parts").load(**fresh.parts())
+    assert loaded is not None
+    assert_same(fresh.weights(), trained.weights())
+    assert_same(fresh.optimizer.state_dict(), trained.optimizer.state_dict())
+
+
+def test_damage_in_any_file_is_found(tmp_path: Path, small: None, trained: Run) -> None:
+    shelf = Shelf(tmp_path, 3)
+    fence = shelf.take(Owner("", "me"), 0)
+    publish(shelf, 3, trained, fence)
+    publish(shelf, 4, trained, fence)
+    file = shelf.path(4) / "tensors-1.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(folder.UnusableError, match=r"checksum of tensors-1\.safetensors"):
+        shelf.check(4)
+    loaded = Snapshots(tmp_path).load(**trained.parts())
+    assert loaded is not None
+    assert loaded.step == 3
+    file.unlink()
+    with pytest.raises(folder.UnusableError, match=r"tensors-1\.safetensors is missing"):
+        shelf.check(4, content=False)
+
+
+def test_a_manifest_that_names_a_file_elsewhere_is_refused(
+    tmp_path: Path, small: None, trained: Run
+) -> None:
+    shelf = Shelf(tmp_path, 3)
+    publish(shelf, 3, trained, shelf.take(Owner("", "me"), 0))
+    record = json.loads((shelf.path(3) / "manifest.json").read_text())
+    record["files"]["../step/tensors-1.safetensors"] = record["files"].pop("tensors-1.safetensors")
+    raw = json.dumps(record).encode()
+    (shelf.path(3) / "manifest.json").write_bytes(raw)
+    (shelf.path(3) / "COMMIT").write_bytes(folder._commit_record(raw))
+    with pytest.raises(folder.UnusableError, match="no name of a file in it"):
+        shelf.check(3)
+
+
+def test_a_part_of_a_snapshot_that_was_given_up_disappears(
+    tmp_path: Path, small: None, trained: Run
+) -> None:
+    shelf = Shelf(tmp_path, 3)
+    fence = shelf.take(Owner("", "me"), 0)
+    content, part = content_of(3, trained, 1, fence, "0" * 8)
+    shelf.contribute(3, content, part)
+    [aside] = tmp_path.glob(".step-*")
+    assert files_in(aside) == ["part-1.json", "tensors-1.safetensors"]
+    publish(shelf, 4, trained, fence)
+    assert not aside.exists()
+    content, part = content_of(5, trained, 0, fence, "1" * 8, over=lambda: True)
+    with pytest.raises(PartsMissingError):
+        shelf.publish(5, content, fence, part)
+    assert [*tmp_path.glob(".step-*")] == []
+    assert shelf.steps() == [4]
+
+
+def test_who_comes_too_late_hears_of_it(
+    tmp_path: Path, small: None, trained: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf = Shelf(tmp_path, 3)
+    content, part = content_of(3, trained, 1, shelf.take(Owner("", "me"), 0), "0" * 8)
+    tell = folder.tell
+
+    def given_up(path: Path, number: int, record: bytes) -> None:
+        for each in path.iterdir():
+            each.unlink()
+        path.rmdir()
+        tell(path, number, record)
+
+    monkeypatch.setattr(folder, "tell", given_up)
+    with pytest.raises(PartsMissingError):
+        shelf.contribute(3, content, part)
+
+
+# --- several processes ------------------------------------------------------------------------------
+
+
+def ranks(
+    out: Path, kind: str, env: dict[str, str], codes: tuple[int, ...] = (0, 0, 0)
+) -> list[Any]:
+    script = str(Path(__file__).with_name("writing_parts.py"))
+    started = [
+        subprocess.Popen([sys.executable, script, str(rank), str(out), kind], env=env)
+        for rank in range(3)
+    ]
+    assert tuple(rank.wait() for rank in started) == codes
+    return [
+        json.loads((out / f"{rank}.json").read_text())
+        for rank, code in enumerate(codes)
+        if not code
+    ]
+
+
+def test_each_rank_writes_its_part_and_what_differs_is_the_first_ones(
+    tmp_path: Path, python_env: dict[str, str]
+) -> None:
+    seen = ranks(tmp_path, "together", python_env)
+    assert seen == [{"saved": True, "step": 2, "mean": [0.0] * 4, "same": True}] * 3
+    path = tmp_path / "shared" / folder.name_of(2)
+    files = [f"tensors{part}.safetensors" for part in ("-1", "-2", "")]
+    assert files_in(path) == ["COMMIT", "manifest.json", *files]
+    whole = torch.tensor([tensor.nbytes for tensor in Run().model.parameters()]).sum() * 2
+    for name in files[:2]:
+        part = sum(each.nbytes for each in safetensors.torch.load_file(path / name).values())
+        assert 0 < part < whole / 2
+
+
+def test_a_small_state_is_written_by_one(tmp_path: Path, python_env: dict[str, str]) -> None:
+    seen = ranks(tmp_path, "small", python_env)
+    assert seen == [{"saved": True, "step": 2, "mean": [0.0] * 4, "same": True}] * 3
+    assert files_in(tmp_path / "shared" / folder.name_of(2)) == WHOLE
+
+
+def test_while_one_rank_writes_all_leave_the_next_one_out(
+    tmp_path: Path, python_env: dict[str, str]
+) -> None:
+    seen = ranks(tmp_path, "busy", python_env)
+    assert seen == [{"saved": [True, False, True], "skipped": 1}] * 3
+    assert Shelf(tmp_path / "shared", 3).steps() == [4, 2]
+
+
+def test_a_state_that_is_not_the_same_everywhere_is_refused(
+    tmp_path: Path, python_env: dict[str, str]
+) -> None:
+    first, *_ = ranks(tmp_path, "other_model", python_env)
+    assert "has other tensors than those of the first one" in first["problem"]
+    assert Shelf(tmp_path / "shared", 3).steps() == []
+
+
+def clears_what_is_left(directory: Path) -> None:
+    Snapshots(directory).save(9, **Run().parts(), wait=True)
+    assert [*directory.glob(".step-*")] == []
+
+
+def test_a_rank_that_cannot_write_tells_the_others(
+    tmp_path: Path, python_env: dict[str, str]
+) -> None:
+    first, second, third = ranks(tmp_path, "full", python_env)
+    assert "Another rank could not write its part: " in first["problem"]
+    assert "No space left" in first["problem"]
+    assert "it is full" in second["problem"]
+    assert third["problem"] == ""
+    assert [*(tmp_path / "shared").glob("step-*")] == []
+    clears_what_is_left(tmp_path / "shared")
+
+
+def test_a_rank_that_dies_costs_that_snapshot_and_nothing_else(
+    tmp_path: Path, python_env: dict[str, str]
+) -> None:
+    first, _ = ranks(tmp_path, "lost", python_env, codes=(0, 0, 9))
+    assert first["skipped"] == 1
+    assert Shelf(tmp_path / "shared", 3).steps() == [3, 1]
+    clears_what_is_left(tmp_path / "shared")
