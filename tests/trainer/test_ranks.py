@@ -60,7 +60,7 @@ def test_what_is_damaged_on_one_node_comes_from_another(
         assert (rank["problem"], rank["step"], rank["bias"]) == (None, 5, [1.0] * 4)
 
 
-@pytest.mark.parametrize("where", ["numbers", "name"])
+@pytest.mark.parametrize("where", ["numbers", "name", "disk"])
 def test_who_lacks_it_does_not_go_on_from_a_damaged_one(
     tmp_path: Path, python_env: dict[str, str], where: str
 ) -> None:

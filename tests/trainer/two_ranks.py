@@ -1,21 +1,25 @@
 """One rank of two that save and load together; writes what it saw to OUT/RANK.json.
 
-two_ranks.py RANK OUT {shared|apart|damaged|one damaged|numbers|name}
+two_ranks.py RANK OUT {shared|apart|damaged|one damaged|numbers|name|disk}
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpjob_trainer import SnapshotError, Snapshots
+from ddpjob_trainer import SnapshotError, Snapshots, stored
 from trainer.runs import Run
+
+HARMED = ("numbers", "name", "disk")  # what rank 0 has of the newest one
 
 
 def damage(file: Path, text: bytes) -> None:
@@ -23,6 +27,20 @@ def damage(file: Path, text: bytes) -> None:
     content = file.read_bytes()
     at = content.index(text) if text else len(content) - 1
     file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+
+
+def break_off_once() -> None:
+    """The disk does not give the second tensor of what is read next."""
+    fill, seen = stored._fill, 0
+
+    def broken(*arguments: Any) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 2:
+            raise OSError(errno.EIO, "Input/output error")
+        fill(*arguments)
+
+    stored._fill = broken  # type: ignore[assignment]
 
 
 def main(rank: int, out: Path, kind: str) -> None:
@@ -34,10 +52,12 @@ def main(rank: int, out: Path, kind: str) -> None:
     model = DistributedDataParallel(run.model)
     snapshots = Snapshots(directory)
     run.first.bias.data.fill_(float(rank + 1))
-    if kind in ("numbers", "name"):
+    if kind in HARMED:
         snapshots.save(4, model=model, optimizer=run.optimizer, wait=True)
     snapshots.save(5, model=model, optimizer=run.optimizer, wait=True)
-    if kind in ("numbers", "name") and rank == 0:
+    if kind == "disk" and rank == 0:
+        break_off_once()
+    elif kind in HARMED and rank == 0:
         file = directory / "step-000000000005" / "tensors.safetensors"
         damage(file, b"weight" if kind == "name" else b"")
     distributed.barrier()
