@@ -5,8 +5,9 @@ from __future__ import annotations
 import obstore
 from obstore.store import S3Store
 
-from ddpjob_trainer import folder, places
+from ddpjob_trainer import places
 from ddpjob_trainer.bucket import Bucket
+from ddpjob_trainer.manifest import name_of
 from trainer.runs import Run
 
 
@@ -21,7 +22,7 @@ def names(uri: str) -> list[str]:
 
 def parts_of(uri: str, step: int) -> list[str]:
     """Names of the objects of this step, the manifest first."""
-    return [name for name in names(uri) if name.startswith(f"{folder.name_of(step)}/")]
+    return [name for name in names(uri) if name.startswith(f"{name_of(step)}/")]
 
 
 def content(uri: str, name: str) -> bytes:

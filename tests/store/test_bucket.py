@@ -13,8 +13,9 @@ import obstore
 import pytest
 import safetensors.torch
 
-from ddpjob_trainer import SnapshotError, Snapshots, folder, objects
+from ddpjob_trainer import SnapshotError, Snapshots, objects
 from ddpjob_trainer.__main__ import main
+from ddpjob_trainer.manifest import name_of
 from store.objects_of import after, bucket, content, delete, names, parts_of, replace, store
 from store.server import Server
 from trainer.conftest import Listener
@@ -128,7 +129,7 @@ def test_what_is_unusable_is_passed_over_with_its_reason(
     assert_loads(uri, 1)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert re.search(f"{uri}/{folder.name_of(2)}.*: .*{reason}", record.getMessage())
+    assert re.search(f"{uri}/{name_of(2)}.*: .*{reason}", record.getMessage())
 
 
 @damage
@@ -151,7 +152,7 @@ def test_when_all_are_unusable_training_stops_and_says_so(uri: str) -> None:
     with pytest.raises(SnapshotError, match="none is usable") as error:
         assert_loads(uri, 2)
     for step in (1, 2):
-        assert f"{uri}/{folder.name_of(step)}: it is damaged" in str(error.value)
+        assert f"{uri}/{name_of(step)}: it is damaged" in str(error.value)
     assert "give another prefix (spec.snapshot.uri)" in str(error.value)
 
 
@@ -209,7 +210,7 @@ def test_the_command_takes_a_uri(
     assert capsys.readouterr().out.split() == ["1", "deleted"]
     assert main(["export", uri, str(tmp_path / "model.pt")]) == 0
     assert main(["export", uri, str(tmp_path / "2.pt"), "--step", "2"]) == 1
-    assert f"{uri}/{folder.name_of(2)}: it is damaged" in capsys.readouterr().err
+    assert f"{uri}/{name_of(2)}: it is damaged" in capsys.readouterr().err
     assert main(["list", f"{uri}/none"]) == 0
     assert f"no snapshots in {uri}/none" in capsys.readouterr().out
 

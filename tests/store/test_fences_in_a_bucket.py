@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from ddpjob_agent import contract
-from ddpjob_trainer import OvertakenError, SnapshotError, Snapshots, folder, objects
+from ddpjob_trainer import OvertakenError, SnapshotError, Snapshots, objects
 from ddpjob_trainer.fences import Owner
+from ddpjob_trainer.manifest import name_of
 from ddpjob_trainer.objects import Objects
 from store.objects_of import bucket, names
 from trainer import test_fences as in_a_directory
@@ -106,7 +107,7 @@ def test_a_manifest_whose_tensors_are_gone_already_is_in_nobodys_way(
         directory.save(new, 2)
         directory.enter("1.1.1")
 
-    directory.just_before(folder.name_of(5), successor)
+    directory.just_before(name_of(5), successor)
     with pytest.raises(OvertakenError):
         directory.save(old, 5)
     assert [name for name in names(directory.where) if name.startswith("step-000000000005")]
@@ -129,7 +130,7 @@ def test_two_that_both_count_save_one_step(directory: Prefix) -> None:
         directory.save(new, 2)
         directory.enter("1.1.1")
 
-    directory.just_before(folder.name_of(2), successor)
+    directory.just_before(name_of(2), successor)
     with pytest.raises(OvertakenError):
         directory.save(old, 2, trained=7)
     place = bucket(directory.where)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ddpjob_trainer import SnapshotError, Snapshots, folder
+from ddpjob_trainer.manifest import MANIFEST, TENSORS, name_of
 from ddpjob_trainer.shelf import Shelf
 from trainer.runs import Run, assert_same
 
@@ -53,7 +54,7 @@ def assert_loads(directory: Path, step: int) -> None:
 
 
 def path_of(directory: Path, step: int) -> Path:
-    return directory / folder.name_of(step)
+    return directory / name_of(step)
 
 
 def steps_in(directory: Path) -> list[int]:
@@ -145,7 +146,7 @@ def test_a_living_writer_is_left_alone_and_a_dead_one_cleared(tmp_path: Path) ->
 
 
 def cut_in_half(path: Path) -> None:
-    tensors = path / folder.TENSORS
+    tensors = path / TENSORS
     os.truncate(tensors, tensors.stat().st_size // 2)
 
 
@@ -156,20 +157,20 @@ def flip_bit(file: Path) -> None:
 
 
 def edit(path: Path, **changes: Any) -> None:
-    manifest = json.loads((path / folder.MANIFEST).read_text()) | changes
-    (path / folder.MANIFEST).write_text(json.dumps(manifest))
+    manifest = json.loads((path / MANIFEST).read_text()) | changes
+    (path / MANIFEST).write_text(json.dumps(manifest))
 
 
 def renamed(path: Path) -> None:
-    manifest = (path / folder.MANIFEST).read_bytes().replace(b'"step": ', b'"step": 4')
-    (path / folder.MANIFEST).write_bytes(manifest)
+    manifest = (path / MANIFEST).read_bytes().replace(b'"step": ', b'"step": 4')
+    (path / MANIFEST).write_bytes(manifest)
     (path / folder.COMMIT).write_bytes(folder._commit_record(manifest))
 
 
 def with_unknown_checksum(path: Path) -> None:
-    files = json.loads((path / folder.MANIFEST).read_text())["files"]
+    files = json.loads((path / MANIFEST).read_text())["files"]
     edit(path, files={name: {"size": each["size"], "md9": "0"} for name, each in files.items()})
-    (path / folder.COMMIT).write_bytes(folder._commit_record((path / folder.MANIFEST).read_bytes()))
+    (path / folder.COMMIT).write_bytes(folder._commit_record((path / MANIFEST).read_bytes()))
 
 
 def other_folder(path: Path) -> None:
@@ -180,12 +181,12 @@ def other_folder(path: Path) -> None:
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "tensors cut in half": (cut_in_half, "has .* bytes instead of"),
-    "bit flipped in a tensor": (lambda p: flip_bit(p / folder.TENSORS), "checksum of tensors"),
-    "bit flipped in the manifest": (lambda p: flip_bit(p / folder.MANIFEST), "damaged: manifest"),
+    "bit flipped in a tensor": (lambda p: flip_bit(p / TENSORS), "checksum of tensors"),
+    "bit flipped in the manifest": (lambda p: flip_bit(p / MANIFEST), "damaged: manifest"),
     "commit missing": (lambda p: (p / folder.COMMIT).unlink(), "incomplete: COMMIT is missing"),
     "commit empty": (lambda p: (p / folder.COMMIT).write_text(""), "damaged: manifest"),
-    "tensors missing": (lambda p: (p / folder.TENSORS).unlink(), "tensors.safetensors is missing"),
-    "manifest cut": (lambda p: os.truncate(p / folder.MANIFEST, 40), "is not JSON"),
+    "tensors missing": (lambda p: (p / TENSORS).unlink(), "tensors.safetensors is missing"),
+    "manifest cut": (lambda p: os.truncate(p / MANIFEST, 40), "is not JSON"),
     "name of another step": (renamed, "it holds step 4"),
     "newer format": (lambda p: edit(p, version=4), "format version 4, .* reads up to 3"),
     "unknown checksum": (with_unknown_checksum, "its checksum is md9, which needs"),
@@ -266,7 +267,7 @@ def test_incomplete_ones_do_not_count_among_those_that_stay(tmp_path: Path) -> N
 
 def test_a_damaged_later_one_never_displaces_what_was_just_saved(tmp_path: Path) -> None:
     save(tmp_path, 1, 9)
-    flip_bit(path_of(tmp_path, 9) / folder.TENSORS)
+    flip_bit(path_of(tmp_path, 9) / TENSORS)
     save(tmp_path, 2, keep=1)
     assert_loads(tmp_path, 2)
 

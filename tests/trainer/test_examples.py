@@ -14,6 +14,7 @@ import pytest
 
 from ddpjob_agent import contract
 from ddpjob_trainer import folder
+from ddpjob_trainer.manifest import name_of
 from ddpjob_trainer.shelf import Shelf
 from trainer.runs import assert_same
 
@@ -80,7 +81,7 @@ def test_digits_killed_in_mid_run_ends_as_if_it_had_not_been(
     assert messages[0] == {"event": "resumed", "step": newest, "loaded": True}
     assert messages[1]["step"] == newest + 1
     assert ("saved", 200) in [(each["event"], each["step"]) for each in messages]
-    broken, whole = (folder.read(tmp_path / name / folder.name_of(200)) for name in RUNS)
+    broken, whole = (folder.read(tmp_path / name / name_of(200)) for name in RUNS)
     del broken["random"]["python"], whole["random"]["python"]  # nobody has seeded it
     del broken["random"]["numpy"], whole["random"]["numpy"]
     assert_same(broken, whole)
@@ -92,7 +93,7 @@ def test_digits_gives_the_same_weights_on_any_number_of_processes(
     states = []
     for processes in (1, 7):
         output_of(digits(tmp_path / str(processes), python_env, processes, steps=10))
-        states.append(folder.read(tmp_path / str(processes) / folder.name_of(10))["model"])
+        states.append(folder.read(tmp_path / str(processes) / name_of(10))["model"])
     for name, tensor in states[0].items():
         assert states[1][name] == pytest.approx(tensor, abs=1e-5), name
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from ddpjob_agent import contract
-from ddpjob_trainer import OvertakenError, Snapshots, durable, fence_folders, fences, folder
+from ddpjob_trainer import OvertakenError, Snapshots, durable, fence_folders, fences
+from ddpjob_trainer.manifest import name_of, step_of
 from trainer.runs import Run, assert_same
 
 
@@ -45,7 +46,7 @@ class Directory:
 
     def steps(self) -> list[int]:
         """Whole snapshots that are there, whether they count or not."""
-        found = (folder.step_of(path.name) for path in self.path.glob("step-*"))
+        found = (step_of(path.name) for path in self.path.glob("step-*"))
         return sorted(step for step in found if step is not None)
 
     def fences(self) -> list[str]:
@@ -103,7 +104,7 @@ def test_a_write_that_comes_late_counts_for_nobody(directory: Directory) -> None
         found.append(directory.start("1.1.2", keep=1))
         directory.enter("1.1.1")
 
-    directory.just_before(folder.name_of(5), overtake)
+    directory.just_before(name_of(5), overtake)
     with pytest.raises(OvertakenError):
         directory.save(old, 5)
     assert directory.steps() == [1, 5], "and it deletes nothing that others go on from"
@@ -117,7 +118,7 @@ def test_a_write_that_comes_late_counts_for_nobody(directory: Directory) -> None
 
 def test_the_successors_own_step_of_that_number_counts(directory: Directory) -> None:
     old, _ = directory.start("1.1.1")
-    directory.just_before(folder.name_of(2), lambda: directory.overtake("1.1.1", by="1.1.2"))
+    directory.just_before(name_of(2), lambda: directory.overtake("1.1.1", by="1.1.2"))
     with pytest.raises(OvertakenError):
         directory.save(old, 2, trained=7)
     new, _ = directory.start("1.1.3")
@@ -188,7 +189,7 @@ def test_fences_stay_few_and_the_oldest_writer_is_limited(directory: Directory) 
             directory.start(f"1.1.{n}")
         directory.enter("1.1.1")
 
-    directory.just_before(folder.name_of(2), many)
+    directory.just_before(name_of(2), many)
     with pytest.raises(OvertakenError):
         directory.save(oldest, 2)
     assert len(directory.fences()) == fences.KEEP

@@ -13,9 +13,10 @@ import xxhash
 
 from ddpjob_trainer import SnapshotError, Snapshots, durable, folder, image
 from ddpjob_trainer.image import TYPES, Image, Memory
+from ddpjob_trainer.manifest import MANIFEST, TENSORS, name_of
 from trainer.runs import Run, assert_same
 
-TENSORS = {
+OF_ALL_TYPES = {
     **{f"of {kind}": torch.tensor([[0, 1, 1]]).to(dtype) for dtype, kind in TYPES.items()},
     "a number": torch.tensor(3.5),
     "nothing": torch.empty(0, 4),
@@ -43,10 +44,10 @@ def raw(tensor: torch.Tensor) -> list[object]:
 
 
 def test_others_read_what_we_write(tmp_path: Path) -> None:
-    digest = write(tmp_path / "file", Memory(), TENSORS)
+    digest = write(tmp_path / "file", Memory(), OF_ALL_TYPES)
     found = safetensors.torch.load_file(tmp_path / "file")
-    assert {*found} == {*TENSORS}
-    for name, tensor in TENSORS.items():
+    assert {*found} == {*OF_ALL_TYPES}
+    for name, tensor in OF_ALL_TYPES.items():
         assert_same(raw(found[name]), raw(tensor), name)
     assert digest == xxhash.xxh3_128(Path(tmp_path / "file").read_bytes()).hexdigest()
 
@@ -101,17 +102,15 @@ def test_snapshots_of_format_1_are_read(tmp_path: Path) -> None:
     """As version 0.1 wrote them: SHA-256, no data."""
     run = Run()
     run.train(3)
-    path = tmp_path / folder.name_of(3)
+    path = tmp_path / name_of(3)
     Snapshots(tmp_path).save(3, **run.parts(), wait=True)
-    manifest = json.loads((path / folder.MANIFEST).read_bytes())
-    safetensors.torch.save_file(
-        safetensors.torch.load_file(path / folder.TENSORS), path / folder.TENSORS
-    )
-    content = (path / folder.TENSORS).read_bytes()
+    manifest = json.loads((path / MANIFEST).read_bytes())
+    safetensors.torch.save_file(safetensors.torch.load_file(path / TENSORS), path / TENSORS)
+    content = (path / TENSORS).read_bytes()
     file = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
-    raw = json.dumps(manifest | {"version": 1, "files": {folder.TENSORS: file}}).encode()
-    (path / folder.MANIFEST).write_bytes(raw)
-    (path / folder.COMMIT).write_text(f"{hashlib.sha256(raw).hexdigest()}  {folder.MANIFEST}\n")
+    raw = json.dumps(manifest | {"version": 1, "files": {TENSORS: file}}).encode()
+    (path / MANIFEST).write_bytes(raw)
+    (path / folder.COMMIT).write_text(f"{hashlib.sha256(raw).hexdigest()}  {MANIFEST}\n")
     again = Run(seed=1)
     loaded = Snapshots(tmp_path).load(**again.parts())
     assert loaded is not None

@@ -15,6 +15,7 @@ import torch
 from ddpjob_trainer import Snapshots, folder, parts
 from ddpjob_trainer.fences import Owner
 from ddpjob_trainer.image import Sum
+from ddpjob_trainer.manifest import TENSORS, UnusableError, name_of
 from ddpjob_trainer.parts import Part, PartsMissingError, divide, gather
 from ddpjob_trainer.shelf import Shelf
 from trainer.in_parts import content_of, files_in, publish
@@ -94,7 +95,7 @@ def test_both_files_together_are_what_one_alone_would_be(
     assert files_in(path) == [*WHOLE[:2], "tensors-1.safetensors", WHOLE[2]]
     assert json.loads((path / "manifest.json").read_text())["version"] == 3
     found = [safetensors.torch.load_file(path / name) for name in files_in(path)[2:]]
-    alone = safetensors.torch.load_file(tmp_path / "alone" / path.name / folder.TENSORS)
+    alone = safetensors.torch.load_file(tmp_path / "alone" / path.name / TENSORS)
     assert not {*found[0]} & {*found[1]}
     together = found[0] | found[1]
     assert_same({n: together[n] for n in sorted(together)}, {n: alone[n] for n in sorted(alone)})
@@ -114,13 +115,13 @@ def test_damage_in_any_file_is_found(tmp_path: Path, small: None, trained: Run) 
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    with pytest.raises(folder.UnusableError, match=r"checksum of tensors-1\.safetensors"):
+    with pytest.raises(UnusableError, match=r"checksum of tensors-1\.safetensors"):
         shelf.check(4)
     loaded = Snapshots(tmp_path).load(**trained.parts())
     assert loaded is not None
     assert loaded.step == 3
     file.unlink()
-    with pytest.raises(folder.UnusableError, match=r"tensors-1\.safetensors is missing"):
+    with pytest.raises(UnusableError, match=r"tensors-1\.safetensors is missing"):
         shelf.check(4, content=False)
 
 
@@ -134,7 +135,7 @@ def test_a_manifest_that_names_a_file_elsewhere_is_refused(
     raw = json.dumps(record).encode()
     (shelf.path(3) / "manifest.json").write_bytes(raw)
     (shelf.path(3) / "COMMIT").write_bytes(folder._commit_record(raw))
-    with pytest.raises(folder.UnusableError, match="no name of a file in it"):
+    with pytest.raises(UnusableError, match="no name of a file in it"):
         shelf.check(3)
 
 
@@ -198,7 +199,7 @@ def test_each_rank_writes_its_part_and_what_differs_is_the_first_ones(
 ) -> None:
     seen = ranks(tmp_path, "together", python_env)
     assert seen == [{"saved": True, "step": 2, "mean": [0.0] * 4, "same": True}] * 3
-    path = tmp_path / "shared" / folder.name_of(2)
+    path = tmp_path / "shared" / name_of(2)
     files = [f"tensors{part}.safetensors" for part in ("-1", "-2", "")]
     assert files_in(path) == ["COMMIT", "manifest.json", *files]
     whole = torch.tensor([tensor.nbytes for tensor in Run().model.parameters()]).sum() * 2
@@ -210,7 +211,7 @@ def test_each_rank_writes_its_part_and_what_differs_is_the_first_ones(
 def test_a_small_state_is_written_by_one(tmp_path: Path, python_env: dict[str, str]) -> None:
     seen = ranks(tmp_path, "small", python_env)
     assert seen == [{"saved": True, "step": 2, "mean": [0.0] * 4, "same": True}] * 3
-    assert files_in(tmp_path / "shared" / folder.name_of(2)) == WHOLE
+    assert files_in(tmp_path / "shared" / name_of(2)) == WHOLE
 
 
 def test_while_one_rank_writes_all_leave_the_next_one_out(

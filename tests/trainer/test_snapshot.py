@@ -15,6 +15,7 @@ import torch
 
 from ddpjob_agent import contract
 from ddpjob_trainer import Loaded, SnapshotError, Snapshots, folder
+from ddpjob_trainer.manifest import name_of
 from trainer.runs import Run, assert_same
 
 if TYPE_CHECKING:
@@ -290,5 +291,5 @@ def test_copies_of_one_step_are_the_same_whoever_draws_random_numbers(tmp_path: 
         torch.manual_seed(number)
         random.seed(number)
         Snapshots(tmp_path / str(number)).save(7, **run.parts(), wait=True)
-        digests.append(folder.offer(tmp_path / str(number) / folder.name_of(7)).digest)
+        digests.append(folder.offer(tmp_path / str(number) / name_of(7)).digest)
     assert digests[0] == digests[1] != digests[2]

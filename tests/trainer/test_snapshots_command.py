@@ -12,6 +12,7 @@ import torch
 
 from ddpjob_trainer import Snapshots, folder
 from ddpjob_trainer.__main__ import main
+from ddpjob_trainer.manifest import TENSORS, name_of
 from trainer.runs import Run, assert_same
 
 
@@ -24,7 +25,7 @@ def directory(tmp_path: Path) -> Path:
         run.train(step)
         schedule = torch.optim.lr_scheduler.MultiStepLR(run.optimizer, [2])
         Snapshots(path, 9).save(step, **run.parts(), scheduler=schedule, wait=True)
-    damaged = path / folder.name_of(2) / folder.TENSORS
+    damaged = path / name_of(2) / TENSORS
     content = bytearray(damaged.read_bytes())
     content[-1] ^= 1
     damaged.write_bytes(content)
@@ -32,7 +33,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_list(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (directory / folder.name_of(1) / folder.COMMIT).unlink()
+    (directory / name_of(1) / folder.COMMIT).unlink()
     assert main(["list", str(directory)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["3", "2", "1"]
@@ -48,16 +49,16 @@ def test_list_says_what_does_not_count(
     old = Snapshots()
     old.save(5, **Run().parts(), wait=True)
     old.save(9, **Run().parts(), wait=True)
-    (tmp_path / folder.name_of(9)).rename(tmp_path / "late")
+    (tmp_path / name_of(9)).rename(tmp_path / "late")
     monkeypatch.setenv("DDPJOB_MEMBERSHIP", "1.1.2")
     Snapshots().load(**Run().parts())
-    (tmp_path / "late").rename(tmp_path / folder.name_of(9))
+    (tmp_path / "late").rename(tmp_path / name_of(9))
     assert main(["list", str(tmp_path)]) == 0
     newest, older = capsys.readouterr().out.splitlines()
     assert newest.endswith("overtaken: does not count; membership 1.1.1")
     assert older.endswith("  membership 1.1.1")
     assert main(["prune", str(tmp_path), "--keep", "3"]) == 0
-    assert [path.name for path in tmp_path.glob("step-*")] == [folder.name_of(5)]
+    assert [path.name for path in tmp_path.glob("step-*")] == [name_of(5)]
 
 
 def test_verify(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:

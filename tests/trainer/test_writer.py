@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from ddpjob_trainer import OvertakenError, SnapshotError, Snapshots, durable, folder, limits
+from ddpjob_trainer import OvertakenError, SnapshotError, Snapshots, durable, limits
 from ddpjob_trainer.image import Image
 from ddpjob_trainer.limits import Room
+from ddpjob_trainer.manifest import TENSORS, name_of
 from ddpjob_trainer.shelf import Shelf
 from ddpjob_trainer.writer import Writer
 from trainer.runs import Run, assert_same
@@ -133,7 +134,7 @@ def test_what_is_changed_by_other_hands_is_not_saved(tmp_path: Path, hold: Hold)
     with torch.no_grad():
         run.first.weight.mul_(2)
     snapshots.wait()
-    assert [path.name for path in tmp_path.glob("step-*")] == [folder.name_of(4)]
+    assert [path.name for path in tmp_path.glob("step-*")] == [name_of(4)]
 
 
 def test_the_next_one_hears_of_what_went_wrong(
@@ -252,7 +253,7 @@ def test_a_directory_in_memory_keeps_what_the_limit_allows(
     run.train(1)
     directory, alone = tmp_path / "in_memory", tmp_path / "alone"
     Snapshots(alone).save(1, **run.parts(), wait=True)
-    size = (alone / folder.name_of(1) / folder.TENSORS).stat().st_size
+    size = (alone / name_of(1) / TENSORS).stat().st_size
     monkeypatch.setattr(limits, "lies_in_memory", lambda _: True)
     leave(monkeypatch, 4 * size)
     snapshots = Snapshots(directory, keep=3)

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddpjob_trainer import durable, manifest, tree
-from ddpjob_trainer.content import Content
-from ddpjob_trainer.manifest import MANIFEST, TENSORS, UnusableError, name_of, step_of
+from ddpjob_trainer.manifest import MANIFEST, TENSORS, UnusableError
 from ddpjob_trainer.stored import Stored, checksum
 
 if TYPE_CHECKING:
@@ -22,27 +21,10 @@ if TYPE_CHECKING:
     import torch
 
     from ddpjob_trainer.choice import Offer
+    from ddpjob_trainer.content import Content
     from ddpjob_trainer.fences import Fence
     from ddpjob_trainer.image import Sum
     from ddpjob_trainer.sending import Giver
-
-__all__ = [
-    "COMMIT",
-    "MANIFEST",
-    "TENSORS",
-    "Content",
-    "UnusableError",
-    "check",
-    "forget",
-    "name_of",
-    "offer",
-    "read",
-    "step_of",
-    "tell",
-    "told",
-    "write",
-    "write_part",
-]
 
 COMMIT = "COMMIT"
 

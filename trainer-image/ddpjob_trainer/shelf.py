@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING
 
 from ddpjob_trainer import durable, folder, limits, manifest, meeting
 from ddpjob_trainer.choice import Holding
+from ddpjob_trainer.content import Content
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.fence_folders import FenceFolders
 from ddpjob_trainer.fences import Fence, Fences, Owner, is_overtaken
-from ddpjob_trainer.folder import Content, UnusableError
+from ddpjob_trainer.manifest import UnusableError
 from ddpjob_trainer.parts import ALONE, Part, PartsMissingError, failure, gather, record
 from ddpjob_trainer.place import Look, Seers
 from ddpjob_trainer.retention import superfluous
@@ -69,7 +70,7 @@ class Shelf:
         Raises OSError, and OvertakenError if somebody else has gone on: then nothing is deleted.
         Of several writers also PartsMissingError and SnapshotError.
         """
-        target = self.directory / folder.name_of(step)
+        target = self.directory / manifest.name_of(step)
         aside = self._hidden(target, part.word)
         if self._counts(target):
             shutil.rmtree(aside, ignore_errors=True)
@@ -88,7 +89,7 @@ class Shelf:
 
     def contribute(self, step: int, content: Content, part: Part) -> None:
         """Writes, durably, what the first one waits for. Raises PartsMissingError and OSError."""
-        aside = self._hidden(self.directory / folder.name_of(step), part.word)
+        aside = self._hidden(self.directory / manifest.name_of(step), part.word)
         with self._writing(part.word):
             aside.mkdir(exist_ok=True)
             try:
@@ -130,9 +131,9 @@ class Shelf:
         except FileNotFoundError:
             return []
         for name in names:
-            if name.startswith("step-") and folder.step_of(name) is None:
+            if name.startswith("step-") and manifest.step_of(name) is None:
                 _log.warning("%s is ignored: not named like a snapshot", self.directory / name)
-        return sorted((s for s in map(folder.step_of, names) if s is not None), reverse=True)
+        return sorted((s for s in map(manifest.step_of, names) if s is not None), reverse=True)
 
     def complete(self) -> list[int]:
         """Steps whose folders look whole, newest first, without reading tensors."""
@@ -156,7 +157,7 @@ class Shelf:
 
     def path(self, step: int) -> Path:
         """Where the snapshot of this step lies, if it does."""
-        return self.directory / folder.name_of(step)
+        return self.directory / manifest.name_of(step)
 
     def name(self, step: int) -> str:
         """The same, for people."""
