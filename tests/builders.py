@@ -6,16 +6,8 @@ import dataclasses
 from datetime import UTC, datetime
 from typing import Any
 
-from ddpjob_agent.contract import (
-    Cause,
-    Failure,
-    Member,
-    Membership,
-    MembershipId,
-    Report,
-    Round,
-    State,
-)
+from ddpjob_agent.contract import Cause, Failure, Member, Membership, MembershipId
+from ddpjob_agent.control import Report, Round, State
 from ddpjob_operator.api import DDPJob
 from ddpjob_operator.names import MAIN_GROUP, worker_name
 from ddpjob_operator.observed import Phase, Worker

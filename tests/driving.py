@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ddpjob_agent.contract import Report
+from ddpjob_agent.control import Report
 from ddpjob_operator import jobfile
 from ddpjob_operator.local.backend import LocalBackend
 from ddpjob_operator.local.nodes import Network, marked

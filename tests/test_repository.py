@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from ddpjob_agent import contract
-from ddpjob_agent.contract import Expectation
+from ddpjob_agent.control import Expectation
 from ddpjob_operator.archive import build_agent
 from ddpjob_operator.local.service import free_port
 from ddpjob_operator.service_client import ServiceClient, ServiceUnavailableError, direct

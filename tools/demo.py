@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from ddpjob_agent.contract import Report
+from ddpjob_agent.control import Report
 from ddpjob_operator.local.nodes import marked
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ddpjob_agent.contract import Expectation
+from ddpjob_agent.control import Expectation
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from annotated_types import MaxLen
 from pydantic import Field, model_validator
 from pydantic.alias_generators import to_snake
 
-from ddpjob_agent.contract import Policy
+from ddpjob_agent.control import Policy
 from ddpjob_operator import names
 from ddpjob_operator.groups import ExtraWorkerGroup, Group, WorkerFields, limit, resolve
 from ddpjob_operator.model import InvalidError, Model, ObservedModel, Path, Problem

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal
 
-from ddpjob_agent.contract import Report, State
+from ddpjob_agent.control import Report, State
 from ddpjob_operator import names
 from ddpjob_operator.diagnosis import Diagnosis, diagnose
 from ddpjob_operator.hanging import describe

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddpjob_agent.contract import Cause, MembershipId, Report
+from ddpjob_agent.contract import Cause, MembershipId
+from ddpjob_agent.control import Report
 from ddpjob_operator import conditions, names
 from ddpjob_operator.actions import CreateWorker, Event
 from ddpjob_operator.failures import Verdict

@@ -9,7 +9,7 @@ import dataclasses
 from datetime import datetime, timedelta
 from typing import Literal
 
-from ddpjob_agent.contract import Report, State
+from ddpjob_agent.control import Report, State
 from ddpjob_operator.api import DDPJob
 from ddpjob_operator.names import ConditionType, Reason
 from ddpjob_operator.observed import Observed, Phase

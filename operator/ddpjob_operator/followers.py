@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ddpjob_agent.contract import Report
+from ddpjob_agent.control import Report
 from ddpjob_operator.service_client import ServiceClient, ServiceUnavailableError
 
 PROGRESS_SECONDS = 10.0

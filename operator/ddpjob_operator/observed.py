@@ -9,7 +9,7 @@ import dataclasses
 from datetime import datetime
 from enum import StrEnum
 
-from ddpjob_agent.contract import Report
+from ddpjob_agent.control import Report
 from ddpjob_operator.api import DDPJob
 from ddpjob_operator.names import Reason
 

@@ -19,7 +19,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
-from ddpjob_agent.contract import Report, State
+from ddpjob_agent.control import Report, State
 from ddpjob_operator import names
 from ddpjob_operator.actions import CreateWorker, DeleteWorker
 from ddpjob_operator.api import DDPJob

@@ -22,7 +22,8 @@ import dataclasses
 from collections.abc import Iterator
 from datetime import datetime
 
-from ddpjob_agent.contract import Expectation, MembershipId, Report
+from ddpjob_agent.contract import MembershipId
+from ddpjob_agent.control import Expectation, Report
 from ddpjob_operator import conditions, events, failures, names, summary
 from ddpjob_operator.actions import (
     Action,

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ddpjob_agent.contract import Expectation, Report
+from ddpjob_agent.control import Expectation, Report
 from ddpjob_operator import names, summary
 from ddpjob_operator.actions import Action, CreateWorker, DeleteRendezvous, DeleteWorker, Expect
 from ddpjob_operator.api import DDPJob

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 import aiohttp
 
-from ddpjob_agent.contract import TOKEN_HEADER, Expectation, Report
+from ddpjob_agent.contract import TOKEN_HEADER
+from ddpjob_agent.control import Expectation, Report
 
 MARGIN_SECONDS = 5.0  # an answer may come later than asked for by this much
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from ddpjob_agent.contract import Report, State
+from ddpjob_agent.control import Report, State
 from ddpjob_operator.api import DDPJobSpec
 from ddpjob_operator.groups import Group
 from ddpjob_operator.observed import Observed

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from ddpjob_agent.contract import KeptFiles, Report
+from ddpjob_agent.control import KeptFiles, Report
 from ddpjob_operator import conditions, names
 from ddpjob_operator.failures import Verdict
 from ddpjob_operator.names import ConditionType, EventReason, Reason

@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from ddpjob_agent.contract import Expectation, Policy, Report
+from ddpjob_agent.control import Expectation, Policy, Report
 from ddpjob_operator.local.nodes import kill_all, marked, sweep
 from ddpjob_operator.local.service import free_port
 from ddpjob_operator.service_client import ServiceClient, ServiceUnavailableError, direct

@@ -8,7 +8,8 @@ import itertools
 import pytest
 
 from agent.views import NOW, hello, membership, running, worker
-from ddpjob_agent.contract import Expectation, Member, Policy
+from ddpjob_agent.contract import Member
+from ddpjob_agent.control import Expectation, Policy
 from ddpjob_agent.copies import Copy, Part, Stock, Word, digest_of, newest
 from ddpjob_agent.files import Files
 from ddpjob_agent.membership import decide_membership

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from agent.views import NOW, hello, membership, names, running, worker
-from ddpjob_agent.contract import Cause, Expectation, Member, Policy
+from ddpjob_agent.contract import Cause, Member
+from ddpjob_agent.control import Expectation, Policy
 from ddpjob_agent.membership import decide_membership
 from ddpjob_agent.registry import Registry
 from ddpjob_agent.view import Action, Decision, Worker

@@ -9,16 +9,8 @@ from typing import Any
 import pytest
 
 from agent.views import hello
-from ddpjob_agent.contract import (
-    Expectation,
-    Member,
-    MembershipId,
-    Policy,
-    Report,
-    Stall,
-    Standing,
-    State,
-)
+from ddpjob_agent.contract import Member, MembershipId
+from ddpjob_agent.control import Expectation, Policy, Report, Stall, Standing, State
 from ddpjob_agent.registry import Registry
 
 WALL = 1_700_000_000.0

@@ -15,15 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ddpjob_agent.c10d_protocol import Op, Request
-from ddpjob_agent.contract import (
-    PROTOCOL,
-    Expectation,
-    Member,
-    Membership,
-    Message,
-    Policy,
-    Report,
-)
+from ddpjob_agent.contract import PROTOCOL, Member, Membership, Message
+from ddpjob_agent.control import Expectation, Policy, Report
 from ddpjob_agent.link import Link, OvertakenError
 from ddpjob_agent.wire import RefusedError, WireError, WrongTokenError, connect
 from ddpjob_operator.local.service import free_port

@@ -5,15 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ddpjob_agent.contract import (
-    Cause,
-    Expectation,
-    Failure,
-    Member,
-    Membership,
-    MembershipId,
-    Policy,
-)
+from ddpjob_agent.contract import Cause, Failure, Member, Membership, MembershipId
+from ddpjob_agent.control import Expectation, Policy
 from ddpjob_agent.view import View, Worker
 
 POLICY = Policy(settle=3, startup_wait=300, min_between_joins=300, max_join_wait=900, backoff=5)

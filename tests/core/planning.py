@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from builders import NOW, make_job, make_status, make_worker
-from ddpjob_agent.contract import Expectation, Report
+from ddpjob_agent.control import Expectation, Report
 from ddpjob_operator.api import DDPJob
 from ddpjob_operator.conditions import find
 from ddpjob_operator.observed import Observed, Phase, Refusal, Rendezvous, Worker

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from builders import make_job
-from ddpjob_agent.contract import Policy
+from ddpjob_agent.control import Policy
 from ddpjob_operator.api import DDPJob
 
 SPOT = {"name": "spot", "replicas": 2}

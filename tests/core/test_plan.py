@@ -27,7 +27,7 @@ from core.planning import (
     membership_of,
     told,
 )
-from ddpjob_agent.contract import Report, State
+from ddpjob_agent.control import Report, State
 from ddpjob_operator.observed import Phase, Worker
 from ddpjob_operator.plan import (
     CreateWorker,

@@ -20,7 +20,7 @@ from core.planning import (
     membership_of,
     told,
 )
-from ddpjob_agent.contract import Report, State
+from ddpjob_agent.control import Report, State
 from ddpjob_operator.api import DDPJob
 from ddpjob_operator.observed import Observed, Phase, Worker
 from ddpjob_operator.plan import DeleteRendezvous, DeleteWorker, Plan, plan

@@ -11,7 +11,7 @@ import pytest
 from builders import NOW, make_report
 from core.planning import UP, W0, W1, events_of, told
 from core.rawpods import make_cluster_job
-from ddpjob_agent.contract import KeptFiles, Report, State
+from ddpjob_agent.control import KeptFiles, Report, State
 from ddpjob_operator.api import DDPJob
 from ddpjob_operator.observed import Observed
 from ddpjob_operator.plan import Plan, plan

@@ -9,7 +9,7 @@ import pytest
 
 from builders import NOW, make_job, make_report, make_worker
 from core.planning import FAILED, UP, W0, W1, W2, decide, events_of, membership_of, told
-from ddpjob_agent.contract import Stall, Standing
+from ddpjob_agent.control import Stall, Standing
 from ddpjob_operator.hanging import REMEDY, describe
 from ddpjob_operator.names import Reason
 from ddpjob_operator.observed import Observed, Refusal

@@ -6,7 +6,7 @@ import dataclasses
 
 from builders import NOW, make_job, make_report
 from core.planning import UP, W0, W1, decide, events_of
-from ddpjob_agent.contract import Report, Round
+from ddpjob_agent.control import Report, Round
 from ddpjob_operator.observed import Observed
 from ddpjob_operator.plan import Plan, plan
 

@@ -20,7 +20,7 @@ from core.planning import (
     membership_of,
     told,
 )
-from ddpjob_agent.contract import Report
+from ddpjob_agent.control import Report
 from ddpjob_operator.names import Reason
 from ddpjob_operator.observed import Refusal, Rendezvous, Worker
 

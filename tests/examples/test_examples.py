@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ddpjob_agent.contract import Report
+from ddpjob_agent.control import Report
 from driving import running
 
 ROOT = Path(__file__).resolve().parents[2]

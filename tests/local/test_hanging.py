@@ -10,7 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ddpjob_agent.contract import ENV_WORKER, Policy
+from ddpjob_agent.contract import ENV_WORKER
+from ddpjob_agent.control import Policy
 from ddpjob_operator.api import DDPJobSpec
 from ddpjob_operator.local.nodes import marked
 from driving import Run, in_background, job_text, running

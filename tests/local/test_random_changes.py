@@ -21,7 +21,8 @@ from typing import NamedTuple
 import psutil
 import pytest
 
-from ddpjob_agent.contract import ENV_PROCESSES, State
+from ddpjob_agent.contract import ENV_PROCESSES
+from ddpjob_agent.control import State
 from ddpjob_operator.local.nodes import Pod
 from driving import Run, job_text, running
 from ledger import SCRIPT, Ledger

@@ -14,17 +14,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from builders import make_round
-from ddpjob_agent.contract import (
-    TOKEN_HEADER,
-    Cause,
-    Expectation,
-    Failure,
-    Member,
-    Membership,
-    MembershipId,
-    Report,
-    State,
-)
+from ddpjob_agent.contract import TOKEN_HEADER, Cause, Failure, Member, Membership, MembershipId
+from ddpjob_agent.control import Expectation, Report, State
 from ddpjob_operator.service_client import ServiceUnavailableError
 
 OVER = (State.COMPLETE, State.FAILED)

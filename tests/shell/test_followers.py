@@ -10,7 +10,7 @@ import pytest
 
 import fake_time
 from builders import make_report, make_worker
-from ddpjob_agent.contract import Report
+from ddpjob_agent.control import Report
 from ddpjob_operator.followers import Followers, Key
 from ddpjob_operator.service_client import ServiceClient, ServiceUnavailableError
 from reconciling.training import Service

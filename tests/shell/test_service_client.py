@@ -10,7 +10,8 @@ import pytest
 from aiohttp import web
 
 from builders import make_report, make_worker
-from ddpjob_agent.contract import TOKEN_HEADER, Expectation
+from ddpjob_agent.contract import TOKEN_HEADER
+from ddpjob_agent.control import Expectation
 from ddpjob_operator.local.service import free_port
 from ddpjob_operator.service_client import ServiceClient, ServiceUnavailableError, direct
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ddpjob_agent.contract import State
+from ddpjob_agent.control import State
 from ddpjob_operator import conditions
 from ddpjob_operator.observed import Phase
 from simulation.world import World

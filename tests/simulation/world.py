@@ -12,16 +12,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from builders import JOB, NOW, make_round
-from ddpjob_agent.contract import (
-    Cause,
-    Expectation,
-    Member,
-    Membership,
-    MembershipId,
-    Report,
-    Round,
-    State,
-)
+from ddpjob_agent.contract import Cause, Member, Membership, MembershipId
+from ddpjob_agent.control import Expectation, Report, Round, State
 from ddpjob_operator import conditions
 from ddpjob_operator.api import DDPJob
 from ddpjob_operator.names import Reason

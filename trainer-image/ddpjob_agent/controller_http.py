@@ -19,7 +19,8 @@ import json
 from typing import TYPE_CHECKING, Any, Callable
 from urllib.parse import parse_qs, urlsplit
 
-from .contract import TOKEN_HEADER, Expectation, Report
+from .contract import TOKEN_HEADER
+from .control import Expectation, Report
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

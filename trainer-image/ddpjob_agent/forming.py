@@ -13,7 +13,7 @@ from .view import Action, Decision
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .contract import Policy
+    from .control import Policy
     from .view import View, Worker
 
 MAX_BACKOFF_SECONDS = 300.0

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from .contract import Member, Membership, Message, Policy
+    from .contract import Member, Membership, Message
+    from .control import Policy
     from .view import Worker
 
 

@@ -13,12 +13,13 @@ import collections
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from .contract import Stall, Standing
+from .control import Stall, Standing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from .contract import Membership, Policy
+    from .contract import Membership
+    from .control import Policy
 
 WINDOW = 51  # the last pauses between steps, whose median counts
 SILENT_SECONDS = 5.0  # a process says every second that it is alive

@@ -12,19 +12,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from .contract import (
-    Cause,
-    Event,
-    Expectation,
-    Failure,
-    Member,
-    Membership,
-    Message,
-    Policy,
-    Report,
-    Stall,
-    State,
-)
+from .contract import Cause, Event, Failure, Member, Membership, Message
+from .control import Expectation, Policy, Report, Stall, State
 from .forming import leaves, pause_after
 from .last_step import LastStep
 from .membership import decide_membership

@@ -14,7 +14,8 @@ import time
 from typing import TYPE_CHECKING, Callable
 
 from .c10d_protocol import ProtocolError
-from .contract import PROTOCOL, Expectation, Member, Message, Report
+from .contract import PROTOCOL, Member, Message
+from .control import Expectation, Report
 from .controller_http import METHODS, Controller
 from .shared_store import SharedStore
 from .wire import HANDSHAKE_SECONDS, MAGIC, Connection, WireError, WrongTokenError, accept

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from .view import Worker
 
 if TYPE_CHECKING:
-    from .contract import Expectation, Member, Policy
+    from .contract import Member
+    from .control import Expectation, Policy
 
 
 class Roster:

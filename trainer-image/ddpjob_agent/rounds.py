@@ -8,7 +8,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from .contract import Event, Membership, MembershipId, Overdue, Round
+from .contract import Event, Membership, MembershipId
+from .control import Overdue, Round
 from .repeats import Repeats
 
 if TYPE_CHECKING:

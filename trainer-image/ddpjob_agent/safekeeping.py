@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from .contract import KeptFiles
+from .control import KeptFiles
 from .copies import Stock
 from .files import Files
 from .forming import leaves

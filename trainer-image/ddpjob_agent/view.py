@@ -10,7 +10,8 @@ import enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .contract import Expectation, Failure, Member, Membership, Policy
+    from .contract import Failure, Member, Membership
+    from .control import Expectation, Policy
 
 FAREWELL_SECONDS = 2.0  # in which a worker that the operator no longer names is heard, or lost
 

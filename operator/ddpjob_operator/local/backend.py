@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ddpjob_agent import contract
-from ddpjob_agent.contract import Expectation, Report
+from ddpjob_agent.control import Expectation, Report
 from ddpjob_operator.actions import (
     Action,
     CreateAddress,

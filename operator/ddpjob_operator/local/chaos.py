@@ -9,7 +9,7 @@ import dataclasses
 import re
 from collections.abc import Callable
 
-from ddpjob_agent.contract import Report
+from ddpjob_agent.control import Report
 
 ACTIONS = {
     "kill": "SIGKILL every process of a node, which is gone then",

@@ -14,7 +14,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from ddpjob_agent.contract import MembershipId, Report, Round, State
+from ddpjob_agent.contract import MembershipId
+from ddpjob_agent.control import Report, Round, State
 from ddpjob_operator import events
 from ddpjob_operator.actions import Event
 
