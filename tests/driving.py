@@ -79,14 +79,20 @@ class Run:
                 raise AssertionError(f"never: {what}\n{self.story()}")
             await asyncio.sleep(0.02)
 
-    async def until_stepping(self, memberships: int) -> None:
-        """Wait until the processes of the n-th membership have done steps."""
+    async def until_stepping(self, memberships: int, steps: int = 1) -> None:
+        """Wait until the processes of the n-th membership have done steps, at least so many.
+
+        When two are done, all have asked `Snapshots.due` after the first one.
+        """
 
         def stepping() -> bool:
             report = self.backend.report
-            return bool(
-                report and len(report.rounds) == memberships and (report.rounds[-1].last_step or 0)
-            )
+            if report is None or len(report.rounds) != memberships:
+                return False
+            newest = report.rounds[-1]
+            if newest.first_step is None or newest.last_step is None:
+                return False
+            return newest.last_step - newest.first_step >= steps - 1
 
         await self.until(stepping, f"steps in membership {memberships}")
 

@@ -166,9 +166,9 @@ async def test_each_sample_once_at_l1_while_changes_are_planned(tmp_path: Path) 
     """No snapshot is due but those of the agreed steps."""
     snapshot = "{everySteps: 1000000}"
     async with reading(tmp_path, PREAMBLE + SAVED, snapshot=snapshot) as (run, ledger):
-        await run.until_stepping(1)
+        await run.until_stepping(1, steps=2)
         run.backend.nodes.drain("node-0")
-        await run.until_stepping(2)
+        await run.until_stepping(2, steps=2)
         await run.backend.nodes.add()
         await run.until_stepping(3)
         assert run.history() == [("started", 3), ("left", 2), ("joined", 3)]

@@ -70,7 +70,7 @@ async def saving(
         text = job_text("[torchrun, train.py, end]", **{"replicas": nodes, **SPEC, **spec})
         async with running(folder, text, nodes=nodes, script=script) as run:
             run.backend.nodes.grace_seconds = grace
-            await run.until_stepping(1)
+            await run.until_stepping(1, steps=2)
             yield run, ledger
     finally:
         ledger.close()
@@ -100,9 +100,9 @@ async def test_drained_joined_and_drained_again(tmp_path: Path) -> None:
     """The node with rank 0 goes first, then one that came later."""
     async with saving(tmp_path, 2) as (run, ledger):
         run.backend.nodes.drain("node-0")
-        await run.until_stepping(2)
+        await run.until_stepping(2, steps=2)
         await run.backend.nodes.add()
-        await run.until_stepping(3)
+        await run.until_stepping(3, steps=2)
         run.backend.nodes.drain("node-2")
         await run.until_stepping(4)
         assert run.history() == [("started", 4), ("left", 2), ("joined", 4), ("left", 2)]
@@ -116,7 +116,7 @@ async def test_steps_that_take_long(tmp_path: Path) -> None:
     script = SCRIPT.replace("time.sleep(0.02)", "time.sleep(1.5)")
     async with saving(tmp_path, 2, script) as (run, ledger):
         run.backend.nodes.drain("node-0")
-        await run.until_stepping(2)
+        await run.until_stepping(2, steps=2)
         await run.backend.nodes.add()
         await run.until_stepping(3)
         assert run.history() == [("started", 4), ("left", 2), ("joined", 4)]
