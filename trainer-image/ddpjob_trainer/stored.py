@@ -5,9 +5,7 @@ May not: know of training state and of folders, nor how such a file is made (`im
 
 from __future__ import annotations
 
-import ctypes
 import json
-import mmap
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, TYPE_CHECKING, NamedTuple
@@ -19,9 +17,6 @@ from ddpjob_trainer.image import CHUNK_BYTES, NAMES, hasher, raw
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-LARGE_PAGE = 2 << 20
-_LIBC, _LARGE = ctypes.CDLL(None), getattr(mmap, "MADV_HUGEPAGE", None)
 
 
 class Outline(NamedTuple):
@@ -80,19 +75,10 @@ class Stored:
             file.seek(self._begin)
             for name, kind, shape in self.outlines:
                 tensor = found[name] = torch.empty(shape, dtype=kind)
-                _advise(tensor)
                 _fill(tensor, file, lambda piece: hashing.submit(self._digest.update, piece))
                 if each is not None:
                     each(tensor)
         return {name: found[name] for name in self._header}, self._digest.hexdigest()
-
-
-def _advise(tensor: torch.Tensor) -> None:
-    """Ask for large pages: fewer interruptions when memory is filled for the first time."""
-    begin = -(-tensor.data_ptr() // LARGE_PAGE) * LARGE_PAGE
-    size = (tensor.data_ptr() + tensor.nbytes) // LARGE_PAGE * LARGE_PAGE - begin
-    if size > 0 and _LARGE is not None:  # a kernel that has none says no, and that is that
-        _LIBC.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(size), _LARGE)
 
 
 def _fill(tensor: torch.Tensor, file: IO[bytes], seen: Callable[[memoryview], object]) -> None:
