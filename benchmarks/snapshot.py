@@ -5,7 +5,7 @@ torch's own means and with DLRover's flash checkpoint, one after the other withi
 beside what nothing can be faster than: copying the same bytes in memory, writing and syncing them,
 reading them, sending them over a connection.
 
-    make bench-snapshot              10 MB to 2 GB, 5 repetitions, or REPEAT=N; some 40 minutes
+    make bench-snapshot              10 MB to 2 GB, 3 repetitions, or REPEAT=N; about an hour
     QUICK=1 make bench-snapshot      64 MB, one repetition, without DLRover; under a minute
     .venv/bin/python benchmarks/snapshot.py --markdown    the last results for docs/benchmarks.md
 """
@@ -57,7 +57,7 @@ def main() -> int:
         print(markdown(json.loads(RESULT.read_text())))
         return 0
     quick = os.environ.get("QUICK", "") not in ("", "0")
-    repeat = 1 if quick else int(os.environ.get("REPEAT", "5"))
+    repeat = 1 if quick else int(os.environ.get("REPEAT", "3"))
     facts = machine()
     bench = Bench(console, with_flash=not quick)
     figures: list[Figure] = []

@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ddpjob_trainer import manifest, tree
+from ddpjob_trainer.copying import Copying
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.image import Image, Memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 
     import torch
 
     from ddpjob_trainer.fences import Fence
     from ddpjob_trainer.image import Sum
+
+PIECE_BYTES = 4 << 20  # that one thread copies before it looks what is left
 
 
 class Content:
@@ -50,8 +54,7 @@ class Content:
 
     def sizes(self, storages: Container[int]) -> dict[str, int]:
         """Bytes of the tensors inside of these storages."""
-        inside = self._chosen(storages, inside=True)
-        return {name: tensor.nbytes for name, tensor in inside.items()}
+        return {name: tensor.nbytes for name, tensor in self._inside(storages).items()}
 
     def outline(self, names: Iterable[str]) -> str:
         """The same for tensors of the same names, types and shapes."""
@@ -75,20 +78,25 @@ class Content:
         """
         self._image.place(memory)
 
-    def copy(self, storages: Container[int] = (), *, inside: bool = False) -> None:
-        """Copy tensors that lie outside of these storages, or inside; they may change from then on.
+    def copy(self, still: Container[int]) -> Copying:
+        """Copy all but what lies in these storages, by address; returns the work of copying that.
 
-        Raises SnapshotError if they have changed since this was made.
+        What is copied may change from then on. Raises SnapshotError if it has since this was made,
+        and so does that work.
         """
-        chosen = self._chosen(storages, inside=inside)
-        self._image.copy(chosen)
-        self._check(chosen)
+        later = self._inside(still)
+        self._copy([name for name in self._tensors if name not in later])
+        return Copying(partial(self._copy, names) for names in _pieces(later))
 
-    def _chosen(self, storages: Container[int], *, inside: bool) -> dict[str, torch.Tensor]:
+    def _copy(self, names: Collection[str]) -> None:
+        self._image.copy(names)
+        self._check(names)
+
+    def _inside(self, storages: Container[int]) -> dict[str, torch.Tensor]:
         return {
             name: tensor
             for name, tensor in self._tensors.items()
-            if (tensor.untyped_storage().data_ptr() in storages) is inside
+            if tensor.untyped_storage().data_ptr() in storages
         }
 
     def pour(self, into: Callable[[Iterator[memoryview]], object]) -> Sum:
@@ -105,10 +113,23 @@ class Content:
         """The manifest for these files."""
         return manifest.build(self._step, self._state, files, fence)
 
-    def _check(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        if any(tensor._version != self._versions[name] for name, tensor in tensors.items()):  # noqa: SLF001 - torch's own way to find it out
+    def _check(self, names: Iterable[str]) -> None:
+        if any(self._tensors[name]._version != self._versions[name] for name in names):  # noqa: SLF001 - torch's own way to find it out
             raise SnapshotError(
                 f"Step {self._step} is not saved: the model or the optimizer's state was changed "
                 "while it was copied, and not by the optimizer's step. Change it before save(), or "
                 "save with wait=True."
             )
+
+
+def _pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[list[str]]:
+    """Names of tensors that are copied at once: many small ones, or a large one."""
+    names, size = [], 0
+    for name, tensor in tensors.items():
+        names.append(name)
+        size += tensor.nbytes
+        if size >= PIECE_BYTES:
+            yield names
+            names, size = [], 0
+    if names:
+        yield names

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpjob_trainer import limits
 from ddpjob_trainer.background import Background
+from ddpjob_trainer.copying import Copying
 from ddpjob_trainer.errors import AwayError, OvertakenError, SnapshotError
 from ddpjob_trainer.fitting import Fit, fit
 from ddpjob_trainer.image import Memory
@@ -40,8 +40,7 @@ class Writer:
         self._wanted = place.keep
         self._fit: tuple[int, Fit] | None = None  # for snapshots of so many bytes
         self._background = Background("ddpjob-snapshot")
-        self._copied = threading.Event()
-        self._copied.set()
+        self._copying = Copying()
         self._owner: Owner | None = None  # of the last one
         self.skipped = 0  # were left out: one was being written, or the place was away
         self._told = 0  # of these
@@ -100,9 +99,8 @@ class Writer:
             work()
         else:
             content.place(self._memory)
-            content.copy(still)
-            self._copied.clear()
-            self._background.start(partial(self._copy_and_write, content, still, work))
+            self._copying = content.copy(still)
+            self._background.start(partial(self._copy_and_write, self._copying, work))
         return True
 
     def wait(self, owner: Owner) -> None:
@@ -121,8 +119,8 @@ class Writer:
         self._background.settle()
 
     def let_change(self) -> None:
-        """Returns when nothing is left to be copied."""
-        self._copied.wait()
+        """Returns when nothing is left to be copied, and helps with it."""
+        self._copying.help()
 
     def _fits(self, content: Content) -> Fit:
         """Found out once: what is told must not change with what training happens to use."""
@@ -137,11 +135,9 @@ class Writer:
                 _log.warning("%s", found.less)
         return self._fit[1]
 
-    def _copy_and_write(self, content: Content, still: set[int], work: Callable[[], None]) -> None:
-        try:
-            content.copy(still, inside=True)
-        finally:
-            self._copied.set()
+    @staticmethod
+    def _copy_and_write(copying: Copying, work: Callable[[], None]) -> None:
+        copying.finish()
         work()
 
     def _write(

@@ -1,0 +1,54 @@
+"""Work that two threads share: each piece once, and nobody goes on before the last one is done."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from ddpjob_trainer.copying import Copying
+
+PATIENCE = 120
+
+
+def test_who_waits_does_what_is_left_and_waits_for_the_rest() -> None:
+    begun, may_end = threading.Event(), threading.Event()
+    done: list[tuple[int, int]] = []
+
+    def held() -> None:
+        begun.set()
+        assert may_end.wait(PATIENCE)
+        done.append((0, threading.get_ident()))
+
+    def piece(number: int) -> None:
+        done.append((number, threading.get_ident()))
+        if number == 3:
+            may_end.set()
+
+    copying = Copying([held, *(lambda n=n: piece(n) for n in (1, 2, 3))])
+    with ThreadPoolExecutor(1) as other:
+        finished = other.submit(copying.finish)
+        assert begun.wait(PATIENCE)
+        copying.help()
+        assert [number for number, _ in done] == [1, 2, 3, 0]
+        assert {thread for number, thread in done if number > 0} == {threading.get_ident()}
+        assert done[-1][1] != threading.get_ident()
+        finished.result(PATIENCE)
+
+
+def test_nothing_is_done_at_once() -> None:
+    Copying().finish()
+
+
+def test_what_goes_wrong_for_who_helps_is_told_to_who_finishes() -> None:
+    done: list[int] = []
+
+    def wrong() -> None:
+        raise ValueError("of a helper")
+
+    copying = Copying([wrong, lambda: done.append(1)])
+    copying.help()
+    assert done == [1]
+    with pytest.raises(ValueError, match="of a helper"):
+        copying.finish()
