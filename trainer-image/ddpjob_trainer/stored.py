@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -16,6 +16,7 @@ from ddpjob_trainer.image import CHUNK_BYTES, NAMES, hasher, raw
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from io import FileIO
     from pathlib import Path
 
 
@@ -81,10 +82,10 @@ class Stored:
         return {name: found[name] for name in self._header}, self._digest.hexdigest()
 
 
-def _fill(tensor: torch.Tensor, file: IO[bytes], seen: Callable[[memoryview], object]) -> None:
+def _fill(tensor: torch.Tensor, file: FileIO, seen: Callable[[memoryview], object]) -> None:
     rest = raw(tensor.view(-1).view(torch.uint8)) if tensor.numel() else memoryview(b"")
     while rest:
-        count = file.readinto(rest[:CHUNK_BYTES])  # type: ignore[attr-defined]
+        count = file.readinto(rest[:CHUNK_BYTES])
         if not count:
             raise ValueError("the file ends early")
         seen(rest[:count])
