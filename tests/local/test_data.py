@@ -45,11 +45,9 @@ LIVE = """
     for step in loop:
         with step:
             optimizer.zero_grad()
-            ids = []
             for part in step.parts():
-                ids += part.tolist()
+                tell("begun", step.number, part.tolist())  # killed later, it may have taken part
                 step.backward(loop.model(part[:, None].float()).mean())
-            tell("begun", step.number, ids)
             optimizer.step()
             if not end.exists():
                 time.sleep(0.1)
