@@ -53,7 +53,7 @@ lint: setup ## Style, formatting, types, and who may import whom
 	step $(BIN)/ruff check .; \
 	step $(BIN)/ruff format --check .; \
 	step $(BIN)/mypy $(TYPED); \
-	step $(BIN)/lint-imports --no-logo; \
+	step $(BIN)/lint-imports --no-logo --no-cache; \
 	if [[ -n $$failed ]]; then echo "lint: failed:$$failed"; exit 1; fi; \
 	echo 'lint: all passed'
 
