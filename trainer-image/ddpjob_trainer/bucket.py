@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpjob_trainer import manifest, meeting
 from ddpjob_trainer.choice import Holding, Offer
-from ddpjob_trainer.copies import Copies, Copy, folder_of, record_name, word_name
+from ddpjob_trainer.copies import Copies, Copy, folder_of, record_name
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.fence_objects import FenceObjects
 from ddpjob_trainer.fences import Fence, Fences, Owner, is_overtaken
@@ -67,7 +67,7 @@ class Bucket:
         Of several writers also PartsMissingError and SnapshotError.
         """
         folder = folder_of(step, fence.number, part.word or secrets.token_hex(4))
-        words = [f"{folder}/{word_name(number)}" for number in range(1, part.writers)]
+        words = [f"{folder}/{manifest.word_name(number)}" for number in range(1, part.writers)]
         if self._counts(step):
             return  # what others have written meanwhile goes as that of a dead writer does
         own = f"{folder}/{TENSORS}"
@@ -90,7 +90,7 @@ class Bucket:
     def contribute(self, step: int, content: Content, part: Part) -> None:
         """Writes what the first one waits for. Raises OSError."""
         folder = folder_of(step, part.fence, part.word)
-        word = f"{folder}/{word_name(part.number)}"
+        word = f"{folder}/{manifest.word_name(part.number)}"
         try:
             written = self._upload(f"{folder}/{manifest.part_name(part.number)}", content)
         except (OSError, SnapshotError) as error:

@@ -32,11 +32,6 @@ def folder_of(step: int, fence: int, word: str) -> str:
     return f"{manifest.name_of(step)}/{fence:012d}-{word}"
 
 
-def word_name(number: int) -> str:
-    """Of what one of several writers says of its part."""
-    return f"part-{number}.json"
-
-
 def record_name(record: bytes) -> str:
     """Of a manifest: it holds its checksum."""
     return f"manifest-{hashlib.sha256(record).hexdigest()}.json"

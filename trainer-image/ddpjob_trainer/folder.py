@@ -51,7 +51,7 @@ def write_part(folder: Path, content: Content, number: int) -> Sum:
 
 def tell(folder: Path, number: int, record: bytes) -> None:
     """Leave word of it for who puts the snapshot together. Raises OSError."""
-    path = folder / f"part-{number}.json"
+    path = folder / manifest.word_name(number)
     with path.with_suffix(".new").open("xb") as file:
         file.write(record)
     path.with_suffix(".new").rename(path)
@@ -60,7 +60,7 @@ def tell(folder: Path, number: int, record: bytes) -> None:
 def told(folder: Path, number: int) -> bytes | None:
     """That word, if there is one. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
-        return (folder / f"part-{number}.json").read_bytes()
+        return (folder / manifest.word_name(number)).read_bytes()
     return None
 
 

@@ -51,6 +51,11 @@ def part_name(number: int) -> str:
     return f"tensors-{number}.safetensors" if number else TENSORS
 
 
+def word_name(number: int) -> str:
+    """Of what that writer says of its file, to the first one; no part of the snapshot."""
+    return f"part-{number}.json"
+
+
 def build(step: int, state: dict[str, Any], files: Mapping[str, Sum], fence: Fence) -> bytes:
     """The manifest of a state behind a fence, whose tensors are in these files."""
     return json.dumps({

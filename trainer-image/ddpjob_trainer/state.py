@@ -54,19 +54,20 @@ def restore(state: dict[str, Any], model: torch.nn.Module, **parts: Any) -> None
 
 def changed_by_step(model: torch.nn.Module, optimizer: Any) -> set[int]:
     """Storages, by address, that stay as they are until the optimizer steps again."""
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        return set()
-    values = [value for state in optimizer.state.values() for value in state.values()]
-    tensors = [*model.parameters(), *(value for value in values if torch.is_tensor(value))]
-    return {tensor.untyped_storage().data_ptr() for tensor in tensors}
+    return {tensor.untyped_storage().data_ptr() for tensor in _optimized(model, optimizer)}
 
 
 def is_on_all(model: torch.nn.Module, optimizer: Any) -> int:
-    """Bytes of parameters and the optimizer's state, which are the same on every rank."""
-    states = optimizer.state.values() if isinstance(optimizer, torch.optim.Optimizer) else ()
-    values = [value for state in states for value in state.values()]
-    tensors = [*model.parameters(), *(value for value in values if torch.is_tensor(value))]
-    return sum(tensor.nbytes for tensor in tensors)
+    """Bytes of what the optimizer changes, which is the same on every rank."""
+    return sum(tensor.nbytes for tensor in _optimized(model, optimizer))
+
+
+def _optimized(model: torch.nn.Module, optimizer: Any) -> list[torch.Tensor]:
+    """Parameters and the optimizer's state; nothing if it is none of torch's."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return []
+    values = [value for state in optimizer.state.values() for value in state.values()]
+    return [*model.parameters(), *(value for value in values if torch.is_tensor(value))]
 
 
 def _unwrapped(model: torch.nn.Module) -> torch.nn.Module:
