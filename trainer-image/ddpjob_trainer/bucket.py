@@ -73,8 +73,7 @@ class Bucket:
         own = f"{folder}/{TENSORS}"
         try:
             files = {TENSORS: self._upload(own, content)}
-            found = gather(part, lambda number: self._objects.get(words[number - 1]))
-            files |= {manifest.part_name(number): each for number, each in found.items()}
+            files |= gather(part, lambda number: self._objects.get(words[number - 1]))
             record = content.record(files, fence)
             self._fences.check(fence)
         except BaseException:

@@ -13,6 +13,7 @@ import json
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from ddpjob_trainer import manifest
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.image import Sum
 
@@ -77,10 +78,11 @@ def failure(text: str) -> bytes:
     return json.dumps({"failure": text}).encode()
 
 
-def gather(part: Part, read: Callable[[int], bytes | None]) -> dict[int, Sum]:
+def gather(part: Part, read: Callable[[int], bytes | None]) -> dict[str, Sum]:
     """Waits for the other parts, of which `read` gives the record if there is one.
 
-    Raises PartsMissingError, SnapshotError, and what `read` raises.
+    Returns their files by name, in the order of the writers, whoever was done first. Raises
+    PartsMissingError, SnapshotError, and what `read` raises.
     """
     found: dict[int, Sum] = {}
     end, pause = time.monotonic() + PATIENCE, PAUSES[0]
@@ -89,7 +91,7 @@ def gather(part: Part, read: Callable[[int], bytes | None]) -> dict[int, Sum]:
             if number not in found and (raw := read(number)) is not None:
                 found[number] = _judge(raw, part.outlines[number])
         if len(found) == part.writers - 1:
-            return found
+            return {manifest.part_name(number): found[number] for number in sorted(found)}
         if part.over():
             raise PartsMissingError
         if time.monotonic() > end:

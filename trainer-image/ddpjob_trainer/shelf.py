@@ -241,7 +241,7 @@ def _others(aside: Path, part: Part) -> dict[str, Sum]:
     """The files of the other writers, when they are durable."""
     found = gather(part, lambda number: folder.told(aside, number))
     folder.forget(aside)
-    return {manifest.part_name(number): each for number, each in found.items()}
+    return found
 
 
 def _locked(descriptor: int, operation: int) -> bool:
