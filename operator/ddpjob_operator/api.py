@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from annotated_types import MaxLen
 from pydantic import Field, model_validator
@@ -36,13 +36,13 @@ from ddpjob_operator.parts import (
     Text,
 )
 from ddpjob_operator.status import DDPJobStatus
+from ddpjob_operator.torchrun import is_standalone, runs_torchrun
 
 __all__ = ["DDPJob", "DDPJobSpec", "DDPJobStatus", "ExtraWorkerGroup", "Group", "Metadata"]
 
-# Modelled, but nothing acts on them: any value but the default is refused. A version that acts
-# on one removes its row.
+# Modelled, but nothing acts on them: any value is refused. A version that acts on one removes its
+# row.
 NOT_YET = (
-    "launcher",
     "scheduling",
     "ttlSecondsAfterFinished",
 )
@@ -53,6 +53,10 @@ BESIDE_MAIN_TEMPLATE = (
     "has image, command, args, env or resources beside the main group's template; "
     "give the group a template of its own"
 )
+NOT_BELOW_PYTHON = (
+    "is python, but a command runs torchrun, which would know of one worker only; "
+    "leave launcher away"
+)
 
 
 class DDPJobSpec(WorkerFields):
@@ -60,8 +64,9 @@ class DDPJobSpec(WorkerFields):
 
     min_replicas: Replicas | None = Field(
         default=None,
-        description="How many workers the job cannot do without. "
-        "Absent: 1, or 0 when the main group has no workers.",
+        description="How many workers the job cannot do without; where there are extra groups, "
+        "how many of the main one. Absent: 1 of whichever group, or 0 when the main group has no "
+        "workers.",
     )
     gpu_resource: Text = Field(
         default="nvidia.com/gpu", description="Resource that gpusPerWorker counts."
@@ -74,8 +79,10 @@ class DDPJobSpec(WorkerFields):
     failure_policy: FailurePolicy = Field(
         default=FailurePolicy(), description="What failures may cost."
     )
-    launcher: Literal["torchrun", "python", "mpi"] = Field(
-        default="torchrun", description="What the command is started by."
+    launcher: Literal["torchrun", "python"] = Field(
+        default="torchrun",
+        description="What starts the processes of a worker: torchrun, which the command has to run; "
+        "or python: the command itself is the process, or starts its own.",
     )
     network: Network = Field(default=Network(), description="How processes reach each other.")
     scheduling: Scheduling | None = Field(default=None, description="Where workers are placed.")
@@ -113,24 +120,13 @@ class DDPJobSpec(WorkerFields):
         )
         return (own, *extra)
 
-    def policy(self) -> Policy:
-        """The numbers that the rendezvous service decides by."""
-        policy = Policy(
-            minimum=self.minimum,
-            startup_wait=self.elastic.startup_wait_seconds,
-            settle=self.elastic.settle_seconds,
-            join_policy=self.elastic.join_policy,
-            min_between_joins=self.elastic.min_seconds_between_joins,
-            max_join_wait=self.elastic.max_join_wait_seconds,
-            max_failures=self.failure_policy.max_restarts.application,
-            max_losses=self.failure_policy.max_restarts.infrastructure,
-            backoff=self.failure_policy.backoff_seconds,
-            files=bool(self.snapshot.files),
-        )
-        silence = self.elastic.heartbeat_seconds
-        if silence is None:
-            return policy
-        return dataclasses.replace(policy, heartbeat_deadline=silence, live_deadline=silence)
+    def indispensable(self) -> Iterator[tuple[str, int]]:
+        """Groups whose own minimum the user gave, where other groups cannot stand in for them."""
+        extra = self.extra_worker_groups
+        given = (self.min_replicas, *(group.min_replicas for group in extra))
+        for least, group in zip(given, self.groups(), strict=True):
+            if extra and least:
+                yield group.name, least
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -139,6 +135,7 @@ class DDPJobSpec(WorkerFields):
             *_groups(self),
             *_template(self),
             *_snapshot(self),
+            *_launcher(self),
             *_not_yet(self),
         ]
         if problems:
@@ -167,6 +164,30 @@ class DDPJob(Model):
     metadata: Metadata = Field(description="Name and place of the job.")
     spec: DDPJobSpec = Field(description="What the user wants.")
     status: DDPJobStatus = Field(default=DDPJobStatus(), description="What was observed.")
+
+    def policy(self) -> Policy:
+        """The numbers that the rendezvous service decides by."""
+        spec = self.spec
+        policy = Policy(
+            minimum=spec.minimum,
+            minimums=tuple(
+                (names.worker_group(self.metadata.name, group), least)
+                for group, least in spec.indispensable()
+            ),
+            startup_wait=spec.elastic.startup_wait_seconds,
+            settle=spec.elastic.settle_seconds,
+            join_policy=spec.elastic.join_policy,
+            min_between_joins=spec.elastic.min_seconds_between_joins,
+            max_join_wait=spec.elastic.max_join_wait_seconds,
+            max_failures=spec.failure_policy.max_restarts.application,
+            max_losses=spec.failure_policy.max_restarts.infrastructure,
+            backoff=spec.failure_policy.backoff_seconds,
+            files=bool(spec.snapshot.files),
+        )
+        silence = spec.elastic.heartbeat_seconds
+        if silence is None:
+            return policy
+        return dataclasses.replace(policy, heartbeat_deadline=silence, live_deadline=silence)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -239,27 +260,16 @@ def _snapshot(spec: DDPJobSpec) -> Iterator[Problem]:
         yield Problem(("snapshot", "uri"), message)
 
 
+def _launcher(spec: DDPJobSpec) -> Iterator[Problem]:
+    if spec.launcher == "python" and any(runs_torchrun(each.command) for each in spec.groups()):
+        yield Problem(("launcher",), NOT_BELOW_PYTHON)
+    several = sum(group.maximum for group in spec.groups()) > 1
+    if several and any(is_standalone(group.command) for group in spec.groups()):
+        message = "has --standalone, which is for a job of one worker; remove it, or the others"
+        yield Problem(("command",), message)
+
+
 def _not_yet(spec: DDPJobSpec) -> Iterator[Problem]:
-    for row in NOT_YET:
-        for path, value, default in _values(spec, tuple(row.split("."))):
-            if value == default:
-                continue
-            if default is None:
-                message = "is not supported by this version; remove it"
-            else:
-                message = f"'{value}' is not supported by this version; use '{default}'"
-            yield Problem(path, message)
-
-
-def _values(model: Model, pattern: tuple[str, ...]) -> Iterator[tuple[Path, Any, Any]]:
-    field = to_snake(pattern[0])
-    value = getattr(model, field)
-    if len(pattern) == 1:
-        yield (pattern[0],), value, type(model).model_fields[field].default
-    elif pattern[1] == "*":
-        for i, item in enumerate(value):
-            for path, *rest in _values(item, pattern[2:]):
-                yield (pattern[0], i, *path), rest[0], rest[1]
-    else:
-        for path, *rest in _values(value, pattern[1:]):
-            yield (pattern[0], *path), rest[0], rest[1]
+    for field in NOT_YET:
+        if getattr(spec, to_snake(field)) is not None:
+            yield Problem((field,), "is not supported by this version; remove it")

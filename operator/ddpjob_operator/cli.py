@@ -195,9 +195,8 @@ def _load(file: Path) -> DDPJob:
     except jobfile.JobFileError as error:
         lines = "\n".join(f"{file}: {line}" for line in str(error).splitlines())
         raise CommandError(ExitCode.INVALID, lines) from error
-    for group in job.spec.groups():
-        for warning in jobfile.inelastic_flags(group.command):
-            err.print(f"{file}: warning: {group.name}: {warning}")
+    for warning in jobfile.warnings(job):
+        err.print(f"{file}: warning: {warning}")
     return job
 
 

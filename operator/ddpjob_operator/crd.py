@@ -114,8 +114,8 @@ def build_schema() -> Schema:
     }
     # A field selector compares what is stored: spec.suspend=false is to find every other job.
     spec["properties"]["suspend"]["default"] = False
-    for row in NOT_YET:
-        _at(spec, row)["description"] += " Not supported yet: leave it away."
+    for field in NOT_YET:
+        _at(spec, field)["description"] += " Not supported yet: leave it away."
     for path, rule in build_rules():
         _at(schema, path).setdefault("x-kubernetes-validations", []).append(rule)
     return schema

@@ -38,6 +38,7 @@ def agent_environment(job: DDPJob, group: Group) -> dict[str, str]:
             contract.ENV_JOB: f"{metadata.namespace}/{metadata.name}",
             contract.ENV_JOB_UID: metadata.uid,
             contract.ENV_PROCESSES: str(group.processes),
+            contract.ENV_LAUNCHER: spec.launcher,
             contract.ENV_ORPHAN_SECONDS: f"{spec.elastic.orphan_seconds:g}",
             contract.ENV_WARM_START: None if spec.elastic.warm_start else 0,
             contract.ENV_SNAPSHOT_URI: spec.snapshot.uri,

@@ -15,9 +15,9 @@ from ddpjob_operator import names
 from ddpjob_operator.api import DDPJob
 from ddpjob_operator.model import Path, Problem
 from ddpjob_operator.problems import problems
-from ddpjob_operator.torchrun import inelastic_flags
+from ddpjob_operator.torchrun import inelastic_flags, lonely_script
 
-__all__ = ["JobFileError", "inelastic_flags", "parse"]
+__all__ = ["JobFileError", "parse", "warnings"]
 
 
 class JobFileError(ValueError):
@@ -38,6 +38,15 @@ def parse(text: str) -> DDPJob:
             found += problems(error)
     lines = sorted({(_line(root, problem.path), str(problem)) for problem in found})
     raise JobFileError("\n".join(f"line {line}: {what}" for line, what in lines))
+
+
+def warnings(job: DDPJob) -> Iterator[str]:
+    """What is allowed, and seldom meant."""
+    for group in job.spec.groups():
+        found = inelastic_flags(group.command)
+        if job.spec.launcher == "torchrun":
+            found += lonely_script(group.command)
+        yield from (f"{group.name}: {warning}" for warning in found)
 
 
 # --- from text to data ---------------------------------------------------------------------------

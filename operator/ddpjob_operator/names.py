@@ -96,9 +96,14 @@ class EventReason(StrEnum):
     RESUMED = "Resumed"
 
 
+def worker_group(job: str, group: str) -> str:
+    """What the names of a group's workers begin with: all but index and incarnation."""
+    return f"{job}-{group}"
+
+
 def worker_name(job: str, group: str, index: int, incarnation: int) -> str:
     """Such as `digits-worker-000-1`; sorts by group and index."""
-    return f"{job}-{group}-{index:03d}-{incarnation}"
+    return f"{worker_group(job, group)}-{index:03d}-{incarnation}"
 
 
 def parse_worker_name(job: str, name: str) -> tuple[str, int, int] | None:

@@ -206,7 +206,7 @@ def _expect(observed: Observed, roster: Roster) -> Iterator[Action]:
         Expectation(
             workers=tuple(sorted(stay + come)),
             draining=tuple(sorted(go)),
-            policy=observed.job.spec.policy(),
+            policy=observed.job.policy(),
             failures=status.restarts.application,
         )
     )

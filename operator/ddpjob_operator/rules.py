@@ -15,7 +15,13 @@ from collections.abc import Iterator
 from pydantic.alias_generators import to_snake
 
 from ddpjob_operator import names
-from ddpjob_operator.api import BESIDE_MAIN_TEMPLATE, INSTEAD_OF_TEMPLATE, NOT_YET, DDPJobSpec
+from ddpjob_operator.api import (
+    BESIDE_MAIN_TEMPLATE,
+    INSTEAD_OF_TEMPLATE,
+    NOT_BELOW_PYTHON,
+    NOT_YET,
+    DDPJobSpec,
+)
 from ddpjob_operator.names import ConditionType
 from ddpjob_operator.parts import (
     ABOVE,
@@ -28,6 +34,7 @@ from ddpjob_operator.parts import (
     SNAPSHOT_URI,
     WHOLE_FOLDER,
 )
+from ddpjob_operator.torchrun import MODULES
 
 Rule = dict[str, str]
 Placed = tuple[str, Rule]  # path of the schema that it is a rule of; `*` is each entry of a list
@@ -69,6 +76,7 @@ def build_rules() -> Iterator[Placed]:
     yield from _sizes()
     yield from _sources()
     yield from _snapshot()
+    yield from _launcher()
     yield from _not_yet()
     yield from _pinned()
 
@@ -198,17 +206,21 @@ def _snapshot() -> Iterator[Placed]:
     yield at, rule("!has(self.uri) || !has(self.storage)", text, field=".uri")
 
 
+def _launcher() -> Iterator[Placed]:
+    command, first = "self.command", "self.command[0]"
+    program = f"{first} == 'torchrun' || {first}.endsWith('/torchrun')"
+    modules = ", ".join(f"'{name}'" for name in MODULES)
+    module = f"size({command}) > 2 && {command}[1] == '-m' && {command}[2] in [{modules}]"
+    python = "has(self.launcher) && self.launcher == 'python'"
+    there = f"has({command}) && size({command}) > 0"
+    cel = f"!({python} && {there} && ({program} || ({module})))"
+    yield SPEC, rule(cel, NOT_BELOW_PYTHON, field=".launcher")
+
+
 def _not_yet() -> Iterator[Placed]:
-    for row in NOT_YET:
-        parent, _, field = f"{SPEC}.{row}".rpartition(".")
-        default, value = _default(row), f"self.{field}"
-        if default is None:
-            text = "is not supported by this version; remove it"
-            yield parent, rule(f"!has({value})", text, field=f".{field}")
-        else:
-            text = f"'%s' is not supported by this version; use {default}"
-            cel = f"!has({value}) || {value} == {default}"
-            yield parent, rule(cel, text, value, field=f".{field}")
+    for field in NOT_YET:
+        text = "is not supported by this version; remove it"
+        yield SPEC, rule(f"!has(self.{field})", text, field=f".{field}")
 
 
 # --- before and after ----------------------------------------------------------------------------

@@ -1,10 +1,11 @@
-"""What a user's own torchrun command line says about the size of the job.
+"""What a user's own command line says about torchrun, and about the size of the job.
 
 May not: change the command; the user's own flags win.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 
@@ -29,6 +30,28 @@ def inelastic_flags(command: Sequence[str]) -> tuple[str, ...]:
         for name, flag in _flags(command)
         if name in PINS
     )
+
+
+def runs_torchrun(command: Sequence[str]) -> bool:
+    """Whether that is what the command runs; a shell's own command is not looked into."""
+    first, flag, module = (*command, "", "", "")[:3]
+    return first.rsplit("/", 1)[-1] == "torchrun" or (flag == "-m" and module in MODULES)
+
+
+def is_standalone(command: Sequence[str]) -> bool:
+    """Whether torchrun is told to look for no other worker."""
+    return any(name == "--standalone" for name, _ in _flags(command))
+
+
+def lonely_script(command: Sequence[str]) -> tuple[str, ...]:
+    """A warning if torchrun is meant to start the processes, and nobody starts torchrun."""
+    first, *rest = command
+    script = next((word for word in rest if not word.startswith("-") or word == "-m"), "")
+    if not re.fullmatch(r"python[0-9.]*", first.rsplit("/", 1)[-1]) or not script.endswith(".py"):
+        return ()
+    lonely = f"{first} runs {script} as a single process that knows of no other one"
+    remedy = f"use [torchrun, {script}], or launcher: python if it finds the others by itself"
+    return (f"{lonely}; {remedy}",)
 
 
 def _flags(command: Sequence[str]) -> Iterator[tuple[str, str]]:

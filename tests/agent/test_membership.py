@@ -63,6 +63,32 @@ def test_below_the_minimum_it_never_starts() -> None:
     )  # fmt: skip
 
 
+def test_no_other_group_stands_in_for_one_with_a_minimum_of_its_own() -> None:
+    """As a server and its trainers: how many there are in all does not help."""
+    policy = dataclasses.replace(POLICY, minimum=2, minimums=(("ps-worker", 1), ("ps-b", 1)))
+    server, *trainers = "ps-worker-000-1", "ps-b-000-1", "ps-b-001-1"
+    everybody = " ".join([server, *trainers])
+    few = view(*map(worker, trainers), expected=everybody, policy=policy, expected_since=0.0)
+    waiting = decide_membership(few, NOW)
+    assert waiting.action is Action.KEEP
+    assert waiting.reason.startswith("0 of at least 1 workers of ps-worker are here")
+
+    lost = worker(server, closed_at=NOW - 60)
+    halted = decide_membership(
+        running(membership(server, *trainers), lost, *map(worker, trainers), policy=policy), NOW
+    )
+    assert halted.action is Action.HALT
+    assert halted.reason == f"lost {server}: 0 of at least 1 workers of ps-worker are left"
+
+    gone = worker(trainers[1], closed_at=NOW - 60)
+    smaller = decide_membership(
+        running(membership(server, *trainers), *map(worker, [server, trainers[0]]), gone,
+                policy=policy),
+        NOW,
+    )  # fmt: skip
+    assert smaller.action is Action.FORM
+
+
 def test_ten_workers_that_come_five_seconds_apart_give_one_membership() -> None:
     all_names = " ".join(f"w{i}" for i in range(10))
     formed = 0

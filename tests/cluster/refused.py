@@ -78,6 +78,11 @@ def row(name: str, spec: Object, says: str, model: str = "", why: str = "") -> R
     return Row(name, build_job(spec), says, model, why)
 
 
+LONELY = (
+    "spec.launcher: %is python, but a command runs torchrun, which would know of one worker only; "
+    "leave launcher away"
+)
+
 BOTH = [
     row(
         "minimum_above_maximum",
@@ -413,21 +418,23 @@ BOTH += [
         {"snapshot": {"uri": "s3://bucket/jobs", "storage": {"emptyDir": {}}}},
         "spec.snapshot.uri: %is given, and snapshot.storage, too; remove one of the two",
     ),
+    *(
+        row(f"torchrun_below_python_{name}", {"launcher": "python", "command": words}, LONELY)
+        for name, words in (
+            ("by_name", ["torchrun", "train.py"]),
+            ("by_path", ["/opt/bin/torchrun"]),
+            ("as_module", ["python", "-m", "torch.distributed.run", "train.py"]),
+        )
+    ),
 ]
 
 # A value for each field that no version acts on yet; may hold more than NOT_YET does.
 UNSUPPORTED: dict[str, tuple[Object, str]] = {
-    "launcher": (
-        {"launcher": "mpi"},
-        "spec.launcher: %'mpi' is not supported by this version; use 'torchrun'",
-    ),
-    **{
-        path: (spec, f"spec.{path}: %is not supported by this version; remove it")
-        for path, spec in (
-            ("scheduling", {"scheduling": {"topologyKey": "zone"}}),
-            ("ttlSecondsAfterFinished", {"ttlSecondsAfterFinished": 1}),
-        )
-    },
+    path: (spec, f"spec.{path}: %is not supported by this version; remove it")
+    for path, spec in (
+        ("scheduling", {"scheduling": {"topologyKey": "zone"}}),
+        ("ttlSecondsAfterFinished", {"ttlSecondsAfterFinished": 1}),
+    )
 }
 BOTH += [row(f"not_yet_{path}", *UNSUPPORTED[path]) for path in NOT_YET]
 
@@ -453,6 +460,18 @@ ONLY_THE_API_SERVER = [
 ]
 
 ONLY_THE_MODEL = [
+    row(
+        "standalone_with_several_workers",
+        {"command": ["torchrun", "--standalone", "train.py"]},
+        "spec.command: has --standalone, which is for a job of one worker; remove it, or the others",
+        why="CEL would have to tell torchrun's flags from the script's",
+    ),
+    row(
+        "torchrun_below_python_in_a_group",
+        {"launcher": "python", "command": ["python"], **group(command=["torchrun"])},
+        LONELY.replace(": %", ": "),
+        why="a group does not see the launcher, and the spec not whether it has a template",
+    ),
     row(
         "template_without_a_command",
         {**FROM, "template": {"spec": {}}},

@@ -62,7 +62,7 @@ def expect(*workers: Worker | CreateWorker, draining: tuple[Worker, ...] = ()) -
     """The action that announces these workers."""
     names = tuple(worker.name for worker in workers)
     gone = tuple(worker.name for worker in draining)
-    return Expect(Expectation(names, gone, make_job().spec.policy()))
+    return Expect(Expectation(names, gone, make_job().policy()))
 
 
 def membership_of(*workers: Worker, id_: str = "1.1.1") -> MembershipStatus:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any, get_args
 
@@ -127,13 +128,19 @@ def test_policy_is_what_the_service_decides_by() -> None:
         elastic={"joinPolicy": "Never", "settleSeconds": 1},
         failurePolicy={"maxRestarts": {"infrastructure": 9}, "backoffSeconds": 0.5},
     )
-    expected = Policy(minimum=3, join_policy="Never", settle=1, max_losses=9, backoff=0.5)
-    assert job.spec.policy() == expected
-    assert make_job().spec.policy() == Policy()
+    expected = Policy(
+        minimum=3, minimums=(("digits-worker", 2), ("digits-spot", 1)), join_policy="Never",
+        settle=1, max_losses=9, backoff=0.5,
+    )  # fmt: skip
+    assert job.policy() == expected
+    assert Policy.from_json(json.loads(json.dumps(expected.to_json()))) == expected
+    own = make_job(extraWorkerGroups=[SPOT])
+    assert own.policy() == Policy(), "nobody said that no other group can stand in for the main one"
+    assert make_job().policy() == Policy()
 
 
 def test_patience_with_silence_is_the_same_at_all_levels_if_it_is_given() -> None:
-    policy = make_job(elastic={"heartbeatSeconds": 7.5}).spec.policy()
+    policy = make_job(elastic={"heartbeatSeconds": 7.5}).policy()
     assert policy == Policy(heartbeat_deadline=7.5, live_deadline=7.5)
 
 

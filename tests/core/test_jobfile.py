@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpjob_operator.jobfile import JobFileError, inelastic_flags, parse
+from ddpjob_operator.jobfile import JobFileError, parse, warnings
 
 HEAD = """\
 apiVersion: ddpjob.io/v1alpha1
@@ -187,14 +187,24 @@ def test_any_text_gives_a_job_or_a_complaint(text: str, at: int) -> None:
             parse(each)
 
 
+LONELY = (
+    "that knows of no other one; use [torchrun, train.py], or launcher: python if it finds the "
+    "others by itself"
+)
 PINS = "; remove it: ddpjob sets it anew whenever the workers change"
 
 
 @pytest.mark.parametrize(
-    ("command", "warnings"),
+    ("command", "said"),
     [
         pytest.param(["torchrun", "train.py"], [], id="elastic"),
-        pytest.param(["python", "train.py", "--nnodes", "2"], [], id="no_torchrun"),
+        pytest.param(["accelerate", "launch", "--nnodes", "2"], [], id="no_torchrun"),
+        pytest.param(["python", "-u", "-m", "train.py"], [], id="a_module"),
+        pytest.param(
+            ["/usr/bin/python3.11", "-u", "train.py", "x.py"],
+            [f"/usr/bin/python3.11 runs train.py as a single process {LONELY}"],
+            id="nobody_starts_torchrun",
+        ),
         pytest.param(["torchrun", "train.py", "--nnodes=2"], [], id="flag_of_the_script"),
         pytest.param(
             ["torchrun", "--nnodes", "2", "train.py"],
@@ -222,5 +232,13 @@ PINS = "; remove it: ddpjob sets it anew whenever the workers change"
         pytest.param(["sh", "-c", "echo 'torchrun"], [], id="unbalanced_quotes"),
     ],
 )
-def test_flags_that_keep_a_job_from_changing_size(command: list[str], warnings: list[str]) -> None:
-    assert list(inelastic_flags(command)) == warnings
+def test_commands_that_are_seldom_meant(command: list[str], said: list[str]) -> None:
+    text = GOOD.replace("replicas: 2", "replicas: 1")
+    job = parse(text.replace("[torchrun, train.py]", str(command)))
+    assert list(warnings(job)) == [f"worker: {each}" for each in said]
+
+
+def test_a_script_that_finds_the_others_by_itself_is_no_surprise() -> None:
+    text = GOOD.replace("[torchrun, train.py]", "[python, train.py]")
+    assert len(list(warnings(parse(text)))) == 1
+    assert not list(warnings(parse(text + "  launcher: python\n")))

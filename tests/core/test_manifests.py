@@ -102,6 +102,7 @@ def test_agent_is_told_where_it_belongs(pod: JSON) -> None:
     assert values(trainer(pod)) == {
         "DDPJOB_JOB": "team/digits",
         "DDPJOB_JOB_UID": UID,
+        "DDPJOB_LAUNCHER": "torchrun",
         "DDPJOB_WORKER": "digits-worker-000-2",
         "DDPJOB_SERVICE": "digits-rendezvous.team.svc:29400",
         "DDPJOB_TOKEN": TOKEN,
@@ -117,8 +118,8 @@ def test_agent_is_told_which_files_to_keep() -> None:
     job = make_cluster_job(snapshot={"files": ["snapshot.pt", "ckpt/ä *.pt"]})
     told = values(trainer(worker_manifest(job)))["DDPJOB_SNAPSHOT_FILES"]
     assert told == '["snapshot.pt", "ckpt/ä *.pt"]'
-    assert job.spec.policy().files
-    assert not make_cluster_job().spec.policy().files
+    assert job.policy().files
+    assert not make_cluster_job().policy().files
 
 
 def test_agent_is_told_of_the_grace_that_the_users_pod_has() -> None:

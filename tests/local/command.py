@@ -25,7 +25,8 @@ QUICK = {"elastic": "{joinPolicy: Immediate, settleSeconds: 0.2}"}
 
 def write_job(folder: Path, command: str, script: str = SCRIPT, **spec: object) -> None:
     """A job file `job.yaml` and its script `train.py`."""
-    (folder / "job.yaml").write_text(job_text(command, **{**QUICK, **spec}))
+    launcher = {} if "torchrun" in command else {"launcher": "python"}
+    (folder / "job.yaml").write_text(job_text(command, **{**QUICK, **launcher, **spec}))
     (folder / "train.py").write_text(textwrap.dedent(script))
 
 

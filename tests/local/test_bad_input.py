@@ -196,7 +196,7 @@ def test_refused_before_anything_starts(
 
 
 def test_without_local_the_right_command_is_shown(tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text(GOOD)
+    (tmp_path / "job.yaml").write_text(GOOD + "  launcher: python\n")
     code, command = run_to_end(tmp_path, "run", "job.yaml")
     assert command.output == "only --local is there yet: ddpjob run --local job.yaml\n"
     assert code == ExitCode.INVALID

@@ -12,7 +12,7 @@ import pytest
 
 from ddpjob_agent.contract import ENV_WORKER
 from ddpjob_agent.control import Policy
-from ddpjob_operator.api import DDPJobSpec
+from ddpjob_operator.api import DDPJob
 from ddpjob_operator.local.nodes import marked
 from driving import Run, in_background, job_text, running
 from ledger import SCRIPT, Ledger
@@ -42,12 +42,12 @@ SLEEPER = """
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs whose service waits for seconds where it would wait for a minute."""
-    usual = DDPJobSpec.policy
+    usual = DDPJob.policy
 
-    def policy(spec: DDPJobSpec) -> Policy:
-        return dataclasses.replace(usual(spec), stall_seconds=SECONDS)
+    def policy(job: DDPJob) -> Policy:
+        return dataclasses.replace(usual(job), stall_seconds=SECONDS)
 
-    monkeypatch.setattr(DDPJobSpec, "policy", policy)
+    monkeypatch.setattr(DDPJob, "policy", policy)
 
 
 def last_worker(run: Run) -> tuple[str, psutil.Process]:

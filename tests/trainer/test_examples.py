@@ -98,9 +98,9 @@ def test_digits_gives_the_same_weights_on_any_number_of_processes(
         assert states[1][name] == pytest.approx(tensor, abs=1e-5), name
 
 
-def test_multinode_resumes_by_its_own_file(tmp_path: Path, python_env: dict[str, str]) -> None:
+def test_torchruns_resumes_by_its_own_file(tmp_path: Path, python_env: dict[str, str]) -> None:
     def run(epochs: str) -> str:
-        script = str(EXAMPLES / "multinode" / "train.py")
+        script = str(EXAMPLES / "01-torchrun" / "train.py")
         command = [*TORCHRUN, "--nproc-per-node=2", script, epochs, "2"]
         done = subprocess.run(
             command, cwd=tmp_path, env=python_env, capture_output=True, check=False, text=True

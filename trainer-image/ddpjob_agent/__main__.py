@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from . import contract
 from .agent import Agent, Settings
-from .contract import Exit
+from .contract import Exit, Launcher
 from .registry import Registry
 from .rendezvous import RendezvousServer
 
@@ -76,6 +76,7 @@ async def _run_worker(argv: list[str], environment: Mapping[str, str]) -> int:
         grace_seconds=float(environment.get(contract.ENV_GRACE_SECONDS, contract.GRACE_SECONDS)),
         warm_start=environment.get(contract.ENV_WARM_START, "1") != "0",
         termination_log=environment.get(contract.ENV_TERMINATION_LOG, "/dev/termination-log"),
+        launcher=_launcher(environment),
         files=_texts(environment, contract.ENV_SNAPSHOT_FILES),
         snapshot_folder=environment.get(contract.ENV_SNAPSHOT_DIR, ""),
     )
@@ -136,6 +137,15 @@ def _positive(environment: Mapping[str, str], name: str) -> int:
     if number < 1:
         raise UsageError(f"{name} must be at least 1, not {number}")
     return number
+
+
+def _launcher(environment: Mapping[str, str]) -> Launcher:
+    text = environment.get(contract.ENV_LAUNCHER) or Launcher.TORCHRUN.value
+    try:
+        return Launcher(text)
+    except ValueError:
+        known = " or ".join(map(str, Launcher))
+        raise UsageError(f"{contract.ENV_LAUNCHER} must be {known}, not {text!r}") from None
 
 
 def _texts(environment: Mapping[str, str], name: str) -> tuple[str, ...]:

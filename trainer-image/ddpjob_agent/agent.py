@@ -27,21 +27,26 @@ import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
 from .contract import (
+    ENV_LIVE,
+    ENV_MEMBERSHIP,
+    ENV_STORE,
     GROUP_SOCKET,
     PROTOCOL,
     REPORT_SOCKET,
     Cause,
     Exit,
     Failure,
+    Launcher,
     Member,
     Membership,
     Message,
     Place,
 )  # fmt: skip
 from .failure import read_failure
+from .free_port import FreePort
 from .holdings import Holdings
 from .keeper import Keeper
-from .launch import command_environment, import_environment, live_environment, steps_done
+from .launch import Meeting, command_environment, import_environment, steps_done
 from .link import Link
 from .live import Live
 from .processes import Processes
@@ -78,6 +83,7 @@ class Settings(NamedTuple):
     grace_seconds: float
     warm_start: bool
     termination_log: str
+    launcher: Launcher = Launcher.TORCHRUN
     files: tuple[str, ...] = ()  # that an unchanged script saves to
     snapshot_folder: str = ""
 
@@ -85,8 +91,9 @@ class Settings(NamedTuple):
 class _Launch:
     """One start of the command: for one membership, or for processes that stay (None)."""
 
-    def __init__(self, membership: Membership | None) -> None:
+    def __init__(self, membership: Membership | None, port: int | None = None) -> None:
         self.membership = membership
+        self.port = port  # that is free at its first member
         self.ended_under: tuple[str, str] | None = None  # the order under which it ended
 
     @property
@@ -111,6 +118,7 @@ class Agent:
         )
         self._relay = Relay(self._link)
         self._local_store = LocalStore()
+        self._port = FreePort()
         self._reports = Reports(self._report)
         self._live = Live(settings.processes, self._link.send, self._give_up)
         self._membership: Membership | None = None  # the highest seen
@@ -169,6 +177,7 @@ class Agent:
             self._keeper.close()
             self._live.close()
             self._reports.close()
+            self._port.close()
             for task in tasks:
                 task.cancel()
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -197,6 +206,7 @@ class Agent:
             "failure": self._failure and self._failure.to_json(),
             "reports": self._reports.recall(),
             "files": self._keeper.stock(),
+            "port": self._port.number,
         }
 
     def _how(self) -> Message:
@@ -229,7 +239,7 @@ class Agent:
             self._membership = membership
             self._done, self._failure = False, None
             if not order["live"]:
-                self._wanted = _Launch(membership)
+                self._wanted = _Launch(membership, order.get("port"))
             elif self._live.finished:  # too late to change; they load what was saved at the end
                 self._wanted = _Launch(None)
         if order["live"]:
@@ -346,7 +356,6 @@ class Agent:
             self._fail(Failure(time.time(), summary, exit_code=127, permanent=True))
 
     def _command_environment(self, launch: _Launch) -> dict[str, str]:
-        folder, base = self._folder, self._environment
         logs = self._logs()
         os.mkdir(logs)
         store = f"{HOST}:{self._relay.port}"
@@ -354,12 +363,19 @@ class Agent:
         if membership is None:
             log.info("starting processes that stay")
             local = f"{HOST}:{self._local_store.port}"
-            return live_environment(base, self._me, local, store, folder, logs)
-        log.info(
-            "membership %s (%s): %d workers, world size %d",
-            membership.id, membership.cause, len(membership.members), membership.world_size,
-        )  # fmt: skip
-        return command_environment(base, membership, self._me, store, folder, logs)
+            port = self._port.number
+            meeting = Meeting((self._me,), self._me, local, port, self._folder, logs)
+            ours = {ENV_LIVE: "1", ENV_STORE: store}
+        else:
+            log.info(
+                "membership %s (%s): %d workers, world size %d",
+                membership.id, membership.cause, len(membership.members), membership.world_size,
+            )  # fmt: skip
+            members = membership.members
+            meeting = Meeting(members, self._me, store, launch.port, self._folder, logs)
+            ours = {ENV_MEMBERSHIP: str(membership.id)}
+        launcher = self._settings.launcher
+        return command_environment(self._argv, self._environment, launcher, meeting, ours)
 
     def _logs(self) -> str:
         return os.path.join(self._folder, str(self._starts))

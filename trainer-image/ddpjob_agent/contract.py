@@ -26,6 +26,7 @@ ENV_TOKEN = "DDPJOB_TOKEN"  # secret of the job; never reaches the user's proces
 ENV_ADDRESS = "DDPJOB_ADDRESS"  # the address under which other workers reach this one
 ENV_ORPHAN_SECONDS = "DDPJOB_ORPHAN_SECONDS"  # without the service for so long: stop the processes
 ENV_GRACE_SECONDS = "DDPJOB_GRACE_SECONDS"  # from SIGTERM to SIGKILL
+ENV_LAUNCHER = "DDPJOB_LAUNCHER"  # what the command is started by: see Launcher
 ENV_WARM_START = "DDPJOB_WARM_START"  # "0": torchrun is never forked from a parent that knows torch
 ENV_TERMINATION_LOG = "DDPJOB_TERMINATION_LOG"  # file that takes the last word
 
@@ -38,6 +39,8 @@ ENV_STEPS = (
     "DDPJOB_STEPS"  # file: steps that each local rank has done, STEPS_BYTES little-endian each
 )
 ENV_GROUP_SOCKET = "DDPJOB_GROUP_SOCKET"  # Unix stream socket that tells of memberships, see Place
+ENV_FIRST_RANK = "DDPJOB_FIRST_RANK"  # of this worker's processes, where a script starts its own
+ENV_WORLD_SIZE = "DDPJOB_WORLD_SIZE"  # processes over all workers, there
 ENV_LIVE = "DDPJOB_LIVE"  # "1": these processes stay when the membership changes
 ENV_STORE = "DDPJOB_STORE"  # host:port of the current membership's c10d store
 ENV_SNAPSHOT_DIR = "DDPJOB_SNAPSHOT_DIR"
@@ -66,6 +69,16 @@ class Exit(enum.IntEnum):
     PORT_IN_USE = 3
     REFUSED = 4  # the service refused the token or the protocol
     STOPPED = 143  # SIGTERM
+
+
+class Launcher(str, enum.Enum):
+    """What starts the processes of a worker."""
+
+    TORCHRUN = "torchrun"  # or a command that starts it, and adds no flags that it reads from PET_*
+    PYTHON = "python"  # nothing: the script is the process, or starts its own
+
+    def __str__(self) -> str:
+        return self.value
 
 
 class Cause(str, enum.Enum):

@@ -183,6 +183,7 @@ class Policy:
     """The job's numbers that the service decides by; times in seconds."""
 
     minimum: int = 1  # workers
+    minimums: tuple[tuple[str, int], ...] = ()  # of those whose names begin so, up to the index
     startup_wait: float = 300
     settle: float = 3
     join_policy: str = "Auto"  # Auto | Immediate | Never
@@ -202,6 +203,12 @@ class Policy:
         """What differs from the defaults: a service from before a field was added needs no word."""
         fields = ((each.name, each.default) for each in dataclasses.fields(self))
         return {name: getattr(self, name) for name, usual in fields if getattr(self, name) != usual}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Policy:
+        """Inverse of to_json()."""
+        minimums = tuple((str(group), int(count)) for group, count in data.get("minimums", ()))
+        return cls(**{**_known(cls, data), "minimums": minimums})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,7 +230,7 @@ class Expectation:
         return cls(
             workers=tuple(data["workers"]),
             draining=tuple(data["draining"]),
-            policy=Policy(**_known(Policy, data["policy"])),
+            policy=Policy.from_json(data["policy"]),
             failures=data["failures"],
         )
 

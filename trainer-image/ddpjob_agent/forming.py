@@ -57,6 +57,17 @@ def eligible(view: View, now: float) -> list[Worker]:
     ]
 
 
+def shortage(policy: Policy, present: Sequence[Worker]) -> str | None:
+    """What there is too little of for a membership, in words; None: it is enough."""
+    if len(present) < policy.minimum:
+        return f"{len(present)} of at least {policy.minimum} workers"
+    groups = [worker.member.worker.rsplit("-", 2)[0] for worker in present]
+    for group, minimum in policy.minimums:
+        if groups.count(group) < minimum:
+            return f"{groups.count(group)} of at least {minimum} workers of {group}"
+    return None
+
+
 def doubts(view: View, members: Sequence[Worker], now: float) -> list[float]:
     """When it will be known of each doubtful member whether it is lost, too: one loss, one change.
 

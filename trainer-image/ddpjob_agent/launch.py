@@ -1,22 +1,27 @@
-"""The environment in which the user's command runs in one membership: torchrun's arguments.
+"""The environment in which the user's command runs in one membership.
 
-torchrun reads every flag that the user did not give from PET_*, so the user's own flags win.
+torchrun reads every flag that the user did not give from PET_*, so the user's own flags win. A
+script that is started without it gets what such scripts know from other clusters.
 Also the file in which processes leave how far they are.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import contract
+from .contract import Launcher
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from .contract import Member, Membership
+    from .contract import Member
 
 STEPS_FILE = "steps"
+# Who gives one of these, as a flag or as PET_*, has a store that somebody must host.
+OWN_STORE = ("--standalone", "pet-standalone", "rdzv-endpoint")
+USUAL_PORT = 29500  # torch's own; where the service is of a version that knows of no port
 AGENT_ONLY = (contract.ENV_TOKEN, contract.ENV_SERVICE)  # never reach the user's processes
 
 
@@ -38,55 +43,79 @@ def import_environment(base: Mapping[str, str], processes: int) -> dict[str, str
     return {**few, **_without_agents_own(base)}
 
 
+class Meeting(NamedTuple):
+    """Where the processes of one start meet, and what they share with their agent."""
+
+    members: tuple[Member, ...]  # in the order of their ranks; one where the processes stay
+    me: Member
+    endpoint: str  # host:port of the c10d store, for torchrun
+    port: int | None  # that is free at the first member, for a store of the user's
+    sockets: str  # folder of the agent's sockets
+    logs: str  # folder for what torchrun writes
+
+
 def command_environment(
-    base: Mapping[str, str], membership: Membership, me: Member, store: str, sockets: str, logs: str
-) -> dict[str, str]:
-    """`base` with what the command needs to meet the other members of `membership`.
-
-    `store` is host:port of the membership's c10d store, `sockets` the folder of the agent's
-    sockets, `logs` one for what torchrun writes. A PET_* variable that the user set stays.
-    """
-    ours = {contract.ENV_MEMBERSHIP: str(membership.id)}
-    return _environment(base, len(membership.members), me, store, sockets, logs, ours)
-
-
-def live_environment(
-    base: Mapping[str, str], me: Member, local_store: str, store: str, sockets: str, logs: str
-) -> dict[str, str]:
-    """The same for processes that stay: a torchrun of its own in each worker, meeting nobody.
-
-    The processes enter memberships by themselves, over `store`; `local_store` is for torchrun.
-    """
-    ours = {contract.ENV_LIVE: "1", contract.ENV_STORE: store}
-    return _environment(base, 1, me, local_store, sockets, logs, ours)
-
-
-def _environment(
+    argv: Sequence[str],
     base: Mapping[str, str],
-    nodes: int,
-    me: Member,
-    endpoint: str,
-    sockets: str,
-    logs: str,
+    launcher: Launcher,
+    meeting: Meeting,
     ours: Mapping[str, str],
 ) -> dict[str, str]:
-    torchrun = {
-        "PET_NNODES": str(nodes),
-        "PET_NPROC_PER_NODE": str(me.processes),
-        "PET_RDZV_BACKEND": "c10d",
-        "PET_RDZV_ENDPOINT": endpoint,
-        "PET_RDZV_ID": base.get(contract.ENV_JOB_UID, "ddpjob"),
-        "PET_RDZV_CONF": "is_host=0",
-        "PET_LOCAL_ADDR": me.address,
-        "PET_MAX_RESTARTS": "0",
-        "PET_LOG_DIR": logs,
-    }
+    """`base` with what the command needs to meet the others; what the user set there stays."""
+    if launcher is Launcher.TORCHRUN:
+        found = _torchruns_flags(argv, base, meeting)
+    else:
+        found = _scripts_variables(meeting)
     agent = {
-        contract.ENV_REPORT_SOCKET: os.path.join(sockets, contract.REPORT_SOCKET),
-        contract.ENV_GROUP_SOCKET: os.path.join(sockets, contract.GROUP_SOCKET),
-        contract.ENV_STEPS: os.path.join(logs, STEPS_FILE),
+        contract.ENV_REPORT_SOCKET: os.path.join(meeting.sockets, contract.REPORT_SOCKET),
+        contract.ENV_GROUP_SOCKET: os.path.join(meeting.sockets, contract.GROUP_SOCKET),
+        contract.ENV_STEPS: os.path.join(meeting.logs, STEPS_FILE),
     }
-    return {**torchrun, **_without_agents_own(base), **agent, **ours}
+    return {**_nodes(meeting), **found, **_without_agents_own(base), **agent, **ours}
+
+
+def _nodes(meeting: Meeting) -> dict[str, str]:
+    """What users write into command lines and read in scripts, on every kind of cluster."""
+    return {
+        "MASTER_ADDR": meeting.members[0].address,
+        "MASTER_PORT": str(meeting.port or USUAL_PORT),
+        "NNODES": str(len(meeting.members)),
+        "NODE_RANK": str(meeting.members.index(meeting.me)),
+        "NPROC_PER_NODE": str(meeting.me.processes),
+    }
+
+
+def _torchruns_flags(
+    argv: Sequence[str], base: Mapping[str, str], meeting: Meeting
+) -> dict[str, str]:
+    flags = {
+        "PET_NNODES": str(len(meeting.members)),
+        "PET_NPROC_PER_NODE": str(meeting.me.processes),
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": meeting.endpoint,
+        "PET_RDZV_ID": base.get(contract.ENV_JOB_UID, "ddpjob"),
+        "PET_LOCAL_ADDR": meeting.me.address,
+        "PET_MAX_RESTARTS": "0",
+        "PET_LOG_DIR": meeting.logs,
+    }
+    said = " ".join([*argv, *base]).lower().replace("_", "-")
+    if not any(word in said for word in OWN_STORE):
+        flags["PET_RDZV_CONF"] = "is_host=0"
+    return flags
+
+
+def _scripts_variables(meeting: Meeting) -> dict[str, str]:
+    """RANK and WORLD_SIZE count workers, as elsewhere: a script may start processes of its own."""
+    members, at = meeting.members, meeting.members.index(meeting.me)
+    variables = {
+        "RANK": str(at),
+        "WORLD_SIZE": str(len(members)),
+        contract.ENV_FIRST_RANK: str(sum(each.processes for each in members[:at])),
+        contract.ENV_WORLD_SIZE: str(sum(each.processes for each in members)),
+    }
+    if all(each.processes == 1 for each in members):
+        variables |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    return variables
 
 
 def _without_agents_own(base: Mapping[str, str]) -> dict[str, str]:

@@ -23,6 +23,7 @@ from .forming import (
     members_of,
     next_loss,
     pause_after,
+    shortage,
     soonest,
     too_many_losses,
 )  # fmt: skip
@@ -107,9 +108,10 @@ def _go_on(view: View, now: float, lost: Sequence[str], failed: Sequence[Worker]
         workers=tuple(w for w in view.workers if w.member.worker not in names),
     )
     present = _present(view, now)
-    if len(present) < policy.minimum:
+    short = shortage(policy, present)
+    if short is not None:
         what = f"lost {', '.join(lost)}" if lost else failure.summary if failure else "a failure"
-        reason = f"{what}: {len(present)} of at least {policy.minimum} workers are left"
+        reason = f"{what}: {short} are left"
         again = soonest(next_loss(view, now), facts.rest_until)
         return dataclasses.replace(facts, reason=reason, again_at=again)
     formed = form(view, present, "the others go on", failed=() if lost else names)

@@ -36,6 +36,7 @@ from .forming import (
     members_of,
     next_loss,
     pause_after,
+    shortage,
     soonest,
     too_many_losses,
 )
@@ -73,8 +74,9 @@ def _assemble(view: View, now: float) -> Decision:
     policy, present = view.policy, eligible(view, now)
     here = {worker.member.worker for worker in present}
     missing = [name for name in view.expectation.workers if name not in here]
-    if len(present) < policy.minimum:
-        reason = f"{len(present)} of at least {policy.minimum} workers are here"
+    short = shortage(policy, present)
+    if short is not None:
+        reason = f"{short} are here"
         again = soonest(next_loss(view, now), end_of_rest(view, now))
         return Decision(Action.KEEP, reason + _waiting_for(missing), again)
     if now < view.resume_at:
@@ -126,13 +128,14 @@ def _supervise(view: View, current: Membership, now: float) -> Decision:
 
 
 def _shrink(view: View, now: float, lost: Sequence[str], leaving: Sequence[str]) -> Decision:
-    policy, present = view.policy, eligible(view, now)
+    present = eligible(view, now)
     too_many = too_many_losses(view, lost)
     if too_many is not None:
         return too_many
-    if len(present) < policy.minimum:
+    short = shortage(view.policy, present)
+    if short is not None:
         what = f"lost {', '.join(lost)}" if lost else f"{', '.join(leaving)} left"
-        reason = f"{what}: {len(present)} of at least {policy.minimum} workers are left"
+        reason = f"{what}: {short} are left"
         return Decision(Action.HALT, reason, next_loss(view, now), lost=tuple(lost))
     return form(view, present, "a member is gone")
 

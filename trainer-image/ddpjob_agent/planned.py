@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from .forming import end_of_rest, form, leaves, next_loss, soonest
+from .forming import end_of_rest, form, leaves, next_loss, shortage, soonest
 from .joining import joiners_of, wait_for_joiners
 from .view import Action, Decision
 
@@ -54,8 +54,9 @@ def plan_change(
         reason = "running; waiting to hear at which step to change"
         return Decision(Action.KEEP, reason, soonest(until, next_loss(view, now)))
     after = max(known) if len(known) == len(promises) else None
-    if len(present) < view.policy.minimum:
+    short = shortage(view.policy, present)
+    if short is not None:
         names = ", ".join(worker.member.worker for worker in leaving)
-        reason = f"{names} left: {len(present)} of at least {view.policy.minimum} workers are left"
+        reason = f"{names} left: {short} are left"
         return Decision(Action.HALT, reason, next_loss(view, now), after=after)
     return form(view, present, "a planned change", after)

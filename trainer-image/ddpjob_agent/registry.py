@@ -107,6 +107,7 @@ class Registry:
             closed_at=None,
             ready_at=(known.ready_at or now) if message["ready"] else None,
             finished=message["finished"],
+            port=message.get("port"),
         )
         self._roster.put(known, now)
         return member.worker
@@ -370,6 +371,7 @@ class Registry:
                 "asked": view.asked_at is not None,
                 "last": self._word_of_last(now),
                 "files": self._files.word(view, worker, now),
+                "port": self._port(view.current),
             }
         known = self._roster.get(worker)
         if known is None or not view.live or known.rests(now):
@@ -384,6 +386,11 @@ class Registry:
         leave = view.expectation is not None and leaves(view, known)
         save = not view.running and after is not None
         return {"type": "stay", "leave": leave, "after": after, "save": save}
+
+    def _port(self, membership: Membership) -> int | None:
+        """At which the processes of its first member can be met."""
+        first = self._roster.get(membership.members[0].worker)
+        return first.port if first else None
 
     def _word_of_last(self, now: float) -> Message | None:
         if self._last is None:

@@ -29,6 +29,7 @@ class Worker:
     done: bool = False  # its command ended with 0 in the current membership
     exit_at: float | None = None  # when the service heard that its command failed
     failure: Failure | None = None
+    port: int | None = None  # that it keeps free for its processes
     # At L1 and L2 only.
     stops: bool = False  # all its processes can be told after which step to stop
     promise: int | None = None  # the last step that its processes begin before they hear more

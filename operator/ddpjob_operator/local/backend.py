@@ -44,6 +44,13 @@ from ddpjob_operator.status import DDPJobStatus
 POLL_SECONDS = 30.0
 RETRY_SECONDS = 0.2
 RESYNC_SECONDS = 1.0
+# What other launchers tell their processes.
+FOREIGN = frozenset(
+    {
+        "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+        "NNODES", "NODE_RANK", "NPROC_PER_NODE",
+    }
+)  # fmt: skip
 
 
 class LocalBackend:
@@ -241,8 +248,7 @@ class LocalBackend:
 def inherited_environment() -> dict[str, str]:
     """This process's environment without what another job or launcher put there."""
     foreign = ("DDPJOB_", "PET_", "TORCHELASTIC_")
-    names = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k not in names}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k not in FOREIGN}
     return {**kept, "PATH": search_path()}
 
 

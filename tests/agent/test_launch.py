@@ -1,0 +1,88 @@
+"""What a command finds in its environment, by what starts it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch.distributed import TCPStore
+
+from ddpjob_agent.contract import Launcher, Member
+from ddpjob_agent.free_port import FreePort
+from ddpjob_agent.launch import Meeting, command_environment
+
+FOUR = Member("job-worker-000-1", "x", "10.0.0.1", 4)
+TWO = Member("job-spot-000-1", "y", "10.0.0.2", 2)
+ONES = tuple(Member(f"job-worker-00{at}-1", "x", f"10.0.0.{at}", 1) for at in range(3))
+
+
+def environment(
+    members: tuple[Member, ...],
+    at: int,
+    launcher: Launcher,
+    command: str = "torchrun train.py",
+    **base: str,
+) -> dict[str, str]:
+    meeting = Meeting(members, members[at], "127.0.0.1:1234", 4000, "/sockets", "/logs")
+    return command_environment(command.split(), base, launcher, meeting, {"OURS": "1"})
+
+
+@pytest.mark.parametrize("launcher", Launcher)
+def test_every_command_knows_the_nodes(launcher: Launcher) -> None:
+    found = environment((FOUR, TWO), 1, launcher, DDPJOB_TOKEN="secret", MINE="2")
+    wanted = {
+        "NNODES": "2", "NODE_RANK": "1", "NPROC_PER_NODE": "2", "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "4000", "OURS": "1", "MINE": "2",
+    }  # fmt: skip
+    assert {name: found.get(name) for name in wanted} == wanted
+    assert "DDPJOB_TOKEN" not in found
+
+
+def test_torchrun_is_told_all_but_what_the_user_says() -> None:
+    found = environment((FOUR, TWO), 0, Launcher.TORCHRUN, PET_LOG_DIR="/mine")
+    flags = {name: value for name, value in found.items() if name.startswith("PET_")}
+    assert flags == {
+        "PET_NNODES": "2", "PET_NPROC_PER_NODE": "4", "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": "127.0.0.1:1234", "PET_RDZV_ID": "ddpjob",
+        "PET_RDZV_CONF": "is_host=0", "PET_LOCAL_ADDR": "10.0.0.1", "PET_MAX_RESTARTS": "0",
+        "PET_LOG_DIR": "/mine",
+    }  # fmt: skip
+    assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK"} & set(found), "torchrun says them"
+
+
+@pytest.mark.parametrize(
+    ("command", "base"),
+    [
+        ("torchrun --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT train.py", {}),
+        ("torchrun --rdzv_endpoint host:29400 train.py", {}),
+        ("torchrun --standalone train.py", {}),
+        ("torchrun train.py", {"PET_RDZV_ENDPOINT": "host:29400"}),
+    ],
+    ids=["dashes", "underscores", "standalone", "variable"],
+)
+def test_a_store_of_the_users_own_has_a_host(command: str, base: dict[str, Any]) -> None:
+    assert "PET_RDZV_CONF" not in environment(ONES, 0, Launcher.TORCHRUN, command, **base)
+
+
+def test_a_script_that_starts_processes_counts_workers_and_can_count_processes() -> None:
+    found = environment((FOUR, TWO), 1, Launcher.PYTHON)
+    wanted = {"RANK": "1", "WORLD_SIZE": "2", "DDPJOB_FIRST_RANK": "4", "DDPJOB_WORLD_SIZE": "6"}
+    assert {name: found.get(name) for name in wanted} == wanted
+    assert not [name for name in found if name.startswith(("PET_", "LOCAL_"))]
+
+
+def test_a_script_of_one_process_has_the_ranks_that_torchrun_would_give() -> None:
+    found = environment(ONES, 2, Launcher.PYTHON)
+    wanted = {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    assert {name: found.get(name) for name in wanted} == wanted
+
+
+def test_a_free_port_is_nobody_elses_and_can_be_listened_on() -> None:
+    held, another = FreePort(), FreePort()
+    assert another.number != held.number
+    store = TCPStore("127.0.0.1", held.number, is_master=True)
+    other = TCPStore("127.0.0.1", held.number, is_master=False)
+    store.set("key", "value")
+    assert other.get("key") == b"value"
+    held.close()
+    another.close()

@@ -1,0 +1,59 @@
+"""Scripts that find the other pods by themselves, over what every worker has in its environment."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.conftest import Images
+from e2e.jobs import Endless
+from e2e.kubectl import Kubectl, Object
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def example(path: str, image: str, **spec: Any) -> Object:
+    """A job of the examples, all of whose pods stay for their logs."""
+    job: Object = yaml.safe_load((EXAMPLES / path).read_text())
+    job["spec"].update(image=image, keepPods="All", **spec)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "kept", "goes_on"),
+    [
+        pytest.param(
+            "07-spawn/ddpjob.yaml", "train.py", "spawn.py",
+            "checkpoint.pt", r"of 4 begins after epoch", id="spawn",
+        ),
+        pytest.param(
+            "01-torchrun/by-hand.yaml", "train.py 50 10", "multinode.py 150 10",
+            "snapshot.pt", "resuming after epoch", id="torchrun_by_hand",
+        ),
+    ],
+)  # fmt: skip
+def test_goes_on_when_the_first_worker_is_gone(
+    kubectl: Kubectl, images: Images, path: str, old: str, new: str, kept: str, goes_on: str
+) -> None:
+    """Its pod hosts the store in which all meet, and writes the file that all go on from."""
+    job = example(path, images.digits, snapshot={"files": [kept]})
+    program, *words = job["spec"]["command"]
+    words[-1] = words[-1].replace(old, new)  # as it lies in the image
+    job["spec"]["command"] = [program.replace("python", "python3"), *words]
+    kubectl.apply(job)
+    found = Endless(kubectl, job["metadata"]["name"])
+    kubectl.until(
+        lambda: found.status.get("snapshot", {}).get("filesKeptAt"), "a copy that is safe"
+    )
+    first, other = sorted(found.workers())
+    kubectl("delete", "pod", first, "--grace-period=0", "--force")
+    kubectl.until(lambda: found.status.get("state") == "Complete", "the end")
+    log = kubectl("logs", other, "-c", "trainer")
+    begun = {int(epoch) for epoch in re.findall(rf"{goes_on} (\d+)", log)}
+    assert max(begun) >= 5, log
+    if new == "spawn.py":
+        assert re.search(r"rank \d of 4 learnt 3\.000 -2\.000 1\.000", log), log
