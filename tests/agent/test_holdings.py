@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import os
 import shutil
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -335,6 +336,37 @@ def test_nobody_without_the_token_gets_a_copy(tmp_path: Path) -> None:
             await x.says(lambda said: said["scope"] == "1.1.3")
             assert x.said[-1]["here"] == ""
             assert x.disk.names() == []
+
+    run(body)
+
+
+def test_copy_in_place_is_told_though_a_newer_word_came_just_then(tmp_path: Path) -> None:
+    """As when another worker has it now, too: all wait for this one's answer."""
+
+    async def body() -> None:
+        async with peers(tmp_path, "a", "b") as (a, b):
+            a.disk.write(snapshot(1))
+            copy = a.disk.keep(10.0)
+            a.hear(Word("1.1.2"))
+            holder = ("127.0.0.1", (await a.told())["port"])
+            b.hear(Word("1.1.2"))
+            await b.told()
+            about_to_tell, go_on = threading.Event(), threading.Event()
+            copies = b.disk.holdings.copies
+
+            def slow(*, still: bool) -> tuple[Copy, ...]:
+                about_to_tell.set()
+                assert go_on.wait(60)
+                return copies(still=still)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(b.disk.holdings, "copies", slow)
+                b.hear(Word("1.1.2", copy, (holder,), put=True))
+                assert await asyncio.to_thread(about_to_tell.wait, 60)
+                b.hear(Word("1.1.2", copy, (holder, holder), put=True))
+                await asyncio.sleep(0)  # the keeper hears it while it is about to tell
+                go_on.set()
+                await b.told(here=copy.digest)
 
     run(body)
 

@@ -188,8 +188,8 @@ class Keeper:
             self._changed()
         elif word.keep:
             await self._keep_for_others(word)
-        elif word.put and holdings.here != word.digest:
-            await self._put_in_place(word)
+        elif word.put and {holdings.here, self._stock.here} != {word.digest}:
+            await self._put_in_place(word)  # or only told, if a newer word broke that off
 
     def _written_at(self, seen: tuple[Seen, ...]) -> At | None:
         """When these files were written, if it was under this agent's eyes."""
