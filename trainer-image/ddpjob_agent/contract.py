@@ -74,8 +74,8 @@ class Exit(enum.IntEnum):
 class Launcher(str, enum.Enum):
     """What starts the processes of a worker."""
 
-    TORCHRUN = "torchrun"  # or a command that starts it, and adds no flags that it reads from PET_*
-    PYTHON = "python"  # nothing: the script is the process, or starts its own
+    TORCHRUN = "torchrun"  # the command runs it, and it reads what it is not told from PET_*
+    PYTHON = "python"  # the command is the process, or starts its own
 
     def __str__(self) -> str:
         return self.value
