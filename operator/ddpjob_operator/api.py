@@ -64,9 +64,9 @@ class DDPJobSpec(WorkerFields):
 
     min_replicas: Replicas | None = Field(
         default=None,
-        description="How many workers the job cannot do without; where there are extra groups, "
-        "how many of the main one. Absent: 1 of whichever group, or 0 when the main group has no "
-        "workers.",
+        description="How many workers the job cannot do without, of whichever group; those that "
+        "an extra group cannot do without come on top. Absent: 1, or 0 when the main group has "
+        "no workers.",
     )
     gpu_resource: Text = Field(
         default="nvidia.com/gpu", description="Resource that gpusPerWorker counts."
@@ -120,14 +120,6 @@ class DDPJobSpec(WorkerFields):
         )
         return (own, *extra)
 
-    def indispensable(self) -> Iterator[tuple[str, int]]:
-        """Groups whose own minimum the user gave, where other groups cannot stand in for them."""
-        extra = self.extra_worker_groups
-        given = (self.min_replicas, *(group.min_replicas for group in extra))
-        for least, group in zip(given, self.groups(), strict=True):
-            if extra and least:
-                yield group.name, least
-
     @model_validator(mode="after")
     def _check(self) -> Self:
         problems = [
@@ -171,8 +163,9 @@ class DDPJob(Model):
         policy = Policy(
             minimum=spec.minimum,
             minimums=tuple(
-                (names.worker_group(self.metadata.name, group), least)
-                for group, least in spec.indispensable()
+                (names.worker_group(self.metadata.name, group.name), group.min_replicas)
+                for group in spec.extra_worker_groups
+                if group.min_replicas
             ),
             startup_wait=spec.elastic.startup_wait_seconds,
             settle=spec.elastic.settle_seconds,

@@ -129,13 +129,13 @@ def test_policy_is_what_the_service_decides_by() -> None:
         failurePolicy={"maxRestarts": {"infrastructure": 9}, "backoffSeconds": 0.5},
     )
     expected = Policy(
-        minimum=3, minimums=(("digits-worker", 2), ("digits-spot", 1)), join_policy="Never",
+        minimum=3, minimums=(("digits-spot", 1),), join_policy="Never",
         settle=1, max_losses=9, backoff=0.5,
     )  # fmt: skip
     assert job.policy() == expected
     assert Policy.from_json(json.loads(json.dumps(expected.to_json()))) == expected
-    own = make_job(extraWorkerGroups=[SPOT])
-    assert own.policy() == Policy(), "nobody said that no other group can stand in for the main one"
+    pool = make_job(replicas=3, minReplicas=2, extraWorkerGroups=[SPOT])
+    assert pool.policy() == Policy(minimum=2), "of whichever group"
     assert make_job().policy() == Policy()
 
 

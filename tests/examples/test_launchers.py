@@ -158,12 +158,12 @@ async def test_parameter_server_is_waited_for_and_goes_on(tmp_path: Path) -> Non
     async with playing(tmp_path, "14-parameter-server", nodes=3) as run:
         await said(run, r"server \| 300 updates")
         server = next(
-            pod for pod in run.backend.nodes.pods.values() if pod.created.group == "worker"
+            pod for pod in run.backend.nodes.pods.values() if pod.created.group == "server"
         )
         assert server.node is not None
         run.backend.nodes.kill(server.node)
         await run.until(
-            lambda: "0 of at least 1 workers of probe-worker" in run.report.reason, "no server"
+            lambda: "0 of at least 1 workers of probe-server" in run.report.reason, "no server"
         )
         await run.backend.nodes.add()
         assert await run.finish() == "Complete", run.story()
