@@ -53,9 +53,14 @@ BESIDE_MAIN_TEMPLATE = (
     "has image, command, args, env or resources beside the main group's template; "
     "give the group a template of its own"
 )
-NOT_BELOW_PYTHON = (
-    "is python, but a command runs torchrun, which would know of one worker only; "
-    "leave launcher away"
+NOT_BELOW = {
+    "python": "is python, but a command runs torchrun, which would know of one worker only; "
+    "leave launcher away",
+    "mpi": "is mpi, but a command runs torchrun, which would run at the first worker only; "
+    "leave launcher away, or put mpirun in its place",
+}
+MPIRUN_STARTS_ALL = (
+    "is never run: mpirun starts the processes of all workers, from the first one; remove it"
 )
 
 
@@ -79,10 +84,11 @@ class DDPJobSpec(WorkerFields):
     failure_policy: FailurePolicy = Field(
         default=FailurePolicy(), description="What failures may cost."
     )
-    launcher: Literal["torchrun", "python"] = Field(
+    launcher: Literal["torchrun", "python", "mpi"] = Field(
         default="torchrun",
         description="What starts the processes of a worker: torchrun, which the command has to run; "
-        "or python: the command itself is the process, or starts its own.",
+        "python: the command itself is the process, or starts its own; or mpi: the command runs "
+        "mpirun, at one worker for all of them.",
     )
     network: Network = Field(default=Network(), description="How processes reach each other.")
     scheduling: Scheduling | None = Field(default=None, description="Where workers are placed.")
@@ -254,8 +260,13 @@ def _snapshot(spec: DDPJobSpec) -> Iterator[Problem]:
 
 
 def _launcher(spec: DDPJobSpec) -> Iterator[Problem]:
-    if spec.launcher == "python" and any(runs_torchrun(each.command) for each in spec.groups()):
-        yield Problem(("launcher",), NOT_BELOW_PYTHON)
+    message = NOT_BELOW.get(spec.launcher)
+    if message and any(runs_torchrun(each.command) for each in spec.groups()):
+        yield Problem(("launcher",), message)
+    for i, group in enumerate(spec.extra_worker_groups):
+        if spec.launcher == "mpi" and (group.command or group.args):
+            field = "command" if group.command else "args"
+            yield Problem(("extraWorkerGroups", i, field), MPIRUN_STARTS_ALL)
     several = sum(group.maximum for group in spec.groups()) > 1
     if several and any(is_standalone(group.command) for group in spec.groups()):
         message = "has --standalone, which is for a job of one worker; remove it, or the others"

@@ -91,8 +91,9 @@ class ExtraWorkerGroup(WorkerFields):
 
     name: DnsLabel = Field(description="Name of the group, unique in the job.")
     min_replicas: Replicas = Field(
-        default=0, description="How many of its workers the job cannot do without; no other group stands in "
-        "for them."
+        default=0,
+        description="How many of its workers the job cannot do without; no other group stands in "
+        "for them.",
     )
 
 

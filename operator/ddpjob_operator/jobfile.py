@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from ddpjob_operator import names
+from ddpjob_operator import mpirun, names
 from ddpjob_operator.api import DDPJob
 from ddpjob_operator.model import Path, Problem
 from ddpjob_operator.problems import problems
@@ -43,9 +43,13 @@ def parse(text: str) -> DDPJob:
 def warnings(job: DDPJob) -> Iterator[str]:
     """What is allowed, and seldom meant."""
     for group in job.spec.groups():
-        found = inelastic_flags(group.command)
-        if job.spec.launcher == "torchrun":
-            found += lonely_script(group.command)
+        match job.spec.launcher:
+            case "torchrun":
+                found = inelastic_flags(group.command) + lonely_script(group.command)
+            case "mpi":
+                found = mpirun.doubts(group.command)
+            case _:
+                found = inelastic_flags(group.command)
         yield from (f"{group.name}: {warning}" for warning in found)
 
 

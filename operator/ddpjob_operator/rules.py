@@ -18,7 +18,8 @@ from ddpjob_operator import names
 from ddpjob_operator.api import (
     BESIDE_MAIN_TEMPLATE,
     INSTEAD_OF_TEMPLATE,
-    NOT_BELOW_PYTHON,
+    MPIRUN_STARTS_ALL,
+    NOT_BELOW,
     NOT_YET,
     DDPJobSpec,
 )
@@ -211,10 +212,16 @@ def _launcher() -> Iterator[Placed]:
     program = f"{first} == 'torchrun' || {first}.endsWith('/torchrun')"
     modules = ", ".join(f"'{name}'" for name in MODULES)
     module = f"size({command}) > 2 && {command}[1] == '-m' && {command}[2] in [{modules}]"
-    python = "has(self.launcher) && self.launcher == 'python'"
     there = f"has({command}) && size({command}) > 0"
-    cel = f"!({python} && {there} && ({program} || ({module})))"
-    yield SPEC, rule(cel, NOT_BELOW_PYTHON, field=".launcher")
+    for name, text in NOT_BELOW.items():
+        named = f"has(self.launcher) && self.launcher == '{name}'"
+        cel = f"!({named} && {there} && ({program} || ({module})))"
+        yield SPEC, rule(cel, text, field=".launcher")
+    for field in ("command", "args"):
+        mpi = "has(self.launcher) && self.launcher == 'mpi'"
+        cel = f"!({mpi} && {_groups('self')}.exists(g, has(g.{field})))"
+        text = f"a group's {field} {MPIRUN_STARTS_ALL}"
+        yield SPEC, rule(cel, text, field=f".{GROUPS}")
 
 
 def _not_yet() -> Iterator[Placed]:

@@ -56,7 +56,7 @@ def lonely_script(command: Sequence[str]) -> tuple[str, ...]:
 
 def _flags(command: Sequence[str]) -> Iterator[tuple[str, str]]:
     """torchrun's own flags, up to the script: (name as in PINS, as the user wrote it)."""
-    words = iter([word for part in command for word in _split(part)])
+    words = iter([word for part in command for word in split(part)])
     for word in words:
         if word.rsplit("/", 1)[-1] == "torchrun" or word in MODULES:
             break
@@ -69,7 +69,8 @@ def _flags(command: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield name, f"{word} {value}".strip()
 
 
-def _split(part: str) -> list[str]:
+def split(part: str) -> list[str]:
+    """A part of a command, as a shell would take it if it is one."""
     if " " not in part:
         return [part]
     try:

@@ -17,6 +17,11 @@ PRINTED = 999.5  # when its first traceback came
 PATH = "/opt/venv/lib/python3.11/site-packages/torch/distributed"
 
 
+def mpirun(text: str) -> str:
+    rule = 74 * "-"
+    return f"{rule}\n{text}\n{rule}\n"
+
+
 def torchrun(*, rank: int = 0, code: int = 1) -> str:
     """What torchrun adds when a process of its fails."""
     return f"""\
@@ -105,6 +110,20 @@ SYNTAX = """\
         ^
 SyntaxError: '(' was never closed
 """
+MPIS_ECHO = "[vm:00000] *** An error occurred in Socket closed\n[vm:00000] *** Unknown error\n"
+MPIRUN_KILLED = """\
+prterun noticed that process rank 3 with PID 24888 on node vm exited on
+signal 9 (Killed)."""
+MPIRUN_ENDED = """\
+prterun detected that one or more processes exited with non-zero status,
+thus causing the job to be terminated. The first process to do so was:
+
+   Process name: [prterun-vm-25193@1,2]
+   Exit code:    3"""
+MPIRUN_ABORTED = """\
+prterun has exited due to process rank 3 with PID 24821 on node vm calling
+"abort". This may have caused other processes in the application to be
+terminated by signals sent by prterun (as reported here)."""
 NO_FILE = (
     "/opt/venv/bin/python: can't open file '/job/trian.py': [Errno 2] No such file or directory"
 )
@@ -241,6 +260,40 @@ TABLE: list[tuple[str, int, str, str, str, int | None]] = [
         "rank 1 was ended by SIGSEGV",
         NO_TRACEBACK,
         1,
+    ),
+    (
+        "killed_below_mpirun",
+        137,
+        MPIS_ECHO + mpirun(MPIRUN_KILLED) + "\0",
+        "rank 3 was ended by SIGKILL",
+        NO_TRACEBACK,
+        3,
+    ),
+    (
+        "ended_below_mpirun",
+        3,
+        f"{NO_FILE}\n{mpirun(MPIRUN_ENDED)}",
+        f"rank 2 ended with exit code 3; last on stderr: {NO_FILE}",
+        NO_TRACEBACK,
+        2,
+    ),
+    (
+        "ended_all_below_mpirun",
+        7,
+        mpirun("MPI_ABORT was invoked on rank 3\n  Errorcode: 7")
+        + MPIS_ECHO
+        + mpirun(MPIRUN_ABORTED),
+        "rank 3 ended with exit code 7; last on stderr: MPI_ABORT was invoked on rank 3",
+        NO_TRACEBACK,
+        3,
+    ),
+    (
+        "mpirun_itself",
+        66,
+        mpirun("prterun was unable to find it\nand did not launch the job."),
+        "the command ended with exit code 66; last on stderr: prterun was unable to find it",
+        NO_TRACEBACK,
+        None,
     ),
     ("killed", -9, "step 3\n", "the command was ended by SIGKILL", NO_TRACEBACK, None),
     ("cut_off_in_the_middle", 1, HEAD, f"the command: {HEAD.strip()}", HEAD, None),

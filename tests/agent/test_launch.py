@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,10 +10,11 @@ from torch.distributed import TCPStore
 
 from ddpjob_agent.contract import Launcher, Member
 from ddpjob_agent.free_port import FreePort
-from ddpjob_agent.launch import Meeting, command_environment
+from ddpjob_agent.launch import Command, Meeting, prepare
 
 FOUR = Member("job-worker-000-1", "x", "10.0.0.1", 4)
 TWO = Member("job-spot-000-1", "y", "10.0.0.2", 2)
+AGENT = ("python3", "/agent.pyz")
 ONES = tuple(Member(f"job-worker-00{at}-1", "x", f"10.0.0.{at}", 1) for at in range(3))
 
 
@@ -21,15 +23,19 @@ def environment(
     at: int,
     launcher: Launcher,
     command: str = "torchrun train.py",
+    logs: str = "/logs",
     **base: str,
 ) -> dict[str, str]:
-    meeting = Meeting(members, members[at], "127.0.0.1:1234", 4000, "/sockets", "/logs")
-    return command_environment(command.split(), base, launcher, meeting, {"OURS": "1"})
+    meeting = Meeting(members, members[at], "127.0.0.1:1234", 4000, "/sockets", logs)
+    user = Command(command.split(), base)
+    return dict(prepare(user, launcher, AGENT, meeting, {"OURS": "1"}).environment)
 
 
 @pytest.mark.parametrize("launcher", Launcher)
-def test_every_command_knows_the_nodes(launcher: Launcher) -> None:
-    found = environment((FOUR, TWO), 1, launcher, DDPJOB_TOKEN="secret", MINE="2")
+def test_every_command_knows_the_nodes(launcher: Launcher, tmp_path: Path) -> None:
+    found = environment(
+        (FOUR, TWO), 1, launcher, logs=str(tmp_path), DDPJOB_TOKEN="secret", MINE="2"
+    )
     wanted = {
         "NNODES": "2", "NODE_RANK": "1", "NPROC_PER_NODE": "2", "MASTER_ADDR": "10.0.0.1",
         "MASTER_PORT": "4000", "OURS": "1", "MINE": "2",
@@ -75,6 +81,23 @@ def test_a_script_of_one_process_has_the_ranks_that_torchrun_would_give() -> Non
     found = environment(ONES, 2, Launcher.PYTHON)
     wanted = {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     assert {name: found.get(name) for name in wanted} == wanted
+
+
+def test_mpirun_knows_all_slots_and_runs_at_the_first_worker(tmp_path: Path) -> None:
+    store = "127.0.0.1:1234"
+    commands = []
+    for me in (FOUR, TWO):
+        meeting = Meeting((FOUR, TWO), me, store, 4000, "/sockets", str(tmp_path))
+        user = Command(["mpirun", "train"], {"PRTE_MCA_plm_ssh_no_tree_spawn": "mine"})
+        commands.append(prepare(user, Launcher.MPI, AGENT, meeting, {}))
+    first, other = commands
+    assert [*first.argv] == [*AGENT, "mpi-lead", "--", "mpirun", "train"]
+    assert [*other.argv] == [*AGENT, "mpi-follow"]
+    hosts = Path(first.environment["PRTE_MCA_prte_default_hostfile"])
+    assert hosts.read_text() == "job-worker-000-1 slots=4\njob-spot-000-1 slots=2\n"
+    assert other.environment["DDPJOB_STORE"] == store
+    assert first.environment["PRTE_MCA_plm_ssh_no_tree_spawn"] == "mine"
+    assert not {"RANK", "WORLD_SIZE"} & set(first.environment), "each process asks MPI"
 
 
 def test_a_free_port_is_nobody_elses_and_can_be_listened_on() -> None:

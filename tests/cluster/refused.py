@@ -82,6 +82,13 @@ LONELY = (
     "spec.launcher: %is python, but a command runs torchrun, which would know of one worker only; "
     "leave launcher away"
 )
+AT_ONE = (
+    "spec.launcher: %is mpi, but a command runs torchrun, which would run at the first worker only; "
+    "leave launcher away, or put mpirun in its place"
+)
+FROM_THE_FIRST = (
+    "is never run: mpirun starts the processes of all workers, from the first one; remove it"
+)
 
 BOTH = [
     row(
@@ -419,12 +426,22 @@ BOTH += [
         "spec.snapshot.uri: %is given, and snapshot.storage, too; remove one of the two",
     ),
     *(
-        row(f"torchrun_below_python_{name}", {"launcher": "python", "command": words}, LONELY)
+        row(f"torchrun_below_{launcher}_{name}", {"launcher": launcher, "command": words}, says)
+        for launcher, says in (("python", LONELY), ("mpi", AT_ONE))
         for name, words in (
             ("by_name", ["torchrun", "train.py"]),
             ("by_path", ["/opt/bin/torchrun"]),
             ("as_module", ["python", "-m", "torch.distributed.run", "train.py"]),
         )
+    ),
+    *(
+        row(
+            f"{field}_of_a_group_below_mpi",
+            {"launcher": "mpi", "command": ["mpirun"], **group(**{field: ["x"]})},
+            f"spec.extraWorkerGroups: %a group's {field} {FROM_THE_FIRST}",
+            f"spec.extraWorkerGroups[0].{field}: {FROM_THE_FIRST}",
+        )
+        for field in ("command", "args")
     ),
 ]
 

@@ -1,4 +1,4 @@
-"""Command line of the zipapp: `worker -- COMMAND…` and `rendezvous`.
+"""Command line of the zipapp: `worker -- COMMAND…`, `rendezvous`, and what a worker itself starts.
 
 Reads the environment and the arguments; nobody else in this package does.
 """
@@ -18,7 +18,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from . import contract
+from . import contract, mpi_programs
 from .agent import Agent, Settings
 from .contract import Exit, Launcher
 from .registry import Registry
@@ -35,7 +35,7 @@ class UsageError(Exception):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one of the two roles; returns the exit code."""
+    """Run one of the roles; returns the exit code."""
     parser = argparse.ArgumentParser(prog="ddpjob-agent", description=__doc__)
     roles = parser.add_subparsers(dest="role", required=True)
     worker = roles.add_parser("worker", help="run a command as one worker of a job")
@@ -45,6 +45,12 @@ def main(arguments: list[str] | None = None) -> int:
     service.add_argument("--port", type=int, default=29400)
     service.add_argument("--epoch", type=int, default=1, help="counts rendezvous pods")
     service.add_argument("--boot-file", help="counts the starts of this container")
+    first = roles.add_parser("mpi-lead", help="run a command that runs mpirun")
+    first.add_argument("argv", nargs="+", metavar="COMMAND", help="the command, after --")
+    roles.add_parser("mpi-follow", help="run mpirun's daemons at another worker than the first")
+    shell = roles.add_parser("mpi-shell", help="run a command at a worker; mpirun calls it")
+    shell.add_argument("hosts", help="file with the workers' names")
+    shell.add_argument("argv", nargs=argparse.REMAINDER, help="host and command")
     parser.add_argument("--die-with-parent", action="store_true", help="SIGTERM when it ends")
     options = parser.parse_args(arguments)
     if options.die_with_parent:
@@ -57,6 +63,12 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if options.role == "worker":
             return asyncio.run(_run_worker(options.argv, os.environ))
+        if options.role == "mpi-lead":
+            return mpi_programs.lead(options.argv, os.environ)
+        if options.role == "mpi-follow":
+            return mpi_programs.follow(os.environ)
+        if options.role == "mpi-shell":
+            return mpi_programs.shell(options.hosts, options.argv, os.environ)
         return asyncio.run(_run_service(options, os.environ))
     except UsageError as error:
         print(f"ddpjob-agent: {error}", file=sys.stderr)
@@ -74,6 +86,7 @@ async def _run_worker(argv: list[str], environment: Mapping[str, str]) -> int:
         address=_required(environment, contract.ENV_ADDRESS),
         orphan_seconds=float(environment.get(contract.ENV_ORPHAN_SECONDS, "60")),
         grace_seconds=float(environment.get(contract.ENV_GRACE_SECONDS, contract.GRACE_SECONDS)),
+        program=_program(),
         warm_start=environment.get(contract.ENV_WARM_START, "1") != "0",
         termination_log=environment.get(contract.ENV_TERMINATION_LOG, "/dev/termination-log"),
         launcher=_launcher(environment),
@@ -104,6 +117,10 @@ async def _run_service(options: argparse.Namespace, environment: Mapping[str, st
         )
         return Exit.PORT_IN_USE
     return Exit.OK
+
+
+def _program() -> tuple[str, str]:
+    return sys.executable, os.path.abspath(sys.argv[0])
 
 
 def _die_with_parent() -> None:

@@ -46,7 +46,7 @@ from .failure import read_failure
 from .free_port import FreePort
 from .holdings import Holdings
 from .keeper import Keeper
-from .launch import Meeting, command_environment, import_environment, steps_done
+from .launch import Command, Meeting, import_environment, prepare, steps_done
 from .link import Link
 from .live import Live
 from .processes import Processes
@@ -83,6 +83,7 @@ class Settings(NamedTuple):
     grace_seconds: float
     warm_start: bool
     termination_log: str
+    program: tuple[str, ...]  # that runs one of the agent's roles
     launcher: Launcher = Launcher.TORCHRUN
     files: tuple[str, ...] = ()  # that an unchanged script saves to
     snapshot_folder: str = ""
@@ -350,12 +351,12 @@ class Agent:
         self._live.begin()
         self._local_store.renew()
         try:
-            await self._processes.start(self._argv, self._command_environment(launch))
+            await self._processes.start(*self._command(launch))
         except OSError as error:
             summary = f"cannot start {self._argv[0]!r}: {error.strerror}"
             self._fail(Failure(time.time(), summary, exit_code=127, permanent=True))
 
-    def _command_environment(self, launch: _Launch) -> dict[str, str]:
+    def _command(self, launch: _Launch) -> Command:
         logs = self._logs()
         os.mkdir(logs)
         store = f"{HOST}:{self._relay.port}"
@@ -374,8 +375,8 @@ class Agent:
             members = membership.members
             meeting = Meeting(members, self._me, store, launch.port, self._folder, logs)
             ours = {ENV_MEMBERSHIP: str(membership.id)}
-        launcher = self._settings.launcher
-        return command_environment(self._argv, self._environment, launcher, meeting, ours)
+        user = Command(self._argv, self._environment)
+        return prepare(user, self._settings.launcher, self._settings.program, meeting, ours)
 
     def _logs(self) -> str:
         return os.path.join(self._folder, str(self._starts))

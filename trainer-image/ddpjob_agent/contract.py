@@ -76,6 +76,7 @@ class Launcher(str, enum.Enum):
 
     TORCHRUN = "torchrun"  # the command runs it, and it reads what it is not told from PET_*
     PYTHON = "python"  # the command is the process, or starts its own
+    MPI = "mpi"  # the command runs mpirun, at the first worker only
 
     def __str__(self) -> str:
         return self.value

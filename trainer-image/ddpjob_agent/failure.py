@@ -40,6 +40,14 @@ _LOG = re.compile(r"\[?[DIWEF]\d{4} \d\d:\d\d:\d\d\.\d+ ")
 _ROOT_CAUSE = re.compile(
     r"Root Cause \(first observed failure\):.*?rank\s+: (\d+) .*?exitcode\s+: (-?\d+)", re.DOTALL
 )
+# mpirun, of Open MPI 5 and 4: a signal, an exit code, or a process that ended all others.
+_MPIRUN = re.compile(
+    r"process rank (?P<killed>\d+) with PID \d+ on node \S+\s+exited\s+on\s+signal (?P<signal>\d+)"
+    r"|Process name: \[.*,(?P<ended>\d+)\]\s+Exit code:\s+(?P<code>\d+)"
+    r'|process rank (?P<aborted>\d+) with PID \d+ on node \S+\s+calling\s+"abort"'
+)
+_MPIRUNS_RULE = re.compile(r"^-{40,}\n", re.MULTILINE)  # above and below what it says
+_MPIS_ECHO = re.compile(r"\[\S+:\d+\] ")
 
 
 class _Story(NamedTuple):
@@ -62,12 +70,11 @@ def read_failure(
     exit_code: int, ended_at: float, stderr: bytes, traceback_at: float | None, log_dir: str
 ) -> Failure:
     """The failure of a command; times in seconds since the epoch."""
-    text = stderr.decode(errors="replace")
+    text = stderr.decode(errors="replace").replace("\0", "")
     recorded = _recorded(log_dir)
     stories = [recorded[0]] if recorded else _tracebacks(text)
     at = recorded[1] if recorded else min(ended_at, traceback_at or ended_at)
-    root = _ROOT_CAUSE.search(text)
-    rank, code = (int(root[1]), int(root[2])) if root else (None, exit_code)
+    rank, code = _root(text, exit_code)
     story = next((story for story in stories if not story.is_echo), None)
     if story is None and code < 0:
         what = f"was ended by {_signal_name(-code)}"
@@ -87,6 +94,19 @@ def read_failure(
         exit_code=code,
         consequential=story.is_echo,
     )
+
+
+def _root(text: str, exit_code: int) -> tuple[int | None, int]:
+    """The rank that failed first, and how it ended, if torchrun or mpirun says so."""
+    root = _ROOT_CAUSE.search(text)
+    if root:
+        return int(root[1]), int(root[2])
+    told = _MPIRUN.search(text)
+    if not told:
+        return None, exit_code
+    if told["killed"]:
+        return int(told["killed"]), -int(told["signal"])
+    return int(told["ended"] or told["aborted"]), int(told["code"] or exit_code)
 
 
 def _who(rank: int | None) -> str:
@@ -168,12 +188,13 @@ def _syntax_error(text: str) -> _Story:
 
 
 def _last_words(text: str) -> str:
-    """The last line before torchrun tells of the end, log lines left out."""
+    """The last line before torchrun or mpirun tells of the end, log lines left out."""
+    own, *told = _MPIRUNS_RULE.split(text)
     words = ""
-    for line in text.splitlines():
+    for line in own.splitlines():
         if _LOG.match(line):
             if "failed (exitcode" in line:
-                break
-        elif line.strip():
+                return words
+        elif line.strip() and not _MPIS_ECHO.match(line):
             words = line.strip()
-    return words
+    return words or next((part.splitlines()[0] for part in told if part.strip()), "")

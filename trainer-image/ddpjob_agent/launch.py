@@ -1,4 +1,4 @@
-"""The environment in which the user's command runs in one membership.
+"""What a worker starts in one membership, and in which environment.
 
 torchrun reads every flag that the user did not give from PET_*, so the user's own flags win. A
 script that is started without it gets what such scripts know from other clusters.
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import contract
+from . import contract, mpi
 from .contract import Launcher
 
 if TYPE_CHECKING:
@@ -51,27 +51,47 @@ class Meeting(NamedTuple):
     endpoint: str  # host:port of the c10d store, for torchrun
     port: int | None  # that is free at the first member, for a store of the user's
     sockets: str  # folder of the agent's sockets
-    logs: str  # folder for what torchrun writes
+    logs: str  # folder for what torchrun writes, and for what mpirun reads
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this worker has the lowest ranks."""
+        return self.me == self.members[0]
 
 
-def command_environment(
-    argv: Sequence[str],
-    base: Mapping[str, str],
+class Command(NamedTuple):
+    """What the agent starts."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+
+
+def prepare(
+    user: Command,
     launcher: Launcher,
+    agent: Sequence[str],
     meeting: Meeting,
     ours: Mapping[str, str],
-) -> dict[str, str]:
-    """`base` with what the command needs to meet the others; what the user set there stays."""
+) -> Command:
+    """The user's command with what it needs to meet the others; what the user set stays.
+
+    `agent` is what starts one of our own programs.
+    """
+    argv, base = user
     if launcher is Launcher.TORCHRUN:
         found = _torchruns_flags(argv, base, meeting)
+    elif launcher is Launcher.MPI:
+        argv = mpi.command(argv, agent, first=meeting.is_first)
+        found = mpi.variables(meeting.members, agent, meeting.logs, meeting.endpoint)
     else:
         found = _scripts_variables(meeting)
-    agent = {
+    sockets = {
         contract.ENV_REPORT_SOCKET: os.path.join(meeting.sockets, contract.REPORT_SOCKET),
         contract.ENV_GROUP_SOCKET: os.path.join(meeting.sockets, contract.GROUP_SOCKET),
         contract.ENV_STEPS: os.path.join(meeting.logs, STEPS_FILE),
     }
-    return {**_nodes(meeting), **found, **_without_agents_own(base), **agent, **ours}
+    given = {**_nodes(meeting), **found, **_without_agents_own(base), **sockets, **ours}
+    return Command(argv, given)
 
 
 def _nodes(meeting: Meeting) -> dict[str, str]:

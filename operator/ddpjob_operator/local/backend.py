@@ -44,6 +44,16 @@ from ddpjob_operator.status import DDPJobStatus
 POLL_SECONDS = 30.0
 RETRY_SECONDS = 0.2
 RESYNC_SECONDS = 1.0
+# Simulated nodes share a host name, with which Open MPI would take their processes for neighbours
+# in memory; and cores, for which they must not wait in a loop.
+MPI_ON_ONE_MACHINE = {
+    "OMPI_MCA_pml": "ob1",
+    "OMPI_MCA_btl": "tcp,self",
+    "OMPI_MCA_coll": "^han,sm,xhc",
+    "OMPI_MCA_btl_tcp_if_include": "127.0.0.0/8",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "PRTE_MCA_hwloc_default_binding_policy": "none",
+}
 # What other launchers tell their processes.
 FOREIGN = frozenset(
     {
@@ -218,6 +228,7 @@ class LocalBackend:
             created=created,
             command=self._agent_command("worker", "--", *group.command),
             environment={
+                **(MPI_ON_ONE_MACHINE if self.job.spec.launcher == "mpi" else {}),
                 **inherited_environment(),
                 **worker_environment(self.job, group),
                 contract.ENV_WORKER: created.name,

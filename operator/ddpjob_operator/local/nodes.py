@@ -60,6 +60,10 @@ class Pod:
         )
 
 
+# Of torch and of Open MPI.
+RANKS = (("RANK", "LOCAL_RANK"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"))
+
+
 class Network:
     """How nodes and the service reach each other: all of them on loopback."""
 
@@ -254,12 +258,12 @@ def kill_all(processes: Iterable[psutil.Process]) -> None:
 
 def rank_of(process: psutil.Process) -> int | None:
     """The rank of a training process; None for any other."""
-    environment = _environ(process)
-    if "RANK" not in environment or "LOCAL_RANK" not in environment:
-        return None
-    parent = process.parent()
-    is_child = parent is not None and "RANK" in _environ(parent)
-    return None if is_child else int(environment["RANK"])
+    parent, environment = process.parent(), _environ(process)
+    for rank, local_rank in RANKS:
+        if rank in environment and local_rank in environment:
+            is_child = parent is not None and rank in _environ(parent)
+            return None if is_child else int(environment[rank])
+    return None
 
 
 def _environ(process: psutil.Process) -> dict[str, str]:
