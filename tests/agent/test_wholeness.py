@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 
 from ddpjob_agent import wholeness
-from ddpjob_agent.wholeness import damage_of
+from ddpjob_agent.wholeness import damage_of, damage_of_folders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -158,3 +158,41 @@ def test_a_large_file_is_judged_by_its_end_alone(monkeypatch: pytest.MonkeyPatch
     assert judge(content[:-1]) != ""
     large = pickle.dumps(b"x" * len(content))
     assert (judge(large), judge(large[:-1])) == ("", "its last pickle is cut short")
+
+
+TRAINERS = (
+    "config.json",
+    "model.safetensors",
+    "training_args.bin",
+    "optimizer.pt",
+    "rng_state.pth",
+)
+
+
+@pytest.mark.parametrize(
+    ("names", "whole"),
+    [
+        pytest.param([f"out/checkpoint-20/{name}" for name in TRAINERS], False, id="no_end"),
+        pytest.param(["out/checkpoint-20/rng_state_3.pth"], False, id="of_another_rank"),
+        pytest.param(
+            [f"checkpoint-20/{name}" for name in (*TRAINERS, "trainer_state.json")],
+            True,
+            id="to_the_end",
+        ),
+        pytest.param(["checkpoint-20/model.pt"], True, id="of_another_writer"),
+        pytest.param(["run/optimizer.pt"], True, id="of_another_name"),
+        pytest.param(["checkpoint-20/model.safetensors"], True, id="model_only"),
+    ],
+)
+def test_directories_of_the_trainer_are_whole_with_their_last_file(
+    names: list[str], whole: bool
+) -> None:
+    assert not damage_of_folders(names) is whole
+
+
+def test_the_last_file_of_the_trainer_is_whole_too() -> None:
+    content = b'{"global_step": 20, "log_history": []}'
+    name = "checkpoint-20/trainer_state.json"
+    for size in range(1, len(content) + 1):
+        damage = damage_of(io.BytesIO(content[:size]), size, name)
+        assert bool(damage) is (size < len(content))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 
 import pytest
 from hypothesis import given, settings
@@ -242,3 +243,27 @@ def test_a_script_that_finds_the_others_by_itself_is_no_surprise() -> None:
     text = GOOD.replace("[torchrun, train.py]", "[python, train.py]")
     assert len(list(warnings(parse(text)))) == 1
     assert not list(warnings(parse(text + "  launcher: python\n")))
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        pytest.param(["mpirun", "-x", "A=1", "python", "train.py", "-np", "3"], [], id="elastic"),
+        pytest.param(["sh", "-c", "mpirun train.py && mpirun test.py"], [], id="inside_a_shell"),
+        pytest.param(
+            ["/opt/bin/mpirun", "--bind-to", "none", "-np", "6", "python", "train.py"],
+            ["-np 6 pins the number of processes; remove it: without it mpirun starts one for "
+             "each slot of the workers that there are"],
+            id="size",
+        ),
+        pytest.param(
+            ["python", "train.py"],
+            ["python runs as a single process at the first worker; put mpirun before it, which "
+             "starts it in every slot of all workers"],
+            id="no_mpirun",
+        ),
+    ],
+)  # fmt: skip
+def test_commands_that_are_seldom_meant_below_mpi(command: list[str], said: list[str]) -> None:
+    text = GOOD.replace("[torchrun, train.py]", json.dumps(command)) + "  launcher: mpi\n"
+    assert list(warnings(parse(text))) == [f"worker: {each}" for each in said]

@@ -57,3 +57,28 @@ def test_goes_on_when_the_first_worker_is_gone(
     assert max(begun) >= 5, log
     if new == "spawn.py":
         assert re.search(r"rank \d of 4 learnt 3\.000 -2\.000 1\.000", log), log
+
+
+def test_mpi_over_three_pods_goes_on_when_one_is_gone(kubectl: Kubectl, images: Images) -> None:
+    """Without ssh; what each process was told by the others, and what all learned."""
+    job = example("10-mpi/ddpjob.yaml", images.digits, snapshot={"files": ["weights.npz"]})
+    job["spec"]["command"] = "mpirun python3 -m mpi4py ring.py --epochs=3000".split()
+    kubectl.apply(job)
+    found = Endless(kubectl, job["metadata"]["name"])
+    kubectl.until(
+        lambda: found.status.get("snapshot", {}).get("filesKeptAt"), "a copy that is safe"
+    )
+    first, *others = sorted(found.workers())
+    log = kubectl("logs", first, "-c", "trainer")
+    heard = set(re.findall(r"rank (\d) of 6 heard (\d+) from (\d)", log))
+    before = [(rank - 1) % 6 for rank in range(6)]
+    assert heard == {(str(rank), str(at * at), str(at)) for rank, at in enumerate(before)}, log
+    assert len(re.findall(r"rank \d of 6 has \[0\.0, 1\.0, 2\.0, 3\.0\]", log)) == 6, log
+    kubectl("delete", "pod", others[-1], "--grace-period=0", "--force")
+    kubectl.until(lambda: found.status.get("state") == "Complete", "the end")
+    log = kubectl("logs", first, "-c", "trainer")
+    begun = [int(epoch) for epoch in re.findall(r"\d processes begin after epoch (\d+)", log)]
+    assert begun[0] == 0, log
+    assert begun[1] >= 20, log
+    learnt = re.findall(r"rank \d of (\d) learnt 3\.000 -2\.000 1\.000", log)
+    assert len(learnt) == int(learnt[0]), log

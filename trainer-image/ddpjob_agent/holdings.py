@@ -206,6 +206,7 @@ class Holdings:
 
     def begin(self, membership: str, members: Collection[str]) -> None:
         """A membership begins from what is in place."""
+        self._files.tidy()
         if self.place is not None:
             copy = dataclasses.replace(self.place.copy, membership=membership, seconds=0.0)
             self._shelf.begin(copy.digest, membership, members)

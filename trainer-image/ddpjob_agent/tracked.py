@@ -11,18 +11,20 @@ from __future__ import annotations
 import contextlib
 import glob
 import hashlib
+import itertools
 import os
 import stat
 from typing import TYPE_CHECKING, Callable, NamedTuple
 
 from .copies import Part
-from .wholeness import damage_of
+from .wholeness import damage_of, damage_of_folders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 CHUNK_BYTES = 1 << 20
 SUFFIX = "ddpjob"
+ASIDE = f"{SUFFIX}-aside"
 
 
 class GivenUpError(Exception):
@@ -97,7 +99,7 @@ class Tracked:
                 damage = f"it cannot be read: {error.strerror}"
             if damage:
                 return f"{each.name} is not whole: {damage}"
-        return ""
+        return damage_of_folders(each.name for each in seen)
 
     def read(
         self, seen: Sequence[Seen], targets: Sequence[str | None], wanted: Wanted
@@ -153,7 +155,30 @@ class Tracked:
         """These files are not to be found by the script."""
         for name in names:
             with contextlib.suppress(FileNotFoundError):  # on a shared volume another was faster
-                os.replace(self.path(name), self._beside(name, f"{SUFFIX}-aside"))
+                os.replace(self.path(name), self._beside(name, ASIDE))
+
+    def tidy(self) -> None:
+        """Scripts choose among directories by name: none stays that has nothing for them.
+
+        An empty one is removed; one in which all was put aside is itself put aside.
+        """
+        for folder in self._folders():
+            path = self.path(folder)
+            with contextlib.suppress(OSError):  # on a shared volume another was faster
+                inside = os.listdir(path)
+                if not inside:
+                    os.rmdir(path)
+                elif all(each.endswith(ASIDE) for each in inside):
+                    os.rename(path, _free(self._beside(folder, ASIDE)))
+
+    def _folders(self) -> list[str]:
+        """Directories within those that the job names, the inner ones first."""
+        found: list[str] = []
+        for entry in map(os.path.normpath, self._entries):
+            for top in self._match(entry):
+                below = [folder for folder, _, _ in os.walk(self.path(top), topdown=False)]
+                found += below[:-1] if top == entry else below
+        return found
 
     def discard(self, targets: Sequence[str]) -> None:
         """What was staged is not wanted."""
@@ -179,6 +204,12 @@ def copy_file(source: str, target: str | None, wanted: Wanted) -> str:
             if writer is not None:
                 writer.write(data)
     return digest.hexdigest()
+
+
+def _free(path: str) -> str:
+    """This name, or the first with a number that is nobody's yet."""
+    numbered = (f"{path[: -len(ASIDE)]}{number}.{ASIDE}" for number in itertools.count(2))
+    return next(each for each in itertools.chain([path], numbered) if not os.path.lexists(each))
 
 
 def sync(path: str) -> None:
