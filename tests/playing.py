@@ -8,20 +8,32 @@ import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from ddpjob_operator.local.nodes import Network
 from driving import Run, running
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
 @contextlib.asynccontextmanager
-async def playing(folder: Path, path: str, nodes: int = 2, command: str = "") -> AsyncIterator[Run]:
-    """The job of an example; `path` names its folder, or a job file in it."""
+async def playing(
+    folder: Path,
+    path: str,
+    nodes: int = 2,
+    command: str = "",
+    network: Network | None = None,
+    change: tuple[str, str] = ("", ""),
+) -> AsyncIterator[Run]:
+    """The job of an example; `path` names its folder, or a job file in it.
+
+    `change`: what in its script is replaced, and by what.
+    """
     file = EXAMPLES / path if path.endswith(".yaml") else EXAMPLES / path / "ddpjob.yaml"
     shutil.copytree(file.parent, folder, dirs_exist_ok=True)
     text = re.sub(r"(?m)^  name: .*$", "  name: probe", file.read_text(), count=1)
     if command:
         text = re.sub(r"(?m)^  command: \[.*$", f"  command: {command}", text, count=1)
-    async with running(folder, text, nodes, (folder / "train.py").read_text()) as run:
+    script = (folder / "train.py").read_text().replace(*change)
+    async with running(folder, text, nodes, script, network) as run:
         yield run
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
 import torch
 
-from ddpjob_agent.contract import ENV_ADDRESS, ENV_SNAPSHOT_DIR
-from ddpjob_operator.local.nodes import Network
 from driving import Run, in_background, job_text, running
 from ledger import Ledger, Row
+from own_disks import OwnDisks
 
 SCRIPT = """
     import json, os, pathlib, socket, sys, time
@@ -57,23 +55,6 @@ SPEC = {
     "elastic": "{joinPolicy: Auto, settleSeconds: 0.2, minSecondsBetweenJoins: 100000}",
     "snapshot": "{files: [snapshot.pt]}",
 }
-
-
-class OwnDisks(Network):
-    """Each node has a working directory and a place for snapshots that no other one sees."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def command(self, node: str) -> list[str]:
-        self.disk(node).mkdir(exist_ok=True)
-        return ["env", "-C", str(self.disk(node))]
-
-    def environment(self, node: str) -> Mapping[str, str]:
-        return {ENV_ADDRESS: self.host, ENV_SNAPSHOT_DIR: str(self.disk(node) / "snapshots")}
-
-    def disk(self, node: str) -> Path:
-        return self._folder / node
 
 
 def rows(ledger: Ledger, n: int, what: str) -> list[Row]:

@@ -1,0 +1,133 @@
+"""Hugging Face's Trainer and Accelerate, and Lightning, unmodified: they go on at another size."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from driving import Run, in_background
+from own_disks import OwnDisks
+from playing import EXAMPLES, playing, told
+
+FOLDER = EXAMPLES / "13-hugging-face"
+STEPS, SAVE_STEPS, RATE = 300, 20, 2e-3
+SLOW = ("        return {", "        __import__('time').sleep(0.01)\n        return {")
+
+
+def history(output: Path) -> list[dict[str, Any]]:
+    """What the Trainer logged, in the last checkpoint."""
+    state = json.loads((output / f"checkpoint-{STEPS}" / "trainer_state.json").read_text())
+    return [entry for entry in state["log_history"] if "learning_rate" in entry]
+
+
+def held_out_loss(text: str) -> float:
+    (found,) = re.findall(rf"after step {STEPS}: held-out loss (\d\.\d+)", text)
+    return float(found)
+
+
+def arguments() -> list[str]:
+    """Of the Trainer, in the job file."""
+    text = (FOLDER / "ddpjob.yaml").read_text()
+    return re.findall(r"^  - (--\w+=\S+)", text, re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def losses(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """Held-out, of undisturbed runs with three seeds, of torchrun alone."""
+    found = []
+    for seed in (1, 2, 3):
+        folder = tmp_path_factory.mktemp(f"seed-{seed}")
+        shutil.copy(FOLDER / "train.py", folder)
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command = [*torchrun, "--nproc-per-node=4", "train.py", *arguments(), f"--seed={seed}"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+        found.append(held_out_loss(done.stdout))
+    return found
+
+
+async def lose_a_worker(run: Run, checkpoints: Path, node: str) -> None:
+    """After three checkpoints; a worker on another node comes in its place."""
+    last = checkpoints / f"checkpoint-{3 * SAVE_STEPS}" / "trainer_state.json"
+    await run.until(last.exists, "three checkpoints")
+    run.backend.nodes.kill(node)
+    await run.until(
+        lambda: len(told(run, r"2 processes begin from output/checkpoint-(\d+)")) == 1, "goes on"
+    )
+    assert await run.finish() == "Complete", run.story()
+    ((begun,),) = told(run, r"2 processes begin from output/checkpoint-(\d+)")
+    assert begun >= 2 * SAVE_STEPS
+
+
+def check(run: Run, checkpoints: Path, losses: list[float]) -> None:
+    """Every tenth step is logged once, at the rate that belongs to it; what was learned is usual."""
+    rates = {entry["step"]: entry["learning_rate"] for entry in history(checkpoints)}
+    steps = [entry["step"] for entry in history(checkpoints)]
+    assert steps == list(range(10, STEPS + 1, 10))
+    expected = {step: RATE * (1 - (step - 1) / STEPS) for step in steps}
+    assert rates == pytest.approx(expected)
+    spread = max(losses) - min(losses)
+    assert min(losses) - spread <= held_out_loss(run.output()) <= max(losses) + spread
+
+
+def test_trainer_goes_on_from_a_shared_mount(tmp_path: Path, losses: list[float]) -> None:
+    @in_background
+    async def test(folder: Path) -> None:
+        async with playing(folder, "13-hugging-face", nodes=2) as run:
+            await lose_a_worker(run, folder / "output", "node-0")
+            check(run, folder / "output", losses)
+
+    test(tmp_path)
+
+
+def test_trainer_goes_on_though_the_disk_of_rank_0_is_lost(
+    tmp_path: Path, losses: list[float]
+) -> None:
+    """Each node has an `output` of its own; that of the others has but their random numbers.
+
+    The script takes its time: a copy is made when nothing is written for a second.
+    """
+
+    @in_background
+    async def test(folder: Path) -> None:
+        disks, command = OwnDisks(folder), "[torchrun, ../train.py]"
+        async with playing(folder, "13-hugging-face", 2, command, disks, SLOW) as run:
+            written = f"output/checkpoint-{SAVE_STEPS}/trainer_state.json"
+            await run.until(lambda: any(folder.glob(f"*/{written}")), "a checkpoint")
+            lost = next(folder.glob(f"*/{written}")).relative_to(folder).parts[0]
+            other = next(node for node in run.backend.nodes.up if node != lost)
+            await run.until(lambda: run.report.files is not None, "a copy that is safe")
+            await lose_a_worker(run, disks.disk(lost) / "output", lost)
+            check(run, disks.disk(other) / "output", losses)
+
+    test(tmp_path)
+
+
+@in_background
+async def test_accelerate_goes_on(tmp_path: Path) -> None:
+    async with playing(tmp_path, "13-hugging-face/accelerate.yaml", nodes=2) as run:
+        await run.until((tmp_path / "project/checkpoints/checkpoint_5").exists, "five epochs")
+        run.backend.nodes.kill("node-0")
+        assert await run.finish() == "Complete", run.story()
+        ((begun,),) = told(run, r"2 processes begin after epoch (\d+)")
+        assert begun >= 4
+        assert told(run, r"rank (\d) learnt 3\.000 -2\.000 1\.000") >= {(0,), (1,)}
+
+
+@in_background
+async def test_lightning_goes_on(tmp_path: Path) -> None:
+    async with playing(tmp_path, "13-hugging-face/lightning.yaml", nodes=2) as run:
+        await run.until(
+            lambda: (0, 5) in told(run, r"rank (\d) of 4 begins epoch (\d+)"), "epoch 5"
+        )
+        run.backend.nodes.kill("node-1")
+        assert await run.finish() == "Complete", run.story()
+        begun = min(epoch for _, epoch in told(run, r"rank (\d) of 2 begins epoch (\d+)"))
+        assert begun >= 4
+        assert told(run, r"rank (\d) learnt 3\.000 -2\.000 1\.000") >= {(0,), (1,)}
