@@ -187,7 +187,7 @@ TRAINERS = (
 def test_directories_of_the_trainer_are_whole_with_their_last_file(
     names: list[str], whole: bool
 ) -> None:
-    assert not damage_of_folders(names) is whole
+    assert bool(damage_of_folders(names)) is not whole
 
 
 def test_the_last_file_of_the_trainer_is_whole_too() -> None:
