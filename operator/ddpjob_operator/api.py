@@ -35,6 +35,8 @@ from ddpjob_operator.parts import (
     SnapshotSpec,
     Text,
 )
+from ddpjob_operator.sagemaker import SageMaker
+from ddpjob_operator.sagemaker import problems as sagemaker_problems
 from ddpjob_operator.status import DDPJobStatus
 from ddpjob_operator.torchrun import is_standalone, runs_torchrun
 
@@ -81,6 +83,9 @@ class DDPJobSpec(WorkerFields):
     )
     elastic: Elastic = Field(default=Elastic(), description="When workers may join.")
     snapshot: SnapshotSpec = Field(default=SnapshotSpec(), description="Training state.")
+    sagemaker: SageMaker | None = Field(
+        default=None, description="For scripts that were written for SageMaker."
+    )
     failure_policy: FailurePolicy = Field(
         default=FailurePolicy(), description="What failures may cost."
     )
@@ -115,13 +120,26 @@ class DDPJobSpec(WorkerFields):
         """Workers that the job cannot do without, over all groups."""
         return max(1, sum(group.minimum for group in self.groups()))
 
+    @property
+    def starter(self) -> str:
+        """The launcher, whoever says it."""
+        return self.launcher if self.sagemaker is None else self.sagemaker.launcher
+
+    @property
+    def entry_point(self) -> tuple[str, ...]:
+        """The command as the user gave it, with its arguments."""
+        return (*(self.command or ()), *(self.args or ()))
+
     def groups(self) -> tuple[Group, ...]:
         """All groups alike, the main group first."""
-        minimum = self.min_replicas
+        minimum, main = self.min_replicas, self
         least = min(1, self.replicas) if minimum is None else minimum
-        own = resolve(self, self, names.MAIN_GROUP, least, self.gpu_resource)
+        if self.sagemaker is not None and self.entry_point:
+            whole = self.sagemaker.command(self.entry_point)
+            main = self.model_copy(update={"command": whole, "args": None})
+        own = resolve(main, main, names.MAIN_GROUP, least, self.gpu_resource)
         extra = (
-            resolve(self, group, group.name, group.min_replicas, self.gpu_resource)
+            resolve(main, group, group.name, group.min_replicas, self.gpu_resource)
             for group in self.extra_worker_groups
         )
         return (own, *extra)
@@ -134,6 +152,7 @@ class DDPJobSpec(WorkerFields):
             *_template(self),
             *_snapshot(self),
             *_launcher(self),
+            *_sagemaker(self),
             *_not_yet(self),
         ]
         if problems:
@@ -264,13 +283,22 @@ def _launcher(spec: DDPJobSpec) -> Iterator[Problem]:
     if message and any(runs_torchrun(each.command) for each in spec.groups()):
         yield Problem(("launcher",), message)
     for i, group in enumerate(spec.extra_worker_groups):
-        if spec.launcher == "mpi" and (group.command or group.args):
+        if spec.starter == "mpi" and (group.command or group.args):
             field = "command" if group.command else "args"
             yield Problem(("extraWorkerGroups", i, field), MPIRUN_STARTS_ALL)
     several = sum(group.maximum for group in spec.groups()) > 1
     if several and any(is_standalone(group.command) for group in spec.groups()):
         message = "has --standalone, which is for a job of one worker; remove it, or the others"
         yield Problem(("command",), message)
+
+
+def _sagemaker(spec: DDPJobSpec) -> Iterator[Problem]:
+    if spec.sagemaker is not None:
+        template = spec.template is not None
+        found = sagemaker_problems(
+            spec.sagemaker, spec.entry_point, spec.launcher, template=template
+        )
+        yield from (Problem(tuple(field.split(".")), message) for field, message in found)
 
 
 def _not_yet(spec: DDPJobSpec) -> Iterator[Problem]:

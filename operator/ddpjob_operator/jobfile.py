@@ -42,8 +42,11 @@ def parse(text: str) -> DDPJob:
 
 def warnings(job: DDPJob) -> Iterator[str]:
     """What is allowed, and seldom meant."""
+    sagemaker = job.spec.sagemaker
+    if sagemaker is not None and sagemaker.model is None:
+        yield "sagemaker.model is not given: what is left in SM_MODEL_DIR is gone with its pod"
     for group in job.spec.groups():
-        match job.spec.launcher:
+        match job.spec.starter:
             case "torchrun":
                 found = inelastic_flags(group.command) + lonely_script(group.command)
             case "mpi":

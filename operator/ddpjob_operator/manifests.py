@@ -17,8 +17,14 @@ from ddpjob_agent import contract
 from ddpjob_operator import names
 from ddpjob_operator.actions import CreateRendezvous, CreateWorker
 from ddpjob_operator.api import DDPJob
-from ddpjob_operator.environment import agent_environment, network_environment
+from ddpjob_operator.environment import (
+    agent_environment,
+    device_environment,
+    network_environment,
+    sagemaker_environment,
+)
 from ddpjob_operator.groups import TRAINER, Group, trainer
+from ddpjob_operator.sagemaker import BASE, SageMaker
 
 Manifest = dict[str, Any]
 
@@ -135,6 +141,7 @@ def _worker_spec(
         ("ddpjob-snapshots", storage or {"emptyDir": {}}, SNAPSHOT_FOLDER),
         ("ddpjob-shm", {"emptyDir": {"medium": "Memory"}}, "/dev/shm"),  # noqa: S108 - as NCCL asks
         ("ddpjob-tmp", {"emptyDir": {}}, "/tmp"),  # noqa: S108 - the pod's own
+        *(_sagemaker_volumes(job.spec.sagemaker) if job.spec.sagemaker else ()),
     )
     mounts = _list(container.get("volumeMounts"))
     taken = {path.rstrip("/") for path in _texts(mounts, "mountPath")}
@@ -177,6 +184,14 @@ def _worker_spec(
     }
 
 
+def _sagemaker_volumes(sagemaker: SageMaker) -> Iterator[tuple[str, Manifest, str]]:
+    yield "ddpjob-sagemaker", {"emptyDir": {}}, BASE
+    if sagemaker.model is not None:
+        yield "ddpjob-model", sagemaker.model, f"{BASE}/model"
+    for channel in sagemaker.channels:
+        yield f"ddpjob-channel-{channel.name}", channel.volume, f"{BASE}/input/data/{channel.name}"
+
+
 def _template(group: Group) -> Manifest:
     container = {
         "name": TRAINER,
@@ -204,9 +219,14 @@ def _environment(
     source = {"fieldRef": {"fieldPath": "status.podIP"}}
     ours.append({"name": contract.ENV_ADDRESS, "valueFrom": source})
     taken, reserved = set(_texts(user, "name")), set(_texts(ours, "name"))
-    network = {k: v for k, v in network_environment(job).items() if k not in taken}
+    offered = {
+        **network_environment(job),
+        **device_environment(job),
+        **sagemaker_environment(job, group, BASE),
+    }
+    offered = {name: value for name, value in offered.items() if name not in taken}
     kept = [each for each in user if not reserved.intersection(_texts([each], "name"))]
-    return [*_variables(network), *kept, *ours]
+    return [*_variables(offered), *kept, *ours]
 
 
 def _metadata(job: DDPJob, name: str, labels: Mapping[str, str]) -> Manifest:

@@ -35,6 +35,13 @@ from ddpjob_operator.parts import (
     SNAPSHOT_URI,
     WHOLE_FOLDER,
 )
+from ddpjob_operator.sagemaker import (
+    LAUNCHER_GIVEN,
+    LAUNCHERS,
+    NO_ENTRY_POINT,
+    PROPRIETARY,
+    TEMPLATE_GIVEN,
+)
 from ddpjob_operator.torchrun import MODULES
 
 Rule = dict[str, str]
@@ -61,6 +68,7 @@ PINNED = (
     *PINNED_IN_GROUPS,
     "gpuResource",
     "launcher",
+    "sagemaker",
     "network",
     "scheduling",
     "snapshot",
@@ -78,6 +86,7 @@ def build_rules() -> Iterator[Placed]:
     yield from _sources()
     yield from _snapshot()
     yield from _launcher()
+    yield from _sagemaker()
     yield from _not_yet()
     yield from _pinned()
 
@@ -218,10 +227,28 @@ def _launcher() -> Iterator[Placed]:
         cel = f"!({named} && {there} && ({program} || ({module})))"
         yield SPEC, rule(cel, text, field=".launcher")
     for field in ("command", "args"):
-        mpi = "has(self.launcher) && self.launcher == 'mpi'"
+        mpi = "(has(self.launcher) && self.launcher == 'mpi')"
         cel = f"!({mpi} && {_groups('self')}.exists(g, has(g.{field})))"
         text = f"a group's {field} {MPIRUN_STARTS_ALL}"
         yield SPEC, rule(cel, text, field=f".{GROUPS}")
+
+
+def _sagemaker() -> Iterator[Placed]:
+    for value, text in PROPRIETARY.items():
+        cel = f"!has(self.distribution) || self.distribution != '{value}'"
+        yield f"{SPEC}.sagemaker", rule(cel, text, field=".distribution")
+    there = "has(self.sagemaker)"
+    yield SPEC, rule(f"!{there} || !has(self.template)", TEMPLATE_GIVEN, field=".sagemaker")
+    command = "has(self.command) && size(self.command) > 0"
+    script = "self.command[0].endsWith('.py')"
+    yield SPEC, rule(f"!({there} && {command}) || {script}", NO_ENTRY_POINT, field=".command")
+    mpi = "has(self.sagemaker.distribution) && self.sagemaker.distribution == 'mpi'"
+    torchrun = "has(self.sagemaker.distribution) && self.sagemaker.distribution in [" + (
+        ", ".join(f"'{name}'" for name, launcher in LAUNCHERS.items() if launcher == "torchrun")
+    )
+    same = f"self.launcher == ({mpi} ? 'mpi' : {torchrun}] ? 'torchrun' : 'python')"
+    cel = f"!{there} || !has(self.launcher) || self.launcher == 'torchrun' || {same}"
+    yield SPEC, rule(cel, LAUNCHER_GIVEN, field=".launcher")
 
 
 def _not_yet() -> Iterator[Placed]:

@@ -436,6 +436,31 @@ BOTH += [
     ),
     *(
         row(
+            f"sagemakers_own_{name}",
+            {"command": ["train.py"], "sagemaker": {"distribution": name}},
+            f"spec.sagemaker.distribution: %is {name}, SageMaker's own library, which runs only there; ",
+        )
+        for name in ("smddp", "smp")
+    ),
+    row(
+        "sagemaker_with_torchrun",
+        {"command": ["torchrun", "train.py"], "sagemaker": {}},
+        "spec.command: %must begin with the entry point, such as train.py; "
+        "sagemaker.distribution says what starts it",
+    ),
+    row(
+        "sagemaker_and_another_launcher",
+        {"command": ["train.py"], "launcher": "mpi", "sagemaker": {"distribution": "pytorchddp"}},
+        "spec.launcher: %is said by sagemaker.distribution; remove it",
+    ),
+    row(
+        "sagemaker_and_a_template",
+        {**FROM, "template": TEMPLATE, "sagemaker": {}},
+        "spec.sagemaker: %cannot be combined with template; "
+        "give image, command and resources instead",
+    ),
+    *(
+        row(
             f"{field}_of_a_group_below_mpi",
             {"launcher": "mpi", "command": ["mpirun"], **group(**{field: ["x"]})},
             f"spec.extraWorkerGroups: %a group's {field} {FROM_THE_FIRST}",

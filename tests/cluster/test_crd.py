@@ -237,6 +237,7 @@ OTHER: dict[str, Object] = {
     "processesPerWorker": {"processesPerWorker": 3},
     "gpuResource": {"gpuResource": "amd.com/gpu"},
     "launcher": {"launcher": "python"},
+    "sagemaker": {"sagemaker": {"distribution": "mpi"}},
     "network": {"network": {"interface": "eth1"}},
     "scheduling": {"scheduling": {"topologyKey": "zone"}},
     "snapshot": {"snapshot": {"everySteps": 7}},

@@ -27,6 +27,7 @@ ENV_ADDRESS = "DDPJOB_ADDRESS"  # the address under which other workers reach th
 ENV_ORPHAN_SECONDS = "DDPJOB_ORPHAN_SECONDS"  # without the service for so long: stop the processes
 ENV_GRACE_SECONDS = "DDPJOB_GRACE_SECONDS"  # from SIGTERM to SIGKILL
 ENV_LAUNCHER = "DDPJOB_LAUNCHER"  # what the command is started by: see Launcher
+ENV_SAGEMAKER = "DDPJOB_SAGEMAKER"  # "1": the command is told of the hosts as SageMaker does it
 ENV_WARM_START = "DDPJOB_WARM_START"  # "0": torchrun is never forked from a parent that knows torch
 ENV_TERMINATION_LOG = "DDPJOB_TERMINATION_LOG"  # file that takes the last word
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import contract, mpi
+from . import contract, mpi, sagemaker
 from .contract import Launcher
 
 if TYPE_CHECKING:
@@ -85,6 +85,9 @@ def prepare(
         found = mpi.variables(meeting.members, agent, meeting.logs, meeting.endpoint)
     else:
         found = _scripts_variables(meeting)
+    if base.get(contract.ENV_SAGEMAKER):
+        found |= sagemaker.variables(meeting.members, meeting.me)
+        sagemaker.make_folders(base)
     sockets = {
         contract.ENV_REPORT_SOCKET: os.path.join(meeting.sockets, contract.REPORT_SOCKET),
         contract.ENV_GROUP_SOCKET: os.path.join(meeting.sockets, contract.GROUP_SOCKET),

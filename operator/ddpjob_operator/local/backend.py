@@ -30,9 +30,9 @@ from ddpjob_operator.actions import (
 )
 from ddpjob_operator.api import DDPJob
 from ddpjob_operator.archive import build_agent
-from ddpjob_operator.environment import worker_environment
+from ddpjob_operator.environment import sagemaker_environment, worker_environment
 from ddpjob_operator.local.chaos import ChaosEvent
-from ddpjob_operator.local.nodes import Network, Nodes, Pod, sweep
+from ddpjob_operator.local.nodes import DistinctNetwork, Network, Nodes, Pod, sweep
 from ddpjob_operator.local.service import Service
 from ddpjob_operator.local.state import StateFolder
 from ddpjob_operator.local.timeline import Timeline
@@ -91,7 +91,7 @@ class LocalBackend:
         self._folder = Path(self._scratch.name)
         self._agent = self._folder / "ddpjob-agent.pyz"
         self._wake = asyncio.Event()
-        self._network = network or Network()
+        self._network = network or (DistinctNetwork() if job.spec.sagemaker else Network())
         self.nodes = Nodes(nodes, self._uid, self._wake.set, self._network)
         self.service = self._service(port)
         address = direct(self._network.host, self.service.port)
@@ -228,8 +228,9 @@ class LocalBackend:
             created=created,
             command=self._agent_command("worker", "--", *group.command),
             environment={
-                **(MPI_ON_ONE_MACHINE if self.job.spec.launcher == "mpi" else {}),
+                **(MPI_ON_ONE_MACHINE if self.job.spec.starter == "mpi" else {}),
                 **inherited_environment(),
+                **sagemaker_environment(self.job, group, str(self._workdir / "opt" / "ml")),
                 **worker_environment(self.job, group),
                 contract.ENV_WORKER: created.name,
                 contract.ENV_SERVICE: f"{self._network.host}:{self.service.port}",

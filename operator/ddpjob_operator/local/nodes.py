@@ -78,6 +78,18 @@ class Network:
         return {ENV_ADDRESS: self.host}
 
 
+class DistinctNetwork(Network):
+    """Each node has an address of its own, for scripts that tell hosts apart by these."""
+
+    def __init__(self) -> None:
+        self._addresses: dict[str, str] = {}
+
+    def environment(self, node: str) -> Mapping[str, str]:
+        """The same variables."""
+        new = f"127.0.1.{len(self._addresses) + 1}"
+        return {ENV_ADDRESS: self._addresses.setdefault(node, new)}
+
+
 class Nodes:
     """The machine park of one job."""
 
