@@ -15,6 +15,9 @@ WHERE = """
     print(f"run {os.environ['RUN']}: {rank} of {size} in {os.environ['DDPJOB_WORKER']}", flush=True)
 """
 
+# So that there is time to take a worker away.
+SLOW = ("optimizer.step()", "optimizer.step(); __import__('time').sleep(0.01)")
+
 
 def words_of(run: Run) -> None:
     """One to one and one to all, of 3 workers with 2 processes each."""
@@ -94,3 +97,18 @@ async def test_a_failure_is_told_with_its_rank(tmp_path: Path) -> None:
         assert await run.finish() == "Failed", run.story()
         said_so = "rank 3 ended with exit code 1; last on stderr: there is no sample 12"
         assert said_so in run.backend.status.to_json()["conditions"][-1]["message"] or run.story()
+
+
+@in_background
+async def test_horovods_script_goes_on(tmp_path: Path) -> None:
+    """Over the real MPI; what Horovod does is done by a stand-in."""
+    text = f"[mpirun, -x, 'PYTHONPATH={Path(__file__).parent / 'standins'}', python, train.py]"
+    async with playing(tmp_path, "21-horovod", nodes=3, command=text, change=SLOW) as run:
+        await said(run, r"6 processes \| epoch 5 ")
+        run.backend.nodes.kill("node-1")
+        assert await run.finish() == "Complete", run.story()
+        epochs = {epoch for (epoch,) in told(run, r"4 processes \| epoch (\d+) ")}
+        assert max(epochs) == 50
+        assert min(epochs) >= 5
+        (loss,) = re.findall(r"epoch 50 \| loss (\S+)", run.output())
+        assert float(loss) < 1e-3
