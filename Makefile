@@ -45,6 +45,7 @@ test-e2e: setup ## The operator in a kind cluster, and what becomes of jobs when
 	@tools/e2e.sh $(PYTEST) --tier=e2e --timeout=1500 -o faulthandler_timeout=1600 tests/e2e
 
 test-examples: setup ## Every example, executed
+	@tools/slurm.sh
 	@$(PYTEST) --tier=examples tests/examples
 
 lint: setup ## Style, formatting, types, and who may import whom

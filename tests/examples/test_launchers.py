@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from ddpjob_operator import jobfile
-from ddpjob_operator.local.service import free_port
 from driving import Run, in_background
 from playing import EXAMPLES, playing, said, told
 
@@ -76,33 +71,6 @@ def check_epochs(run: Run) -> None:
     assert int(epoch) % 10 == 0, "a multiple of its interval"
     done = [int(each) for each in re.findall(r"rank 0\] epoch (\d+)", rest)]
     assert done == list(range(int(epoch) + 1, 51)), "every epoch after it, once"
-
-
-# One node's share of a job step each, as Slurm starts it; everything else Slurm does is not here.
-SRUN = """#!/bin/bash
-while [[ $1 == --* ]]; do shift; done
-for node in 0 1; do SLURM_NODEID=$node "$@" & done
-wait -n && wait -n
-"""
-
-
-def test_the_same_script_from_an_sbatch_file(tmp_path: Path) -> None:
-    """With stand-ins for Slurm's programs: what the file makes of what Slurm says is right."""
-    shutil.copytree(EXAMPLES / "01-torchrun", tmp_path, dirs_exist_ok=True)
-    for name, text in (("srun", SRUN), ("scontrol", "#!/bin/sh\necho 127.0.0.1\n")):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
-    job = next(port for port in iter(free_port, None) if 20000 <= port < 30000)
-    slurm = {"SLURM_NNODES": "2", "SLURM_JOB_ID": f"{job - 20000}", "SLURM_JOB_NODELIST": "n[0-1]"}
-    path = os.pathsep.join([str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]])
-    done = subprocess.run(
-        ["bash", "slurm.sbatch"], cwd=tmp_path, env={**os.environ, **slurm, "PATH": path},
-        capture_output=True, check=False, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    for rank in (0, 1):
-        epochs = re.findall(rf"rank {rank}\] epoch (\d+)", done.stdout)
-        assert epochs == [f"{epoch}" for epoch in range(1, 51)], done.stdout
 
 
 @in_background
