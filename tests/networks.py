@@ -73,6 +73,11 @@ class Networks(Network):
         """Let packets pass again."""
         ip("-n", self._switch, "link", "set", node, "master", BRIDGE)
 
+    def part(self, *nodes: str) -> None:
+        """Drop every packet from one of these nodes to another; all else passes."""
+        for node in nodes:
+            ip("-n", self._switch, "link", "set", node, "type", "bridge_slave", "isolated", "on")
+
     def close(self) -> None:
         """Remove everything, also what is half made."""
         for path in ours():

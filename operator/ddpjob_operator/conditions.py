@@ -106,6 +106,7 @@ def running(
         unshared(observed),
         not_shared(observed, report, now),
         report.snapshot_trouble,
+        *report.unreachable,
     )
     return condition(kind, True, Reason.TRAINING, "; ".join(filter(None, parts)))
 

@@ -26,6 +26,10 @@ _BY_CAUSE = {
     Cause.JOINED: EventReason.WORKER_JOINED,
 }
 _WARNINGS = (Cause.LOST, Cause.FAILED)
+UNREACHABLE_REMEDY = (
+    "their processes will not find each other; look at network policies, firewalls between nodes "
+    "and network.interface"
+)
 
 
 def memberships(observed: Observed, report: Report | None) -> Iterator[Event]:
@@ -66,6 +70,14 @@ def overdue(observed: Observed, report: Report | None) -> Iterator[Event]:
                 " saves take that long, raise template.spec.terminationGracePeriodSeconds"
             )
             yield Event(EventReason.GRACE_PERIOD_TOO_SHORT.value, text, warning=True)
+
+
+def unreachable(observed: Observed, report: Report | None) -> Iterator[Event]:
+    """Workers that train together cannot open connections to each other."""
+    told = report.unreachable if report else ()
+    if told and told != observed.job.status.unreachable:
+        text = f"{'; '.join(told)}: {UNREACHABLE_REMEDY}"
+        yield Event(EventReason.UNREACHABLE.value, text, warning=True)
 
 
 def degraded(observed: Observed, report: Report | None) -> Iterator[Event]:

@@ -118,6 +118,9 @@ class DDPJobStatus(ObservedModel):
         default=(),
         description="The last workers that were ended before their last step: too short a grace.",
     )
+    unreachable: tuple[str, ...] = Field(
+        default=(), description="Which workers of the membership cannot reach which others."
+    )
     progress: ProgressStatus | None = Field(default=None, description="How far the training is.")
     snapshot: SnapshotStatus | None = Field(default=None, description="The newest snapshot.")
     warned: tuple[str, ...] = Field(

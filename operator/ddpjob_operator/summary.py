@@ -155,6 +155,7 @@ def _reported(old: DDPJobStatus, report: Report | None, now: datetime) -> dict[s
             repeated_steps=max(report.repeated_steps, old.restarts.repeated_steps),
         ),
         "overdue_workers": _overdue(old, report),
+        "unreachable": report.unreachable,
     }
     if report.step is not None:
         metrics = {n: v for n, v in report.metrics.items() if math.isfinite(v)}  # else no JSON

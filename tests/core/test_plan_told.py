@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from datetime import timedelta
 
 import pytest
@@ -124,6 +125,22 @@ def test_snapshots_that_are_saved_less_well_are_told_of_once() -> None:
     assert told(planned.status, "Running")[2].endswith(trouble)
     again = decide(workers=(W0, W1), report=report, snapshot=planned.status.snapshot)
     assert event not in events_of(again)
+
+
+def test_workers_that_cannot_reach_each_other_are_told_of_once() -> None:
+    pair = f"{W0.name} cannot reach {W1.name}"
+    report = dataclasses.replace(make_report(W0, W1), unreachable=(pair,))
+    assert Report.from_json(json.loads(json.dumps(report.to_json()))) == report
+    assert "unreachable" not in make_report(W0, W1).to_json()
+    planned = decide(workers=(W0, W1), report=report)
+    (text,) = [text for reason, text, warning in events_of(planned) if reason == "Unreachable"]
+    assert text.startswith(f"{pair}: their processes will not find each other; look at network")
+    assert planned.status.unreachable == (pair,)
+    assert told(planned.status, "Running")[2].endswith(pair)
+    again = decide(workers=(W0, W1), report=report, unreachable=(pair,))
+    assert "Unreachable" not in [reason for reason, *_ in events_of(again)]
+    gone = decide(workers=(W0, W1), report=make_report(W0, W1), unreachable=(pair,))
+    assert gone.status.unreachable == ()
 
 
 def test_status_tells_what_the_service_reports() -> None:

@@ -50,6 +50,7 @@ from .launch import Command, Meeting, import_environment, prepare, steps_done
 from .link import Link
 from .live import Live
 from .processes import Processes
+from .reach import Reach
 from .relay import HOST, LocalStore, Relay
 from .reports import Reports
 from .shelf import open_shelf
@@ -120,6 +121,7 @@ class Agent:
         self._relay = Relay(self._link)
         self._local_store = LocalStore()
         self._port = FreePort()
+        self._reach = Reach(self._link.send)
         self._reports = Reports(self._report)
         self._live = Live(settings.processes, self._link.send, self._give_up)
         self._membership: Membership | None = None  # the highest seen
@@ -159,6 +161,7 @@ class Agent:
         await self._local_store.start()
         self._reports.listen(os.path.join(self._folder, REPORT_SOCKET))
         await self._live.listen(os.path.join(self._folder, GROUP_SOCKET))
+        await self._reach.listen(self._settings.address)
         if self._settings.files:
             await self._keeper.listen(self._settings.address)
         tasks = [
@@ -179,6 +182,7 @@ class Agent:
             self._live.close()
             self._reports.close()
             self._port.close()
+            self._reach.close()
             for task in tasks:
                 task.cancel()
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -208,6 +212,7 @@ class Agent:
             "reports": self._reports.recall(),
             "files": self._keeper.stock(),
             "port": self._port.number,
+            "reach": self._reach.port,
         }
 
     def _how(self) -> Message:
@@ -238,6 +243,7 @@ class Agent:
         self._keeper.hear(order)
         if held is None or membership.id > held.id:
             self._membership = membership
+            self._reach.check(membership, self._me, order.get("reach", {}))
             self._done, self._failure = False, None
             if not order["live"]:
                 self._wanted = _Launch(membership, order.get("port"))

@@ -108,6 +108,7 @@ class Registry:
             ready_at=(known.ready_at or now) if message["ready"] else None,
             finished=message["finished"],
             port=message.get("port"),
+            reach=message.get("reach"),
         )
         self._roster.put(known, now)
         return member.worker
@@ -146,6 +147,11 @@ class Registry:
     def overdue(self, worker: str, message: Mapping[str, Any]) -> None:
         """The processes of this worker did not get to the last step that was wanted of them."""
         self._rounds.exceed(worker, float(message["seconds"]))
+
+    def unreachable(self, worker: str, message: Mapping[str, Any]) -> None:
+        """This worker cannot open connections to these others."""
+        if self._is_current(worker, message):
+            self._rounds.cannot_reach(worker, list(map(str, message["workers"])))
 
     def had_done(self, message: Mapping[str, Any]) -> None:
         """Processes were ended; so many steps had they done in their membership."""
@@ -372,6 +378,7 @@ class Registry:
                 "last": self._word_of_last(now),
                 "files": self._files.word(view, worker, now),
                 "port": self._port(view.current),
+                "reach": self._reach(view.current),
             }
         known = self._roster.get(worker)
         if known is None or not view.live or known.rests(now):
@@ -391,6 +398,11 @@ class Registry:
         """At which the processes of its first member can be met."""
         first = self._roster.get(membership.members[0].worker)
         return first.port if first else None
+
+    def _reach(self, membership: Membership) -> Message:
+        """Where its members try whether they can reach each other."""
+        known = (self._roster.get(member.worker) for member in membership.members)
+        return {each.member.worker: each.reach for each in known if each and each.reach}
 
     def _word_of_last(self, now: float) -> Message | None:
         if self._last is None:
@@ -423,6 +435,7 @@ class Registry:
             live=view.live,
             stall=self._stall,
             overdue=rounds.overdue(),
+            unreachable=rounds.unreachable(),
             repeated_steps=rounds.repeated_steps,
             snapshots_skipped=rounds.snapshots_skipped,
             snapshot_trouble=rounds.snapshot_trouble,

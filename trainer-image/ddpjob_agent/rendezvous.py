@@ -162,6 +162,7 @@ class RendezvousServer:
             "report": lambda: registry.reported(worker, message, now),
             "had_done": lambda: registry.had_done(message),
             "bye": lambda: registry.left(worker),
+            "unreachable": lambda: registry.unreachable(worker, message),
             "overdue": lambda: registry.overdue(worker, message),
             "live": registry.live,
             "ready": lambda: registry.ready(worker, now),

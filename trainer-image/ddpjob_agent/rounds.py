@@ -13,10 +13,11 @@ from .control import Overdue, Round
 from .repeats import Repeats
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 MAX_ROUNDS = 50
 MAX_OVERDUE = 10
+MAX_UNREACHABLE = 5  # workers that are told of, and so many others for each
 
 
 class Rounds:
@@ -34,6 +35,7 @@ class Rounds:
         self._copies: set[int] = set()  # directories that have the snapshot of step...
         self._copied_step: int | None = None
         self._overdue: list[Overdue] = []
+        self._unreachable: dict[str, Sequence[str]] = {}  # for each worker; of the newest round
         self._repeats = Repeats()
 
     @property
@@ -59,6 +61,18 @@ class Rounds:
         self._overdue.append(Overdue(worker, seconds))
         del self._overdue[:-MAX_OVERDUE]
 
+    def unreachable(self) -> tuple[str, ...]:
+        """Who cannot reach whom, in words."""
+        found = sorted(self._unreachable.items())
+        told = [f"{worker} cannot reach {_some(others)}" for worker, others in found]
+        rest = len(told) - MAX_UNREACHABLE
+        more = (f"{rest} more workers cannot reach others",) if rest > 0 else ()
+        return (*told[:MAX_UNREACHABLE], *more)
+
+    def cannot_reach(self, worker: str, others: Sequence[str]) -> None:
+        """This member cannot open connections to these."""
+        self._unreachable[worker] = others
+
     def begin(self, membership: Membership, wall: float) -> None:
         """A membership was formed, or relearned from an agent."""
         self._rounds.append(
@@ -74,6 +88,7 @@ class Rounds:
         )
         del self._rounds[:-MAX_ROUNDS]
         self._are_old = True
+        self._unreachable = {}
         self._repeats.begin(membership.id, membership.repeated_steps)
 
     def had_done(self, membership: str, step: int) -> None:
@@ -124,3 +139,8 @@ class Rounds:
     def _update(self, **changes: Any) -> None:
         if self._rounds:
             self._rounds[-1] = dataclasses.replace(self._rounds[-1], **changes)
+
+
+def _some(names: Sequence[str]) -> str:
+    rest = len(names) - MAX_UNREACHABLE
+    return ", ".join(names[:MAX_UNREACHABLE]) + (f" and {rest} more" if rest > 0 else "")

@@ -30,6 +30,7 @@ class Worker:
     exit_at: float | None = None  # when the service heard that its command failed
     failure: Failure | None = None
     port: int | None = None  # that it keeps free for its processes
+    reach: int | None = None  # where others see whether they can reach it
     # At L1 and L2 only.
     stops: bool = False  # all its processes can be told after which step to stop
     promise: int | None = None  # the last step that its processes begin before they hear more

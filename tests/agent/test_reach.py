@@ -1,0 +1,41 @@
+"""What an agent tells of members that it cannot open connections to."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ddpjob_agent.contract import Cause, Member, Membership, MembershipId, Message
+from ddpjob_agent.reach import Reach
+from ddpjob_operator.local.service import free_port
+
+HOST = "127.0.0.1"
+ME, THERE, GONE, OLD = (Member(name, "x", HOST, 1) for name in ("me", "there", "gone", "old"))
+
+
+def test_who_cannot_be_reached_is_told_and_who_does_not_listen_is_not_tried() -> None:
+    async def test() -> None:
+        heard: asyncio.Queue[Message] = asyncio.Queue()
+        mine, others = Reach(heard.put_nowait), Reach(heard.put_nowait)
+        await mine.listen(HOST)
+        await others.listen(HOST)
+        assert mine.port is not None
+        assert others.port is not None
+        membership = Membership(MembershipId(1, 1, 1), (ME, THERE, GONE, OLD), Cause.STARTED, "")
+        ports = {"me": mine.port, "there": others.port, "gone": free_port()}
+        mine.check(membership, ME, ports)
+        said = await asyncio.wait_for(heard.get(), 60)
+        assert said == {"type": "unreachable", "membership": "1.1.1", "workers": ["gone"]}
+        assert heard.empty()
+        mine.close()
+        others.close()
+
+    asyncio.run(test())
+
+
+def test_worker_without_its_address_goes_on() -> None:
+    async def test() -> None:
+        reach = Reach(lambda _: None)
+        await reach.listen("192.0.2.99")  # nobody's
+        assert reach.port is None
+
+    asyncio.run(test())
