@@ -86,6 +86,14 @@ AT_ONE = (
     "spec.launcher: %is mpi, but a command runs torchrun, which would run at the first worker only; "
     "leave launcher away, or put mpirun in its place"
 )
+INSTEAD_OF_SMDDP = (
+    "torch_distributed does the same with DDP over NCCL or gloo: take out the import of "
+    "smdistributed and the backend smddp"
+)
+INSTEAD_OF_SMP = (
+    "FSDP2 and tensor parallelism of torch do the same, with torch_distributed: "
+    "docs/bring-your-own.md says what is what"
+)
 FROM_THE_FIRST = (
     "is never run: mpirun starts the processes of all workers, from the first one; remove it"
 )
@@ -438,9 +446,13 @@ BOTH += [
         row(
             f"sagemakers_own_{name}",
             {"command": ["train.py"], "sagemaker": {"distribution": name}},
-            f"spec.sagemaker.distribution: %is {name}, SageMaker's own library, which runs only there; ",
+            f"spec.sagemaker.distribution: %is {name}, SageMaker's own library, which runs only "
+            f"there; {instead}",
         )
-        for name in ("smddp", "smp")
+        for name, instead in (
+            ("smddp", INSTEAD_OF_SMDDP),
+            ("smp", INSTEAD_OF_SMP),
+        )
     ),
     row(
         "sagemaker_with_torchrun",
