@@ -90,3 +90,20 @@ def test_devices_of_others_are_asked_for_and_named(
     assert found["DDPJOB_PROCESSES"] == processes
     assert found["DDPJOB_LAUNCHER"] == "torchrun"
     assert container["args"] == yaml.safe_load(text)["spec"]["command"]
+
+
+def test_network_of_a_job_is_asked_for() -> None:
+    job = jobfile.parse((EXAMPLES / "17-network" / "efa.yaml").read_text())
+    pod = worker_manifest(job)
+    container = trainer(pod)
+    assert container["resources"]["limits"] == {
+        "vpc.amazonaws.com/efa": 4, "hugepages-2Mi": "5Gi", "memory": "200Gi",
+        "nvidia.com/gpu": "8",
+    }  # fmt: skip
+    found = values(container)
+    assert found["FI_PROVIDER"] == "efa"
+    assert found["NCCL_SOCKET_IFNAME"] == found["GLOO_SOCKET_IFNAME"] == "eth0"
+    assert found["NCCL_DEBUG"] == "INFO"
+    (near,) = pod["spec"]["affinity"]["podAffinity"].popitem()[1]
+    assert near["topologyKey"] == "topology.kubernetes.io/zone"
+    assert near["labelSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()

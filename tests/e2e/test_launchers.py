@@ -82,3 +82,38 @@ def test_mpi_over_three_pods_goes_on_when_one_is_gone(kubectl: Kubectl, images: 
     assert begun[1] >= 20, log
     learnt = re.findall(r"rank \d of (\d) learnt 3\.000 -2\.000 1\.000", log)
     assert len(learnt) == int(learnt[0]), log
+
+
+def test_script_for_sagemaker_knows_the_true_hosts(kubectl: Kubectl, images: Images) -> None:
+    """Data from a channel; the model of a worker that is gone is where the others look for it."""
+    data = (EXAMPLES / "11-sagemaker/opt/ml/input/data/training/points.csv").read_text()
+    metadata = {"name": "points"}
+    kubectl.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": metadata,
+            "data": {"points.csv": data},
+        }
+    )
+    job = example("11-sagemaker/ddpjob.yaml", images.digits, command=["hosts.py"])
+    job["spec"]["snapshot"] = {"files": ["/opt/ml/model"]}
+    job["spec"]["sagemaker"] |= {
+        "channels": [{"name": "training", "volume": {"configMap": metadata}}],
+        "model": {"emptyDir": {}},
+        "hyperparameters": {"epochs": "2000", "batch-size": "8", "lr": "0.002"},
+    }
+    kubectl.apply(job)
+    found = Endless(kubectl, job["metadata"]["name"])
+    kubectl.until(
+        lambda: found.status.get("snapshot", {}).get("filesKeptAt"), "a copy that is safe"
+    )
+    first, *others = sorted(found.workers())
+    kubectl("delete", "pod", first, "--grace-period=0", "--force")
+    kubectl.until(lambda: found.status.get("state") == "Complete", "the end")
+    log = kubectl("logs", others[0], "-c", "trainer")
+    begun = [tuple(map(int, each)) for each in re.findall(r"of (\d) begins after epoch (\d+)", log)]
+    assert begun[0] == (3, 0), log
+    assert begun[1][0] == 2, log
+    assert begun[1][1] >= 1, log
+    assert re.search(r"learnt 3\.00 -2\.00 1\.00", log), log

@@ -161,3 +161,11 @@ def test_data_of_a_volume_is_read_once_per_epoch(tmp_path: Path) -> None:
         assert int(count) == len(images)
         assert float(light) == pytest.approx((images / 255).mean((1, 2)).sum(), abs=0.01)
     assert {path: path.stat().st_mtime_ns for path in data.iterdir()} == files
+
+
+@in_background
+async def test_network_is_measured_between_all_processes(tmp_path: Path) -> None:
+    async with playing(tmp_path, "17-network", nodes=2) as run:
+        assert await run.finish() == "Complete", run.story()
+        found = told(run, r"4 processes \| (\d+) MB \| \d+\.\d+ ms \| \d+\.\d+ GB/s")
+        assert found == {(1,), (16,), (64,)}
