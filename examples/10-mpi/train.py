@@ -47,7 +47,7 @@ def save(epoch, weights):
     os.replace(SAVED + ".new", SAVED)
 
 
-def train(comm, epochs):
+def train(comm, epochs, save_every):
     inputs = np.random.default_rng(0).normal(size=(6000, 3))
     targets = inputs @ WANTED
     mine = np.array_split(np.arange(len(inputs)), comm.size)[comm.rank]
@@ -62,7 +62,7 @@ def train(comm, epochs):
         if comm.rank == 0:
             weights -= 0.05 * gathered.mean(axis=0)
         comm.Bcast(weights)
-        if comm.rank == 0 and epoch % 20 == 0:
+        if comm.rank == 0 and epoch % save_every == 0:
             save(epoch, weights)
             say(f"epoch {epoch} | loss {np.mean(errors**2):.9f}")
     say(f"rank {comm.rank} of {comm.size} learnt " + " ".join(f"{each:.3f}" for each in weights))
@@ -71,10 +71,11 @@ def train(comm, epochs):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=600)
+    parser.add_argument("--save-every", type=int, default=20)
     args = parser.parse_args()
     point_to_point(MPI.COMM_WORLD)
     broadcast(MPI.COMM_WORLD)
-    train(MPI.COMM_WORLD, args.epochs)
+    train(MPI.COMM_WORLD, args.epochs, args.save_every)
 
 
 if __name__ == "__main__":

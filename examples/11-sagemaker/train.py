@@ -43,11 +43,10 @@ def train(args):
             optimizer.zero_grad()
             torch.nn.functional.mse_loss(model(inputs), targets).backward()
             optimizer.step()
-        if host_rank == 0:
+        if host_rank == 0 and epoch % 5 == 0:
             torch.save({"model": network.state_dict(), "epoch": epoch}, saved + ".new")
             os.replace(saved + ".new", saved)
-            if epoch % 5 == 0:
-                print(f"epoch {epoch} is saved", flush=True)
+            print(f"epoch {epoch} is saved", flush=True)
     values = [*network.weight[0].tolist(), network.bias.item()]
     print(f"host {host_rank} learnt " + " ".join(f"{each:.2f}" for each in values), flush=True)
     dist.destroy_process_group()

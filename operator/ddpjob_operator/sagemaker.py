@@ -34,8 +34,8 @@ TEMPLATE_GIVEN = "cannot be combined with template; give image, command and reso
 LAUNCHERS = {"pytorchddp": "torchrun", "torch_distributed": "torchrun", "mpi": "mpi"}
 STARTS = {
     "torchrun": ("torchrun",),
-    "mpi": ("mpirun", "python", "-m", "mpi4py"),
-    "python": ("python",),
+    "mpi": ("mpirun", "python3", "-m", "mpi4py"),
+    "python": ("python3",),
 }
 
 

@@ -24,10 +24,10 @@ CONVENTIONS = {
 @pytest.mark.parametrize(
     ("distribution", "start", "launcher"),
     [
-        (None, ["python"], "python"),
+        (None, ["python3"], "python"),
         ("torch_distributed", ["torchrun"], "torchrun"),
         ("pytorchddp", ["torchrun"], "torchrun"),
-        ("mpi", ["mpirun", "python", "-m", "mpi4py"], "mpi"),
+        ("mpi", ["mpirun", "python3", "-m", "mpi4py"], "mpi"),
     ],
 )
 def test_distribution_says_what_starts_the_entry_point(

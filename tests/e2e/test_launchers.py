@@ -62,7 +62,9 @@ def test_goes_on_when_the_first_worker_is_gone(
 def test_mpi_over_three_pods_goes_on_when_one_is_gone(kubectl: Kubectl, images: Images) -> None:
     """Without ssh; what each process was told by the others, and what all learned."""
     job = example("10-mpi/ddpjob.yaml", images.digits, snapshot={"files": ["weights.npz"]})
-    job["spec"]["command"] = "mpirun python3 -m mpi4py ring.py --epochs=3000".split()
+    job["spec"]["command"] = (
+        "mpirun python3 -m mpi4py ring.py --epochs=3000 --save-every=200".split()
+    )
     kubectl.apply(job)
     found = Endless(kubectl, job["metadata"]["name"])
     kubectl.until(
@@ -79,7 +81,7 @@ def test_mpi_over_three_pods_goes_on_when_one_is_gone(kubectl: Kubectl, images: 
     log = kubectl("logs", first, "-c", "trainer")
     begun = [int(epoch) for epoch in re.findall(r"\d processes begin after epoch (\d+)", log)]
     assert begun[0] == 0, log
-    assert begun[1] >= 20, log
+    assert begun[1] >= 200, log
     learnt = re.findall(r"rank \d of (\d) learnt 3\.000 -2\.000 1\.000", log)
     assert len(learnt) == int(learnt[0]), log
 
@@ -101,7 +103,7 @@ def test_script_for_sagemaker_knows_the_true_hosts(kubectl: Kubectl, images: Ima
     job["spec"]["sagemaker"] |= {
         "channels": [{"name": "training", "volume": {"configMap": metadata}}],
         "model": {"emptyDir": {}},
-        "hyperparameters": {"epochs": "2000", "batch-size": "8", "lr": "0.002"},
+        "hyperparameters": {"epochs": "200", "batch-size": "1", "lr": "0.001"},
     }
     kubectl.apply(job)
     found = Endless(kubectl, job["metadata"]["name"])
@@ -114,6 +116,6 @@ def test_script_for_sagemaker_knows_the_true_hosts(kubectl: Kubectl, images: Ima
     log = kubectl("logs", others[0], "-c", "trainer")
     begun = [tuple(map(int, each)) for each in re.findall(r"of (\d) begins after epoch (\d+)", log)]
     assert begun[0] == (3, 0), log
-    assert begun[1][0] == 2, log
-    assert begun[1][1] >= 1, log
+    assert begun[-1][1] >= 5, log
+    assert re.search(r"host 0 of \d begins after epoch [^0]", log), "it is the first one now"
     assert re.search(r"learnt 3\.00 -2\.00 1\.00", log), log
