@@ -35,7 +35,7 @@ from ddpjob_operator.parts import (
     SnapshotSpec,
     Text,
 )
-from ddpjob_operator.sagemaker import SageMaker
+from ddpjob_operator.sagemaker import ONE_ENTRY_POINT, SageMaker
 from ddpjob_operator.sagemaker import problems as sagemaker_problems
 from ddpjob_operator.status import DDPJobStatus
 from ddpjob_operator.torchrun import is_standalone, runs_torchrun
@@ -282,10 +282,11 @@ def _launcher(spec: DDPJobSpec) -> Iterator[Problem]:
     message = NOT_BELOW.get(spec.launcher)
     if message and any(runs_torchrun(each.command) for each in spec.groups()):
         yield Problem(("launcher",), message)
+    never = ONE_ENTRY_POINT if spec.sagemaker else MPIRUN_STARTS_ALL
     for i, group in enumerate(spec.extra_worker_groups):
-        if spec.starter == "mpi" and (group.command or group.args):
+        if (spec.sagemaker or spec.launcher == "mpi") and (group.command or group.args):
             field = "command" if group.command else "args"
-            yield Problem(("extraWorkerGroups", i, field), MPIRUN_STARTS_ALL)
+            yield Problem(("extraWorkerGroups", i, field), never)
     several = sum(group.maximum for group in spec.groups()) > 1
     if several and any(is_standalone(group.command) for group in spec.groups()):
         message = "has --standalone, which is for a job of one worker; remove it, or the others"

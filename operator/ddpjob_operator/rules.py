@@ -39,6 +39,7 @@ from ddpjob_operator.sagemaker import (
     LAUNCHER_GIVEN,
     LAUNCHERS,
     NO_ENTRY_POINT,
+    ONE_ENTRY_POINT,
     PROPRIETARY,
     TEMPLATE_GIVEN,
 )
@@ -226,11 +227,12 @@ def _launcher() -> Iterator[Placed]:
         named = f"has(self.launcher) && self.launcher == '{name}'"
         cel = f"!({named} && {there} && ({program} || ({module})))"
         yield SPEC, rule(cel, text, field=".launcher")
-    for field in ("command", "args"):
-        mpi = "(has(self.launcher) && self.launcher == 'mpi')"
-        cel = f"!({mpi} && {_groups('self')}.exists(g, has(g.{field})))"
-        text = f"a group's {field} {MPIRUN_STARTS_ALL}"
-        yield SPEC, rule(cel, text, field=f".{GROUPS}")
+    sagemaker = "has(self.sagemaker)"
+    mpi = f"!{sagemaker} && has(self.launcher) && self.launcher == 'mpi'"
+    for named, never in ((mpi, MPIRUN_STARTS_ALL), (sagemaker, ONE_ENTRY_POINT)):
+        for field in ("command", "args"):
+            cel = f"!({named} && {_groups('self')}.exists(g, has(g.{field})))"
+            yield SPEC, rule(cel, f"a group's {field} {never}", field=f".{GROUPS}")
 
 
 def _sagemaker() -> Iterator[Placed]:

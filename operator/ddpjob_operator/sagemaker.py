@@ -29,6 +29,7 @@ PROPRIETARY = {
 NO_ENTRY_POINT = (
     "must begin with the entry point, such as train.py; sagemaker.distribution says what starts it"
 )
+ONE_ENTRY_POINT = "is never run: with sagemaker all groups have the same entry point; remove it"
 LAUNCHER_GIVEN = "is said by sagemaker.distribution; remove it"
 TEMPLATE_GIVEN = "cannot be combined with template; give image, command and resources instead"
 LAUNCHERS = {"pytorchddp": "torchrun", "torch_distributed": "torchrun", "mpi": "mpi"}

@@ -16,7 +16,7 @@ import pytest
 
 from agent.keeping import snapshot
 from ddpjob_agent.contract import Cause, Member, Membership, MembershipId
-from ddpjob_agent.copies import Copy, Word
+from ddpjob_agent.copies import NOTHING, Copy, Word
 from ddpjob_agent.holdings import Holdings
 from ddpjob_agent.keeper import Keeper
 from ddpjob_agent.shelf import FOLDER, NEW, Shelf, open_shelf
@@ -141,7 +141,6 @@ def test_directory_with_nothing_for_the_script_is_not_found_by_it(tmp_path: Path
         disk.write(snapshot(2)[:500], "output/checkpoint-20/inner/model.pt")
         (disk.work / "output" / "checkpoint-30" / "empty").mkdir(parents=True)
         assert disk.holdings.put(copy)
-        disk.holdings.begin("1.1.2", ["w"])
         visible = [each.name for each in (disk.work / "output").glob("[!.]*")]
         assert visible == ["checkpoint-10"]
     aside = [path for path in (disk.work / "output").rglob("*") if path.name.startswith(".model")]
@@ -152,7 +151,12 @@ def test_named_directory_stays_though_it_is_empty(tmp_path: Path) -> None:
     disk = Disk(tmp_path, "output", "parts-*")
     for name in ("output", "parts-1"):
         (disk.work / name).mkdir()
-    disk.holdings.begin("1.1.1", ["w"])
+    disk.holdings.take_stock(lambda _: None)
+    assert disk.holdings.here is None, "it is not said to be in place"
+    disk.holdings.clear()
+    assert disk.holdings.here == NOTHING
+    disk.holdings.take_stock(lambda _: None)
+    assert disk.holdings.here == NOTHING
     assert [each.name for each in disk.work.iterdir()] == ["output"]
 
 

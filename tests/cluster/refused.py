@@ -94,6 +94,9 @@ INSTEAD_OF_SMP = (
     "FSDP2 and tensor parallelism of torch do the same, with torch_distributed: "
     "docs/bring-your-own.md says what is what"
 )
+SAME_ENTRY_POINT = (
+    "is never run: with sagemaker all groups have the same entry point; remove it"
+)
 FROM_THE_FIRST = (
     "is never run: mpirun starts the processes of all workers, from the first one; remove it"
 )
@@ -473,12 +476,16 @@ BOTH += [
     ),
     *(
         row(
-            f"{field}_of_a_group_below_mpi",
-            {"launcher": "mpi", "command": ["mpirun"], **group(**{field: ["x"]})},
-            f"spec.extraWorkerGroups: %a group's {field} {FROM_THE_FIRST}",
-            f"spec.extraWorkerGroups[0].{field}: {FROM_THE_FIRST}",
+            f"{field}_of_a_group_below_{name}",
+            {**spec, **group(**{field: ["x"]})},
+            f"spec.extraWorkerGroups: %a group's {field} {never}",
+            f"spec.extraWorkerGroups[0].{field}: {never}",
         )
         for field in ("command", "args")
+        for name, spec, never in (
+            ("mpi", {"launcher": "mpi", "command": ["mpirun"]}, FROM_THE_FIRST),
+            ("sagemaker", {"command": ["train.py"], "sagemaker": {}}, SAME_ENTRY_POINT),
+        )
     ),
 ]
 

@@ -89,6 +89,11 @@ class Holdings:
 
     def take_stock(self, at: Callable[[tuple[Seen, ...]], At | None]) -> None:
         """No process of the script runs: what did they leave? `at`: when it was written, if known."""
+        self._take_stock(at)
+        if not self._files.is_tidy():
+            self.here = None  # put in place anew, once nobody's processes run
+
+    def _take_stock(self, at: Callable[[tuple[Seen, ...]], At | None]) -> None:
         seen = self._files.look()
         if self.place is not None and self.place.seen == seen:
             self.here = self.place.copy.digest
@@ -141,6 +146,7 @@ class Holdings:
         for each in self._files.look():
             log.warning("%s is put aside: it is not whole, and there is no copy of it", each.name)
             self._files.put_aside([each.name])
+        self._files.tidy()
         self.place, self.here = None, NOTHING
 
     def put(self, copy: Copy) -> bool:
@@ -178,6 +184,7 @@ class Holdings:
         return True
 
     def _set_place(self, copy: Copy, parts: tuple[Part, ...], seen: tuple[Seen, ...]) -> None:
+        self._files.tidy()
         self.place, self.here = Place(copy, parts, seen), copy.digest
 
     # --- what others give -----------------------------------------------------------------------------
@@ -206,7 +213,6 @@ class Holdings:
 
     def begin(self, membership: str, members: Collection[str]) -> None:
         """A membership begins from what is in place."""
-        self._files.tidy()
         if self.place is not None:
             copy = dataclasses.replace(self.place.copy, membership=membership, seconds=0.0)
             self._shelf.begin(copy.digest, membership, members)

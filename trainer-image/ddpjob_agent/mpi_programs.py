@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from .c10d_client import StoreClient
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 END = "mpi/end"
 NO_HOST = 255  # as of ssh
+RETRY_SECONDS = 0.5
 FORWARDED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGWINCH)
 
 
@@ -48,8 +50,7 @@ def follow(environment: Mapping[str, str]) -> int:
     """Run every line that is meant for this worker until the command has ended well."""
     worker, store = environment[ENV_WORKER], environment[ENV_STORE]
     threading.Thread(target=_run_lines, args=(store, worker), daemon=True).start()
-    with contextlib.suppress(OSError):
-        StoreClient(store).get(END)
+    _wait_for(store, END)
     return 0
 
 
@@ -72,11 +73,18 @@ def shell(hosts: str, arguments: Sequence[str], environment: Mapping[str, str]) 
 
 def _run_lines(address: str, worker: str) -> None:
     """Beside each other: a daemon may stay when the next one starts."""
-    with contextlib.suppress(OSError):
-        store = StoreClient(address)
-        for number in itertools.count(1):
-            key = f"mpi/{worker}/{number}"
-            threading.Thread(target=_run, args=(address, key, store.get(key)), daemon=True).start()
+    for number in itertools.count(1):
+        key = f"mpi/{worker}/{number}"
+        line = _wait_for(address, key)
+        threading.Thread(target=_run, args=(address, key, line), daemon=True).start()
+
+
+def _wait_for(address: str, key: str) -> str:
+    """The value of a key. A store that is away comes back, or the agent ends this program."""
+    while True:
+        with contextlib.suppress(OSError), contextlib.closing(StoreClient(address)) as store:
+            return store.get(key)
+        time.sleep(RETRY_SECONDS)
 
 
 def _run(address: str, key: str, line: str) -> None:

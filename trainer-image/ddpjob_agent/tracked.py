@@ -157,19 +157,30 @@ class Tracked:
             with contextlib.suppress(FileNotFoundError):  # on a shared volume another was faster
                 os.replace(self.path(name), self._beside(name, ASIDE))
 
+    def is_tidy(self) -> bool:
+        """Whether no directory is left over in which there is nothing for the script."""
+        return not any(map(self._is_left_over, self._folders()))
+
     def tidy(self) -> None:
         """Scripts choose among directories by name: none stays that has nothing for them.
 
-        An empty one is removed; one in which all was put aside is itself put aside.
+        An empty one is removed; one in which all was put aside is itself put aside. Not while any
+        worker's processes run: they may be about to write there.
         """
         for folder in self._folders():
             path = self.path(folder)
-            with contextlib.suppress(OSError):  # on a shared volume another was faster
-                inside = os.listdir(path)
-                if not inside:
-                    os.rmdir(path)
-                elif all(each.endswith(ASIDE) for each in inside):
-                    os.rename(path, _free(self._beside(folder, ASIDE)))
+            if self._is_left_over(folder):
+                with contextlib.suppress(OSError):  # on a shared volume another was faster
+                    if os.listdir(path):
+                        os.rename(path, _free(self._beside(folder, ASIDE)))
+                    else:
+                        os.rmdir(path)
+
+    def _is_left_over(self, folder: str) -> bool:
+        try:
+            return all(each.endswith(ASIDE) for each in os.listdir(self.path(folder)))
+        except OSError:
+            return False
 
     def _folders(self) -> list[str]:
         """Directories within those that the job names, the inner ones first."""
