@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 
 from ddpjob_operator.torchrun import split
 
-PROGRAMS = ("mpirun", "mpiexec", "orterun", "prterun")
+PROGRAMS = re.compile(r"(.*/)?(mpirun|mpiexec|orterun|prterun)([.]\w+)?")  # Debian: mpirun.openmpi
 SIZES = ("-np", "--np", "-n", "--n", "-c")
 
 
 def doubts(command: Sequence[str]) -> tuple[str, ...]:
     """Warnings about what is allowed below `launcher: mpi`, and seldom meant."""
     words = iter([word for part in command for word in split(part)])
-    if not any(word.rsplit("/", 1)[-1] in PROGRAMS for word in words):
+    if not any(PROGRAMS.fullmatch(word) for word in words):
         lonely = f"{command[0]} runs as a single process at the first worker"
         return (f"{lonely}; put mpirun before it, which starts it in every slot of all workers",)
     return tuple(

@@ -94,9 +94,7 @@ INSTEAD_OF_SMP = (
     "FSDP2 and tensor parallelism of torch do the same, with torch_distributed: "
     "docs/bring-your-own.md says what is what"
 )
-SAME_ENTRY_POINT = (
-    "is never run: with sagemaker all groups have the same entry point; remove it"
-)
+SAME_ENTRY_POINT = "is never run: with sagemaker all groups have the same entry point; remove it"
 FROM_THE_FIRST = (
     "is never run: mpirun starts the processes of all workers, from the first one; remove it"
 )

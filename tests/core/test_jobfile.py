@@ -260,6 +260,7 @@ AT_ONE = (
     [
         pytest.param(["mpirun", "-x", "A=1", "python", "train.py", "-np", "3"], "", id="elastic"),
         pytest.param(["sh", "-c", "mpirun train.py && mpirun test.py"], "", id="inside_a_shell"),
+        pytest.param(["/usr/bin/mpirun.openmpi", "train.py"], "", id="as_debian_calls_it"),
         pytest.param(
             ["/opt/bin/mpirun", "--bind-to", "none", "-np", "6", "python", "train.py"],
             f"-np 6 {OWN_SIZE}",
