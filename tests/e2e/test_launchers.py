@@ -63,7 +63,7 @@ def test_mpi_over_three_pods_goes_on_when_one_is_gone(kubectl: Kubectl, images: 
     """Without ssh; what each process was told by the others, and what all learned."""
     job = example("10-mpi/ddpjob.yaml", images.digits, snapshot={"files": ["weights.npz"]})
     job["spec"]["command"] = (
-        "mpirun python3 -m mpi4py ring.py --epochs=3000 --save-every=200".split()
+        "mpirun python3 -m mpi4py ring.py --epochs=1500 --save-every=200".split()
     )
     kubectl.apply(job)
     found = Endless(kubectl, job["metadata"]["name"])
@@ -103,7 +103,7 @@ def test_script_for_sagemaker_knows_the_true_hosts(kubectl: Kubectl, images: Ima
     job["spec"]["sagemaker"] |= {
         "channels": [{"name": "training", "volume": {"configMap": metadata}}],
         "model": {"emptyDir": {}},
-        "hyperparameters": {"epochs": "200", "batch-size": "1", "lr": "0.001"},
+        "hyperparameters": {"epochs": "100", "batch-size": "1", "lr": "0.001"},
     }
     kubectl.apply(job)
     found = Endless(kubectl, job["metadata"]["name"])
