@@ -47,7 +47,11 @@ def losses(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
         shutil.copy(FOLDER / "train.py", folder)
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         command = [*torchrun, "--nproc-per-node=4", "train.py", *arguments(), f"--seed={seed}"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+        for _ in range(2):  # stock torchrun was seen to fail once at its start, on a loaded machine
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+            if done.returncode == 0:
+                break
+        assert done.returncode == 0, done.stderr[-10000:]
         found.append(held_out_loss(done.stdout))
     return found
 
