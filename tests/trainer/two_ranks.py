@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,9 @@ def main(rank: int, out: Path, kind: str) -> None:
     seen = {"names": names, "problem": problem, "step": step, "bias": bias, "later": later}
     (out / f"{rank}.json").write_text(json.dumps(seen))
     distributed.barrier()
-    distributed.destroy_process_group()
+    # gloo's threads may still free tensors of Python's: while Python ends that aborts
+    # (pytorch/pytorch#179291), and DDP keeps them alive through destroy_process_group.
+    os._exit(0)
 
 
 if __name__ == "__main__":
