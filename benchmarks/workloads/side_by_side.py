@@ -1,10 +1,11 @@
-"""One of two processes that train twice: by hand, and in ddpjob's loop, in blocks by turns.
+"""One of two processes that train twice: by hand, and in ddpjob's loop, a step each by turns.
 
     side_by_side.py small|medium WAY PAIRS STEPS FILE
 
-WAY is `loop`, or `deterministic-8` for so many shards of a batch. Both trainings have the same data, process group and kind of model.
-Rank 0 writes a JSON line for each pair of blocks: milliseconds per step, `by hand` and in the loop.
-Which of them is first changes with each pair. Each process keeps to a core of its own.
+WAY is `loop`, or `deterministic-8` for so many shards of a batch. Both trainings have the same data,
+process group and kind of model. So many STEPS of each make a pair: rank 0 writes a JSON line for it,
+milliseconds per step, `by hand` and in the loop. Which of them is first changes with each pair. Both
+processes begin each step together. Each keeps to a core of its own.
 """
 
 from __future__ import annotations
@@ -93,23 +94,22 @@ def train(size: Size, *, shards: int | None, pairs: int, steps: int, file: Path)
                 optimizer.step()
             yield
 
-    def block(training: Iterator[None]) -> float:
+    def seconds(training: Iterator[None]) -> float:
         distributed.barrier()
         begun = time.perf_counter()
-        for _ in range(steps):
-            next(training)
-        return (time.perf_counter() - begun) / steps * 1000
+        next(training)
+        return time.perf_counter() - begun
 
     ours, plain = in_loop(), by_hand()
     next(ours)  # now there is a group
     ways = [("by hand", plain), ("loop", ours)]
-    for number in range(-1, pairs):
-        took = {}
-        for name, training in ways[:: -1 if number % 2 else 1]:
+    for number in range(-1, pairs):  # the first pair warms up
+        took = {name: 0.0 for name, _ in ways}
+        for name, training in ways[:: -1 if number % 2 else 1] * steps:
             exact = shards is not None and name == "loop"
             torch.use_deterministic_algorithms(exact, warn_only=True)
-            took[name] = block(training)
-        if number >= 0 and distributed.get_rank() == 0:  # the first pair warms up
+            took[name] += seconds(training) / steps * 1000
+        if number >= 0 and distributed.get_rank() == 0:
             with file.open("a") as lines:
                 lines.write(json.dumps(took) + "\n")
     assert next(ours, "the end") == "the end"

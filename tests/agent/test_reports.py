@@ -60,6 +60,11 @@ def test_what_is_said_last_is_passed_on_at_the_end(tmp_path: Path) -> None:
     assert told.sent == [step(7), result], "the first at once, then the newest"
 
 
+def test_metrics_of_a_report_that_is_passed_over_go_with_the_next(tmp_path: Path) -> None:
+    told = Told(tmp_path, (step(1), step(2, loss=2, rate=1), step(3, loss=3), step(4)), False)
+    assert told.sent == [step(1), step(4, loss=3, rate=1)]
+
+
 def without_event(sign: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in sign.items() if name != "event"}
 

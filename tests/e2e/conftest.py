@@ -86,7 +86,7 @@ def operator(kubeconfig: Path, images: Images) -> Iterator[Kubectl]:
 
 @pytest.fixture
 def kubectl(operator: Kubectl, kubeconfig: Path) -> Iterator[Kubectl]:
-    """kubectl in a namespace of the test's own, which is gone when the test ends."""
+    """kubectl in a namespace of the test's own, whose pods are gone when the test ends."""
     with _namespace(kubeconfig) as kubectl:
         yield kubectl
 
@@ -112,7 +112,9 @@ def _namespace(kubeconfig: Path) -> Iterator[Kubectl]:
     kubectl = Kubectl(kubeconfig, namespace)
     kubectl("create", "namespace", namespace)
     yield kubectl
-    kubectl("delete", "namespace", namespace, "--timeout=180s")
+    kubectl("delete", "ddpjobs", "--all", "--timeout=180s")
+    kubectl("delete", "pods", "--all", "--grace-period=1", "--timeout=180s")
+    kubectl("delete", "namespace", namespace, "--wait=false")  # takes longer, and holds no GPU
 
 
 def helm(kubeconfig: Path, *arguments: str) -> None:

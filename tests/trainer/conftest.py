@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ddpjob_agent import contract
+from ddpjob_trainer import reporting
 from trainer.runs import Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def no_job(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", *(v for k, v in vars(contract).items() if k[:4] == "ENV_")):
         monkeypatch.delenv(name, raising=False)
+    reporting._steps.begin()  # nothing of the test before
 
 
 @pytest.fixture

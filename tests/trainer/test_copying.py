@@ -52,3 +52,43 @@ def test_what_goes_wrong_for_who_helps_is_told_to_who_finishes() -> None:
     assert done == [1]
     with pytest.raises(ValueError, match="of a helper"):
         copying.finish()
+
+
+def test_who_needs_the_first_pieces_waits_for_no_other() -> None:
+    begun, may_end = threading.Event(), threading.Event()
+    done: list[int] = []
+
+    def held() -> None:
+        begun.set()
+        assert may_end.wait(PATIENCE)
+
+    copying = Copying([lambda: done.append(0), held, lambda: done.append(2)])
+    with ThreadPoolExecutor(1) as other:
+        finished = other.submit(copying.finish)
+        assert begun.wait(PATIENCE)
+        copying.reach(1)
+        assert done == [0]
+        reached = other_thread(copying, 2)
+        while 2 not in done:  # it helps, as long as there is something to do
+            assert reached.is_alive() or done == [0, 2]
+        assert reached.is_alive(), "the second piece is not done"
+        may_end.set()
+        reached.join()
+        finished.result(PATIENCE)
+
+
+def other_thread(copying: Copying, count: int) -> threading.Thread:
+    thread = threading.Thread(target=copying.reach, args=(count,))
+    thread.start()
+    return thread
+
+
+def test_who_needs_the_first_pieces_hears_of_what_went_wrong() -> None:
+    def wrong() -> None:
+        raise ValueError("of a helper")
+
+    copying = Copying([wrong, lambda: None])
+    copying.help()
+    for count in (1, 2):
+        with pytest.raises(ValueError, match="of a helper"):
+            copying.reach(count)

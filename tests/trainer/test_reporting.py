@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,19 +88,75 @@ def test_a_full_socket_drops_steps_without_waiting(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reporting, "PATIENCE", 3600)  # a step that waited would hang the test
-    fillers = fill(listener.path)
-    step_done(1, 2, loss=1.0)
-    assert len(listener.pending()) == fillers
-    step_done(2, 3)
-    assert [message["step"] for message in listener.pending()] == [2]
+    fill(listener.path)
+    step_done(1, 3, loss=1.0)
+    step_done(2, 3, accuracy=0.5)
+    told = [each for each in listener.pending() if each["event"] == "step"]
+    if not told:  # the pulse may have been quicker
+        step_done(2, 3)
+        told = listener.pending()
+    assert {message["step"] for message in told} == {2}
+    assert told[0]["metrics"] == {"loss": 1.0, "accuracy": 0.5}
 
 
 def test_a_full_socket_does_not_hold_up_rare_reports_for_ever(listener: Listener) -> None:
     fillers = fill(listener.path)
     reporting.saved(1)
     reporting.resumed(1)
-    step_done(2, 2)
     assert len(listener.pending()) == fillers
+
+
+def test_of_many_steps_the_newest_is_told(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the pulse, if none comes after it; of each metric the newest value is in it."""
+    monkeypatch.setattr(reporting, "INTERVAL", 3600)
+    for step in range(1, 100):
+        step_done(step, 200, **({"loss": 1 / step} if step < 50 else {"accuracy": 0.5}))
+    told = [listener.next()]
+    while told[-1]["step"] < 99:
+        told.append(listener.next())
+    assert told[0]["step"] == 1
+    assert len(told) < 5
+    metrics: dict[str, float] = {}
+    for each in told:
+        metrics |= each["metrics"]
+    assert metrics == {"loss": 1 / 49, "accuracy": 0.5}
+
+
+def test_what_comes_after_a_step_is_told_after_it(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporting, "INTERVAL", 3600)
+    for step in (1, 2):
+        step_done(step)
+    reporting.saved(2)
+    assert [(each["event"], each["step"]) for each in listener.pending()] == [
+        ("step", 1), ("step", 2), ("saved", 2),
+    ]  # fmt: skip
+
+
+def test_steps_of_a_membership_that_is_over_are_not_told_in_the_next(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first step of the new one is told at once."""
+    monkeypatch.setattr(reporting, "INTERVAL", 3600)
+    for step in (1, 2):
+        step_done(step)
+    reporting.resumed(0)
+    step_done(1)
+    told = [(each["event"], each["step"]) for each in listener.pending()]
+    assert [each for each in told if each != ("step", 2)] == [
+        ("step", 1), ("resumed", 0), ("step", 1),
+    ]  # fmt: skip
+
+
+def test_the_last_step_is_told_when_the_script_ends(
+    listener: Listener, python_env: dict[str, str]
+) -> None:
+    script = "from ddpjob_trainer import step_done\nfor step in range(50): step_done(step)"
+    subprocess.run([sys.executable, "-c", script], check=True, env=python_env)
+    assert listener.pending()[-1]["step"] == 49
 
 
 def test_the_last_step_waits_for_room(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:

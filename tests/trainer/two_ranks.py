@@ -31,7 +31,8 @@ def damage(file: Path, text: bytes) -> None:
 
 
 def break_off_once() -> None:
-    """The disk does not give the second tensor of what is read next."""
+    """The disk does not give the second piece of what is read next."""
+    stored.CHUNK_BYTES = 64
     fill, seen = stored._fill, 0
 
     def broken(*arguments: Any) -> None:

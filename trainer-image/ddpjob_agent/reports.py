@@ -79,6 +79,9 @@ class Reports:
             if event is Event.ALIVE:
                 self._hear_alive(report)
                 return
+            if event is Event.STEP and self._waiting is not None:  # which is passed over
+                told = self._waiting.get("metrics", {})
+                report["metrics"] = {**told, **report.get("metrics", {})}
         except (KeyError, TypeError, ValueError) as error:
             log.warning("a report that cannot be read: %r", error)
             return

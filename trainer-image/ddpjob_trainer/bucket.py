@@ -99,6 +99,7 @@ class Bucket:
         self._objects.put(word, tell(written, part.outlines[part.number]))
 
     def _upload(self, name: str, content: Content) -> Sum:
+        content.finish_copying()  # what it raises would not come through an upload
         size = content.tensors_size
         return content.pour(lambda chunks: self._objects.upload(name, chunks, size))
 

@@ -5,6 +5,7 @@ May not: know where it goes.
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import json
 from functools import partial
@@ -40,6 +41,8 @@ class Content:
         self._tensors = tensors
         self._versions = {name: tensor._version for name, tensor in tensors.items()}  # noqa: SLF001
         self._image = Image(tensors)
+        self._copying = Copying()
+        self._begins: list[int] = []  # in the file, of what each piece of that copies
         self.whole_size = self._image.size  # bytes of the tensors' file, or of all files together
 
     @property
@@ -86,7 +89,15 @@ class Content:
         """
         later = self._inside(still)
         self._copy([name for name in self._tensors if name not in later])
-        return Copying(partial(self._copy, names) for names in _pieces(later))
+        begins = self._image.begins(later)
+        pieces = list(_pieces({name: later[name] for name in begins}))
+        self._copying = Copying(partial(self._copy, names) for names in pieces)
+        self._begins = [begins[names[0]] for names in pieces]
+        return self._copying
+
+    def finish_copying(self) -> None:
+        """Returns when all has been copied. Raises SnapshotError if it was changed meanwhile."""
+        self._copying.finish()
 
     def _copy(self, names: Collection[str]) -> None:
         self._image.copy(names)
@@ -100,14 +111,18 @@ class Content:
         }
 
     def pour(self, into: Callable[[Iterator[memoryview]], object]) -> Sum:
-        """Give the tensors' file away, chunk by chunk.
+        """Give the tensors' file away, chunk by chunk, while the rest of it is still being copied.
 
         Raises what `into` raises, and SnapshotError if the state was changed meanwhile.
         """
-        poured = self._image.pour(into)
+        poured = self._image.pour(into, self._have_copied)
         if not self._image.is_copied:
             self._check(self._tensors)
         return poured
+
+    def _have_copied(self, end: int) -> None:
+        """All that lies before this byte."""
+        self._copying.reach(bisect.bisect_left(self._begins, end))
 
     def record(self, files: Mapping[str, Sum], fence: Fence) -> bytes:
         """The manifest for these files."""

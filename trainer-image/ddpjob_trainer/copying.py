@@ -14,34 +14,43 @@ if TYPE_CHECKING:
 
 
 class Copying:
-    """Pieces of work, each to be done once, in whatever order."""
+    """Pieces of work, each to be done once, begun in their order."""
 
     def __init__(self, pieces: Iterable[Callable[[], None]] = ()) -> None:
-        self._rest = collections.deque(pieces)
-        self._missing = len(self._rest)
-        self._lock = threading.Lock()
-        self._done = threading.Event()
+        self._rest = collections.deque(enumerate(pieces))
+        self._undone = {number for number, _ in self._rest}
+        self._condition = threading.Condition()
         self._error: BaseException | None = None
-        if not self._rest:
-            self._done.set()
 
     def help(self) -> None:
         """Do what nobody does yet; returns when all is done, or has failed."""
-        while self._rest:
-            try:
-                piece = self._rest.popleft()
-            except IndexError:
-                break
-            self._do(piece)
-        self._done.wait()
+        while self._do_next():
+            pass
+        with self._condition:
+            self._condition.wait_for(lambda: not self._undone)
 
     def finish(self) -> None:
         """The same. Raises what a piece has raised, in whatever thread."""
         self.help()
-        if self._error is not None:
-            raise self._error
+        self._raise()
 
-    def _do(self, piece: Callable[[], None]) -> None:
+    def reach(self, count: int) -> None:
+        """Returns when so many pieces, from the first on, are done. Raises what one has raised."""
+        while not self._has_reached(count) and self._do_next():
+            pass
+        with self._condition:
+            self._condition.wait_for(lambda: self._has_reached(count))
+        self._raise()
+
+    def _has_reached(self, count: int) -> bool:
+        return self._error is not None or min(self._undone, default=count) >= count
+
+    def _do_next(self) -> bool:
+        """Do the next piece that nobody does yet; whether there was one."""
+        try:
+            number, piece = self._rest.popleft()
+        except IndexError:
+            return False
         try:
             piece()
         except Exception as error:  # noqa: BLE001 - for who finishes
@@ -50,7 +59,11 @@ class Copying:
             self._error = error
             raise
         finally:
-            with self._lock:
-                self._missing -= 1
-                if not self._missing:
-                    self._done.set()
+            with self._condition:
+                self._undone.remove(number)
+                self._condition.notify_all()
+        return True
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error

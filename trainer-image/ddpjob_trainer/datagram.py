@@ -26,8 +26,8 @@ def membership() -> str:
     return os.environ.get(contract.ENV_MEMBERSHIP, "")
 
 
-def send(path: str, message: Mapping[str, object], patience: float) -> None:
-    """Send it, or wait so many seconds for room, or let it be."""
+def send(path: str, message: Mapping[str, object], patience: float) -> bool:
+    """Send it, or wait so many seconds for room, or let it be; whether it was sent."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
@@ -36,3 +36,5 @@ def send(path: str, message: Mapping[str, object], patience: float) -> None:
             sender.send(json.dumps(message).encode())
     except (OSError, ValueError):
         _log.debug("report not delivered: %s", message, exc_info=True)
+        return False
+    return True

@@ -114,7 +114,7 @@ class Feed:
 
     def backward(self, loss: torch.Tensor) -> None:
         """Of the mean loss of the part in hand, by its weight in the batch."""
-        torch.autograd.backward(loss * self._weight)
+        torch.autograd.backward(loss if self._weight == 1 else loss * self._weight)
 
     def check(self) -> None:
         """Raises RuntimeError unless all of this rank's share has been taken."""

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import hashlib
 import json
+import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -96,6 +97,10 @@ class Image:
         """Whether there is a place for a copy."""
         return self._block is not None
 
+    def begins(self, names: Collection[str]) -> dict[str, int]:
+        """Where these tensors lie, by name, as they follow one another; in bytes from the first."""
+        return {name: begin for name, begin in self._begins.items() if name in names}
+
     def place(self, memory: Memory) -> None:
         """Take the memory for a copy. Raises SnapshotError if there is none."""
         pinned = any(tensor.is_cuda for tensor in self._tensors.values())
@@ -121,22 +126,38 @@ class Image:
         for device in devices:
             torch.cuda.current_stream(device).synchronize()
 
-    def pour(self, into: Callable[[Iterator[memoryview]], object]) -> Sum:
-        """Give all of it away, chunk by chunk. Raises what `into` raises."""
+    def pour(
+        self,
+        into: Callable[[Iterator[memoryview]], object],
+        ready: Callable[[int], None] = lambda _: None,
+    ) -> Sum:
+        """Give all of it away, chunk by chunk. Raises what `into` raises.
+
+        `ready` returns when so many bytes of tensors have been copied to their places.
+        """
         digest = hasher(CHECKSUM)
 
         def chunks() -> Iterator[memoryview]:
-            for chunk in self._chunks():
-                digest.update(chunk)
-                yield chunk
+            for chunk in self._chunks(ready):
+                # No executor: it would take nothing more once the script has ended.
+                hashing = threading.Thread(target=digest.update, args=(chunk,))
+                hashing.start()
+                try:
+                    yield chunk
+                finally:
+                    hashing.join()
 
         into(chunks())
         return Sum(self.size, CHECKSUM, digest.hexdigest())
 
-    def _chunks(self) -> Iterator[memoryview]:
+    def _chunks(self, ready: Callable[[int], None]) -> Iterator[memoryview]:
         yield memoryview(self._header)
         if self._block is not None:
-            yield from _pieces(self._block[: self._data_size])
+            end = 0
+            for chunk in _pieces(self._block[: self._data_size]):
+                end += len(chunk)
+                ready(end)
+                yield chunk
             return
         for tensor in self._tensors.values():
             flat = tensor.resolve_conj().resolve_neg().contiguous().view(-1)

@@ -2,7 +2,8 @@
 
 From that one sees which process the others wait for when no step gets done: one that has done
 fewer steps, that says nothing, or that is at another line. A thread of its own says it: training
-only writes down a number. Without an agent, or a rank, nothing happens. Does not import torch.
+only writes down a number. Without an agent nothing happens,
+and without a rank nothing is said. Does not import torch.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ddpjob_agent.contract import Event
 from ddpjob_trainer import counter, datagram
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
 
 SECONDS = 1.0
@@ -34,6 +36,7 @@ class _Pulse:
 
     def __init__(self) -> None:
         self.step = 0
+        self.also: list[Callable[[], object]] = []  # to be done with each beat
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
@@ -46,6 +49,8 @@ class _Pulse:
             path, rank = datagram.listener(), os.environ.get("RANK", "")
             if path is not None and rank.isdecimal():
                 datagram.send(path, self._message(int(rank)), patience=0)
+            for do in self.also:
+                do()
             time.sleep(SECONDS)
 
     def _message(self, rank: int) -> dict[str, object]:
@@ -65,8 +70,13 @@ def at(step: int) -> None:
     """This process has done so many steps; only writes it down."""
     counter.write(step)
     _pulse.step = int(step)
-    if "RANK" in os.environ and datagram.listener() is not None:
+    if datagram.listener() is not None:
         _pulse.begin()
+
+
+def also(do: Callable[[], object]) -> None:
+    """Have this done with each beat, by its thread; it must not raise."""
+    _pulse.also.append(do)
 
 
 def _where(thread: threading.Thread) -> str:

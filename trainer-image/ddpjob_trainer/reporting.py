@@ -1,14 +1,18 @@
 """Tells the worker's agent how far training is: one JSON datagram per event, mostly from rank 0.
 
-A report must never cost training anything: nothing here raises, and nothing waits longer than
-`PATIENCE`. Without an agent, as on a laptop, every function does nothing. Does not import torch.
+A report must never cost training anything: nothing here raises, nothing waits longer than
+`PATIENCE`, and steps are told of a few times a second, however short they are: agent and training
+share the cores. Without an agent, as on a laptop, every function does nothing. Does not import torch.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
 import math
 import os
+import threading
+import time
 from typing import TYPE_CHECKING
 
 from ddpjob_agent import contract
@@ -19,23 +23,65 @@ if TYPE_CHECKING:
 
 PATIENCE = 2.0  # seconds that a rare report may wait for room in the agent's socket
 
+INTERVAL = 0.2  # seconds between two reports of steps
+
 _log = logging.getLogger("ddpjob")
 
 
-def step_done(step: int, total: int | None = None, **metrics: float) -> None:
-    """Reports that `step` steps are done, of `total`; dropped when the agent is busy.
+class _Steps:
+    """The newest report of a step: sent at once, or once its time has come.
 
-    Only the report of the last step, which carries the result, waits for a moment. Metrics that
-    are not finite numbers are left out.
+    If no other step comes it goes with the next beat of the pulse, or at Python's end.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[str, object] | None = None
+        self._metrics: dict[str, float] = {}  # not told yet
+        self._again_at = -math.inf
+
+    def tell(self, message: Mapping[str, object], metrics: Mapping[str, float]) -> None:
+        with self._lock:
+            self._metrics.update(metrics)
+            self._waiting = {**message, "metrics": self._metrics, **_known()}
+            is_last = message["step"] == message.get("total")
+            if is_last or time.monotonic() >= self._again_at:
+                self._send(PATIENCE if is_last else 0)
+
+    def flush(self) -> None:
+        with self._lock:
+            self._send(0)
+
+    def begin(self) -> None:
+        """What has been told was of another membership."""
+        with self._lock:
+            self._waiting, self._metrics, self._again_at = None, {}, -math.inf
+
+    def _send(self, patience: float) -> None:
+        path = _listener()
+        if self._waiting is not None and path and datagram.send(path, self._waiting, patience):
+            self._waiting, self._metrics = None, {}
+            self._again_at = time.monotonic() + INTERVAL
+
+
+_steps = _Steps()
+pulse.also(_steps.flush)
+atexit.register(_steps.flush)
+
+
+def step_done(step: int, total: int | None = None, **metrics: float) -> None:
+    """Reports that `step` steps are done, of `total`; a few times a second, always the newest.
+
+    Of each metric the newest value counts, if it is a finite number. Only the report of the last
+    step, which carries the result, waits for a moment where the agent is busy.
     """
     pulse.at(step)
+    if _listener() is None:
+        return
     message: dict[str, object] = {"event": contract.Event.STEP.value, "step": int(step)}
     if total is not None:
         message["total"] = int(total)
-    if _listener() is None:
-        return
-    patience = PATIENCE if step == total else 0
-    _send({**message, "metrics": _finite(metrics)}, patience)
+    _steps.tell(message, _finite(metrics))
 
 
 def saved(step: int, place: int = 0, places: int = 1, skipped: int = 0, trouble: str = "") -> None:
@@ -49,17 +95,18 @@ def saved(step: int, place: int = 0, places: int = 1, skipped: int = 0, trouble:
     if trouble:
         message["trouble"] = trouble
     if places == 1:
-        _send(message, patience=PATIENCE)
+        _send(message)
     else:
         where = {"place": place, "places": places}
-        _send_to(datagram.listener(), {**message, **where}, patience=PATIENCE)
+        _send_to(datagram.listener(), {**message, **where})
 
 
 def resumed(step: int, *, loaded: bool = False) -> None:
     """Reports where training goes on from; 0 when there was no snapshot to be `loaded`."""
     pulse.at(step)
+    _steps.begin()
     how = {"loaded": True} if loaded else {}
-    _send({"event": contract.Event.RESUMED.value, "step": step, **how}, patience=PATIENCE)
+    _send({"event": contract.Event.RESUMED.value, "step": step, **how})
 
 
 def _listener() -> str | None:
@@ -79,12 +126,16 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
     return numbers
 
 
-def _send(message: Mapping[str, object], patience: float) -> None:
-    _send_to(_listener(), message, patience)
+def _send(message: Mapping[str, object]) -> None:
+    _send_to(_listener(), message)
 
 
-def _send_to(path: str | None, message: Mapping[str, object], patience: float) -> None:
-    membership = datagram.membership()
-    known = {"membership": membership} if membership else {}
+def _send_to(path: str | None, message: Mapping[str, object]) -> None:
+    _steps.flush()  # what was said before is heard before
     if path is not None:
-        datagram.send(path, {**message, **known}, patience)
+        datagram.send(path, {**message, **_known()}, PATIENCE)
+
+
+def _known() -> dict[str, str]:
+    membership = datagram.membership()
+    return {"membership": membership} if membership else {}

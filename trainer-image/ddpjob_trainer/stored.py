@@ -5,8 +5,10 @@ May not: know of training state and of folders, nor how such a file is made (`im
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import queue
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,9 +17,12 @@ import torch
 from ddpjob_trainer.image import CHUNK_BYTES, NAMES, hasher, raw
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
     from io import FileIO
     from pathlib import Path
+
+READERS = 2  # threads, beside the one that makes the checksum, which is faster than copying
+AHEAD_BYTES = 4 * CHUNK_BYTES  # that the disk is asked for before they are read
 
 
 class Outline(NamedTuple):
@@ -67,29 +72,74 @@ class Stored:
         """The tensors, and the checksum; each lies in memory of its own, aligned.
 
         A mapped tensor would not: sums over it round differently, and the resumed run would leave
-        the path of the undisturbed one. Another thread makes the checksum, one piece behind; `each`
-        is called with what is there, and not verified yet.
+        the path of the undisturbed one. `each` is called with what is there, and not verified yet.
         Raises OSError, ValueError and RuntimeError, and what `each` raises.
         """
-        found: dict[str, torch.Tensor] = {}
-        with self._path.open("rb", buffering=0) as file, ThreadPoolExecutor(1) as hashing:
-            file.seek(self._begin)
-            for name, kind, shape in self.outlines:
-                tensor = found[name] = torch.empty(shape, dtype=kind)
-                _fill(tensor, file, lambda piece: hashing.submit(self._digest.update, piece))
+        found = {name: torch.empty(shape, dtype=kind) for name, kind, shape in self.outlines}
+        pieces = list(_pieces(found.values(), self._begin))
+        files: queue.SimpleQueue[FileIO] = queue.SimpleQueue()
+        with contextlib.ExitStack() as stack:
+            for _ in range(READERS):
+                files.put(stack.enter_context(self._path.open("rb", buffering=0)))
+            readers = stack.enter_context(ThreadPoolExecutor(READERS))
+            stack.callback(readers.shutdown, cancel_futures=True)
+            filled = readers.map(lambda piece: _fill(files, piece), pieces)
+            for piece, _ in zip(pieces, filled, strict=True):
+                for view in piece.views:
+                    self._digest.update(view)
                 if each is not None:
-                    each(tensor)
+                    for tensor in piece.whole:
+                        each(tensor)
         return {name: found[name] for name in self._header}, self._digest.hexdigest()
 
 
-def _fill(tensor: torch.Tensor, file: FileIO, seen: Callable[[memoryview], object]) -> None:
-    rest = raw(tensor.view(-1).view(torch.uint8)) if tensor.numel() else memoryview(b"")
-    while rest:
-        count = file.readinto(rest[:CHUNK_BYTES])
-        if not count:
-            raise ValueError("the file ends early")
-        seen(rest[:count])
-        rest = rest[count:]
+class _Piece(NamedTuple):
+    """What is read at once."""
+
+    at: int  # in the file
+    views: list[memoryview]  # to be filled, one after the other
+    whole: list[torch.Tensor]  # there when it is
+
+
+def _pieces(tensors: Iterable[torch.Tensor], at: int) -> Iterator[_Piece]:
+    piece, size = _Piece(at, [], []), 0
+    for tensor in tensors:
+        rest = raw(tensor.view(-1).view(torch.uint8)) if tensor.numel() else memoryview(b"")
+        while rest:
+            view = rest[: CHUNK_BYTES - size]
+            rest = rest[len(view) :]
+            piece.views.append(view)
+            size += len(view)
+            if rest:
+                yield piece
+                piece, size = _Piece(piece.at + size, [], []), 0
+        piece.whole.append(tensor)
+        if size == CHUNK_BYTES:
+            yield piece
+            piece, size = _Piece(piece.at + size, [], []), 0
+    yield piece
+
+
+def _fill(files: queue.SimpleQueue[FileIO], piece: _Piece) -> None:
+    file = files.get()
+    try:
+        file.seek(piece.at)
+        _ask_for(file.fileno(), piece.at + AHEAD_BYTES)
+        for view in piece.views:
+            rest = view
+            while rest:
+                count = file.readinto(rest)
+                if not count:
+                    raise ValueError("the file ends early")
+                rest = rest[count:]
+    finally:
+        files.put(file)
+
+
+def _ask_for(descriptor: int, at: int) -> None:
+    """Let the disk read while what comes before is still being copied: promises nothing."""
+    with contextlib.suppress(AttributeError, OSError):  # not on every system
+        os.posix_fadvise(descriptor, at, CHUNK_BYTES, os.POSIX_FADV_WILLNEED)
 
 
 def tensors(block: torch.Tensor) -> dict[str, torch.Tensor]:

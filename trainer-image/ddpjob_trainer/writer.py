@@ -1,8 +1,9 @@
 """Writes snapshots while training goes on: what may not change is copied first, then it is written.
 
 Parameters and the optimizer's state change in the optimizer's step only: they are copied while the
-next one is computed, and the step waits for that. One snapshot at a time; who is due while one is
-written is left out and counted. Where memory is short for a copy, training waits for all of it.
+next one is computed, and the step waits for that; what has been copied is written meanwhile. One
+snapshot at a time; who is due while one is written is left out and counted. Where memory is short
+for a copy, training waits for all of it.
 Knows nothing of ranks, nor of what belongs to a state.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -137,8 +139,13 @@ class Writer:
 
     @staticmethod
     def _copy_and_write(copying: Copying, work: Callable[[], None]) -> None:
+        copier = threading.Thread(target=copying.help, name="ddpjob-copy")
+        copier.start()
+        try:
+            work()
+        finally:
+            copier.join()
         copying.finish()
-        work()
 
     def _write(
         self,
