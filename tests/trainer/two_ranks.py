@@ -32,7 +32,7 @@ def damage(file: Path, text: bytes) -> None:
 
 def break_off_once() -> None:
     """The disk does not give the second piece of what is read next."""
-    stored.CHUNK_BYTES = 64
+    stored.CHUNK_BYTES = 64  # type: ignore[attr-defined]
     fill, seen = stored._fill, 0
 
     def broken(*arguments: Any) -> None:

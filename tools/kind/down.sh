@@ -16,8 +16,7 @@ lock cluster
 if [[ ! -d $STATE ]]; then
   say "there is no cluster $CLUSTER that was made here"
 elif ! docker info >/dev/null 2>&1; then
-  say "Docker does not answer, so no cluster runs"
-  rm -rf "$STATE"
+  say "Docker does not answer, so no cluster runs; the next make kind-up deletes what is left of it"
 else
   "$("$HERE/binaries.sh" kind)/kind" delete cluster --quiet --name "$CLUSTER" --kubeconfig "$STATE/kubeconfig"
   rm -rf "$STATE"
