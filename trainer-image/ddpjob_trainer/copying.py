@@ -43,7 +43,8 @@ class Copying:
         self._raise()
 
     def _has_reached(self, count: int) -> bool:
-        return self._error is not None or min(self._undone, default=count) >= count
+        with self._condition:
+            return self._error is not None or min(self._undone, default=count) >= count
 
     def _do_next(self) -> bool:
         """Do the next piece that nobody does yet; whether there was one."""

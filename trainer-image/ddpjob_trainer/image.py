@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 CHECKSUM = "sha256" if xxhash is None else "xxh3_128"
 CHUNK_BYTES = 8 << 20  # hashed and written at a time
+ASIDE_BYTES = 1 << 20  # from so many on a thread is worth while
 
 # safetensors' names for what a snapshot can hold
 TYPES = {
@@ -139,6 +140,10 @@ class Image:
 
         def chunks() -> Iterator[memoryview]:
             for chunk in self._chunks(ready):
+                if len(chunk) < ASIDE_BYTES:
+                    digest.update(chunk)
+                    yield chunk
+                    continue
                 # No executor: it would take nothing more once the script has ended.
                 hashing = threading.Thread(target=digest.update, args=(chunk,))
                 hashing.start()

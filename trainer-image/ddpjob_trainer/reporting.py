@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PATIENCE = 2.0  # seconds that a rare report may wait for room in the agent's socket
-
 INTERVAL = 0.2  # seconds between two reports of steps
 
 _log = logging.getLogger("ddpjob")
@@ -35,6 +34,10 @@ class _Steps:
     """
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """A process that was forked has said nothing, and nobody in it holds a lock."""
         self._lock = threading.Lock()
         self._waiting: dict[str, object] | None = None
         self._metrics: dict[str, float] = {}  # not told yet
@@ -67,6 +70,7 @@ class _Steps:
 _steps = _Steps()
 pulse.also(_steps.flush)
 atexit.register(_steps.flush)
+os.register_at_fork(after_in_child=_steps.forget)
 
 
 def step_done(step: int, total: int | None = None, **metrics: float) -> None:
