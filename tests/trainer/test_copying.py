@@ -83,6 +83,28 @@ def other_thread(copying: Copying, count: int) -> threading.Thread:
     return thread
 
 
+def test_where_somebody_is_held_up_nobody_goes_on_before_all_is_done() -> None:
+    begun, may_end = threading.Event(), threading.Event()
+    done: list[int] = []
+    seen: list[int] = []
+
+    def held() -> None:
+        begun.set()
+        assert may_end.wait(PATIENCE)
+        done.append(1)
+
+    copying = Copying([lambda: done.append(0), held])
+    with ThreadPoolExecutor(2) as others:
+        helps = others.submit(copying.help)
+        assert begun.wait(PATIENCE)
+        reached = others.submit(copying.reach, 1)
+        reached.add_done_callback(lambda _: seen.extend(done))
+        may_end.set()
+        reached.result(PATIENCE)
+        helps.result(PATIENCE)
+    assert seen == [0, 1]
+
+
 def test_who_needs_the_first_pieces_hears_of_what_went_wrong() -> None:
     def wrong() -> None:
         raise ValueError("of a helper")

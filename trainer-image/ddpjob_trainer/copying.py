@@ -21,8 +21,14 @@ class Copying:
         self._undone = {number for number, _ in self._rest}
         self._condition = threading.Condition()
         self._error: BaseException | None = None
+        self._is_urgent = False
 
     def help(self) -> None:
+        """For who is held up by it: until all is done nobody goes on to anything else."""
+        self._is_urgent = True
+        self.work()
+
+    def work(self) -> None:
         """Do what nobody does yet; returns when all is done, or has failed."""
         while self._do_next():
             pass
@@ -31,11 +37,14 @@ class Copying:
 
     def finish(self) -> None:
         """The same. Raises what a piece has raised, in whatever thread."""
-        self.help()
+        self.work()
         self._raise()
 
     def reach(self, count: int) -> None:
-        """Returns when so many pieces, from the first on, are done. Raises what one has raised."""
+        """Returns when so many pieces, from the first on, are done, or all if somebody is held up.
+
+        Raises what one has raised.
+        """
         while not self._has_reached(count) and self._do_next():
             pass
         with self._condition:
@@ -44,7 +53,9 @@ class Copying:
 
     def _has_reached(self, count: int) -> bool:
         with self._condition:
-            return self._error is not None or min(self._undone, default=count) >= count
+            if self._error is not None or not self._undone:
+                return True
+            return not self._is_urgent and min(self._undone) >= count
 
     def _do_next(self) -> bool:
         """Do the next piece that nobody does yet; whether there was one."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from ddpjob_trainer import limits
 from ddpjob_trainer.image import CHUNK_BYTES, NAMES, hasher, raw
 
 if TYPE_CHECKING:
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from io import FileIO
     from pathlib import Path
 
-READERS = 2  # threads, beside the one that makes the checksum, which is faster than copying
-AHEAD_BYTES = 4 * CHUNK_BYTES  # that the disk is asked for before they are read
+READERS = 2  # threads, beside the one that makes the checksum, for a file in memory; 1 for a disk
 
 
 class Outline(NamedTuple):
@@ -78,10 +78,11 @@ class Stored:
         found = {name: torch.empty(shape, dtype=kind) for name, kind, shape in self.outlines}
         pieces = list(_pieces(found.values(), self._begin))
         files: queue.SimpleQueue[FileIO] = queue.SimpleQueue()
+        count = READERS if limits.lies_in_memory(self._path.parent) else 1
         with contextlib.ExitStack() as stack:
-            for _ in range(READERS):
+            for _ in range(count):
                 files.put(stack.enter_context(self._path.open("rb", buffering=0)))
-            readers = stack.enter_context(ThreadPoolExecutor(READERS))
+            readers = stack.enter_context(ThreadPoolExecutor(count))
             stack.callback(readers.shutdown, cancel_futures=True)
             filled = readers.map(lambda piece: _fill(files, piece), pieces)
             for piece, _ in zip(pieces, filled, strict=True):
@@ -124,7 +125,6 @@ def _fill(files: queue.SimpleQueue[FileIO], piece: _Piece) -> None:
     file = files.get()
     try:
         file.seek(piece.at)
-        _ask_for(file.fileno(), piece.at + AHEAD_BYTES)
         for view in piece.views:
             rest = view
             while rest:
@@ -134,12 +134,6 @@ def _fill(files: queue.SimpleQueue[FileIO], piece: _Piece) -> None:
                 rest = rest[count:]
     finally:
         files.put(file)
-
-
-def _ask_for(descriptor: int, at: int) -> None:
-    """Let the disk read while what comes before is still being copied: promises nothing."""
-    with contextlib.suppress(AttributeError, OSError):  # not on every system
-        os.posix_fadvise(descriptor, at, CHUNK_BYTES, os.POSIX_FADV_WILLNEED)
 
 
 def tensors(block: torch.Tensor) -> dict[str, torch.Tensor]:

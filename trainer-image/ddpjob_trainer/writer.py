@@ -139,7 +139,7 @@ class Writer:
 
     @staticmethod
     def _copy_and_write(copying: Copying, work: Callable[[], None]) -> None:
-        copier = threading.Thread(target=copying.help, name="ddpjob-copy")
+        copier = threading.Thread(target=copying.work, name="ddpjob-copy")
         copier.start()
         try:
             work()
