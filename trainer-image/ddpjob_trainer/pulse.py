@@ -2,8 +2,8 @@
 
 From that one sees which process the others wait for when no step gets done: one that has done
 fewer steps, that says nothing, or that is at another line. A thread of its own says it: training
-only writes down a number. Without an agent nothing happens,
-and without a rank nothing is said. Does not import torch.
+only writes down a number. Without an agent nothing happens, without a rank it says nothing. Does not
+import torch.
 """
 
 from __future__ import annotations

@@ -39,9 +39,14 @@ class _Steps:
     def forget(self) -> None:
         """A process that was forked has said nothing, and nobody in it holds a lock."""
         self._lock = threading.Lock()
-        self._waiting: dict[str, object] | None = None
-        self._metrics: dict[str, float] = {}  # not told yet
-        self._again_at = -math.inf
+        self.begin()
+
+    def begin(self) -> None:
+        """What has been told was of another membership."""
+        with self._lock:
+            self._waiting: dict[str, object] | None = None
+            self._metrics: dict[str, float] = {}  # not told yet
+            self._again_at = -math.inf
 
     def tell(self, message: Mapping[str, object], metrics: Mapping[str, float]) -> None:
         with self._lock:
@@ -54,11 +59,6 @@ class _Steps:
     def flush(self) -> None:
         with self._lock:
             self._send(0)
-
-    def begin(self) -> None:
-        """What has been told was of another membership."""
-        with self._lock:
-            self._waiting, self._metrics, self._again_at = None, {}, -math.inf
 
     def _send(self, patience: float) -> None:
         path = _listener()
