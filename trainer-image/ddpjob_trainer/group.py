@@ -14,6 +14,7 @@ import contextlib
 import datetime as dt
 import os
 import socket
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +40,8 @@ class Group:
         self._peers: frozenset[int] = frozenset()
         self._held: dict[int, socket.socket] = {}
         self.connecting = False
+        self._is_half_made = False
+        self._hook = sys.excepthook
 
     def meet(self, store: str, prefix: str) -> distributed.Store:
         """The store at host:port of those who enter together."""
@@ -57,8 +60,9 @@ class Group:
         All of its ranks have left their older ones.
         """
         self._release()
+        self._hook = sys.excepthook
         before = frozenset(_sockets())
-        self.connecting = True
+        self.connecting = self._is_half_made = True
         try:
             distributed.init_process_group(
                 self.backend, store=store, rank=rank, world_size=world_size,
@@ -66,6 +70,7 @@ class Group:
             )  # fmt: skip
         finally:
             self.connecting = False
+        self._is_half_made = False
         if self.backend == "gloo":
             world = distributed.group.WORLD
             distributed.set_timeout(dt.timedelta(seconds=COLLECTIVE_SECONDS), world)
@@ -96,8 +101,13 @@ class Group:
         with self._lock:
             self._hold_peers()
             self._store = self._peers = frozenset()
+        if self._is_half_made:
+            _make_whole()
+            self._is_half_made = False
         if distributed.is_initialized():
             distributed.destroy_process_group()
+            if sys.excepthook.__module__ == distributed.distributed_c10d.__name__:
+                sys.excepthook = self._hook  # or there would be one more for each group
 
     def _hold_peers(self) -> None:
         for inode, descriptor in _sockets().items():
@@ -116,6 +126,15 @@ class Group:
 def backend_for(device: torch.device) -> str:
     """What torch would choose."""
     return "nccl" if device.type == "cuda" else "gloo"
+
+
+def _make_whole() -> None:
+    """A group of one in place of one that could not be formed, so that it can be destroyed.
+
+    torch counts groups, until one is destroyed, and their keys in the store begin with the number:
+    those who are in different attempts would never find each other.
+    """
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
 
 
 def _sockets() -> dict[int, int]:
