@@ -9,6 +9,7 @@ import pytest
 
 from agent.views import NOW, failure, membership, names, running, worker
 from ddpjob_agent.contract import Cause
+from ddpjob_agent.live_membership import BROKEN_SECONDS
 from ddpjob_agent.membership import decide_membership
 from ddpjob_agent.planned import PROMISE_SECONDS
 from ddpjob_agent.view import Action, Decision, View, Worker
@@ -72,6 +73,35 @@ def test_failure_that_cannot_be_helped_ends_the_job() -> None:
     failed = ready("b", exit_at=NOW, failure=failure(permanent=True))
     decision = decide(ready("a"), failed, ready("c"))
     assert decision.action is Action.FAIL
+
+
+def test_broken_connections_wait_for_the_news_of_who_is_gone() -> None:
+    broken = {"broken": failure(), "broken_at": NOW - 1}
+    decision = decide(ready("a"), ready("b"), ready("c"), **broken)
+    assert (decision.action, decision.again_at) == (Action.KEEP, NOW - 1 + BROKEN_SECONDS)
+    gone = ready("b", closed_at=NOW - 1)
+    decision = decide(ready("a"), gone, ready("c"), **broken)
+    assert decision.membership is not None
+    assert (decision.membership.cause, decision.counts) == (Cause.LOST, False)
+
+
+def test_where_nobody_is_gone_the_same_members_connect_anew() -> None:
+    broken = {"broken": failure(), "broken_at": NOW - BROKEN_SECONDS}
+    decision = decide(ready("a"), ready("b"), ready("c"), **broken)
+    assert decision.action is Action.FORM
+    assert decision.membership is not None
+    assert names(decision.membership) == ["a", "b", "c"]
+    assert (decision.membership.cause, decision.membership.after) == (Cause.FAILED, None)
+    assert (decision.membership.failures, decision.counts) == (1, True)
+    assert "boom" in decision.membership.detail
+    assert decision.failed == ()
+
+
+def test_connections_that_always_break_end_the_job() -> None:
+    broken = {"broken": failure(), "broken_at": NOW - BROKEN_SECONDS, "failures": 3}
+    decision = decide(ready("a"), ready("b"), ready("c"), **broken)
+    assert decision.action is Action.FAIL
+    assert "failure 4, 3 restarts allowed" in decision.reason
 
 
 def test_failure_beside_a_loss_is_its_consequence() -> None:

@@ -23,6 +23,26 @@ IN_PARTS = SCRIPT.replace(
     "from ddpjob_trainer import Loop, parts; parts.LEAST_BYTES = 1; "
     "os.environ['DDPJOB_SNAPSHOT_DIR'] = 'snapshots'",
 )
+# One process loses its connections, once; it and its node are well.
+DISCONNECTED = (
+    SCRIPT.replace(
+        "loss.backward()",
+        "step.number == 20 and step.rank == 1 and disconnect(); loss.backward()",
+    )
+    .replace(
+        "torch.set_num_threads(1)",
+        """torch.set_num_threads(1)
+
+    def disconnect():
+        if not os.path.exists("disconnected"):
+            pathlib.Path("disconnected").touch()
+            for connection in psutil.Process().net_connections("tcp"):
+                if connection.status == psutil.CONN_ESTABLISHED:
+                    socket.socket(fileno=os.dup(connection.fd)).shutdown(socket.SHUT_RDWR)
+    """,
+    )
+    .replace("import torch", "import psutil, torch", 1)
+)
 QUICK = {
     "elastic": "{settleSeconds: 0.2}",
     "failurePolicy": "{backoffSeconds: 0.5}",
@@ -144,6 +164,20 @@ async def test_training_process_killed(tmp_path: Path) -> None:
         assert run.report.failure is not None
         assert "SIGKILL" in run.report.failure.summary
         await ends_well(run, ledger, dead)
+
+
+@in_background
+async def test_connections_broken(tmp_path: Path) -> None:
+    """A network's hiccup, such as a forgotten connection: all stay, and connect anew."""
+    async with live(tmp_path, script=DISCONNECTED) as (run, ledger):
+        stay = pids(run, "node-0", "node-1", "node-2")
+        await run.until(lambda: causes(run) == ["started", "failed"], "they have connected anew")
+        await run.until_stepping(2)
+        assert pids(run, "node-0", "node-1", "node-2") == stay
+        assert run.report.failures == 1
+        assert run.report.failure is not None
+        assert "lost its connection" in run.report.failure.summary
+        await ends_well(run, ledger, set())
 
 
 @in_background

@@ -145,7 +145,9 @@ class Live:
             if self._are_all_here and len(known) == self._count and self._place.asked:
                 self._send({"type": "promise", "step": max(known)})
         elif answer is Answer.BROKEN:
-            self._send({"type": "broken", "membership": message["membership"]})
+            self._send(
+                {"type": "broken", "membership": message["membership"], "why": message["why"]}
+            )
         elif answer is Answer.AT:
             if message["where"] != process.where:
                 process.where = message["where"]

@@ -4,6 +4,7 @@ A loss or failure is one change at once: whoever is left goes on in memory, and 
 command failed rests, starts again and joins. A planned change waits for the end of a step.
 
     running ──(member lost, or its command failed)──► FORM lost, failed
+            ──(connections broke, and nobody is gone)──► FORM failed: the same members
             ──(a member leaves, or a worker is ready to join)──► `planned`
 
 May not: read a clock, open anything, keep state, import asyncio.
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from .contract import Failure, Membership
     from .view import View, Worker
 
+BROKEN_SECONDS = 5.0  # after connections broke nobody was found to be gone: it was them alone
 ECHO_SECONDS = 1.0  # a death that looks like another one's echo waits for the news of that one
 
 
@@ -50,13 +52,29 @@ def supervise_live(view: View, current: Membership, now: float) -> Decision:
     if lost or failed:
         echo = None if lost else _echo(view, members, failed, now)
         return echo or _go_on(view, now, lost, failed)
-    if members and all(worker.done for worker in members):
-        return Decision(Action.COMPLETE, "every worker ended with exit code 0")
     if any(worker.done or worker.finished for worker in members):
-        again = soonest(next_loss(view, now), end_of_rest(view, now))
-        action = Action.KEEP if view.asked_at is None else Action.UNASK
-        return Decision(action, "some workers have finished", again)
+        return _end(view, members, now)
+    if view.broken is not None:
+        return _connect_anew(view, view.broken, now)
     return plan_change(view, current, members, _present(view, now), now)
+
+
+def _end(view: View, members: Sequence[Worker], now: float) -> Decision:
+    """Workers have finished: nothing changes any more but by a loss or a failure."""
+    if all(worker.done for worker in members):
+        return Decision(Action.COMPLETE, "every worker ended with exit code 0")
+    again = soonest(next_loss(view, now), end_of_rest(view, now))
+    action = Action.KEEP if view.asked_at is None else Action.UNASK
+    return Decision(action, "some workers have finished", again)
+
+
+def _connect_anew(view: View, broken: Failure, now: float) -> Decision:
+    """Connections broke: the same members go on, once nobody turns out to be gone."""
+    at = view.broken_at + BROKEN_SECONDS
+    if now >= at:
+        return _go_on(view, now, (), (), broken)
+    reason = "connections broke; waiting to hear who is gone"
+    return Decision(Action.KEEP, reason, soonest(next_loss(view, now), at))
 
 
 def _echo(
@@ -74,7 +92,13 @@ def _echo(
     return Decision(Action.KEEP, reason, max(again, now))
 
 
-def _go_on(view: View, now: float, lost: Sequence[str], failed: Sequence[Worker]) -> Decision:
+def _go_on(
+    view: View,
+    now: float,
+    lost: Sequence[str],
+    failed: Sequence[Worker],
+    broken: Failure | None = None,
+) -> Decision:
     """Without those who are lost, and those who must start again."""
     assert view.current is not None
     policy = view.policy
@@ -84,7 +108,8 @@ def _go_on(view: View, now: float, lost: Sequence[str], failed: Sequence[Worker]
     # A failure counts once, however many processes had it in the same membership.
     current = str(view.current.id)  # of who failed before it was in any
     counts = not lost and any((w.failed_in or current) != view.counted_in for w in failed)
-    failure = _first(failed)
+    counts = counts or broken is not None
+    failure = _first(failed) or broken
     count = view.failures + counts
     if failure is not None and failure.permanent:
         return Decision(Action.FAIL, failure.summary, failure=failure)

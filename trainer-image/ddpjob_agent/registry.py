@@ -217,11 +217,14 @@ class Registry:
         """A process of this worker has done all steps."""
         self._roster.change(worker, finished=True)
 
-    def broke(self, message: Mapping[str, Any]) -> None:
-        """Processes found that a peer in this membership is gone."""
+    def broke(self, worker: str, message: Mapping[str, Any], now: float) -> None:
+        """Processes of this worker lost connections of this membership."""
         current = self._view.current
-        if current and message["membership"] == str(current.id):
-            self._set(broken=True)
+        is_news = self._view.broken is None
+        if is_news and current and message["membership"] == str(current.id):
+            summary = f"{worker} lost its connection to others: {message['why']}"
+            failure = Failure(now + self._wall_offset, summary, consequential=True)
+            self._set(broken=failure, broken_at=now)
 
     def reported(self, worker: str, message: Mapping[str, Any], now: float) -> None:
         """The processes of this worker say how far they are."""
@@ -344,7 +347,7 @@ class Registry:
         self._agree(membership.after, broken=membership.cause in (Cause.LOST, Cause.FAILED))
         self._set(
             current=membership, running=True, formed_at=now, saved_at=None, kept_at=None,
-            lost=(), blamed=None, resume_at=0.0, broken=False, asked_at=None,
+            lost=(), blamed=None, resume_at=0.0, broken=None, asked_at=None,
         )  # fmt: skip
         self._rounds.begin(membership, now + self._wall_offset)
         waits = self._view.live and membership.after is not None

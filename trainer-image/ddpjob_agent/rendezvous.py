@@ -171,7 +171,7 @@ class RendezvousServer:
             "stopped": lambda: registry.stopped(worker, message),
             "files": lambda: registry.told_files(worker, message),
             "finished": lambda: registry.finished(worker),
-            "broken": lambda: registry.broke(message),
+            "broken": lambda: registry.broke(worker, message, now),
         }
         if kind in tellers:
             tellers[kind]()

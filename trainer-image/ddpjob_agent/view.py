@@ -80,7 +80,8 @@ class View:
     saved_at: float | None = None  # last one in the current membership
     kept_at: float | None = None  # last copy of the script's files in the current membership
     live: bool = False  # the processes stay over changes: level L2
-    broken: bool = False  # processes of `current` say that a peer is gone
+    broken: Failure | None = None  # processes of `current` say that they lost their connections
+    broken_at: float = 0.0
     asked_at: float | None = None  # since when they are asked for a step to change at
     counted_in: str = ""  # the membership whose failures have been counted
 

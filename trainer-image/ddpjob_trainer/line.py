@@ -109,12 +109,12 @@ class Line:
         """In it, with the state that all have."""
         self.say(Answer.ENTERED, membership=str(membership.id))
 
-    def wait_until_over(self, seconds: float) -> bool:
-        """Say that the group is broken, and wait for another membership; whether it came."""
+    def wait_until_over(self, seconds: float, why: str) -> bool:
+        """Say why the group is broken, and wait for another membership; whether it came."""
         with self._condition:
             entered = self._entered
         if entered is not None:
-            self.say(Answer.BROKEN, membership=str(entered.id))
+            self.say(Answer.BROKEN, membership=str(entered.id), why=why)
 
         def other() -> bool:
             now = self._place.membership

@@ -378,7 +378,7 @@ class Loop:
         assert self._line is not None
         self._broken = True
         _log.info("the group is broken off: %s", error)
-        if not self._line.wait_until_over(NEWS_SECONDS):
+        if not self._line.wait_until_over(NEWS_SECONDS, str(error).partition("\n")[0]):
             raise error
 
 
