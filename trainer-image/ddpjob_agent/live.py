@@ -174,8 +174,11 @@ class Live:
             await asyncio.sleep(ARRIVE_SECONDS / 10)
             stuck = [p for p in self._processes.values() if self._is_stuck(p)]
             if stuck:
-                ranks = ", ".join(str(process.local_rank) for process in stuck)
-                log.warning("local rank %s does not come out of its collective", ranks)
+                for process in stuck:
+                    log.warning(
+                        "local rank %d does not come out of its collective: it is at %s",
+                        process.local_rank, process.where,
+                    )  # fmt: skip
                 self.begin()
                 self._late()
 

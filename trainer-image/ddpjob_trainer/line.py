@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ddpjob_agent.contract import (
     ENV_GROUP_SOCKET,
@@ -25,6 +25,10 @@ from ddpjob_agent.contract import (
     Place,
 )
 
+if TYPE_CHECKING:
+    from types import FrameType
+
+CALLS = 6  # that are told of the main thread, from the innermost on
 TRACE_SECONDS = 1.0  # between two words on where the main thread is, while it should come out
 
 
@@ -174,7 +178,17 @@ class Line:
         if group.connecting:
             return str(time.monotonic())
         frame = sys._current_frames().get(self._main or 0)  # noqa: SLF001 - the only way
-        return f"{id(frame)}:{frame.f_lasti}" if frame else ""
+        return _told(frame) if frame else ""
+
+
+def _told(frame: FrameType) -> str:
+    """Where it is, for people, and whether it is still the same call."""
+    calls: list[str] = []
+    at: FrameType | None = frame
+    while at is not None and len(calls) < CALLS:
+        calls.append(f"{at.f_code.co_filename}:{at.f_lineno}")
+        at = at.f_back
+    return f"{' < '.join(calls)} ({id(frame):x}:{frame.f_lasti})"
 
 
 def connect(group: Breakable) -> Line | None:

@@ -207,7 +207,8 @@ class Nodes:
         """Send a signal to every process on a node."""
         pod = self.on(node)
         for process in self._processes_of(pod) if pod else []:
-            process.send_signal(number)
+            with contextlib.suppress(psutil.NoSuchProcess):  # another one has ended it
+                process.send_signal(number)
 
     def kill_agent(self, node: str) -> None:
         """The first process of the pod dies, as by the kernel's hand."""
