@@ -205,7 +205,7 @@ class Answer(str, enum.Enum):
     LIVE = "live"  # it was started for one membership only, and asks to be started to stay
     HELLO = "hello"  # ready to be in a membership
     PROMISE = "promise"  # "step": the last one that it begins before the next word
-    BROKEN = "broken"  # "membership", "why": its connections are
+    BROKEN = "broken"  # "membership", "why": its connections broke
     AT = "at"  # "where": how far it is on its way out of a broken membership
     ARRIVED = "arrived"  # "membership": out of every other one, about to be in this one, if any
     ENTERED = "entered"  # "membership": in it
