@@ -16,7 +16,8 @@ from benchmarks.equal import HARMS, harmed
 
 DIGITS = Lesson("digits", seed=0, epochs=6)
 EVENTS = ("kill", "process", "join", "process", "drain", "process", "join", "process")
-CHANGES = 12  # a process that dies comes back
+# A dozen changes, for a process that dies comes back: so quickly, at times, that nothing is done
+# without it. What is sure is a step between one event and the next.
 GPT = Lesson("gpt", seed=0, epochs=2, shards=8)
 pytestmark = pytest.mark.timeout(900)  # a loaded machine takes its time to start processes
 
@@ -36,7 +37,7 @@ def test_undisturbed_runs_agree(undisturbed: Yardstick) -> None:
 
 def test_a_dozen_changes_make_no_difference(undisturbed: Yardstick) -> None:
     run = asyncio.run(train(DIGITS, WHOLE, EVENTS))
-    assert len(run.sections) > CHANGES
+    assert len(run.sections) > len(EVENTS)
     assert len({section.world_size for section in run.sections}) > 1
     difference = undisturbed.measure(run)
     assert difference.curve <= 1
@@ -54,8 +55,9 @@ def test_a_mistake_is_seen(undisturbed: Yardstick, harm: str) -> None:
 def test_deterministic_mode_makes_the_same_bits_of_a_gpt() -> None:
     """With dropout and uneven shares."""
     alone = asyncio.run(train(GPT, Shape(1)))
-    changed = asyncio.run(train(GPT, WHOLE, ("kill", "process", "drain")))
-    assert len(changed.sections) > 4
+    events = ("kill", "process", "drain")
+    changed = asyncio.run(train(GPT, WHOLE, events))
+    assert len(changed.sections) > len(events)
     assert changed.digest == alone.digest
 
 
