@@ -43,6 +43,23 @@ DISCONNECTED = (
     )
     .replace("import torch", "import psutil, torch", 1)
 )
+# The first rank does not come back from a step, once.
+STUCK = (
+    SCRIPT.replace(
+        "loss.backward()", "step.number == 20 and step.rank == 0 and stand_still(); loss.backward()"
+    )
+    .replace(
+        "torch.set_num_threads(1)",
+        """torch.set_num_threads(1)
+
+    def stand_still():
+        if not os.path.exists("stands-still"):
+            pathlib.Path("stands-still").touch()
+            threading.Event().wait()
+    """,
+    )
+    .replace("import torch", "import threading, torch", 1)
+)
 QUICK = {
     "elastic": "{settleSeconds: 0.2}",
     "failurePolicy": "{backoffSeconds: 0.5}",
@@ -212,6 +229,23 @@ async def test_training_process_frozen(tmp_path: Path) -> None:
         assert not frozen.is_running()
         assert pids(run, "node-0") == stay
         assert await run.finish() == "Complete"
+
+
+@in_background
+async def test_the_only_one_left_is_stuck(tmp_path: Path) -> None:
+    """In a collective that gloo has forgotten, for one. Another process goes on with its state."""
+    async with live(tmp_path, nodes=2, script=STUCK) as (run, ledger):
+        stuck, dead = pids(run, "node-0"), pids(run, "node-1")
+        await run.until((tmp_path / "stands-still").exists, "a process stands still")
+        run.backend.nodes.kill("node-1")
+        await run.until_stepping(2)
+        assert run.history() == [("started", 2), ("lost", 1)]
+        assert not stuck & pids(run, "node-0")
+        assert ledger.courses()[-1].first == 20
+        await ends_well(run, ledger, dead)
+        (final,) = ledger.finals()
+        assert final["lr"] == [pytest.approx(0.001 * 0.97 ** (STEPS // 100))]
+        assert (run.report.failures, run.report.losses, run.report.repeated_steps) == (0, 1, 0)
 
 
 @in_background

@@ -46,24 +46,11 @@ def test_a_step_that_broke_is_as_if_it_had_not_begun() -> None:
     own.value = 1
     assert not torch.equal(before["1.running_mean"], run.weights()["1.running_mean"])
     attempt.undo()
-    attempt.end()
     assert_same(before, run.weights())
     assert own.value == 0
     assert (torch.rand(3).tolist(), random.random()) == expected
     assert all(parameter.grad is None for parameter in run.model.parameters())
     assert not attempt.applied
-
-
-def test_a_step_counts_when_the_optimizer_has_stepped() -> None:
-    run = Run()
-    attempt = Attempt(run.model, run.optimizer, None)
-    run.train(1)
-    assert attempt.applied
-    attempt.end()
-    another = Attempt(run.model, run.optimizer, None)
-    another.end()
-    run.train(1)
-    assert not another.applied, "what comes after its end is none of its business"
 
 
 def test_no_two_ranks_draw_the_same() -> None:

@@ -78,7 +78,7 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 
 async def go_through_all(folder: Path, env: dict[str, str], ledger: Ledger) -> None:
     given_up: list[bool] = []
-    live = Live(PROCESSES, lambda _: None, lambda: given_up.append(True))
+    live = Live(PROCESSES, lambda _: None, given_up.append)
     await live.listen(str(folder / "group.sock"))
     backend = StoreBackend(Store())
     server = await asyncio.start_server(

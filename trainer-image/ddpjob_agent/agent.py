@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import glob
 import logging
 import os
 import shutil
@@ -27,6 +28,7 @@ import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
 from .contract import (
+    ENV_LEFT_STATE,
     ENV_LIVE,
     ENV_MEMBERSHIP,
     ENV_STORE,
@@ -93,9 +95,12 @@ class Settings(NamedTuple):
 class _Launch:
     """One start of the command: for one membership, or for processes that stay (None)."""
 
-    def __init__(self, membership: Membership | None, port: int | None = None) -> None:
+    def __init__(
+        self, membership: Membership | None, port: int | None = None, *, inherits: bool = False
+    ) -> None:
         self.membership = membership
         self.port = port  # that is free at its first member
+        self.inherits = inherits  # the state that stuck processes left
         self.ended_under: tuple[str, str] | None = None  # the order under which it ended
 
     @property
@@ -123,7 +128,7 @@ class Agent:
         self._port = FreePort()
         self._reach = Reach(self._link.send)
         self._reports = Reports(self._report)
-        self._live = Live(settings.processes, self._link.send, self._give_up)
+        self._live = Live(settings.processes, self._link.send, self._replace)
         self._membership: Membership | None = None  # the highest seen
         self._order = ("", "")  # the newest: its type, its membership
         self._wanted: _Launch | None = None
@@ -355,6 +360,9 @@ class Agent:
         self._ended.clear()
         self._reports.begin()
         self._live.begin()
+        if not launch.inherits:
+            for path in glob.glob(f"{glob.escape(self._left_state)}.*"):
+                os.unlink(path)
         self._local_store.renew()
         try:
             await self._processes.start(*self._command(launch))
@@ -372,7 +380,7 @@ class Agent:
             local = f"{HOST}:{self._local_store.port}"
             port = self._port.number
             meeting = Meeting((self._me,), self._me, local, port, self._folder, logs)
-            ours = {ENV_LIVE: "1", ENV_STORE: store}
+            ours = {ENV_LIVE: "1", ENV_STORE: store, ENV_LEFT_STATE: self._left_state}
         else:
             log.info(
                 "membership %s (%s): %d workers, world size %d",
@@ -386,6 +394,18 @@ class Agent:
 
     def _logs(self) -> str:
         return os.path.join(self._folder, str(self._starts))
+
+    @property
+    def _left_state(self) -> str:
+        return os.path.join(self._folder, "left")
+
+    def _replace(self, has_left: bool) -> None:
+        """Live processes are stuck. With their state others take their place: who meets waits."""
+        if not has_left:
+            self._give_up()
+        elif self._wanted is not None and self._wanted.live:
+            self._wanted = _Launch(None, inherits=True)
+            self._wake.set()
 
     def _give_up(self) -> None:
         """Live processes are stuck, or unseen for too long: end them, and be a new worker."""

@@ -43,6 +43,7 @@ ENV_GROUP_SOCKET = "DDPJOB_GROUP_SOCKET"  # Unix stream socket that tells of mem
 ENV_FIRST_RANK = "DDPJOB_FIRST_RANK"  # of this worker's processes, where a script starts its own
 ENV_WORLD_SIZE = "DDPJOB_WORLD_SIZE"  # processes over all workers, there
 ENV_LIVE = "DDPJOB_LIVE"  # "1": these processes stay when the membership changes
+ENV_LEFT_STATE = "DDPJOB_LEFT_STATE"  # file, without ".LOCAL_RANK": left by who was stuck
 ENV_STORE = "DDPJOB_STORE"  # host:port of the current membership's c10d store
 ENV_SNAPSHOT_DIR = "DDPJOB_SNAPSHOT_DIR"
 ENV_SNAPSHOT_URI = "DDPJOB_SNAPSHOT_URI"  # an object store; snapshots go there instead
@@ -199,6 +200,9 @@ class Place:
         return cls(**{**data, "membership": Membership.from_json(held) if held else None})
 
 
+LEAVE_STATE = {"leave_state": True}  # said instead of a Place to a process that is given up
+
+
 class Answer(str, enum.Enum):
     """What a live process says to its agent: {"answer": …, "local_rank": …} and what is named."""
 
@@ -212,6 +216,7 @@ class Answer(str, enum.Enum):
     STOPS = "stops"  # "membership": started for that one; can be told after which step to stop
     STOPPED = "stopped"  # it has stopped there, and its state is saved
     FINISHED = "finished"  # all steps are done; it changes no more
+    LEFT = "left"  # "step": asked to LEAVE_STATE, it did; None: it could not
 
 
 @dataclasses.dataclass(frozen=True)

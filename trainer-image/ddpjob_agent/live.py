@@ -2,7 +2,8 @@
 
 A Unix stream socket; JSON lines both ways. The agent tells each process its `Place`, the newest
 one only; the processes say how far they are (`Answer`). Who does not come out of a broken
-membership while its main thread stands still is given up: `Live.late` says so.
+membership while its main thread stands still is given up: all processes are asked to leave their
+state to those that come in their place, and `late` says whether one did.
 Starts and kills nothing; knows nothing of the service.
 """
 
@@ -12,48 +13,33 @@ import asyncio
 import contextlib
 import json
 import logging
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Callable
 
-from .contract import Answer, MembershipId, Place
+from .contract import LEAVE_STATE, Answer, Place
+from .live_process import Process, is_over
 
 if TYPE_CHECKING:
     from .contract import Message
 
 ARRIVE_SECONDS = 10.0  # at most, without any movement, on the way out of a broken membership
+LEAVE_SECONDS = 60.0  # at most, to write its state to the node's disk
+SILENCE_SECONDS = 5.0  # who says nothing for so long, of what it says every second, leaves none
+POLL_SECONDS = 0.1
 MAX_LINE_BYTES = 1 << 20
 
 log = logging.getLogger("ddpjob.live")
-
-
-class _Process:
-    """One connected training process."""
-
-    def __init__(self, writer: asyncio.StreamWriter, local_rank: int) -> None:
-        self.writer = writer
-        self.local_rank = local_rank
-        self.promise: int | None = None
-        self.entered = ""  # membership
-        self.arrived = ""
-        self.where: Any = None
-        self.moved_at = 0.0
-        self.finished = False
-        self.stops = False  # it does not stay, but can be told after which step to stop
-        self.stopped = False
-
-    def tell(self, place: Place) -> None:
-        self.writer.write(json.dumps(place.to_json()).encode() + b"\n")
 
 
 class Live:
     """The processes of one worker."""
 
     def __init__(
-        self, processes: int, send: Callable[[Message], None], late: Callable[[], None]
+        self, processes: int, send: Callable[[Message], None], late: Callable[[bool], None]
     ) -> None:
         self._count = processes
         self._send = send
         self._late = late
-        self._processes: dict[int, _Process] = {}
+        self._processes: dict[int, Process] = {}
         self._place = Place()
         self._told_at = 0.0
         self._was_ready = False
@@ -115,7 +101,7 @@ class Live:
             process.tell(place)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        process: _Process | None = None
+        process: Process | None = None
         try:
             while line := await reader.readline():
                 message = json.loads(line)
@@ -124,7 +110,7 @@ class Live:
                     self._send({"type": "live"})
                     continue
                 if process is None:
-                    process = self._processes[local_rank] = _Process(writer, local_rank)
+                    process = self._processes[local_rank] = Process(writer, local_rank)
                     process.tell(self._place)
                 self._heard(process, answer, message)
         except (KeyError, TypeError, ValueError) as error:
@@ -137,9 +123,9 @@ class Live:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the agent ends
                 writer.close()
 
-    def _heard(self, process: _Process, answer: Answer, message: Message) -> None:
+    def _heard(self, process: Process, answer: Answer, message: Message) -> None:
+        process.hear(answer, message, asyncio.get_running_loop().time())
         if answer is Answer.PROMISE:
-            process.promise = int(message["step"])
             promises = [each.promise for each in self._processes.values()]
             known = [promise for promise in promises if promise is not None]
             if self._are_all_here and len(known) == self._count and self._place.asked:
@@ -148,22 +134,11 @@ class Live:
             self._send(
                 {"type": "broken", "membership": message["membership"], "why": message["why"]}
             )
-        elif answer is Answer.AT:
-            if message["where"] != process.where:
-                process.where = message["where"]
-                process.moved_at = asyncio.get_running_loop().time()
-        elif answer is Answer.ARRIVED:
-            process.arrived, process.entered = message["membership"], ""
         elif answer is Answer.ENTERED:
-            self.entered = process.arrived = process.entered = message["membership"]
-        elif answer is Answer.STOPS:
-            process.stops = True
-            if self.stops:
-                self._send({"type": "stops", "membership": message["membership"]})
-        elif answer is Answer.STOPPED:
-            process.stopped = True
+            self.entered = process.entered
+        elif answer is Answer.STOPS and self.stops:
+            self._send({"type": "stops", "membership": message["membership"]})
         elif answer is Answer.FINISHED:
-            process.finished = True
             self._send({"type": "finished"})
         if self.ready and not self._was_ready:
             self._send({"type": "ready"})
@@ -173,24 +148,39 @@ class Live:
         while True:
             await asyncio.sleep(ARRIVE_SECONDS / 10)
             stuck = [p for p in self._processes.values() if self._is_stuck(p)]
+            for process in stuck:
+                log.warning(
+                    "local rank %d does not come out of its collective: it is at %s",
+                    process.local_rank, process.where,
+                )  # fmt: skip
             if stuck:
-                for process in stuck:
-                    log.warning(
-                        "local rank %d does not come out of its collective: it is at %s",
-                        process.local_rank, process.where,
-                    )  # fmt: skip
-                self.begin()
-                self._late()
+                has_left = not self._place.leave and await self._have_state_left()
+                if any(self._processes.get(process.local_rank) is process for process in stuck):
+                    self.begin()
+                    self._late(has_left)
 
-    def _is_stuck(self, process: _Process) -> bool:
-        if process.finished or not process.entered:
-            return False
-        membership, entered = self._place.membership, MembershipId.parse(process.entered)
-        if membership is None:
-            over = self._place.after is None
-        else:
-            over = membership.id > entered and membership.stops_at_once(entered)
-        if not over:
+    async def _have_state_left(self) -> bool:
+        """Have those who are to be ended leave their state; whether one did."""
+        loop = asyncio.get_running_loop()
+        asked, until = [*self._processes.values()], loop.time() + LEAVE_SECONDS
+        for process in asked:
+            process.asked_to_leave = True
+            process.say(LEAVE_STATE)
+        # Silence, too, is waited for.
+        while loop.time() < until and any(self._is_leaving(each) for each in asked):  # noqa: ASYNC110
+            await asyncio.sleep(POLL_SECONDS)
+        for process in asked:
+            if process.left is not None:
+                log.info("local rank %d left step %d", process.local_rank, process.left)
+        return any(process.left is not None for process in asked)
+
+    def _is_leaving(self, process: Process) -> bool:
+        is_here = self._processes.get(process.local_rank) is process
+        silence = asyncio.get_running_loop().time() - process.heard_at
+        return is_here and process.asked_to_leave and silence < SILENCE_SECONDS
+
+    def _is_stuck(self, process: Process) -> bool:
+        if process.finished or not process.entered or not is_over(process.entered, self._place):
             return False
         now = asyncio.get_running_loop().time()
         return now - max(self._told_at, process.moved_at) > ARRIVE_SECONDS

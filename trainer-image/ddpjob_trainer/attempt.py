@@ -1,4 +1,4 @@
-"""One attempt at a step: what must be undone when its collectives break, and what is kept.
+"""One attempt at a step: what must be undone when its collectives break.
 
 Parameters change in the optimizer's step only, after all gradients have been reduced. So an
 attempt that broke before it leaves the model's buffers, random states and the user's own state to
@@ -27,15 +27,7 @@ class Attempt:
         self._buffers = [buffer.detach().clone() for buffer in model.buffers()]
         self._own = None if extra is None else copy.deepcopy(extra.state_dict())
         self._random = randomness.states()
-        self.applied = False
-        self._hook = optimizer.register_step_post_hook(self._stepped)
-
-    def _stepped(self, *_: Any) -> None:
-        self.applied = True
-
-    def end(self) -> None:
-        """It counts, or was undone."""
-        self._hook.remove()
+        self.applied = False  # the optimizer has stepped
 
     def undo(self) -> None:
         """As if it had not begun."""

@@ -2,6 +2,7 @@
 
 A thread reads; the newest word counts. It answers by itself when the agent asks how far this
 process may get, and breaks off the group that the main thread may be blocked in when that is over.
+When the main thread cannot come out of it, the state is left by another one.
 Knows nothing of torch.
 """
 
@@ -9,27 +10,34 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import socket
 import sys
 import threading
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ddpjob_agent.contract import (
     ENV_GROUP_SOCKET,
+    ENV_LEFT_STATE,
     ENV_LIVE,
+    LEAVE_STATE,
     Answer,
     Membership,
     Place,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
 
 CALLS = 6  # that are told of the main thread, from the innermost on
 TRACE_SECONDS = 1.0  # between two words on where the main thread is, while it should come out
+
+_log = logging.getLogger("ddpjob")
 
 
 class Breakable(Protocol):
@@ -44,9 +52,16 @@ class Breakable(Protocol):
 class Line:
     """What the agent wants, and what it hears."""
 
-    def __init__(self, path: str, local_rank: int, group: Breakable | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        local_rank: int,
+        group: Breakable | None = None,
+        leave_state: Callable[[Path], int | None] = lambda _: None,
+    ) -> None:
         self._local_rank = local_rank
         self._group = group
+        self._leave_state = leave_state
         self._condition = threading.Condition()
         self._place = Place()
         self._entered: Membership | None = None
@@ -147,7 +162,11 @@ class Line:
     def _listen(self) -> None:
         with self._socket.makefile("rb") as lines, contextlib.suppress(OSError):
             for line in lines:
-                place = Place.from_json(json.loads(line))
+                words = json.loads(line)
+                if words == LEAVE_STATE:
+                    threading.Thread(target=self._leave, name="ddpjob-leave", daemon=True).start()
+                    continue
+                place = Place.from_json(words)
                 with self._condition:
                     if not (place.asked and self._place.asked):
                         self._promised = None
@@ -158,6 +177,20 @@ class Line:
                 if over and self._group is not None:
                     self._group.break_off()
         os.kill(os.getpid(), 9)  # the agent is gone, or has given this process up
+
+    def _leave(self) -> None:
+        """This process is about to be ended: save what it has, unless the main thread moves."""
+        path, group, step = left_state(), self._group, None
+        if path is not None and group is not None:
+            before = self._where(group)
+            try:
+                step = self._leave_state(path)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it ends here
+                _log.warning("the state cannot be left to the next process: %r", error)
+            if step is None or self._where(group) != before:
+                path.unlink(missing_ok=True)
+                step = None
+        self.say(Answer.LEFT, step=step)
 
     def _promise(self) -> None:
         """With the condition held: answer once, as soon as it is known where this process is."""
@@ -191,12 +224,18 @@ def _told(frame: FrameType) -> str:
     return f"{' < '.join(calls)} ({id(frame):x}:{frame.f_lasti})"
 
 
-def connect(group: Breakable) -> Line | None:
+def left_state() -> Path | None:
+    """Where a process with this local rank leaves its state to the one that comes in its place."""
+    path = os.environ.get(ENV_LEFT_STATE)
+    return Path(f"{path}.{os.environ.get('LOCAL_RANK', '0')}") if path else None
+
+
+def connect(group: Breakable, leave_state: Callable[[Path], int | None]) -> Line | None:
     """The line of this process; None without an agent. Does not return if it must start anew."""
     path = os.environ.get(ENV_GROUP_SOCKET)
     if not path:
         return None
-    line = Line(path, int(os.environ.get("LOCAL_RANK", "0")), group)
+    line = Line(path, int(os.environ.get("LOCAL_RANK", "0")), group, leave_state)
     if os.environ.get(ENV_LIVE) != "1":
         # The agent could not know that the processes of this job stay: it starts all of them
         # again, each worker with a torchrun of its own, and ends this one.

@@ -28,8 +28,7 @@ from torch import distributed
 
 from ddpjob_agent import contract
 from ddpjob_agent.contract import Answer, Membership, Place
-from ddpjob_trainer import handover, line, randomness, reporting, state
-from ddpjob_trainer.attempt import Attempt
+from ddpjob_trainer import handover, line, randomness, reporting
 from ddpjob_trainer.errors import OvertakenError, SnapshotError
 from ddpjob_trainer.feed import Feed
 from ddpjob_trainer.group import Group, backend_for
@@ -38,11 +37,14 @@ from ddpjob_trainer.model import ElasticModel
 from ddpjob_trainer.snapshot import VARIABLES, Snapshots
 from ddpjob_trainer.step import Step
 from ddpjob_trainer.stream import Stream
+from ddpjob_trainer.training import Training
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch.utils.data import DataLoader
+
+    from ddpjob_trainer.attempt import Attempt
 
 NEWS_SECONDS = 60.0  # within which a broken group is followed by a new membership
 _BROKEN = re.compile(
@@ -96,23 +98,16 @@ class Loop:
         if loader is not None:
             self._feed = Feed(loader, self.model, shards=deterministic, balance=balance)
         self._optimizer = optimizer
-        self._scheduler = scheduler
-        self._extra = extra
         if snapshots is None and any(map(os.environ.get, VARIABLES)):
             snapshots = Snapshots(share=True)
         self._snapshots = snapshots
-        data = None if self._feed is None else self._feed.source
-        self._parts = {
-            "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "data": data,
-        }  # fmt: skip
+        self._training = Training(model, optimizer, self._feed, extra, scheduler, scaler)
         self._device = next(iter(model.parameters()), torch.empty(0)).device
-        self._done: int | None = None  # steps; None: no state yet
-        self._done_in = BEGINNING
         self._saved: int | None = None
         self._membership: Membership | None = None
         self._broken = False
         self._group = Group(backend_for(self._device))
-        self._line = line.connect(self._group)
+        self._line = line.connect(self._group, self._training.leave)
         importlib.import_module("torch._dynamo")  # DDP would, for a second, amid the first change
 
     # --- the loop -------------------------------------------------------------------------------
@@ -121,17 +116,23 @@ class Loop:
         if self._line is None:
             self._enter_alone()
         else:
+            self._inherit()
             self._line.start()
         while True:
             self._obey()
-            assert self._done is not None
-            if self._has_more(self._done):
-                step = Step(self, self._done)
+            done = self._done
+            if self._has_more(done):
+                step = Step(self, done)
                 yield step
                 if not step.was_tried:
                     raise RuntimeError("the body of the loop belongs into `with step:`")
             elif self._finish():
                 return
+
+    def _inherit(self) -> None:
+        path = line.left_state()
+        if path is not None:
+            self._training.inherit(path)
 
     def _has_more(self, done: int) -> bool:
         if self.steps is None and not self.feed.source.has_more(self._epochs or 0):
@@ -139,6 +140,13 @@ class Loop:
             if self._line is not None:
                 self._line.at(done, self._last)
         return self.steps is None or done < self.steps
+
+    @property
+    def _done(self) -> int:
+        """Steps, by this process's state; it has one."""
+        done = self._training.done
+        assert done is not None
+        return done
 
     @property
     def _last(self) -> int:
@@ -154,33 +162,26 @@ class Loop:
 
     def begin(self) -> Attempt:
         """A step begins."""
-        return Attempt(self.model.module, self._optimizer, self._extra)
+        return self._training.begin()
 
     def end(self, step: Step, attempt: Attempt, error: BaseException | None) -> bool:
         """A step ends, well or badly; whether the error is dealt with."""
         if error is not None and not self._is_break(error):
-            attempt.end()
+            self._training.end()
             return False
         if error is None and self._feed is not None:
             self._feed.check()
         if error is None or attempt.applied:
             self._count(step)
         else:
-            attempt.undo()
-        attempt.end()
+            self._training.undo()
         if error is not None:
             self._await_news(error)
         return True
 
     def _count(self, step: Step) -> None:
-        if self._scheduler is not None:
-            self._scheduler.step()
-        if self._feed is not None:
-            self._feed.commit()
+        done = self._training.count()
         step.done = True
-        self._done = done = step.number + 1
-        if self._membership is not None:
-            self._done_in = self._membership.id
         reporting.step_done(done, self.steps, **step.metrics)
         if self._snapshots is not None and self._snapshots.due(done):
             self._save(done)
@@ -189,6 +190,7 @@ class Loop:
 
     def _save(self, done: int, *, wait: bool = False) -> None:
         assert self._snapshots is not None
+        extra = self._training.extra
         try:
             if self._saved == done:
                 self._snapshots.wait()
@@ -198,8 +200,8 @@ class Loop:
                 done,
                 wait=wait,
                 model=self.model.module,
-                extra=None if self._extra is None else self._extra.state_dict(),
-                **self._parts,
+                extra=None if extra is None else extra.state_dict(),
+                **self._training.parts,
             )
         except OvertakenError as error:
             if self._line is None:
@@ -214,12 +216,11 @@ class Loop:
             self._saved = done if is_saved else self._saved
 
     def _save_for_good(self) -> None:
-        if self._snapshots is not None and self._done is not None:
+        if self._snapshots is not None and self._training.done is not None:
             self._save(self._done, wait=True)
 
     def _finish(self) -> bool:
         """All steps are done: leave together; False if the membership changed meanwhile."""
-        assert self._done is not None
         self._save_for_good()
         try:
             distributed.barrier()
@@ -254,7 +255,6 @@ class Loop:
             elif self._is_left_for(place.membership):
                 self._regroup(place, place.membership)
                 continue
-            assert self._done is not None
             if self._line.may_begin(self._done):
                 return
             self._line.wait_for_news(place)
@@ -267,8 +267,9 @@ class Loop:
 
     def _passed(self, after: int | None) -> bool:
         """Whether the group has done the last step that is wanted of it."""
-        no_group = self._membership is None or self._done is None
-        return no_group or after is None or self._broken or bool(self._done and self._done > after)
+        if self._membership is None or after is None or self._broken:
+            return True
+        return self._done > after
 
     def _regroup(self, place: Place, membership: Membership) -> None:
         assert self._line is not None
@@ -280,7 +281,7 @@ class Loop:
             store = self._group.meet(os.environ[contract.ENV_STORE], str(membership.id))
             if not self._line.entering(membership):
                 return
-            mine = None if self._done is None else State(self._done, self._done_in)
+            mine = self._training.progress
             agreement = handover.agree(store, rank, membership.world_size, mine)
             self._group.enter(store, rank, membership.world_size)
             os.environ.update(
@@ -298,7 +299,7 @@ class Loop:
             self._await_news(error)
             self._leave_group()
             return
-        self._membership = membership
+        self._membership, self._training.membership = membership, membership.id
         self._line.entered(membership)
         self._line.at(self._ready(), self._last)
 
@@ -319,37 +320,36 @@ class Loop:
         """Bring this process to the state that all go on with."""
         newest = agreement.newest
         old = newest is None or newest.step < (snapshot_step or 0)
-        if self._snapshots is not None and old:
-            loaded = self._snapshots.load(model=self.model.module, **self._parts)
-            if loaded is not None:
-                if self._extra is not None:
-                    self._extra.load_state_dict(loaded.extra)
-                self._done = self._saved = loaded.step
-                self._done_in = BEGINNING
-                return
+        if self._snapshots is not None and old and self._load(self._snapshots):
+            return
         if newest is None:  # nobody has done anything: all begin like rank 0
             newest = State(0, BEGINNING)
             agreement = Agreement((newest, *[None] * (len(agreement.states) - 1)))
-        taken = handover.exchange(agreement, rank, self._device, self._collect)
-        if taken is not None:
-            if self._snapshots is not None:
-                self._snapshots.let_change()
-            state.restore(taken, self.model.module, **self._parts)
-            if self._extra is not None:
-                self._extra.load_state_dict(taken["extra"]["own"])
-            randomness.draw_from(taken["extra"]["random"], rank)
-        self._done, self._done_in = newest
+        taken = handover.exchange(agreement, rank, self._device, self._training.collect)
+        with self._training.changing:
+            if taken is not None:
+                if self._snapshots is not None:
+                    self._snapshots.let_change()
+                self._training.restore(taken)
+                randomness.draw_from(taken["extra"]["random"], rank)
+            self._training.done, self._training.done_in = newest
         if self._snapshots is not None:
             self._snapshots.goes_on(newest.step)
 
-    def _collect(self) -> Any:
-        own = None if self._extra is None else self._extra.state_dict()
-        extra = {"own": own, "random": torch.get_rng_state()}
-        return state.collect(self.model.module, extra, **self._parts)
+    def _load(self, snapshots: Snapshots) -> bool:
+        """Go on with the newest snapshot; whether there is one."""
+        with self._training.changing:
+            loaded = snapshots.load(model=self.model.module, **self._training.parts)
+            if loaded is None:
+                return False
+            if self._training.extra is not None:
+                self._training.extra.load_state_dict(loaded.extra)
+            self._training.done = self._saved = loaded.step
+            self._training.done_in = BEGINNING
+            return True
 
     def _ready(self) -> int:
         """In the group, with its state."""
-        assert self._done is not None
         self._broken = False
         self._optimizer.zero_grad(set_to_none=True)
         self.model.wrap()
