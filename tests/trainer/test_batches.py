@@ -91,8 +91,8 @@ def test_shares_add_up_and_none_is_too_large(count: int, weights: list[float]) -
 
 
 def test_who_gets_nothing_has_a_sample_of_weight_zero() -> None:
-    assert [share_of(r, 20, 2, [1.0] * 3).weights for r in range(3)] == [(1.5,), (1.5,), (0.0,)]
-    assert share_of(2, 20, 2, [1.0] * 3).first == 20
+    assert [share_of(r, 20, 2, (1.0,) * 3).weights for r in range(3)] == [(1.5,), (1.5,), (0.0,)]
+    assert share_of(2, 20, 2, (1.0,) * 3).first == 20
 
 
 # --- once, whatever the history -----------------------------------------------------------------

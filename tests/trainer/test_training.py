@@ -66,9 +66,9 @@ class Trained:
 def test_a_step_counts_when_the_optimizer_has_stepped() -> None:
     trained = Trained()
     attempt = trained.training.begin()
-    assert not attempt.applied
+    before = attempt.applied
     trained.run.train(1)
-    assert attempt.applied
+    assert (before, attempt.applied) == (False, True)
     trained.training.count()
     another = trained.training.begin()
     trained.training.end()

@@ -38,20 +38,20 @@ def gather(value: Any) -> list[Any]:
     return values
 
 
-def speeds(mine: float | None) -> list[float]:
+def speeds(mine: float | None) -> tuple[float, ...]:
     """Those of all ranks, by rank; who does not know its own has the mean of the others'.
 
     Raises RuntimeError if the group breaks.
     """
     if not is_met():
-        return [1.0]
+        return (1.0,)
     own = torch.tensor([0.0 if mine is None else mine], dtype=torch.float64, device=device())
     told = [torch.empty_like(own) for _ in range(distributed.get_world_size())]
     distributed.all_gather(told, own)
     found = [float(each) for each in told]
     known = [each for each in found if each]
     mean = sum(known) / len(known) if known else 1.0
-    return [each or mean for each in found]
+    return tuple(each or mean for each in found)
 
 
 def device() -> torch.device:

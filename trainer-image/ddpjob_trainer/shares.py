@@ -8,6 +8,7 @@ May not: know of groups, loaders and models.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from typing import TYPE_CHECKING, NamedTuple
@@ -47,8 +48,9 @@ def split(count: int, weights: Sequence[float]) -> list[int]:
     return sizes
 
 
+@functools.lru_cache(maxsize=256)  # asked for when a batch is fetched, and when it is trained on
 def share_of(
-    rank: int, position: int, count: int, weights: Sequence[float], most: int | None = None
+    rank: int, position: int, count: int, weights: tuple[float, ...], most: int | None = None
 ) -> Share:
     """What `rank` does of the `count` samples from `position` on, `most` at a time.
 

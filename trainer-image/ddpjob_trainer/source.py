@@ -42,7 +42,7 @@ class Source(abc.ABC):
             raise ValueError(f"speed is {speed}: a number above 0 is needed")
         self._most = most  # samples that a rank can hold at a time
         self.speed = speed  # of this rank, in any unit; None: as the mean of the others
-        self._speeds: list[float] = []  # of all ranks
+        self._speeds: tuple[float, ...] = ()  # of all ranks
         self.epoch = 0  # in which the next batch is
         self.position = 0  # samples of it that have been trained on
         self._parts_done = 0  # of the batch at hand
@@ -61,13 +61,15 @@ class Source(abc.ABC):
         return False
 
     @property
-    def speeds(self) -> list[float]:
+    def speeds(self) -> tuple[float, ...]:
         """How fast each rank is, compared with the others."""
-        _, world_size = ranks()
+        return self._speeds_of(ranks()[1])
+
+    def _speeds_of(self, world_size: int) -> tuple[float, ...]:
         if len(self._speeds) == world_size:
             return self._speeds
         if self.speed is None or world_size == 1:
-            return [1.0] * world_size
+            return (1.0,) * world_size
         raise RuntimeError(
             "the speed of the other ranks is not known: give `speed` after init_process_group, on "
             "every rank, or use a Loop"
@@ -79,10 +81,11 @@ class Source(abc.ABC):
 
     def _share_of(self, position: int, count: int) -> Share:
         """What this rank does of `count` samples from `position` on."""
-        rank, _ = ranks()
+        rank, world_size = ranks()
+        speeds = self._speeds_of(world_size)
         if self.shards is not None:
-            return fixed_share_of(rank, position, count, self.speeds, self.shards)
-        return share_of(rank, position, count, self.speeds, self._most)
+            return fixed_share_of(rank, position, count, speeds, self.shards)
+        return share_of(rank, position, count, speeds, self._most)
 
     @abc.abstractmethod
     def commit(self) -> None:
