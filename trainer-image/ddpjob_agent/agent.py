@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import glob
 import logging
 import os
 import shutil
@@ -28,10 +27,6 @@ import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
 from .contract import (
-    ENV_LEFT_STATE,
-    ENV_LIVE,
-    ENV_MEMBERSHIP,
-    ENV_STORE,
     GROUP_SOCKET,
     PROTOCOL,
     REPORT_SOCKET,
@@ -45,17 +40,17 @@ from .contract import (
     Place,
 )  # fmt: skip
 from .failure import read_failure
-from .free_port import FreePort
 from .holdings import Holdings
 from .keeper import Keeper
-from .launch import Command, Meeting, import_environment, prepare, steps_done
+from .launch import Command, import_environment, steps_done
 from .link import Link
 from .live import Live
 from .processes import Processes
 from .reach import Reach
-from .relay import HOST, LocalStore, Relay
+from .relay import Relay
 from .reports import Reports
 from .shelf import open_shelf
+from .starts import Launch, Starts
 from .stopping import Stopping
 from .tracked import Tracked
 from .warm.standby import Standby
@@ -92,22 +87,6 @@ class Settings(NamedTuple):
     snapshot_folder: str = ""
 
 
-class _Launch:
-    """One start of the command: for one membership, or for processes that stay (None)."""
-
-    def __init__(
-        self, membership: Membership | None, port: int | None = None, *, inherits: bool = False
-    ) -> None:
-        self.membership = membership
-        self.port = port  # that is free at its first member
-        self.inherits = inherits  # the state that stuck processes left
-        self.ended_under: tuple[str, str] | None = None  # the order under which it ended
-
-    @property
-    def live(self) -> bool:
-        return self.membership is None
-
-
 class Agent:
     """Runs one worker."""
 
@@ -124,19 +103,18 @@ class Agent:
             settings.host, settings.port, settings.token, self._hello, self._obey, self._how
         )
         self._relay = Relay(self._link)
-        self._local_store = LocalStore()
-        self._port = FreePort()
+        user = Command(argv, environment)
+        self._starts = Starts(self._folder, user, settings.launcher, settings.program)
         self._reach = Reach(self._link.send)
         self._reports = Reports(self._report)
         self._live = Live(settings.processes, self._link.send, self._replace)
         self._membership: Membership | None = None  # the highest seen
         self._order = ("", "")  # the newest: its type, its membership
-        self._wanted: _Launch | None = None
-        self._started: _Launch | None = None  # whose processes there may be
+        self._wanted: Launch | None = None
+        self._started: Launch | None = None  # whose processes there may be
         patience = max(0.0, settings.grace_seconds - LEAVE_SECONDS - RESERVE_SECONDS)
         self._stopping = Stopping(self._live, self._link.send, patience)
         self._had_done: Message | None = None  # steps, of the processes that were ended last
-        self._starts = 0
         self._done = False
         self._failure: Failure | None = None
         self._finish: Message | None = None
@@ -163,7 +141,7 @@ class Agent:
         environment = import_environment(self._environment, self._settings.processes)
         self._standby.begin(self._argv, environment, wanted=self._settings.warm_start)
         await self._relay.start()
-        await self._local_store.start()
+        await self._starts.local_store.start()
         self._reports.listen(os.path.join(self._folder, REPORT_SOCKET))
         await self._live.listen(os.path.join(self._folder, GROUP_SOCKET))
         await self._reach.listen(self._settings.address)
@@ -186,7 +164,7 @@ class Agent:
             self._keeper.close()
             self._live.close()
             self._reports.close()
-            self._port.close()
+            self._starts.port.close()
             self._reach.close()
             for task in tasks:
                 task.cancel()
@@ -216,7 +194,7 @@ class Agent:
             "failure": self._failure and self._failure.to_json(),
             "reports": self._reports.recall(),
             "files": self._keeper.stock(),
-            "port": self._port.number,
+            "port": self._starts.port.number,
             "reach": self._reach.port,
         }
 
@@ -251,9 +229,9 @@ class Agent:
             self._reach.check(membership, self._me, order.get("reach", {}))
             self._done, self._failure = False, None
             if not order["live"]:
-                self._wanted = _Launch(membership, order.get("port"))
+                self._wanted = Launch(membership, order.get("port"))
             elif self._live.finished:  # too late to change; they load what was saved at the end
-                self._wanted = _Launch(None)
+                self._wanted = Launch(None)
         if order["live"]:
             self._link.enter(str(membership.id))
             self._order = ("run", str(membership.id))
@@ -271,7 +249,7 @@ class Agent:
         """Live processes are to run, and started again if they ended under another order."""
         wanted = self._wanted
         if wanted is None or not wanted.live or wanted.ended_under not in (None, self._order):
-            self._wanted = _Launch(None)
+            self._wanted = Launch(None)
             self._done, self._failure = False, None
 
     # --- processes --------------------------------------------------------------------------------
@@ -307,7 +285,7 @@ class Agent:
                 break
             await asyncio.sleep(0.05)
 
-    async def _let_stop(self, launch: _Launch) -> None:
+    async def _let_stop(self, launch: Launch) -> None:
         """Let the processes do what they have to before they are ended."""
         self._keeper.hurry()
         await self._stopping.wait(lambda: self._has_to_do(launch))
@@ -317,15 +295,15 @@ class Agent:
         if self._wanted is None or not self._wanted.live:
             self._link.leave(str(launch.membership.id))
 
-    def _tell_steps(self, launch: _Launch) -> None:
+    def _tell_steps(self, launch: Launch) -> None:
         """How far the processes were, which may not have said it: nothing of them runs any more."""
         membership = str(launch.membership.id) if launch.membership else self._live.entered
-        step = steps_done(self._logs())
+        step = steps_done(self._starts.logs)
         if membership and step is not None:
             self._had_done = {"membership": membership, "step": step}
             self._link.send({"type": "had_done", **self._had_done})
 
-    def _has_to_do(self, launch: _Launch) -> bool:
+    def _has_to_do(self, launch: Launch) -> bool:
         if self._ended.is_set():
             return False
         if launch.live:
@@ -346,7 +324,7 @@ class Agent:
         wanted = self._wanted.membership if self._wanted else None
         return PLANNED_STOP_SECONDS if wanted is not None and wanted.cause in PLANNED else 0
 
-    async def _start(self, launch: _Launch) -> None:
+    async def _start(self, launch: Launch) -> None:
         self._started = launch
         if launch.membership is not None and self._keeper.obstacle:
             self._fail(Failure(time.time(), self._keeper.obstacle))
@@ -356,55 +334,22 @@ class Agent:
             # A torchrun that lost its store would end the processes amid their last step.
             self._link.enter(str(launch.membership.id), hold=True)
         self._stopping.begin(launch.membership)
-        self._starts += 1
         self._ended.clear()
         self._reports.begin()
         self._live.begin()
-        if not launch.inherits:
-            for path in glob.glob(f"{glob.escape(self._left_state)}.*"):
-                os.unlink(path)
-        self._local_store.renew()
         try:
-            await self._processes.start(*self._command(launch))
+            command = self._starts.next(launch, self._me, self._relay.port)
+            await self._processes.start(*command)
         except OSError as error:
             summary = f"cannot start {self._argv[0]!r}: {error.strerror}"
             self._fail(Failure(time.time(), summary, exit_code=127, permanent=True))
-
-    def _command(self, launch: _Launch) -> Command:
-        logs = self._logs()
-        os.mkdir(logs)
-        store = f"{HOST}:{self._relay.port}"
-        membership = launch.membership
-        if membership is None:
-            log.info("starting processes that stay")
-            local = f"{HOST}:{self._local_store.port}"
-            port = self._port.number
-            meeting = Meeting((self._me,), self._me, local, port, self._folder, logs)
-            ours = {ENV_LIVE: "1", ENV_STORE: store, ENV_LEFT_STATE: self._left_state}
-        else:
-            log.info(
-                "membership %s (%s): %d workers, world size %d",
-                membership.id, membership.cause, len(membership.members), membership.world_size,
-            )  # fmt: skip
-            members = membership.members
-            meeting = Meeting(members, self._me, store, launch.port, self._folder, logs)
-            ours = {ENV_MEMBERSHIP: str(membership.id)}
-        user = Command(self._argv, self._environment)
-        return prepare(user, self._settings.launcher, self._settings.program, meeting, ours)
-
-    def _logs(self) -> str:
-        return os.path.join(self._folder, str(self._starts))
-
-    @property
-    def _left_state(self) -> str:
-        return os.path.join(self._folder, "left")
 
     def _replace(self, has_left: bool) -> None:
         """Live processes are stuck. With their state others take their place: who meets waits."""
         if not has_left:
             self._give_up()
         elif self._wanted is not None and self._wanted.live:
-            self._wanted = _Launch(None, inherits=True)
+            self._wanted = Launch(None, inherits=True)
             self._wake.set()
 
     def _give_up(self) -> None:
@@ -426,7 +371,7 @@ class Agent:
             self._tell_exit(launch)
             return
         tail, traceback_at = bytes(self._processes.stderr_tail), self._processes.traceback_at
-        self._fail(read_failure(code, time.time(), tail, traceback_at, self._logs()))
+        self._fail(read_failure(code, time.time(), tail, traceback_at, self._starts.logs))
 
     def _fail(self, failure: Failure) -> None:
         assert self._started is not None
@@ -434,7 +379,7 @@ class Agent:
         log.warning("%s", failure.summary)
         self._tell_exit(self._started)
 
-    def _tell_exit(self, launch: _Launch) -> None:
+    def _tell_exit(self, launch: Launch) -> None:
         launch.ended_under = self._order
         failure = self._failure and self._failure.to_json()
         self._link.send(
