@@ -1,6 +1,7 @@
 """The states of the random generators in use, and in a form that a snapshot can hold.
 
-torch's, Python's, NumPy's where it has been imported, and CUDA's of the device in use.
+torch's, Python's, NumPy's global one where it has been imported, and CUDA's of the device in use.
+NumPy's is a Mersenne Twister (`_TWISTER`) unless the script has set another one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 _TENSORS = ("torch", "cuda")
+_TWISTER = "MT19937"
 
 
 def states() -> dict[str, Any]:
@@ -21,8 +23,7 @@ def states() -> dict[str, Any]:
     if torch.cuda.is_initialized():
         found["cuda"] = torch.cuda.get_rng_state()
     if "numpy" in sys.modules:
-        kind, keys, *rest = sys.modules["numpy"].random.get_state()
-        found["numpy"] = (kind, torch.from_numpy(keys.astype("int64")), *rest)
+        found["numpy"] = _numpys_state()
     return found
 
 
@@ -33,8 +34,7 @@ def restore(found: dict[str, Any]) -> None:
     if "cuda" in found and torch.cuda.is_initialized():
         torch.cuda.set_rng_state(found["cuda"])
     if "numpy" in found and "numpy" in sys.modules:
-        kind, keys, *rest = found["numpy"]
-        sys.modules["numpy"].random.set_state((kind, keys.tolist(), *rest))
+        _set_numpys_state(found["numpy"])
 
 
 def written(found: dict[str, Any]) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def written(found: dict[str, Any]) -> dict[str, Any]:
     plain: dict[str, Any] = {
         name: bytes(found[name].tolist()).hex() for name in _TENSORS if name in found
     }
-    if "numpy" in found:
+    if isinstance(found.get("numpy"), tuple):
         kind, keys, *rest = found["numpy"]
         plain["numpy"] = (kind, keys.tolist(), *rest)
     return {**found, **plain}
@@ -55,7 +55,7 @@ def read(plain: dict[str, Any]) -> dict[str, Any]:
         for name in _TENSORS
         if name in plain
     }
-    if "numpy" in plain:
+    if isinstance(plain.get("numpy"), tuple):
         kind, keys, *rest = plain["numpy"]
         found["numpy"] = (kind, torch.tensor(keys), *rest)
     return {**plain, **found}
@@ -79,4 +79,43 @@ def seed(number: int) -> None:
     torch.manual_seed(number)
     random.seed(number)
     if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(number % 2**32)
+        _seed_numpy(sys.modules["numpy"].random, number)
+
+
+def _seed_numpy(numpys: Any, number: int) -> None:
+    now = getattr(numpys, "get_bit_generator", lambda: None)()  # nobody could set one before 1.24
+    if now is None or type(now).__name__ == _TWISTER:
+        numpys.seed(number % 2**32)
+    else:
+        numpys.set_bit_generator(type(now)(number))
+
+
+def _numpys_state() -> Any:
+    """A tuple for a twister, a dict of plain values for any other."""
+    told = sys.modules["numpy"].random.get_state(legacy=False)
+    if told["bit_generator"] != _TWISTER:
+        return _plain(told)
+    keys = torch.from_numpy(told["state"]["key"].astype("int64"))
+    return _TWISTER, keys, told["state"]["pos"], told["has_gauss"], told["gauss"]
+
+
+def _set_numpys_state(found: Any) -> None:
+    numpy = sys.modules["numpy"]
+    if isinstance(found, dict):
+        numpy.random.set_state(_with_arrays(found))
+    else:
+        kind, keys, *rest = found
+        numpy.random.set_state((kind, keys.tolist(), *rest))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _with_arrays(value: Any) -> Any:
+    """Inverse of _plain()."""
+    if isinstance(value, dict):
+        return {name: _with_arrays(each) for name, each in value.items()}
+    return sys.modules["numpy"].array(value, "uint64") if isinstance(value, list) else value
