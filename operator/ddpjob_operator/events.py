@@ -72,6 +72,13 @@ def overdue(observed: Observed, report: Report | None) -> Iterator[Event]:
             yield Event(EventReason.GRACE_PERIOD_TOO_SHORT.value, text, warning=True)
 
 
+def stuck(observed: Observed, report: Report | None) -> Iterator[Event]:
+    """One for each time a process hung in a collective that had broken."""
+    for text in report.stuck if report else ():
+        if text not in observed.job.status.stuck:
+            yield Event(EventReason.PROCESS_STUCK.value, text, warning=True)
+
+
 def unreachable(observed: Observed, report: Report | None) -> Iterator[Event]:
     """Workers that train together cannot open connections to each other."""
     told = report.unreachable if report else ()

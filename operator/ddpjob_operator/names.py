@@ -87,6 +87,7 @@ class EventReason(StrEnum):
     WORKER_REPLACED = "WorkerReplaced"
     STEPS_REPEATED = "StepsRepeated"
     GRACE_PERIOD_TOO_SHORT = "GracePeriodTooShort"
+    PROCESS_STUCK = "ProcessStuck"
     UNREACHABLE = "Unreachable"
     SNAPSHOT_NOT_SHARED = "SnapshotNotShared"
     SNAPSHOT_DEGRADED = "SnapshotDegraded"

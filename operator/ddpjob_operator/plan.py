@@ -105,6 +105,7 @@ def _carry_on(observed: Observed, report: Report | None, now: datetime) -> Plan:
         *events.memberships(observed, report),
         *events.repeats(observed, report),
         *events.overdue(observed, report),
+        *events.stuck(observed, report),
         *events.unreachable(observed, report),
         *events.degraded(observed, report),
         *events.files(observed, report, status),

@@ -118,6 +118,10 @@ class DDPJobStatus(ObservedModel):
         default=(),
         description="The last workers that were ended before their last step: too short a grace.",
     )
+    stuck: tuple[str, ...] = Field(
+        default=(),
+        description="The last processes that hung in a broken collective, and their end.",
+    )
     unreachable: tuple[str, ...] = Field(
         default=(), description="Which workers of the membership cannot reach which others."
     )

@@ -27,7 +27,7 @@ from ddpjob_operator.status import (
     SnapshotStatus,
 )
 
-MAX_OVERDUE = 20  # names in status: more than a service tells of at a time
+MAX_TOLD = 20  # of a kind, in status: more than a service tells of at a time
 
 
 def active(
@@ -154,7 +154,8 @@ def _reported(old: DDPJobStatus, report: Report | None, now: datetime) -> dict[s
             total=failures + losses,
             repeated_steps=max(report.repeated_steps, old.restarts.repeated_steps),
         ),
-        "overdue_workers": _overdue(old, report),
+        "overdue_workers": _with(old.overdue_workers, (each.worker for each in report.overdue)),
+        "stuck": _with(old.stuck, report.stuck),
         "unreachable": report.unreachable,
     }
     if report.step is not None:
@@ -185,9 +186,8 @@ def _warned(observed: Observed, report: Report | None, now: datetime) -> tuple[s
     return (*warned, new) if new not in warned and not_shared(observed, report, now) else warned
 
 
-def _overdue(old: DDPJobStatus, report: Report) -> tuple[str, ...]:
-    named = dict.fromkeys((*old.overdue_workers, *(each.worker for each in report.overdue)))
-    return tuple(named)[-MAX_OVERDUE:]
+def _with(told: Iterable[str], news: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*told, *news)))[-MAX_TOLD:]
 
 
 def _membership(old: DDPJobStatus, report: Report, now: datetime) -> MembershipStatus | None:

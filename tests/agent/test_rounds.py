@@ -51,3 +51,14 @@ def test_what_makes_saving_worse_is_known_until_a_save_without_it() -> None:
     assert rounds.snapshot_trouble == "short", "nothing was saved since"
     rounds.hear(saved(30), 0.0)
     assert rounds.snapshot_trouble == ""
+
+
+def test_who_was_stuck_is_told_with_what_is_left_of_its_state() -> None:
+    rounds = Rounds()
+    rounds.hang("digits-worker-000-1", "1.1.7", 41)
+    rounds.hang("digits-worker-001-1", "1.1.8", None)
+    left, lost = rounds.stuck()
+    assert left.startswith("digits-worker-000-1: a process did not come out of a collective")
+    assert "membership 1.1.7" in left
+    assert left.endswith("another one goes on with its state, of step 41")
+    assert lost.endswith("It was ended, and its state is lost")

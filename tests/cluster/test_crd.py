@@ -373,6 +373,7 @@ STATUS = make_status(
     ),
     restarts=RestartsStatus(application=1, infrastructure=2, total=3),
     overdue_workers=("digits-worker-001-2",),
+    stuck=("digits-worker-000-1: a process did not come out of a collective",),
     unreachable=("digits-worker-000-1 cannot reach digits-worker-001-1",),
     warned=("SnapshotNotShared",),
     progress=ProgressStatus(step=40, total_steps=900, metrics={"loss": 0.5}),

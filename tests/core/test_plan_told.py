@@ -127,6 +127,18 @@ def test_snapshots_that_are_saved_less_well_are_told_of_once() -> None:
     assert event not in events_of(again)
 
 
+def test_processes_that_were_stuck_are_told_of_once_each() -> None:
+    sentences = tuple(f"{W0.name}: stuck in membership 1.1.{number}" for number in (1, 2))
+    report = dataclasses.replace(make_report(W0, W1), stuck=sentences)
+    assert Report.from_json(json.loads(json.dumps(report.to_json()))) == report
+    assert "stuck" not in make_report(W0, W1).to_json()
+    planned = decide(workers=(W0, W1), report=report, stuck=sentences[:1])
+    told_now = [event for event in events_of(planned) if event[0] == "ProcessStuck"]
+    assert told_now == [("ProcessStuck", sentences[1], True)]
+    forgotten = decide(workers=(W0, W1), report=make_report(W0, W1), stuck=sentences)
+    assert planned.status.stuck == forgotten.status.stuck == sentences
+
+
 def test_workers_that_cannot_reach_each_other_are_told_of_once() -> None:
     pair = f"{W0.name} cannot reach {W1.name}"
     report = dataclasses.replace(make_report(W0, W1), unreachable=(pair,))

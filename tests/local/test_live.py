@@ -246,6 +246,8 @@ async def test_the_only_one_left_is_stuck(tmp_path: Path) -> None:
         (final,) = ledger.finals()
         assert final["lr"] == [pytest.approx(0.001 * 0.97 ** (STEPS // 100))]
         assert (run.report.failures, run.report.losses, run.report.repeated_steps) == (0, 1, 0)
+        (told,) = run.report.stuck
+        assert told.endswith("another one goes on with its state, of step 20")
 
 
 @in_background

@@ -116,6 +116,7 @@ class Report:
     live: bool = False  # the processes stay over changes: level L2
     stall: Stall | None = None  # the processes hang
     overdue: tuple[Overdue, ...] = ()  # oldest first, bounded
+    stuck: tuple[str, ...] = ()  # sentences, one for each time a process was; oldest first, bounded
     unreachable: tuple[str, ...] = ()  # sentences, one for each worker that cannot reach others
     repeated_steps: int = 0  # done again, since snapshots were older; of all memberships
     snapshots_skipped: int = 0  # left out between the newest one and the one before
@@ -147,8 +148,8 @@ class Report:
             "state": self.state.value,
             "membership": self.membership and self.membership.to_json(),
         }
-        later = ("stall", "overdue", "unreachable", "repeated_steps", "snapshots_skipped", "files")
-        for name in (*later, "snapshot_trouble"):
+        later = ("stall", "overdue", "stuck", "unreachable", "repeated_steps", "snapshots_skipped")
+        for name in (*later, "files", "snapshot_trouble"):
             if not data[name]:
                 del data[name]  # operators from before there was one read the rest
         for item in data["rounds"]:
@@ -170,6 +171,7 @@ class Report:
                 "failure": Failure.from_json(failure) if failure else None,
                 "stall": Stall.from_json(stall) if stall else None,
                 "files": KeptFiles(**_known(KeptFiles, files)) if files else None,
+                "stuck": tuple(data.get("stuck", ())),
                 "unreachable": tuple(data.get("unreachable", ())),
                 "overdue": tuple(Overdue(**each) for each in data.get("overdue", ())),
                 "rounds": tuple(

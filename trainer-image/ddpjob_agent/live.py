@@ -3,7 +3,7 @@
 A Unix stream socket; JSON lines both ways. The agent tells each process its `Place`, the newest
 one only; the processes say how far they are (`Answer`). Who does not come out of a broken
 membership while its main thread stands still is given up: all processes are asked to leave their
-state to those that come in their place, and `late` says whether one did.
+state to those that come in their place, and `late` is told whether one did.
 Starts and kills nothing; knows nothing of the service.
 """
 
@@ -154,13 +154,15 @@ class Live:
                     process.local_rank, process.where,
                 )  # fmt: skip
             if stuck:
-                has_left = not self._place.leave and await self._have_state_left()
+                left = None if self._place.leave else await self._have_state_left()
                 if any(self._processes.get(process.local_rank) is process for process in stuck):
+                    entered = stuck[0].entered
+                    self._send({"type": "stuck", "membership": entered, "step": left})
                     self.begin()
-                    self._late(has_left)
+                    self._late(left is not None)
 
-    async def _have_state_left(self) -> bool:
-        """Have those who are to be ended leave their state; whether one did."""
+    async def _have_state_left(self) -> int | None:
+        """Have those who are to be ended leave their state; the steps of the furthest that did."""
         loop = asyncio.get_running_loop()
         asked, until = [*self._processes.values()], loop.time() + LEAVE_SECONDS
         for process in asked:
@@ -169,10 +171,9 @@ class Live:
         # Silence, too, is waited for.
         while loop.time() < until and any(self._is_leaving(each) for each in asked):  # noqa: ASYNC110
             await asyncio.sleep(POLL_SECONDS)
-        for process in asked:
-            if process.left is not None:
-                log.info("local rank %d left step %d", process.local_rank, process.left)
-        return any(process.left is not None for process in asked)
+        left = [process.left for process in asked if process.left is not None]
+        log.info("left are the states of steps %s", left)
+        return max(left, default=None)
 
     def _is_leaving(self, process: Process) -> bool:
         is_here = self._processes.get(process.local_rank) is process

@@ -148,6 +148,11 @@ class Registry:
         """The processes of this worker did not get to the last step that was wanted of them."""
         self._rounds.exceed(worker, float(message["seconds"]))
 
+    def stuck(self, worker: str, message: Mapping[str, Any]) -> None:
+        """Processes of this worker do not come out of a broken membership, and are ended."""
+        step = message["step"]
+        self._rounds.hang(worker, str(message["membership"]), None if step is None else int(step))
+
     def unreachable(self, worker: str, message: Mapping[str, Any]) -> None:
         """This worker cannot open connections to these others."""
         if self._is_current(worker, message):
@@ -438,6 +443,7 @@ class Registry:
             live=view.live,
             stall=self._stall,
             overdue=rounds.overdue(),
+            stuck=rounds.stuck(),
             unreachable=rounds.unreachable(),
             repeated_steps=rounds.repeated_steps,
             snapshots_skipped=rounds.snapshots_skipped,

@@ -164,6 +164,7 @@ class RendezvousServer:
             "bye": lambda: registry.left(worker),
             "unreachable": lambda: registry.unreachable(worker, message),
             "overdue": lambda: registry.overdue(worker, message),
+            "stuck": lambda: registry.stuck(worker, message),
             "live": registry.live,
             "ready": lambda: registry.ready(worker, now),
             "promise": lambda: registry.promised(worker, int(message["step"])),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MAX_ROUNDS = 50
 MAX_OVERDUE = 10
+MAX_STUCK = 10
 MAX_UNREACHABLE = 5  # workers that are told of, and so many others for each
 
 
@@ -35,6 +36,7 @@ class Rounds:
         self._copies: set[int] = set()  # directories that have the snapshot of step...
         self._copied_step: int | None = None
         self._overdue: list[Overdue] = []
+        self._stuck: list[str] = []
         self._unreachable: dict[str, Sequence[str]] = {}  # for each worker; of the newest round
         self._repeats = Repeats()
 
@@ -60,6 +62,23 @@ class Rounds:
         """This worker's processes were ended, having had so many seconds for their last step."""
         self._overdue.append(Overdue(worker, seconds))
         del self._overdue[:-MAX_OVERDUE]
+
+    def stuck(self) -> tuple[str, ...]:
+        """Who did not come out of a broken membership, in words; oldest first."""
+        return tuple(self._stuck)
+
+    def hang(self, worker: str, membership: str, step: int | None) -> None:
+        """A process of this worker did not; it is ended, and left the state of that step."""
+        fate = (
+            "was ended, and its state is lost"
+            if step is None
+            else f"was ended; another one goes on with its state, of step {step}"
+        )
+        self._stuck.append(
+            f"{worker}: a process did not come out of a collective of membership {membership}, "
+            f"which had broken. It {fate}"
+        )
+        del self._stuck[:-MAX_STUCK]
 
     def unreachable(self) -> tuple[str, ...]:
         """Who cannot reach whom, in words."""
