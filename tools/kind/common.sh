@@ -32,9 +32,9 @@ quietly() { # LOG COMMAND...
 
 # One at a time; the lock ends with this process, however it ends. Each name has a file
 # descriptor of its own, so that what is started to stay (dockerd) can close them all.
-lock() { # binaries | images | docker | cluster
+lock() { # packages | binaries | images | docker | cluster
   local fd
-  case $1 in docker) fd=6 ;; binaries) fd=7 ;; images) fd=8 ;; cluster) fd=9 ;; *) die "no such lock: $1" ;; esac
+  case $1 in packages) fd=5 ;; docker) fd=6 ;; binaries) fd=7 ;; images) fd=8 ;; cluster) fd=9 ;; *) die "no such lock: $1" ;; esac
   command -v flock >/dev/null || die "flock is missing: install util-linux, then try again"
   eval "exec $fd>\"\$CACHE/.$1.lock\""
   if ! flock -n "$fd"; then
@@ -47,8 +47,11 @@ apt_install() { # PACKAGE...
   is_root && command -v apt-get >/dev/null || return 1
   say "installing $* with apt-get"
   export DEBIAN_FRONTEND=noninteractive
-  quietly apt apt-get update -qq &&
-    quietly apt apt-get install -y -qq --no-install-recommends "$@"
+  (
+    lock packages
+    quietly apt apt-get update -qq &&
+      quietly apt apt-get install -y -qq --no-install-recommends "$@"
+  )
 }
 
 # Programs and the Debian packages that they are in: `need debootstrap tar=tar`.
