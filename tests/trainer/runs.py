@@ -7,6 +7,19 @@ from typing import Any
 import torch
 
 
+class Counter:
+    """A user's own state."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.value = state["value"]
+
+
 class Run:
     """A model with all that belongs to its training."""
 

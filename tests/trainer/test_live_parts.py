@@ -16,20 +16,7 @@ from ddpjob_agent.contract import MembershipId
 from ddpjob_trainer.attempt import Attempt
 from ddpjob_trainer.handover import Agreement, State
 from ddpjob_trainer.randomness import draw_from
-from trainer.runs import Run, assert_same
-
-
-class Counter:
-    """A user's own state."""
-
-    def __init__(self) -> None:
-        self.value = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"value": self.value}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.value = state["value"]
+from trainer.runs import Counter, Run, assert_same
 
 
 def test_a_step_that_broke_is_as_if_it_had_not_begun() -> None:

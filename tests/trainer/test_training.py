@@ -11,22 +11,9 @@ import torch
 from ddpjob_agent.contract import MembershipId
 from ddpjob_trainer import training as training_module
 from ddpjob_trainer.training import Training
-from trainer.runs import Run, assert_same
+from trainer.runs import Counter, Run, assert_same
 
 MEMBERSHIP = MembershipId(1, 1, 7)
-
-
-class Counter:
-    """A user's own state."""
-
-    def __init__(self) -> None:
-        self.value = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"value": self.value}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.value = state["value"]
 
 
 class Trained:
