@@ -13,7 +13,7 @@ import kopf
 
 from ddpjob_operator import names
 from ddpjob_operator.controller import Controller
-from ddpjob_operator.kube import KubeClient
+from ddpjob_operator.kube_client import KubeClient
 from ddpjob_operator.settings import Settings
 from ddpjob_operator.web import health_app, metrics_app, serve
 

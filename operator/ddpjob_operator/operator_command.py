@@ -13,7 +13,8 @@ from typing import Annotated
 import typer
 
 from ddpjob_operator import handlers, settings
-from ddpjob_operator.kube import ApiError, ConfigError, UnreachableError
+from ddpjob_operator.kube import ApiError, UnreachableError
+from ddpjob_operator.kube_access import ConfigError
 from ddpjob_operator.settings import Settings
 
 CANNOT_START = 2

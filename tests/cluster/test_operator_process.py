@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from cluster.control_plane import ApiServer, audit_log, control_plane
-from ddpjob_operator.kube import KubeClient
+from ddpjob_operator.kube_client import KubeClient
 from ddpjob_operator.local.service import free_port
 from reconciling.nodes import Nodes
 

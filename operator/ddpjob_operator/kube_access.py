@@ -1,0 +1,132 @@
+"""Finds the API server and signs in there, as a pod or by a kubeconfig, with the `kubernetes` package.
+
+May not: ask the API server for anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import weakref
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+import yaml
+from kubernetes.aio import client, config
+from kubernetes.aio.config import incluster_config
+
+library: Any = config  # it has no annotations
+
+CLOSE_SECONDS = 1.0
+# What a file that is no kubeconfig makes its loader raise.
+BROKEN = (
+    config.ConfigException, AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError,
+    yaml.YAMLError,
+)  # fmt: skip
+
+
+class ConfigError(Exception):
+    """There is no way to the API server; says what to do about it."""
+
+
+class Access:
+    """The library's client, with connections of our own."""
+
+    def __init__(self, configuration: client.Configuration) -> None:
+        self.configuration = configuration
+        self.client: Any = client.ApiClient(configuration)
+        self.client.user_agent = "ddpjob-operator"
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._connector = aiohttp.TCPConnector(
+            limit=0,  # from outside the cluster, each job has a long poll here
+            ssl=self.client.rest_client.ssl_context,
+            socket_factory=self._socket,
+        )
+        configuration.client_session_kwargs = {
+            "connector": self._connector,
+            # A default in ~/.netrc would be taken for credentials; and looking costs two threads.
+            "trust_env": False,
+        }
+
+    async def close(self) -> None:
+        """End all connections, also those whose requests were cancelled, which aiohttp forgets."""
+        await self.client.close()
+        await self._connector.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                while any(s.fileno() >= 0 for s in self._sockets):  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.001)
+
+    def _socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
+        family, kind, protocol, _, _ = address
+        made = socket.socket(family, kind, protocol)
+        self._sockets.add(made)
+        return made
+
+
+def in_pod() -> bool:
+    """Whether this runs in a pod that has a service account."""
+    token = Path(incluster_config.SERVICE_TOKEN_FILENAME)
+    return incluster_config.SERVICE_HOST_ENV_NAME in os.environ and token.is_file()
+
+
+async def from_pod() -> Access:
+    """As the pod's service account; or ConfigError."""
+    configuration = client.Configuration()
+    try:
+        library.load_incluster_config(client_configuration=configuration)
+        return Access(configuration)
+    except BROKEN as error:
+        raise ConfigError(
+            f"the pod's service account cannot be used: {error}. "
+            "Look at the pod's serviceAccountName and automountServiceAccountToken."
+        ) from error
+
+
+async def from_kubeconfig(kubeconfig: str | None, context: str | None) -> Access:
+    """As the kubeconfig says, KUBECONFIG or the usual one if none is named; or ConfigError."""
+    files = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+    configuration = client.Configuration()
+    try:
+        _look_for(files)
+        loader = await library.load_kube_config(
+            config_file=files,
+            context=context,
+            client_configuration=configuration,
+            persist_config=False,
+        )
+        configuration.proxy = configuration.proxy or _proxy(configuration.host)
+        api = Access(configuration)
+    except BROKEN as error:
+        raise ConfigError(
+            f"the kubeconfig {files} cannot be used: {error}. "
+            "`kubectl config get-contexts` lists what is in it."
+        ) from error
+    _check_plugin(loader._user, configuration)  # noqa: SLF001 - the library only logs what failed
+    return api
+
+
+def _look_for(files: str) -> None:
+    if not any(Path(name).expanduser().is_file() for name in files.split(os.pathsep) if name):
+        raise ConfigError(
+            f"there is no kubeconfig at {files}. Name one with --kubeconfig or in KUBECONFIG."
+        )
+
+
+def _check_plugin(user: Any, configuration: client.Configuration) -> None:
+    if user and "exec" in user and not (configuration.api_key or configuration.cert_file):
+        raise ConfigError(
+            f"the credential plugin {user['exec']['command']} gave no credentials. "
+            "The log says why; `kubectl get nodes` needs it, too."
+        )
+
+
+def _proxy(host: str) -> str | None:
+    """That of HTTPS_PROXY and its like, as kubectl finds it."""
+    parts = urlsplit(host)
+    return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
