@@ -1,7 +1,7 @@
 """What the rendezvous service knows: registered workers, the current membership, its history.
 
 Events of agents and operator go in, `decide` applies `membership.decide_membership` until
-nothing changes, and `order_for` says what each worker should be doing. Level-triggered: an
+nothing changes, and `orders` says what each worker should be doing. Level-triggered: an
 order depends on the state alone, so a lost message is healed by the next look.
 
 May not: open sockets, read a clock (`now` is passed in) or import asyncio.
@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from .contract import Cause, Event, Failure, Member, Membership, Message
 from .control import Expectation, Policy, Report, Stall, State
-from .forming import leaves, pause_after
+from .forming import pause_after
 from .last_step import LastStep
 from .membership import decide_membership
+from .orders import Orders
 from .progress import Progress
 from .roster import Roster
 from .rounds import Rounds
@@ -373,51 +374,10 @@ class Registry:
 
     def order_for(self, worker: str, now: float) -> Message:
         """What this worker should be doing now."""
-        view = self._view
         if self._state in (State.COMPLETE, State.FAILED):
             ok = self._state is State.COMPLETE
             return {"type": "finish", "ok": ok, "reason": self._reason}
-        if view.current and view.running and self.is_member(worker):
-            return {
-                "type": "run",
-                "membership": view.current.to_json(),
-                "live": view.live,
-                "asked": view.asked_at is not None,
-                "last": self._word_of_last(now),
-                "files": self._files.word(view, worker, now),
-                "port": self._port(view.current),
-                "reach": self._reach(view.current),
-            }
-        known = self._roster.get(worker)
-        if known is None or not view.live or known.rests(now):
-            return {
-                "type": "halt",
-                "last": self._word_of_last(now),
-                "files": self._files.word(view, worker, now),
-                "planned": not view.lost and view.blamed is None,
-            }
-        last = self._last
-        after = last.step if last is not None and last.binds(known.member) else None
-        leave = view.expectation is not None and leaves(view, known)
-        save = not view.running and after is not None
-        return {"type": "stay", "leave": leave, "after": after, "save": save}
-
-    def _port(self, membership: Membership) -> int | None:
-        """At which the processes of its first member can be met."""
-        first = self._roster.get(membership.members[0].worker)
-        return first.port if first else None
-
-    def _reach(self, membership: Membership) -> Message:
-        """Where its members try whether they can reach each other."""
-        known = (self._roster.get(member.worker) for member in membership.members)
-        return {each.member.worker: each.reach for each in known if each and each.reach}
-
-    def _word_of_last(self, now: float) -> Message | None:
-        if self._last is None:
-            return None
-        view = self._view
-        saved = view.live or self._last.is_done(self._roster.all(), view.policy, now)
-        return self._last.to_json(saved=saved)
+        return Orders(self._view, self._roster, self._files, self._last).order_for(worker, now)
 
     def report(self, version: int) -> Report:
         """What the operator reads."""
