@@ -69,10 +69,10 @@ def main():
         scaler.step(optimizer)  # not if a gradient is infinite
         scaler.update()
         step_done(step + 1, args.steps)
-        if snapshots.due(step + 1):
-            snapshots.save(step + 1, model=model, optimizer=optimizer, scaler=scaler)
+        is_last = step + 1 == args.steps
+        if snapshots.due(step + 1) or is_last:
+            snapshots.save(step + 1, model=model, optimizer=optimizer, scaler=scaler, wait=is_last)
 
-    snapshots.wait()
     if rank == 0:
         with torch.no_grad():
             accuracy = (net(images[count:]).argmax(1) == labels[count:]).float().mean().item()

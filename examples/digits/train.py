@@ -61,10 +61,10 @@ def train(args, device):
         loss = loss.detach() / world
         dist.all_reduce(loss)
         step_done(step + 1, args.steps, loss=loss.item())
-        if snapshots.due(step + 1):
-            snapshots.save(step + 1, model=model, optimizer=optimizer)
+        is_last = step + 1 == args.steps
+        if snapshots.due(step + 1) or is_last:
+            snapshots.save(step + 1, model=model, optimizer=optimizer, wait=is_last)
 
-    snapshots.wait()  # the last one may still be being written
     if rank == 0:
         with torch.no_grad():
             correct = model.module(test[0]).argmax(1) == test[1]
