@@ -28,6 +28,7 @@ REPORTS = ROOT / "build" / "tiers"
 
 ENV_SESSION = "DDPJOB_TEST_SESSION"
 ENV_JOB_UID = "DDPJOB_JOB_UID"
+MOST_LINES = 8  # of one failure, told again at the end of all tiers
 GRACE_SECONDS = 3.0  # for processes that are ending just now
 # multiprocessing's own helpers live exactly as long as pytest does
 HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
@@ -43,31 +44,36 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     session = uuid.uuid4().hex
     os.environ[ENV_SESSION] = session
-    config.pluginmanager.register(Leaks(session), "ddpjob-leaks")
+    leaks = Leaks(session)
     tier = config.getoption("--tier")
-    if tier is None:
-        return
-    tiers = tomllib.loads(TIERS.read_text())
-    if tier not in tiers:
-        raise pytest.UsageError(f"--tier: {tier!r} is not in {TIERS.relative_to(ROOT)}")
-    config.pluginmanager.register(Tier(tier, tiers[tier]["minimum"]), "ddpjob-tier")
+    if tier is not None:
+        tiers = tomllib.loads(TIERS.read_text())
+        if tier not in tiers:
+            raise pytest.UsageError(f"--tier: {tier!r} is not in {TIERS.relative_to(ROOT)}")
+        counted = Tier(tier, tiers[tier]["minimum"], leaks)
+        config.pluginmanager.register(counted, "ddpjob-tier")
+    # what is registered last ends first: the tier's report tells of what leaked
+    config.pluginmanager.register(leaks, "ddpjob-leaks")
 
 
 class Tier:
     """Counts what became of every test, and decides whether that is enough."""
 
-    def __init__(self, name: str, minimum: int) -> None:
+    def __init__(self, name: str, minimum: int, leaks: Leaks) -> None:
         self.name = name
         self.minimum = minimum
+        self.leaks = leaks
         self.collected = 0
         self.deselected = 0
         self.broken_modules = 0
         self.skipped_modules = 0
         self.outcomes: dict[str, str] = {}
+        self.failures: dict[str, list[str]] = {}  # the end of pytest's own words
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         self.skipped_modules += report.skipped
         self.broken_modules += report.failed
+        self.note(report)
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         self.deselected += len(items)
@@ -81,6 +87,11 @@ class Tier:
             return
         before = self.outcomes.get(report.nodeid, GRAVITY[0])
         self.outcomes[report.nodeid] = max(before, outcome, key=GRAVITY.index)
+        self.note(report)
+
+    def note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if report.failed:
+            self.failures[report.nodeid] = report.longreprtext.splitlines()[-MOST_LINES:]
 
     def counts(self) -> dict[str, int]:
         outcomes = Counter(self.outcomes.values())
@@ -106,7 +117,8 @@ class Tier:
         if self.complaints():
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         REPORTS.mkdir(parents=True, exist_ok=True)
-        (REPORTS / f"{self.name}.json").write_text(json.dumps(self.counts()) + "\n")
+        told = {"counts": self.counts(), "failures": self.failures, "leaked": self.leaks.leaked}
+        (REPORTS / f"{self.name}.json").write_text(json.dumps(told) + "\n")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         counts = self.counts()

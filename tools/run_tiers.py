@@ -1,9 +1,9 @@
-"""Runs Make targets, all of them and two at a time, and ends with one table.
+"""Runs Make targets, all of them and two at a time, and ends with one table and what failed.
 
 Tests wait for processes and pods more than they compute: one after the other they leave a machine
 of two cores idle half of the time. Targets begin in the order in which they are given.
 
-A tier counts as passed when its target succeeded and left its own count behind
+A tier counts as passed when its target succeeded and left its own report behind
 (tests/conftest.py writes it): a tier that could not run is a failure, never a silence.
 """
 
@@ -31,6 +31,7 @@ class Outcome(NamedTuple):
     verdict: str
     counts: dict[str, int]
     seconds: float
+    failures: list[str]  # lines
 
 
 def run(target: str) -> Outcome:
@@ -43,12 +44,16 @@ def run(target: str) -> Outcome:
     succeeded = _make(target, name) == 0
     seconds = time.monotonic() - start
     _say(name, f"==== {'ok' if succeeded else 'FAILED'} after {seconds:.0f} s")
+    verdict = "ok" if succeeded else "FAILED"
     if not target.startswith(TIER):
-        return Outcome(target, "ok" if succeeded else "FAILED", {}, seconds)
+        return Outcome(target, verdict, {}, seconds, [])
     if not report.exists():
-        return Outcome(target, "DID NOT RUN", {}, seconds)
-    counts = json.loads(report.read_text())
-    return Outcome(target, "ok" if succeeded else "FAILED", counts, seconds)
+        return Outcome(target, "DID NOT RUN", {}, seconds, [])
+    told = json.loads(report.read_text())
+    failures = [f"LEAKED {process}" for process in told["leaked"]]
+    for test, words in told["failures"].items():
+        failures += [f"FAILED {test}", *words]
+    return Outcome(target, verdict, told["counts"], seconds, failures)
 
 
 def _make(target: str, name: str) -> int:
@@ -83,6 +88,9 @@ def main(targets: list[str]) -> int:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         outcomes = [*pool.map(run, targets)]
     print("\n" + table(outcomes))
+    for outcome in outcomes:
+        for line in outcome.failures:
+            print(f"{outcome.target:<14}{line}")
     return 0 if all(o.verdict == "ok" for o in outcomes) else 1
 
 
