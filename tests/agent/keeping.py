@@ -29,7 +29,11 @@ PATIENCE_SECONDS = 120.0
 TOKEN = "the token of this job"
 FILE = "snapshot.pt"
 POLICY = Policy(
-    settle=0.2, heartbeat_deadline=5.0, join_policy="Immediate", backoff=0.1, files=True
+    settle=0.2,
+    heartbeat_deadline=PATIENCE_SECONDS,
+    join_policy="Immediate",
+    backoff=0.1,
+    files=True,
 )
 
 SCRIPT = """

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from agent.keeping import FILE, PATIENCE_SECONDS, keeping, snapshot
+from agent.keeping import FILE, PATIENCE_SECONDS, POLICY, keeping, snapshot
 from driving import in_background
 from local.command import on_small_disk
 
@@ -133,7 +134,7 @@ async def test_all_leave_at_once_and_nobody_waits(tmp_path: Path) -> None:
 @in_background
 async def test_cut_off_workers_later_file_loses(tmp_path: Path) -> None:
     """Its membership was overtaken by one that went on from an older file, and saved nothing yet."""
-    async with keeping(tmp_path, "a b") as job:
+    async with keeping(tmp_path, "a b", replace(POLICY, heartbeat_deadline=5.0)) as job:
         a, b = job.workers["a"], job.workers["b"]
         a.write(snapshot(1))
         await job.kept()

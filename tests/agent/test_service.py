@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS = 60.0
 TOKEN = "the token of this job"
-IMPATIENT = Policy(settle=0, heartbeat_deadline=2.0)
+PATIENT = Policy(settle=0, heartbeat_deadline=PATIENCE_SECONDS)
+IMPATIENT = Policy(settle=0, heartbeat_deadline=4.0)  # where it is to run out
 
 
 class Service:
@@ -126,8 +127,8 @@ class Job:
         self.agents.append(Agent(worker, port or self.service.port))
         return self.agents[-1]
 
-    async def expect(self, *workers: str) -> None:
-        await until(lambda: self.client.expect(Expectation(workers, policy=IMPATIENT)))
+    async def expect(self, *workers: str, policy: Policy = PATIENT) -> None:
+        await until(lambda: self.client.expect(Expectation(workers, policy=policy)))
 
     async def report(self) -> Report:
         found: Report = await until(self.client.report)
@@ -341,7 +342,7 @@ def test_an_agent_of_another_protocol_is_told_so(tmp_path: Path) -> None:
 
 def test_a_restarted_service_misses_who_died_meanwhile(tmp_path: Path) -> None:
     async def body(job: Job) -> None:
-        await job.expect("a", "b")
+        await job.expect("a", "b", policy=IMPATIENT)
         a, b = job.agent("a"), job.agent("b")
         await job.formed(1)
         await job.service.kill()
@@ -349,7 +350,7 @@ def test_a_restarted_service_misses_who_died_meanwhile(tmp_path: Path) -> None:
         await asyncio.wait([b.task])
         job.agents.remove(b)
         await job.service.start()
-        await job.expect("a", "b")
+        await job.expect("a", "b", policy=IMPATIENT)
         await job.formed(2)
         assert a.membership is not None
         assert str(a.membership.id) == "1.2.2"
@@ -464,7 +465,7 @@ def test_who_holds_an_overtaken_membership_is_stopped(tmp_path: Path) -> None:
 
 def test_a_service_that_stood_still_loses_nobody(tmp_path: Path) -> None:
     async def body(job: Job) -> None:
-        await job.expect("a", "b")
+        await job.expect("a", "b", policy=IMPATIENT)
         job.agent("a")
         job.agent("b")
         await job.formed(1)
