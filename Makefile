@@ -31,11 +31,11 @@ test-unit: setup ## Decisions, simulation, agent, trainer library; no cluster
 
 test-local: setup ## Whole jobs with real processes on this machine; snapshots in a real S3 server
 	@tools/kind/binaries.sh versitygw >/dev/null
-	@$(PYTEST) --tier=local -o faulthandler_timeout=960 tests/local tests/store
+	@$(PYTEST) --tier=local tests/local tests/store
 
 soak: setup ## 500 writers killed, 20 random sequences of changes; SEEDS="1 2 3" chooses. About an hour; root
-	@DDPJOB_KILLS=500 $(PYTEST) -o faulthandler_timeout=960 tests/trainer/test_durability.py -k killed_at_random
-	@DDPJOB_SEEDS="$${SEEDS:-$$(seq -s ' ' 1 20)}" $(PYTEST) -o faulthandler_timeout=960 tests/local/test_random_changes.py
+	@DDPJOB_KILLS=500 $(PYTEST) tests/trainer/test_durability.py -k killed_at_random
+	@DDPJOB_SEEDS="$${SEEDS:-$$(seq -s ' ' 1 20)}" $(PYTEST) tests/local/test_random_changes.py
 
 test-cluster: setup ## The CRD, the chart and the operator against a real API server
 	@tools/kind/binaries.sh kube-apiserver etcd kubectl helm >/dev/null

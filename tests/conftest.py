@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import hypothesis
 import psutil
 import pytest
 
@@ -35,6 +36,13 @@ HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 # Of the reports of one test the gravest counts.
 GRAVITY = ("passed", "xfailed", "skipped", "failed")
+
+
+# How long an example takes says nothing about it on a machine that does something else as well.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -4,7 +4,7 @@ import contextlib
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob_operator.jobfile import JobFileError, parse, warnings
@@ -180,7 +180,6 @@ def test_status_of_another_run_is_left_out() -> None:
     assert parse(exported) == parse(GOOD)
 
 
-@settings(deadline=None)
 @given(st.text(max_size=80), st.integers(0, len(GOOD)))
 def test_any_text_gives_a_job_or_a_complaint(text: str, at: int) -> None:
     for each in (text, GOOD[:at] + text + GOOD[at:]):

@@ -210,7 +210,7 @@ def accepted(template: Any, **spec: Any) -> DDPJob | None:
         return None
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(TEMPLATES | OBJECTS, st.sampled_from([None, 0, 3]))
 def test_any_template_that_is_accepted_becomes_pods(template: JSON, gpus: int | None) -> None:
     job = accepted(template, gpusPerWorker=gpus)
@@ -225,7 +225,6 @@ def test_any_template_that_is_accepted_becomes_pods(template: JSON, gpus: int | 
     assert any(isinstance(c, dict) and c.get("args") for c in spec["containers"])
 
 
-@settings(deadline=None)
 @given(TEMPLATES)
 def test_a_template_with_a_command_is_accepted(template: JSON) -> None:
     first = template["spec"]["containers"][0]

@@ -19,7 +19,6 @@ EVENTS = ("kill", "process", "join", "process", "drain", "process", "join", "pro
 # A dozen changes, for a process that dies comes back: so quickly, at times, that nothing is done
 # without it. What is sure is a step between one event and the next.
 GPT = Lesson("gpt", seed=0, epochs=2, shards=8)
-pytestmark = pytest.mark.timeout(900)  # a loaded machine takes its time to start processes
 
 
 @pytest.fixture(scope="module")

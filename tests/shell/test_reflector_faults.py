@@ -756,7 +756,7 @@ FAULTS: dict[str, Callable[[FakeKube], None]] = {
 }
 
 
-@hypothesis.settings(deadline=None, max_examples=300)
+@hypothesis.settings(max_examples=300)
 @hypothesis.given(st.lists(STEPS, max_size=40), st.booleans(), st.booleans())
 def test_whatever_happens_the_store_is_right_in_the_end(
     steps: list[tuple[str, str]], put: bool, gone_as_event: bool

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -151,12 +151,7 @@ class Disturbed(RuleBasedStateMachine):
 
 
 TestDisturbed = Disturbed.TestCase
-TestDisturbed.settings = settings(
-    max_examples=200,
-    stateful_step_count=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+TestDisturbed.settings = settings(max_examples=200, stateful_step_count=40)
 
 
 SIZES = {"grown": 5, "paused": 0, "resumed": 3, "shrunk": 2}

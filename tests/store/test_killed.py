@@ -15,7 +15,6 @@ from store.objects_of import bucket, names
 SCRIPT = str(Path(__file__).with_name("crash_uploader.py"))
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("doing", "before", "after"), [("take", 8, 0), ("publish", 10, 8)])
 def test_killed_at_any_request_and_between_pieces(
     uri: str, python_env: dict[str, str], monkeypatch: pytest.MonkeyPatch,

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from local.command import run_to_end, started, write_job
 from store.objects_of import bucket
 from store.server import Server
@@ -64,7 +62,6 @@ SCRIPT = """
 TRAIN = "[torchrun, train.py]"
 
 
-@pytest.mark.timeout(900)
 def test_a_job_goes_on_from_the_bucket(uri: str, tmp_path: Path) -> None:
     """A node is lost, and then the whole job: all there is is the bucket."""
     spec = {"snapshot": f"{{uri: '{uri}', everySteps: 2, keep: 2}}", "replicas": 2}

@@ -58,6 +58,7 @@ assert net.unused.weight.grad is None or not mode
 flat = torch.cat([each.flatten() for each in net.state_dict().values()])
 digest = hashlib.sha256(flat.detach().numpy().tobytes()).hexdigest()
 pathlib.Path(f"digest-{os.environ['RANK']}").write_text(digest)
+os._exit(0)  # torch now and then aborts a process that has finished (docs/failures.md)
 """
 
 

@@ -117,6 +117,7 @@ for step in loop:
     seen.append(step.number)
 result = [seen, step.world_size, net.weight.sum().item()]
 pathlib.Path(f"rank-{step.rank}.json").write_text(json.dumps(result))
+os._exit(0)  # torch now and then aborts a process that has finished (docs/failures.md)
 """
 
 

@@ -27,6 +27,7 @@ from ledger import Ledger
 
 MEMBERSHIPS = 200
 SETTLED = 20  # from then on nothing may grow
+AT_WORK = 4  # of an earlier membership not closed yet; what piles up comes to a hundred and more
 PROCESSES = 2
 PATIENCE_SECONDS = 240.0
 
@@ -137,5 +138,5 @@ def test_nothing_piles_up_over_200_memberships(tmp_path: Path, python_env: dict[
 
         early, late = course[SETTLED : 2 * SETTLED], course[-SETTLED:]
         for name in ("descriptors", "threads", "shared memory"):
-            assert typical(name, late) == typical(name, early), name
+            assert typical(name, late) <= typical(name, early) + AT_WORK, name
         assert typical("kilobytes", late) <= 1.05 * typical("kilobytes", early)

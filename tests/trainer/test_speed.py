@@ -63,6 +63,7 @@ else:
             optimizer.step()
 result = {"steps": steps, "weights": [each.tolist() for each in net.parameters()]}
 pathlib.Path(f"rank-{rank}").write_text(json.dumps(result))
+os._exit(0)  # torch now and then aborts a process that has finished (docs/failures.md)
 """
 
 
