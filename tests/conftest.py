@@ -1,7 +1,8 @@
 """What holds for every test: tiers are counted, and no process outlives the session.
 
 `--tier=NAME` (given by the Makefile) makes a run strict: it fails when a test is skipped,
-deselected or expected to fail, and when fewer pass than tests/tiers.toml demands. Without it,
+deselected or expected to fail, and when fewer pass than tests/tiers.toml demands. It leaves
+a report in build/tiers: counts, failures, leaked processes, seconds of each test. Without it,
 `pytest -k something` is free to select.
 
 Processes are recognised by an environment variable that pytest hands down, because one that
@@ -15,7 +16,7 @@ import os
 import time
 import tomllib
 import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -72,11 +73,13 @@ class Tier:
         self.minimum = minimum
         self.leaks = leaks
         self.collected = 0
+        self.subtests: set[str] = set()  # each counts as a test
         self.deselected = 0
         self.broken_modules = 0
         self.skipped_modules = 0
         self.outcomes: dict[str, str] = {}
         self.failures: dict[str, list[str]] = {}  # the end of pytest's own words
+        self.seconds: defaultdict[str, float] = defaultdict(float)  # set-up and tear-down included
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         self.skipped_modules += report.skipped
@@ -90,21 +93,25 @@ class Tier:
         self.collected = len(session.items) + self.deselected
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if isinstance(report, pytest.SubtestReport):  # its time is a part of its test's
+            self.subtests.add(name_of(report))
+        else:
+            self.seconds[report.nodeid] += report.duration
         outcome = "xfailed" if report.skipped and hasattr(report, "wasxfail") else report.outcome
         if outcome == "passed" and report.when != "call":
             return
-        before = self.outcomes.get(report.nodeid, GRAVITY[0])
-        self.outcomes[report.nodeid] = max(before, outcome, key=GRAVITY.index)
+        before = self.outcomes.get(name_of(report), GRAVITY[0])
+        self.outcomes[name_of(report)] = max(before, outcome, key=GRAVITY.index)
         self.note(report)
 
     def note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         if report.failed:
-            self.failures[report.nodeid] = report.longreprtext.splitlines()[-MOST_LINES:]
+            self.failures[name_of(report)] = report.longreprtext.splitlines()[-MOST_LINES:]
 
     def counts(self) -> dict[str, int]:
         outcomes = Counter(self.outcomes.values())
         return {
-            "collected": self.collected,
+            "collected": self.collected + len(self.subtests),
             "passed": outcomes["passed"],
             "failed": outcomes["failed"] + self.broken_modules,
             "skipped": outcomes["skipped"] + self.skipped_modules,
@@ -125,7 +132,12 @@ class Tier:
         if self.complaints():
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         REPORTS.mkdir(parents=True, exist_ok=True)
-        told = {"counts": self.counts(), "failures": self.failures, "leaked": self.leaks.leaked}
+        told = {
+            "counts": self.counts(),
+            "failures": self.failures,
+            "leaked": self.leaks.leaked,
+            "seconds": {test: round(seconds, 3) for test, seconds in self.seconds.items()},
+        }
         (REPORTS / f"{self.name}.json").write_text(json.dumps(told) + "\n")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -137,6 +149,14 @@ class Tier:
         )
         for complaint in self.complaints():
             terminalreporter.write_line(f"tier {self.name} FAILS: {complaint}", red=True)
+
+
+def name_of(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Name a test, or a subtest of one."""
+    if not isinstance(report, pytest.SubtestReport):
+        return report.nodeid
+    keywords = ", ".join(f"{key}={value}" for key, value in report.context.kwargs.items())
+    return f"{report.nodeid} [{', '.join(filter(None, (report.context.msg, keywords)))}]"
 
 
 class Leaks:

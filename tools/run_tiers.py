@@ -5,6 +5,7 @@ of two cores idle half of the time. Targets begin in the order in which they are
 
 A tier counts as passed when its target succeeded and left its own report behind
 (tests/conftest.py writes it): a tier that could not run is a failure, never a silence.
+A tier that takes longer than its budget in tests/tiers.toml is named; it does not fail.
 """
 
 from __future__ import annotations
@@ -14,52 +15,70 @@ import os
 import subprocess
 import sys
 import time
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-REPORTS = Path(__file__).resolve().parent.parent / "build" / "tiers"
+ROOT = Path(__file__).resolve().parent.parent
+REPORTS = ROOT / "build" / "tiers"
+COUNTED = [sys.executable, str(ROOT / "tools" / "cpu_seconds.py")]
 COUNTS = ("collected", "passed", "failed", "skipped", "deselected", "minimum")
 TIER = "test-"
 AT_ONCE = 2
+SLOWEST = 10
 
 
 class Outcome(NamedTuple):
-    """How one target ended."""
+    """How one target ended; `report` is its tier's own, empty if there is none."""
 
     target: str
     verdict: str
-    counts: dict[str, int]
     seconds: float
-    failures: list[str]  # lines
+    cpu: float
+    report: dict[str, Any]
+
+    @property
+    def tier(self) -> str:
+        """Name in tests/tiers.toml and in prefixes of output."""
+        return self.target.removeprefix(TIER)
+
+    @property
+    def failures(self) -> list[str]:
+        """What failed and what was left running, as lines."""
+        lines = [f"LEAKED {process}" for process in self.report.get("leaked", [])]
+        for test, words in self.report.get("failures", {}).items():
+            lines += [f"FAILED {test}", *words]
+        return lines
 
 
 def run(target: str) -> Outcome:
     """Run one target; each line of its output comes with its name."""
     name = target.removeprefix(TIER)
-    report = REPORTS / f"{name}.json"
-    report.unlink(missing_ok=True)
+    report, cpu = REPORTS / f"{name}.json", REPORTS / f"{name}.cpu"
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    for path in (report, cpu):
+        path.unlink(missing_ok=True)
     start = time.monotonic()
     _say(name, f"==== make {target}")
-    succeeded = _make(target, name) == 0
+    succeeded = _make(target, name, cpu) == 0
     seconds = time.monotonic() - start
-    _say(name, f"==== {'ok' if succeeded else 'FAILED'} after {seconds:.0f} s")
     verdict = "ok" if succeeded else "FAILED"
-    if not target.startswith(TIER):
-        return Outcome(target, verdict, {}, seconds, [])
-    if not report.exists():
-        return Outcome(target, "DID NOT RUN", {}, seconds, [])
-    told = json.loads(report.read_text())
-    failures = [f"LEAKED {process}" for process in told["leaked"]]
-    for test, words in told["failures"].items():
-        failures += [f"FAILED {test}", *words]
-    return Outcome(target, verdict, told["counts"], seconds, failures)
+    _say(name, f"==== {verdict} after {seconds:.0f} s")
+    said = json.loads(report.read_text()) if report.exists() else {}
+    if target.startswith(TIER) and not said:
+        verdict = "DID NOT RUN"
+    return Outcome(target, verdict, seconds, float(cpu.read_text()), said)
 
 
-def _make(target: str, name: str) -> int:
-    command = [os.environ.get("MAKE", "make"), "--no-print-directory", target]
+def _make(target: str, name: str, cpu: Path) -> int:
+    make = [os.environ.get("MAKE", "make"), "--no-print-directory", target]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        [*COUNTED, str(cpu), *make],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -73,25 +92,47 @@ def _say(name: str, line: str) -> None:
 
 
 def table(outcomes: list[Outcome]) -> str:
-    """All outcomes, one line each."""
-    header = f"{'':<14}" + "".join(f"{name:>12}" for name in COUNTS) + f"{'seconds':>10}  result"
-    lines = [
-        f"{o.target:<14}"
-        + "".join(f"{o.counts.get(name, '-'):>12}" for name in COUNTS)
-        + f"{o.seconds:>10.1f}  {o.verdict}"
-        for o in outcomes
+    """All outcomes, one line each; CPU seconds are those outside containers."""
+    names = (*COUNTS, "seconds", "CPU-seconds")
+    lines = [f"{'':<14}" + "".join(f"{name:>12}" for name in names) + "  result"]
+    for each in outcomes:
+        counts = each.report.get("counts", {})
+        cells = [str(counts.get(name, "-")) for name in COUNTS]
+        cells += [f"{each.seconds:.1f}", f"{each.cpu:.1f}"]
+        lines.append(f"{each.target:<14}{''.join(f'{c:>12}' for c in cells)}  {each.verdict}")
+    return "\n".join(lines)
+
+
+def slowest(outcomes: list[Outcome]) -> list[str]:
+    """The tests that took longest, set-up and tear-down included."""
+    tests = [each for o in outcomes for each in o.report.get("seconds", {}).items()]
+    tests.sort(key=lambda each: -each[1])
+    return [f"{seconds:>8.1f} s  {test}" for test, seconds in tests[:SLOWEST]]
+
+
+def over_budget(outcomes: list[Outcome]) -> list[str]:
+    """Tiers that took longer than they should on two quiet cores with everything cached."""
+    tiers = tomllib.loads((ROOT / "tests" / "tiers.toml").read_text())
+    budgets = {name: tier["budget_seconds"] for name, tier in tiers.items()}
+    return [
+        f"{each.target} took {each.seconds:.0f} s, its budget is {budgets[each.tier]} s"
+        for each in outcomes
+        if each.seconds > budgets.get(each.tier, float("inf"))
     ]
-    return "\n".join([header, *lines])
 
 
 def main(targets: list[str]) -> int:
+    start = time.monotonic()
     with ThreadPoolExecutor(AT_ONCE) as pool:
         outcomes = [*pool.map(run, targets)]
     print("\n" + table(outcomes))
+    print(f"\nThe {SLOWEST} slowest tests:", *slowest(outcomes), sep="\n")
+    print(*over_budget(outcomes), sep="\n")
     for outcome in outcomes:
         for line in outcome.failures:
             print(f"{outcome.target:<14}{line}")
-    return 0 if all(o.verdict == "ok" for o in outcomes) else 1
+    print(f"{time.monotonic() - start:.0f} s in all")
+    return 0 if all(each.verdict == "ok" for each in outcomes) else 1
 
 
 if __name__ == "__main__":
