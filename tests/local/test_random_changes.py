@@ -174,7 +174,7 @@ class Story:
         node, backend = event.node, self._run.backend
         match event.action:
             case "join":
-                assert await backend.nodes.add() == node
+                assert backend.nodes.add() == node
             case "kill":
                 backend.nodes.kill(node)
             case "drain":
