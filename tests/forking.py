@@ -18,14 +18,18 @@ from ddpjob_operator.local.backend import ENV_FORKSERVER, inherited_environment
 from driving import environment
 
 
+def imports() -> dict[str, str]:
+    """The environment in which torch is imported."""
+    return inherited_environment(environment())
+
+
 @pytest.fixture(scope="session")
 def fork_server() -> Iterator[Path]:
     """The socket of a process that has imported torch; it is told to all runs."""
-    imports = inherited_environment(environment())
-    python = str(Path(imports["PATH"].split(os.pathsep)[0]) / "python")
+    python = str(Path(imports()["PATH"].split(os.pathsep)[0]) / "python")
     with tempfile.TemporaryDirectory(prefix="ddpjob-fork-") as folder:
         path = Path(folder) / "socket"
-        process, connection = start_parent(python, imports, str(path))
+        process, connection = start_parent(python, imports(), str(path))
         try:
             asyncio.run(until_ready(connection))
             os.environ[ENV_FORKSERVER] = str(path)

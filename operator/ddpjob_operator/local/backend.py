@@ -59,9 +59,7 @@ MPI_ON_ONE_MACHINE = {
 }
 # torchrun sets it where a machine has several processes, which it cannot see of simulated nodes.
 SHARED_CORES = {"OMP_NUM_THREADS": "1"}
-ENV_FORKSERVER = (
-    "DDPJOB_FORKSERVER"  # socket of a process that has imported torch, see docs/local.md
-)
+ENV_FORKSERVER = "DDPJOB_FORKSERVER"  # socket of one that is there already, see ADR 0035
 # What other launchers tell their processes.
 FOREIGN = frozenset(
     {

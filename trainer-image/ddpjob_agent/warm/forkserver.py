@@ -40,7 +40,7 @@ class ForkServer:
         self._log = log
         self._path = path
         self._begun = False
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._greeting: asyncio.Task[str] | None = None
 
@@ -53,7 +53,7 @@ class ForkServer:
             else:
                 python, _ = interpreter_of(argv, imports)
                 with open(self._log, "ab") as output:
-                    self._process, self._channel = start_parent(
+                    self.process, self._channel = start_parent(
                         python, imports, output=output.fileno()
                     )
             self._greeting = asyncio.ensure_future(until_ready(self._channel))
@@ -100,10 +100,10 @@ class ForkServer:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
 
 
 class ForkedAgent:
