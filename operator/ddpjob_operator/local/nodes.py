@@ -185,6 +185,7 @@ class Nodes:
             if pod.warm is not None:
                 request = Request(AGENT, pod.command, environment, str(pod.workdir), network)
                 imports = import_environment(environment, pod.warm.processes)
+                del imports[ENV_WORKER]  # who imports is no part of this pod
                 forked = await self._forks.start(request, log.fileno(), pod.warm.command, imports)
                 if forked is not None:
                     return forked
