@@ -129,7 +129,7 @@ async def _do(run: Run, event: str, node: str) -> None:
     nodes = run.backend.nodes
     match event:
         case "join":
-            await nodes.add()
+            nodes.add()
         case "kill":
             nodes.kill(node)
         case "drain":

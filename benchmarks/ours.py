@@ -79,7 +79,7 @@ class LocalJob:
             case Change.PROCESS:
                 nodes.kill_process(busy[node])
             case Change.JOIN:
-                await nodes.add()
+                nodes.add()
             case Change.LEAVE:
                 nodes.drain(busy[node])
         return at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import uuid
 from collections.abc import Sequence
@@ -40,7 +41,7 @@ class Processes:
                 stdout=log,
                 stderr=log,
                 cwd=self._folder,
-                env={**inherited_environment(), ENV_JOB_UID: self._mark, **environment},
+                env={**inherited_environment(os.environ), ENV_JOB_UID: self._mark, **environment},
                 start_new_session=True,
             )
         self._started.append(process)

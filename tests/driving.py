@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import os
 import textwrap
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
@@ -43,6 +44,13 @@ def job_text(command: str, **spec: object) -> str:
     return head + lines + "\n"
 
 
+def environment() -> dict[str, str]:
+    """The environment of runs: the same for all of them, or they could not share a fork server."""
+    changing = "PYTEST_CURRENT_TEST"
+    kept = {name: value for name, value in os.environ.items() if name != changing}
+    return {**kept, "OMP_NUM_THREADS": "1"}
+
+
 class Run:
     """A job that runs in the background."""
 
@@ -54,8 +62,9 @@ class Run:
         timeline = Timeline(Console(file=self.console), self.state.path / "timeline.jsonl")
         job = jobfile.parse(text)
         self.backend = LocalBackend(
-            job, self.state, timeline, workdir=folder, nodes=nodes, network=network
-        )
+            job, self.state, timeline, workdir=folder, nodes=nodes, network=network,
+            environment=environment(),
+        )  # fmt: skip
         self.end = folder / "end"
         self.task = asyncio.ensure_future(self.backend.run())
 

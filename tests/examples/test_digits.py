@@ -34,7 +34,7 @@ def test_live_digits_stay_in_memory_while_nodes_come_and_go(tmp_path: Path) -> N
         async with running(tmp_path, text, 2, script) as run:
             await run.until_stepping(1)
             run.backend.nodes.kill("node-1")
-            await run.backend.nodes.add()
+            run.backend.nodes.add()
             await run.until_stepping(3)
             run.backend.nodes.drain("node-2")
             assert await run.finish() == "Complete"

@@ -52,7 +52,7 @@ def test_an_unmodified_script_goes_on_from_its_own_file(
             await run.until((folder / "snapshot.pt").exists, "its first snapshot")
             run.backend.nodes.kill(f"node-{nodes - 1}")
             if nodes == 1:
-                await run.backend.nodes.add()
+                run.backend.nodes.add()
             await run.until(lambda: len(run.report.rounds) == 2, "a membership of one")
             # Once in a while torch itself aborts a process that has finished (docs/failures.md):
             # the job then starts again, finds all done and completes.
@@ -114,7 +114,7 @@ async def test_data_parallel_moves_to_another_node(tmp_path: Path) -> None:
     async with playing(tmp_path, "08-data-parallel", nodes=1) as run:
         await said(run, "epoch 5 ")
         run.backend.nodes.kill("node-0")
-        await run.backend.nodes.add()
+        run.backend.nodes.add()
         assert await run.finish() == "Complete", run.story()
         assert max(told(run, r"1 device\(s\) after epoch (\d+)"))[0] >= 5
         (accuracy,) = re.findall(r"accuracy (\d\.\d+)", run.output())
@@ -133,7 +133,7 @@ async def test_parameter_server_is_waited_for_and_goes_on(tmp_path: Path) -> Non
         await run.until(
             lambda: "0 of at least 1 workers of probe-server" in run.report.reason, "no server"
         )
-        await run.backend.nodes.add()
+        run.backend.nodes.add()
         assert await run.finish() == "Complete", run.story()
         learnt = re.findall(r"server \| after \d+ updates: (\S+) (\S+) (\S+)", run.output())
         assert [float(each) for each in learnt[-1]] == pytest.approx([3, -2, 1], abs=0.05)

@@ -59,7 +59,7 @@ async def test_gpt_learns_on_in_the_same_processes(tmp_path: Path) -> None:
         await run.until_stepping(1)
         run.backend.nodes.kill("node-1")
         await run.until_stepping(2)
-        await run.backend.nodes.add()
+        run.backend.nodes.add()
         await run.until_stepping(3)
         assert await run.finish() == "Complete", run.story()
         assert [cause for cause, _ in run.history()] == ["started", "lost", "joined"]

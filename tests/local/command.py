@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from ddpjob_operator.local.nodes import marked, sweep
-from driving import PATIENCE_SECONDS, SCRIPT, job_text
+from driving import PATIENCE_SECONDS, SCRIPT, environment, job_text
 
 DDPJOB = str(Path(sys.executable).with_name("ddpjob"))
 RUN = ("run", "--local", "job.yaml")
@@ -40,7 +40,7 @@ class Command:
             self.process = psutil.Popen(
                 [*prefix, DDPJOB, *arguments],
                 cwd=folder,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                env=environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

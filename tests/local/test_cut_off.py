@@ -58,7 +58,7 @@ async def cut_off(folder: Path, script: str, told: str) -> None:
             assert alone is not None
             await run.until(lambda: len(snapshots(run)) > 3, "snapshots of the first worker")
             net.cut("node-0")
-            await run.backend.nodes.add()
+            run.backend.nodes.add()
             log = run.state.logs / f"{alone.name}.log"
             await run.until(lambda: told in log.read_text(), "it learns at a save")
             assert [cause for cause, _ in run.history()][-1] == "lost"

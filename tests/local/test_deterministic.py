@@ -61,7 +61,7 @@ async def test_the_same_bits_whoever_comes_and_goes(tmp_path: Path) -> None:
         await run.until_stepping(1)
         run.backend.nodes.kill("node-0")
         await run.until_stepping(2)
-        await run.backend.nodes.add()
+        run.backend.nodes.add()
         await run.until_stepping(3)
         run.backend.nodes.drain("node-1")
         await run.until_stepping(4)

@@ -99,7 +99,7 @@ async def test_node_with_the_file_is_killed_and_a_new_one_joins(tmp_path: Path) 
             step = await begun(run, ledger, 2, world=2)
             assert step >= safe > 0
             assert step in {row.step for row in rows(ledger, 1, "saved")}
-            await run.backend.nodes.add()
+            run.backend.nodes.add()
             joined = await begun(run, ledger, 3, world=4)
             saved = {row.step for row in rows(ledger, 2, "saved")}
             assert joined in saved, "it came in after the next save, and with that"

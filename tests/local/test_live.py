@@ -124,7 +124,7 @@ async def test_node_killed(tmp_path: Path) -> None:
         await run.until_stepping(2)
         assert run.history() == [("started", 3), ("lost", 2)]
         assert pids(run, "node-1", "node-2") == stay
-        await run.backend.nodes.add()
+        run.backend.nodes.add()
         await run.until_stepping(3)
         assert run.history()[2:] == [("joined", 3)]
         assert pids(run, "node-1", "node-2") == stay
@@ -155,7 +155,7 @@ async def test_node_killed_while_all_write_snapshots(tmp_path: Path) -> None:
         await run.until_stepping(2)
         since = run.report.snapshot_step or 0
         await run.until(lambda: (run.report.snapshot_step or 0) > since + 10, "more of them")
-        await run.backend.nodes.add()
+        run.backend.nodes.add()
         await run.until_stepping(3)
         await ends_well(run, ledger, dead)
     shelf = Shelf(tmp_path / "snapshots", 3)
@@ -268,7 +268,7 @@ async def test_node_joins(tmp_path: Path) -> None:
     """Planned: nobody stops for it before it is ready, and no step is cut off."""
     async with live(tmp_path, nodes=2, replicas=3) as (run, ledger):
         stay = pids(run, "node-0", "node-1")
-        await run.backend.nodes.add()
+        run.backend.nodes.add()
         await run.until_stepping(2)
         assert run.history() == [("started", 2), ("joined", 3)]
         assert pids(run, "node-0", "node-1") == stay
@@ -315,7 +315,7 @@ async def test_below_the_minimum_it_waits_in_memory(tmp_path: Path) -> None:
         run.backend.nodes.kill("node-1")
         await run.until(lambda: run.report.state == "Waiting", "it waits")
         assert pids(run, "node-0", "node-2") == stay
-        await run.backend.nodes.add()
+        run.backend.nodes.add()
         await run.until_stepping(2)
         assert run.history() == [("started", 3), ("lost", 3)]
         assert pids(run, "node-0", "node-2") == stay

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ddpjob_agent.contract import ENV_JOB_UID, ENV_WORKER
+from ddpjob_agent.warm.forkserver import ForkServer
 from ddpjob_operator.actions import CreateWorker
 from ddpjob_operator.local.nodes import Network, Nodes, Pod, marked
 from ddpjob_operator.observed import Phase
@@ -29,7 +30,7 @@ def pod(folder: Path, index: int) -> Pod:
 def on_nodes() -> Callable[[Callable[[Nodes], Awaitable[None]]], None]:
     def run(body: Callable[[Nodes], Awaitable[None]]) -> None:
         async def with_nodes() -> None:
-            nodes = Nodes(0, UID, lambda: None, Network())
+            nodes = Nodes(0, UID, lambda: None, Network(), ForkServer(os.devnull))
             try:
                 await body(nodes)
             finally:
@@ -46,9 +47,13 @@ def test_pods_that_come_while_others_start_each_get_a_node(
 ) -> None:
     async def body(nodes: Nodes) -> None:
         for index in range(3):
-            await nodes.create(pod(tmp_path, index))
-        more = (nodes.create(pod(tmp_path, index)) for index in range(3, 6))
-        await asyncio.gather(*(nodes.add() for _ in range(6)), *more)
+            nodes.create(pod(tmp_path, index))
+        for index in range(3, 6):
+            nodes.add()
+            nodes.create(pod(tmp_path, index))
+            await asyncio.sleep(0)  # the first ones are being started
+        for _ in range(3):
+            nodes.add()
         assert all(each.phase is Phase.RUNNING for each in nodes.pods.values())
         assert len({each.node for each in nodes.pods.values()}) == 6
 
@@ -59,14 +64,12 @@ def test_a_node_killed_while_its_pod_starts_leaves_nothing(
     tmp_path: Path, on_nodes: Callable[[Callable[[Nodes], Awaitable[None]]], None]
 ) -> None:
     async def body(nodes: Nodes) -> None:
-        await nodes.create(pod(tmp_path, 0))
-        coming = asyncio.ensure_future(nodes.add())
+        nodes.create(pod(tmp_path, 0))
+        nodes.add()
         await asyncio.sleep(0)  # so far that its process is being made
         assert nodes.busy() == ["node-0"]
         assert nodes.pods["probe-worker-000-1"].process is None
         nodes.kill("node-0")
-        await coming
         assert nodes.pods == {}
-        assert marked(UID) == []
 
     on_nodes(body)

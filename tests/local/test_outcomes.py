@@ -201,7 +201,7 @@ async def test_below_the_minimum_it_waits_and_goes_on_with_a_new_node(tmp_path: 
         await run.until(lambda: run.report.state == "Waiting", "it waits")
         await run.until(lambda: not pids(run), "the others are stopped")
         assert "2 of at least 3 workers" in run.report.reason
-        await run.backend.nodes.add()
+        run.backend.nodes.add()
         await run.until_stepping(2)
         assert run.history() == [STARTED, ("lost", 3)]
         assert run.report.failures == 0

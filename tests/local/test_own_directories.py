@@ -63,7 +63,7 @@ async def test_any_node_may_be_lost(tmp_path: Path) -> None:
     async with running(tmp_path, text, nodes=3, script=SCRIPT) as run:
         await run.until_stepping(1)
         await lose(run, "node-0")
-        await run.backend.nodes.add()
+        run.backend.nodes.add()
         await run.until_stepping(3)
         await lose(run, "node-1")
         await lose(run, "node-2")

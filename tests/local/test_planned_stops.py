@@ -101,7 +101,7 @@ async def test_drained_joined_and_drained_again(tmp_path: Path) -> None:
     async with saving(tmp_path, 2) as (run, ledger):
         run.backend.nodes.drain("node-0")
         await run.until_stepping(2, steps=2)
-        await run.backend.nodes.add()
+        run.backend.nodes.add()
         await run.until_stepping(3, steps=2)
         run.backend.nodes.drain("node-2")
         await run.until_stepping(4)
@@ -117,7 +117,7 @@ async def test_steps_that_take_long(tmp_path: Path) -> None:
     async with saving(tmp_path, 2, script) as (run, ledger):
         run.backend.nodes.drain("node-0")
         await run.until_stepping(2, steps=2)
-        await run.backend.nodes.add()
+        run.backend.nodes.add()
         await run.until_stepping(3)
         assert run.history() == [("started", 4), ("left", 2), ("joined", 4)]
         assert await run.finish() == "Complete", run.story()

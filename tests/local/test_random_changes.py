@@ -25,13 +25,13 @@ from ddpjob_agent.contract import ENV_PROCESSES
 from ddpjob_agent.control import State
 from ddpjob_operator.local.nodes import Pod
 from driving import Run, job_text, running
-from ledger import SCRIPT, Ledger
+from ledger import SCRIPT, SLOWLY, Ledger
 from networks import Networks, networks
 
 SEEDS = [int(seed) for seed in os.environ.get("DDPJOB_SEEDS", "1 2 3").split()]
 EVENTS = 32
 NODES = 4  # at most; each has one worker
-STEPS = 2000
+STEPS = 1000
 
 COMMAND = f"[python3, train.py, end, '{STEPS}']"
 TORCHRUN = COMMAND.replace("python3", "torchrun")
@@ -48,7 +48,7 @@ SPEC = {
 # All processes start alike, so that runs can be compared.
 CHANGES = {
     "torch.manual_seed(os.getpid())": "torch.manual_seed(1)",
-    "time.sleep(0.05)": "time.sleep(0.1 if step.number < 0.8 * steps else 1)",
+    SLOWLY: "time.sleep(0.1 * 2 ** (step.number / 250))",
 }
 
 HARM = ("kill", "drain", "freeze", "cut", "process", "agent")
@@ -174,7 +174,7 @@ class Story:
         node, backend = event.node, self._run.backend
         match event.action:
             case "join":
-                assert await backend.nodes.add() == node
+                assert backend.nodes.add() == node
             case "kill":
                 backend.nodes.kill(node)
             case "drain":

@@ -75,7 +75,7 @@ def test_service_killed_under_a_running_torchrun_job(tmp_path: Path) -> None:
             await run.until_stepping(2)
             assert run.history() == [("started", 3), ("lost", 2)]
             assert run.report.metrics["world"] == 2
-            await run.backend.nodes.add()
+            run.backend.nodes.add()
             await run.until_stepping(3)
             assert run.history() == [("started", 3), ("lost", 2), ("joined", 3)]
             assert run.report.metrics["world"] == 3
@@ -136,7 +136,7 @@ def test_killed_warm_parent_costs_no_more_than_a_cold_start(tmp_path: Path) -> N
             await run.until(lambda: (run.report.step or 0) > step + 50, "training goes on")
             assert ranks(run) == before
             assert run.history() == [("started", 2)]
-            await run.backend.nodes.add()
+            run.backend.nodes.add()
             run.backend.nodes.kill("node-1")
             await run.until(lambda: run.history()[1:][-1:] == [("joined", 2)], "two again")
             await run.until_stepping(len(run.history()))

@@ -88,6 +88,7 @@ async def _run_worker(argv: list[str], environment: Mapping[str, str]) -> int:
         grace_seconds=float(environment.get(contract.ENV_GRACE_SECONDS, contract.GRACE_SECONDS)),
         program=_program(),
         warm_start=environment.get(contract.ENV_WARM_START, "1") != "0",
+        warm_parent=_pair(environment, contract.ENV_WARM_PARENT),
         termination_log=environment.get(contract.ENV_TERMINATION_LOG, "/dev/termination-log"),
         launcher=_launcher(environment),
         files=_texts(environment, contract.ENV_SNAPSHOT_FILES),
@@ -173,6 +174,11 @@ def _texts(environment: Mapping[str, str], name: str) -> tuple[str, ...]:
     except ValueError as error:
         raise UsageError(f"{name} must hold a JSON list of texts: {error}") from None
     return tuple(found)
+
+
+def _pair(environment: Mapping[str, str], name: str) -> tuple[int, int] | None:
+    first, _, second = environment.get(name, "").partition(" ")
+    return (_number(name, first), _number(name, second)) if first else None
 
 
 def _number(name: str, value: str) -> int:

@@ -82,6 +82,7 @@ class Settings(NamedTuple):
     warm_start: bool
     termination_log: str
     program: tuple[str, ...]  # that runs one of the agent's roles
+    warm_parent: tuple[int, int] | None = None  # descriptor and process id, if there is one
     launcher: Launcher = Launcher.TORCHRUN
     files: tuple[str, ...] = ()  # that an unchanged script saves to
     snapshot_folder: str = ""
@@ -139,7 +140,8 @@ class Agent:
         for number in FORWARDED:
             loop.add_signal_handler(number, self._processes.signal, number)
         environment = import_environment(self._environment, self._settings.processes)
-        self._standby.begin(self._argv, environment, wanted=self._settings.warm_start)
+        wanted, given = self._settings.warm_start, self._settings.warm_parent
+        self._standby.begin(self._argv, environment, wanted=wanted, given=given)
         await self._relay.start()
         await self._starts.local_store.start()
         self._reports.listen(os.path.join(self._folder, REPORT_SOCKET))

@@ -22,7 +22,8 @@ STEPS_FILE = "steps"
 # Who gives one of these, as a flag or as PET_*, has a store that somebody must host.
 OWN_STORE = ("--standalone", "pet-standalone", "rdzv-endpoint")
 USUAL_PORT = 29500  # torch's own; where the service is of a version that knows of no port
-AGENT_ONLY = (contract.ENV_TOKEN, contract.ENV_SERVICE)  # never reach the user's processes
+# Never reach the user's processes.
+AGENT_ONLY = (contract.ENV_TOKEN, contract.ENV_SERVICE, contract.ENV_WARM_PARENT)
 
 
 def steps_done(logs: str) -> int | None:

@@ -14,11 +14,14 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 from ddpjob_agent import contract
+from ddpjob_agent.contract import Launcher
 from ddpjob_agent.control import Expectation, Report
+from ddpjob_agent.warm.forkserver import ForkServer
 from ddpjob_operator.actions import (
     Action,
     CreateAddress,
@@ -32,7 +35,7 @@ from ddpjob_operator.api import DDPJob
 from ddpjob_operator.archive import build_agent
 from ddpjob_operator.environment import sagemaker_environment, worker_environment
 from ddpjob_operator.local.chaos import ChaosEvent
-from ddpjob_operator.local.nodes import DistinctNetwork, Network, Nodes, Pod, sweep
+from ddpjob_operator.local.nodes import DistinctNetwork, Network, Nodes, Pod, Training, sweep
 from ddpjob_operator.local.service import Service
 from ddpjob_operator.local.state import StateFolder
 from ddpjob_operator.local.timeline import Timeline
@@ -54,6 +57,9 @@ MPI_ON_ONE_MACHINE = {
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "PRTE_MCA_hwloc_default_binding_policy": "none",
 }
+# torchrun sets it where a machine has several processes, which it cannot see of simulated nodes.
+SHARED_CORES = {"OMP_NUM_THREADS": "1"}
+ENV_FORKSERVER = "DDPJOB_FORKSERVER"  # socket of one that is there already, see ADR 0035
 # What other launchers tell their processes.
 FOREIGN = frozenset(
     {
@@ -77,6 +83,7 @@ class LocalBackend:
         port: int | None = None,
         chaos: list[ChaosEvent] | None = None,
         network: Network | None = None,
+        environment: Mapping[str, str] = os.environ,
     ) -> None:
         self._uid = state.uid()
         metadata = job.metadata.model_copy(update={"uid": self._uid})
@@ -85,6 +92,7 @@ class LocalBackend:
         self._state = state
         self._timeline = timeline
         self._workdir = workdir
+        self._environment = inherited_environment(environment)
         self._chaos = list(chaos or [])
         self._token = secrets.token_urlsafe(32)
         self._scratch = tempfile.TemporaryDirectory(prefix="ddpjob-local-")
@@ -92,7 +100,9 @@ class LocalBackend:
         self._agent = self._folder / "ddpjob-agent.pyz"
         self._wake = asyncio.Event()
         self._network = network or (DistinctNetwork() if job.spec.sagemaker else Network())
-        self.nodes = Nodes(nodes, self._uid, self._wake.set, self._network)
+        log = str(state.logs / "fork-server.log")
+        self._forks = ForkServer(log, environment.get(ENV_FORKSERVER, ""))
+        self.nodes = Nodes(nodes, self._uid, self._wake.set, self._network, self._forks)
         self.service = self._service(port)
         address = direct(self._network.host, self.service.port)
         self._client = ServiceClient(address, self._token)
@@ -125,7 +135,9 @@ class LocalBackend:
                 await self._wait(requeue_after)
         finally:
             poll.cancel()
+            self._forks.give_up()
             await self.nodes.stop()
+            self._forks.close()
             await self.service.stop()
             sweep(self._uid)
             self._scratch.cleanup()
@@ -180,7 +192,7 @@ class LocalBackend:
                 await self.service.stop()
                 self.report = None
             case CreateWorker():
-                await self.nodes.create(self._pod(action))
+                self.nodes.create(self._pod(action))
             case DeleteWorker():
                 self.nodes.delete(action.name)
             case Expect():
@@ -218,18 +230,23 @@ class LocalBackend:
         self._chaos_from = self._chaos_from or time.monotonic()
         elapsed = time.monotonic() - self._chaos_from
         while self._chaos and self._chaos[0].is_due(self.report, elapsed):
-            self._timeline.chaos(await break_it(self._chaos.pop(0), self.nodes, self.service))
+            self._timeline.chaos(break_it(self._chaos.pop(0), self.nodes, self.service))
 
     # --- pods -------------------------------------------------------------------------------------
 
     def _pod(self, created: CreateWorker) -> Pod:
         group = next(g for g in self.job.spec.groups() if g.name == created.group)
+        spec = self.job.spec
+        warm = spec.elastic.warm_start and spec.starter == Launcher.TORCHRUN
+        share = sum(each.replicas * each.processes for each in spec.groups()) > 1
         return Pod(
             created=created,
             command=self._agent_command("worker", "--", *group.command),
+            warm=Training(group.command, group.processes) if warm else None,
             environment={
-                **(MPI_ON_ONE_MACHINE if self.job.spec.starter == "mpi" else {}),
-                **inherited_environment(),
+                **(MPI_ON_ONE_MACHINE if spec.starter == "mpi" else {}),
+                **(SHARED_CORES if share else {}),
+                **self._environment,
                 **sagemaker_environment(self.job, group, str(self._workdir / "opt" / "ml")),
                 **worker_environment(self.job, group),
                 contract.ENV_WORKER: created.name,
@@ -247,7 +264,7 @@ class LocalBackend:
     def _service(self, port: int | None) -> Service:
         command = self._agent_command("rendezvous", "--host", self._network.host)
         environment = {
-            **inherited_environment(),
+            **self._environment,
             contract.ENV_JOB_UID: self._uid,
             contract.ENV_TOKEN: self._token,
         }
@@ -257,10 +274,10 @@ class LocalBackend:
         return [sys.executable, str(self._agent), "--die-with-parent", *arguments]
 
 
-def inherited_environment() -> dict[str, str]:
-    """This process's environment without what another job or launcher put there."""
+def inherited_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment without what another job or launcher put there."""
     foreign = ("DDPJOB_", "PET_", "TORCHELASTIC_")
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k not in FOREIGN}
+    kept = {k: v for k, v in environment.items() if not k.startswith(foreign) and k not in FOREIGN}
     return {**kept, "PATH": search_path()}
 
 
@@ -269,10 +286,10 @@ def search_path() -> str:
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 
-async def break_it(event: ChaosEvent, nodes: Nodes, service: Service) -> str:
+def break_it(event: ChaosEvent, nodes: Nodes, service: Service) -> str:
     """Do what a chaos event asks for; returns what was done, for people."""
     if event.action == "join":
-        return f"{await nodes.add()} comes up"
+        return f"{nodes.add()} comes up"
     if event.action == "rendezvous":
         service.kill()
         return "the rendezvous service is killed"

@@ -13,16 +13,27 @@ import contextlib
 import dataclasses
 import os
 import signal
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
 from ddpjob_agent.contract import ENV_ADDRESS, ENV_JOB_UID, ENV_WORKER, GRACE_SECONDS, Exit
+from ddpjob_agent.launch import import_environment
+from ddpjob_agent.warm.channel import AGENT, Request
+from ddpjob_agent.warm.forkserver import ForkedAgent, ForkServer
 from ddpjob_operator.actions import CreateWorker
 from ddpjob_operator.observed import Phase, Worker
 
 NO_NODE = "no free node: every node that is up has a worker already"
+
+
+class Training(NamedTuple):
+    """What is known of a pod's training processes before they are started."""
+
+    command: Sequence[str]
+    processes: int
 
 
 @dataclasses.dataclass(eq=False)
@@ -30,12 +41,13 @@ class Pod:
     """A worker pod; `process` is its agent."""
 
     created: CreateWorker
-    command: list[str]
+    command: list[str]  # starts the agent
     environment: Mapping[str, str]
     workdir: Path
     log: Path
+    warm: Training | None = None  # what the agent starts, if it is to be started warm
     node: str | None = None
-    process: asyncio.subprocess.Process | None = None
+    process: asyncio.subprocess.Process | ForkedAgent | None = None
     phase: Phase = Phase.PENDING
     message: str = ""
     deleting: bool = False
@@ -93,8 +105,16 @@ class DistinctNetwork(Network):
 class Nodes:
     """The machine park of one job."""
 
-    def __init__(self, count: int, uid: str, changed: Callable[[], None], network: Network) -> None:
+    def __init__(
+        self,
+        count: int,
+        uid: str,
+        changed: Callable[[], None],
+        network: Network,
+        forks: ForkServer,
+    ) -> None:
         self._uid = uid
+        self._forks = forks
         self._changed = changed
         self._network = network
         self.grace_seconds = float(GRACE_SECONDS)  # a pod's terminationGracePeriodSeconds
@@ -105,11 +125,11 @@ class Nodes:
 
     # --- pods -----------------------------------------------------------------------------------
 
-    async def create(self, pod: Pod) -> None:
+    def create(self, pod: Pod) -> None:
         """Accept a pod; it starts as soon as a node is free. A name exists once."""
         if pod.name not in self.pods:
             self.pods[pod.name] = pod
-            await self._place()
+            self._place()
 
     def delete(self, name: str) -> None:
         """Let a pod's agent end its processes, then forget the pod."""
@@ -130,51 +150,63 @@ class Nodes:
     async def _forget(self, pod: Pod) -> None:
         if self.pods.get(pod.name) is pod:
             del self.pods[pod.name]
-        await self._place()
+        self._place()
         self._changed()
 
-    async def _place(self) -> None:
-        for pod in list(self.pods.values()):  # others come and go while one starts
-            busy = {other.node for other in self.pods.values() if other.phase is Phase.RUNNING}
-            free = [node for node in self.up if node not in busy]
-            is_there = self.pods.get(pod.name) is pod
-            if is_there and pod.node is None and not pod.deleting and free:
-                pod.node, pod.phase = free[0], Phase.RUNNING
-                await self._start(pod, free[0])
+    def _place(self) -> None:
+        busy = {pod.node for pod in self.pods.values() if pod.phase is Phase.RUNNING}
+        free = [node for node in self.up if node not in busy]
+        waiting = [pod for pod in self.pods.values() if pod.node is None and not pod.deleting]
+        for pod, node in zip(waiting, free, strict=False):
+            pod.node, pod.phase = node, Phase.RUNNING
+            self._spawn(self._run(pod, node))
 
-    async def _start(self, pod: Pod, node: str) -> None:
+    async def _run(self, pod: Pod, node: str) -> None:
+        try:
+            pod.process = await self._start(pod, node)
+        except OSError as error:
+            pod.phase, pod.message = Phase.FAILED, f"its agent cannot be started: {error}"
+        else:
+            if self.pods.get(pod.name) is not pod:  # its node was killed meanwhile
+                kill_all(self._processes_of(pod))
+            self._changed()
+            code = await pod.process.wait()
+            kill_all(self._processes_of(pod))
+            pod.phase = Phase.SUCCEEDED if code == Exit.OK else Phase.FAILED
+            pod.message = "" if code == Exit.OK else f"its agent ended with exit code {code}"
+        self._place()
+        self._changed()
+
+    async def _start(self, pod: Pod, node: str) -> asyncio.subprocess.Process | ForkedAgent:
+        """Start the agent of a pod: by a fork where torch is imported already."""
+        prefix = self._network.command(node)
+        environment = {**pod.environment, **self._network.environment(node)}
         with pod.log.open("ab") as log:
-            pod.process = await asyncio.create_subprocess_exec(
-                *self._network.command(node),
+            if pod.warm is not None and not prefix:  # a fork has the network of its parent
+                request = Request(AGENT, pod.command, environment, str(pod.workdir))
+                imports = import_environment(environment, pod.warm.processes)
+                forked = await self._forks.start(request, log.fileno(), pod.warm.command, imports)
+                if forked is not None:
+                    return forked
+            return await asyncio.create_subprocess_exec(
+                *prefix,
                 *pod.command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd=pod.workdir,
-                env={**pod.environment, **self._network.environment(node)},
+                env=environment,
                 start_new_session=True,
             )
-        if self.pods.get(pod.name) is not pod:  # its node was killed meanwhile
-            kill_all(self._processes_of(pod))
-        self._spawn(self._watch(pod, pod.process))
-        self._changed()
-
-    async def _watch(self, pod: Pod, process: asyncio.subprocess.Process) -> None:
-        code = await process.wait()
-        kill_all(self._processes_of(pod))
-        pod.phase = Phase.SUCCEEDED if code == Exit.OK else Phase.FAILED
-        pod.message = "" if code == Exit.OK else f"its agent ended with exit code {code}"
-        await self._place()
-        self._changed()
 
     # --- breaking things --------------------------------------------------------------------------
 
-    async def add(self) -> str:
+    def add(self) -> str:
         """A new node comes up; returns its name."""
         node = f"node-{self._made}"
         self._made += 1
         self.up.append(node)
-        await self._place()
+        self._place()
         return node
 
     def on(self, node: str) -> Pod | None:

@@ -18,12 +18,19 @@ LENGTH = struct.Struct("!I")
 FDS = 4  # stdin, stdout, stderr, line
 LINE_BYTES = 64  # more than what is said on a line
 PID, EXIT = "pid", "exit"
+# What a parent says first, on the socket that requests come by: `ready` and, in JSON, its Python
+# and the environment in which it imported torch; or `unfit` and the reason.
+READY, UNFIT = "ready", "unfit"
+# Kinds of requests. The process that runs torchrun becomes a child of the agent, and may itself
+# ask for programs. An agent is executed, with a warm parent of its own below it.
+TORCHRUN, PROGRAM, AGENT = "torchrun", "program", "agent"
 
 
 class Request(NamedTuple):
-    """What is to run: a Python script or module with its arguments."""
+    """What is to run."""
 
-    arguments: list[str]  # as after `python -u`: SCRIPT ARGUMENT… or -m MODULE ARGUMENT…
+    kind: str
+    arguments: list[str]  # as after `python -u`: SCRIPT ARGUMENT… or -m MODULE…; an agent's: all
     environment: dict[str, str]
     directory: str
 

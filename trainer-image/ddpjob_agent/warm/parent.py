@@ -1,15 +1,18 @@
 """The process that imports torch once and forks: no threads, no device, one loop.
 
-Runs in the Python of the user's torchrun. Ends with the agent. Imports nothing of ddpjob's but
-this package; knows nothing of memberships.
+Runs in the Python of the user's torchrun. Its owner is an agent, or a run of simulated nodes, whose
+agents it starts, each with a fork of itself as warm parent. Ends with its owner. Imports nothing of
+ddpjob's but this package and the contract; knows nothing of memberships.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import gc
 import inspect
+import json
 import os
 import selectors
 import signal
@@ -17,14 +20,15 @@ import socket
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import channel, script, torchrun
-from .channel import Request
+from ddpjob_agent.contract import ENV_WARM_PARENT
+
+from . import channel, script, shown, torchrun
+from .channel import AGENT, READY, TORCHRUN, UNFIT, Request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PR_SET_PDEATHSIG = 1
-READY, UNFIT = "ready", "unfit"
 # torch imports the second when it first makes an optimizer or wraps a model, which is always.
 IMPORTS = ("torch.distributed.run", "torch._dynamo")
 
@@ -36,27 +40,44 @@ class Birth(NamedTuple):
     descriptors: list[int]
     line: socket.socket
     channel: socket.socket | None  # of torchrun, to ask the parent for training processes
+    parent: int  # id of the process that forked it
 
 
-def main(descriptor: int) -> None:
-    """Import, say so, and fork for the agent until it hangs up."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    agent, before = socket.socket(fileno=descriptor), dict(os.environ)
+def main(descriptor: int, path: str = "") -> None:
+    """Import, say so, and fork for the owner of the socket until it hangs up.
+
+    With a path, for everybody who connects there as well.
+    """
+    die_with_parent(signal.SIGKILL, os.getppid())
+    owner, before = socket.socket(fileno=descriptor), dict(os.environ)
+    listener = socket.create_server(path, family=socket.AF_UNIX) if path else None
     gc.disable()  # importing makes much and little of it is garbage: a sixth of the time
     try:
         _import()
         reason = _unfit()
     except Exception as error:  # noqa: BLE001 - the user's installation may do anything
         reason = f"cannot import torch: {type(error).__name__}: {error}"
-    agent.sendall(f"{UNFIT} {reason}\n".encode() if reason else f"{READY}\n".encode())
     if reason:
+        owner.sendall(f"{UNFIT} {reason}\n".encode())
         return
+    greeting = f"{READY} {json.dumps([sys.executable, before])}\n".encode()
+    owner.sendall(greeting)
     gc.freeze()  # so that a child's collector does not touch, and copy, what it shares
     gc.enable()
     atexit.register(gc.unfreeze)  # and yet destroys it at the end, as ever
-    birth = _Parent(agent).serve()
-    if birth is not None:
-        _live(birth, before)
+    birth = _Parent(owner, listener, greeting).serve()
+    while birth is not None and birth.request.kind == AGENT:
+        birth = _Parent(_become_agent(birth)).serve()
+    if birth is None:
+        os._exit(0)  # nobody needs the seconds that taking all modules apart takes
+    _live(birth, before)
+
+
+def die_with_parent(number: int, parent: int) -> None:
+    """Have the kernel send a signal to this process when its parent has ended."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(0)
 
 
 def _import() -> None:
@@ -91,50 +112,73 @@ def _open_devices() -> bool:
 
 
 class _Parent:
-    def __init__(self, agent: socket.socket) -> None:
-        self._agent = agent
-        self._lines: dict[int, socket.socket] = {}  # of training processes, by their ids
+    """Forks for its owner, and for those whom it has forked or accepted."""
+
+    def __init__(
+        self, owner: socket.socket, listener: socket.socket | None = None, greeting: bytes = b""
+    ) -> None:
+        self._owner = owner
+        self._listener = listener
+        self._greeting = greeting
+        self._lines: dict[int, socket.socket] = {}  # of children, by their ids
+        self._agents: dict[int, socket.socket] = {}  # who asked for them, by their ids
         self._selector = selectors.DefaultSelector()
-        self._selector.register(agent, selectors.EVENT_READ)
-        self._wake, wake = socket.socketpair()
-        self._wake_end = wake
-        for each in (self._wake, wake):
-            each.setblocking(False)
-        self._selector.register(self._wake, selectors.EVENT_READ)
+        self._wake, self._wake_end = socket.socketpair()
+        for end in (self._wake, self._wake_end):
+            end.setblocking(False)
+        for each in (owner, listener, self._wake):
+            if each is not None:
+                self._selector.register(each, selectors.EVENT_READ)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wake_end.fileno(), warn_on_full_buffer=False)
 
     def serve(self) -> Birth | None:
         """Fork when asked; returns in each child what it is to be, and None at the end."""
         while True:
             for key, _ in self._selector.select():
-                if key.fileobj is self._wake:
+                asker = key.fileobj
+                assert isinstance(asker, socket.socket)
+                if asker is self._wake:
                     self._wake.recv(4096)
                     self._reap()
-                    continue
-                assert isinstance(key.fileobj, socket.socket)
-                asked = channel.receive(key.fileobj)
-                if asked is not None:
-                    birth = self._fork(key.fileobj, *asked)
+                elif asker is self._listener:
+                    self._accept(self._listener)
+                elif (asked := channel.receive(asker)) is not None:
+                    birth = self._fork(asker, *asked)
                     if birth is not None:
                         return birth
-                elif key.fileobj is self._agent:
-                    return None
                 else:
-                    self._selector.unregister(key.fileobj)
-                    key.fileobj.close()
+                    self._hung_up(asker)
+                    if asker is self._owner:
+                        return None
+
+    def _accept(self, listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with contextlib.suppress(OSError):  # it may be gone already; it is read as that
+            connection.sendall(self._greeting)
+        self._selector.register(connection, selectors.EVENT_READ)
+
+    def _hung_up(self, asker: socket.socket) -> None:
+        """Whoever asked for agents is gone: end these as their parent's death would."""
+        self._selector.unregister(asker)
+        asker.close()
+        for agent, by in self._agents.items():
+            if by is asker:
+                os.kill(agent, signal.SIGTERM)
 
     def _fork(self, by: socket.socket, request: Request, descriptors: list[int]) -> Birth | None:
         line = socket.socket(fileno=descriptors.pop())
-        ours, theirs = socket.socketpair() if by is self._agent else (None, None)
+        is_torchrun = request.kind == TORCHRUN
+        ours, theirs = socket.socketpair() if is_torchrun else (None, None)
+        me = os.getpid()
         child = os.fork()
         if child == 0:
-            if by is self._agent and os.fork() != 0:
+            if is_torchrun and os.fork() != 0:
                 os._exit(0)  # the agent, a subreaper, becomes the parent of torchrun
             self._forget()
             if ours is not None:
                 ours.close()
-            return Birth(request, descriptors, line, theirs)
+            return Birth(request, descriptors, line, theirs, me)
         for descriptor in descriptors:
             os.close(descriptor)
         if ours is not None and theirs is not None:
@@ -144,6 +188,8 @@ class _Parent:
             self._selector.register(ours, selectors.EVENT_READ)
         else:
             self._lines[child] = line
+            if request.kind == AGENT:
+                self._agents[child] = by
         return None
 
     def _forget(self) -> None:
@@ -166,10 +212,40 @@ class _Parent:
                 return
             if child == 0:
                 return
+            self._agents.pop(child, None)
             line = self._lines.pop(child, None)
             if line is not None:
                 channel.tell(line, channel.EXIT, os.waitstatus_to_exitcode(status))
                 line.close()
+
+
+def _become_agent(birth: Birth) -> socket.socket:
+    """Execute the agent, with a warm parent below it; returns in that one, with its owner."""
+    request, agent = birth.request, os.getpid()
+    die_with_parent(signal.SIGTERM, birth.parent)
+    os.setsid()
+    script.take_streams(birth.descriptors)
+    os.chdir(request.directory)
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        ours.close()
+        birth.line.close()
+        os.setsid()
+        die_with_parent(signal.SIGKILL, agent)
+        shown.show([sys.executable, "-m", __name__], request.environment.items())
+        theirs.sendall(f"{READY}\n".encode())
+        return theirs
+    channel.tell(birth.line, channel.PID, agent)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; a new program must not
+        signal.signal(number, signal.SIG_DFL)
+    os.set_inheritable(ours.fileno(), True)
+    environment = {**request.environment, ENV_WARM_PARENT: f"{ours.fileno()} {child}"}
+    try:
+        os.execvpe(request.arguments[0], request.arguments, environment)  # noqa: S606 - asked for
+    except OSError as error:
+        sys.stderr.write(f"ddpjob: cannot execute {request.arguments[0]}: {error.strerror}\n")
+        os._exit(127)
 
 
 def _live(birth: Birth, before: Mapping[str, str]) -> None:

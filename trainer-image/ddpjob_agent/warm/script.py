@@ -31,18 +31,25 @@ OURS = "ddpjob_agent"  # the script may have one of its own, of another version
 def settle(request: Request, descriptors: list[int]) -> None:
     """Take over session, standard streams, directory, environment and names."""
     os.setsid()
-    for target, descriptor in enumerate(descriptors[:3]):
-        os.dup2(descriptor, target)
-    for descriptor in set(descriptors[:3]) - {0, 1, 2}:
-        os.close(descriptor)
+    take_streams(descriptors)
     os.environ.clear()
     os.environ.update(request.environment)
     os.chdir(request.directory)
+    if "tempfile" in sys.modules:
+        vars(sys.modules["tempfile"])["tempdir"] = None  # it keeps what TMPDIR was
     command = [sys.executable, "-u", *request.arguments]
     show(command, request.environment.items())
     if sys.version_info >= (3, 10):
         sys.orig_argv = command
     _renew_chance()
+
+
+def take_streams(descriptors: list[int]) -> None:
+    """Make these the standard streams."""
+    for target, descriptor in enumerate(descriptors[:3]):
+        os.dup2(descriptor, target)
+    for descriptor in set(descriptors[:3]) - {0, 1, 2}:
+        os.close(descriptor)
 
 
 def _renew_chance() -> None:

@@ -1,4 +1,4 @@
-"""The agent's side: starts the warm parent, waits until it is ready, asks it for torchrun.
+"""The agent's side: starts the warm parent or takes the one it is given, asks it for torchrun.
 
 Decides at once, and once, when a command cannot be started warm; logs why.
 """
@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import channel, parent
 from .fitness import UnfitError, interpreter_of
@@ -28,12 +28,88 @@ PROGRAM = (
     "import sys; sys.path.insert(0, {home!r});"
     " from {package}.parent import main;"
     " del sys.path[:1 if getattr(sys.flags, 'safe_path', False) else 2];"
-    " main({descriptor})"
+    " main(*{arguments!r})"
 )
 
 COLD = "the command is started cold: %s"
 
 log = logging.getLogger("ddpjob.warm")
+
+
+def start_parent(
+    python: str, environment: Mapping[str, str], path: str = "", output: int | None = None
+) -> Parent:
+    """Start a process that imports torch; it accepts connections at the path, if given."""
+    ours, theirs = socket.socketpair()
+    program = PROGRAM.format(
+        home=HOME, package=parent.__name__.rpartition(".")[0], arguments=(theirs.fileno(), path)
+    )
+    try:
+        with theirs:
+            process = subprocess.Popen(
+                [python, "-u", "-c", program], env=environment, stdin=subprocess.DEVNULL,
+                stdout=output, stderr=output, pass_fds=[theirs.fileno()], start_new_session=True,
+            )  # fmt: skip
+    except OSError:
+        ours.close()
+        raise
+    return Parent(process, ours)
+
+
+class Parent(NamedTuple):
+    """A process that forks for the other end of the socket."""
+
+    process: subprocess.Popen[bytes]
+    channel: socket.socket
+
+
+async def until_ready(connection: socket.socket) -> str:
+    """Wait until the parent has imported torch; returns what it says of itself, in JSON.
+
+    Raises UnfitError when it cannot fork.
+    """
+    loop, said = asyncio.get_running_loop(), b""
+    connection.setblocking(False)
+    try:
+        while not said.endswith(b"\n"):
+            piece = await asyncio.wait_for(loop.sock_recv(connection, 4096), READY_SECONDS)
+            if not piece:
+                break
+            said += piece
+    except asyncio.TimeoutError:
+        raise UnfitError(f"torch is not imported after {READY_SECONDS:.0f} s") from None
+    except OSError as error:
+        raise UnfitError(str(error)) from error
+    word, _, rest = said.decode(errors="replace").strip().partition(" ")
+    if word != channel.READY:
+        raise UnfitError(rest or "the process that imports torch ended")
+    return rest
+
+
+async def ask(
+    connection: socket.socket, request: channel.Request, stdout: int, stderr: int
+) -> tuple[int, socket.socket]:
+    """Have a process forked; returns its id and the line on which more is told of it.
+
+    Raises OSError when it was not.
+    """
+    line, theirs = socket.socketpair()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    try:
+        with theirs:
+            connection.settimeout(START_SECONDS)
+            channel.send(connection, request, [nothing, stdout, stderr, theirs.fileno()])
+        line.setblocking(False)
+        recv = asyncio.get_running_loop().sock_recv(line, channel.LINE_BYTES)
+        told = channel.understand(await asyncio.wait_for(recv, START_SECONDS))
+        return told[channel.PID], line
+    except BaseException as error:
+        line.close()
+        if isinstance(error, (KeyError, asyncio.TimeoutError)):
+            raise OSError("the process that has imported torch does not answer") from error
+        raise
+    finally:
+        os.close(nothing)
 
 
 class Standby:
@@ -44,74 +120,54 @@ class Standby:
         self._arguments: list[str] = []
         self._channel: socket.socket | None = None
 
-    def begin(self, argv: Sequence[str], environment: Mapping[str, str], *, wanted: bool) -> None:
-        """Start the parent, with the environment in which it is to import torch."""
+    def begin(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        wanted: bool,
+        given: tuple[int, int] | None = None,
+    ) -> None:
+        """Start the parent, with the environment in which it is to import torch.
+
+        `given` are descriptor and process id of one that is there already.
+        """
+        if given is not None:
+            descriptor, self.pid = given
+            os.set_inheritable(descriptor, False)
+            self._channel = socket.socket(fileno=descriptor)
         try:
             if not wanted:
                 raise UnfitError("warm starts are switched off")
             python, self._arguments = interpreter_of(argv, environment)
-            self._start(python, environment)
+            if self._channel is None:
+                process, self._channel = start_parent(python, environment)
+                process.returncode = 0  # reaped with the other children of the agent
+                self.pid = process.pid
         except (UnfitError, OSError) as error:
+            self.close()
             log.info(COLD, error)
-
-    def _start(self, python: str, environment: Mapping[str, str]) -> None:
-        self._channel, theirs = socket.socketpair()
-        program = PROGRAM.format(
-            home=HOME, package=parent.__name__.rpartition(".")[0], descriptor=theirs.fileno()
-        )
-        with theirs:
-            child = subprocess.Popen(
-                [python, "-u", "-c", program], env=environment, stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()], start_new_session=True,
-            )  # fmt: skip
-        child.returncode = 0  # reaped with the other children of the agent
-        self.pid = child.pid
-        self._channel.setblocking(False)
 
     async def wait(self) -> None:
         """Until it is known whether starts are warm."""
-        if self._channel is None:
-            return
-        loop, told = asyncio.get_running_loop(), b""
-        try:
-            while not told.endswith(b"\n"):
-                piece = await asyncio.wait_for(loop.sock_recv(self._channel, 4096), READY_SECONDS)
-                if not piece:
-                    break
-                told += piece
-        except asyncio.TimeoutError:
-            told = f"{parent.UNFIT} torch is not imported after {READY_SECONDS:.0f} s".encode()
-        except OSError as error:
-            told = f"{parent.UNFIT} {error}".encode()
-        word, _, reason = told.decode(errors="replace").strip().partition(" ")
-        if word != parent.READY:
-            self.close()
-            log.info(COLD, reason or "the process that imports torch ended")
+        if self._channel is not None:
+            try:
+                await until_ready(self._channel)
+            except UnfitError as error:
+                self.close()
+                log.info(COLD, error)
 
     async def start(self, environment: Mapping[str, str], stderr: int) -> Started | None:
         """torchrun in that environment; None: it must be started cold, from now on."""
         if self._channel is None:
             return None
-        line, theirs = socket.socketpair()
+        request = channel.Request(channel.TORCHRUN, self._arguments, dict(environment), os.getcwd())
         try:
-            with theirs:
-                self._ask(environment, stderr, theirs.fileno())
-            line.setblocking(False)
-            recv = asyncio.get_running_loop().sock_recv(line, channel.LINE_BYTES)
-            told = channel.understand(await asyncio.wait_for(recv, START_SECONDS))
-            return Started(told[channel.PID], line)
-        except (OSError, KeyError, asyncio.TimeoutError):
-            line.close()
+            return Started(*await ask(self._channel, request, 1, stderr))
+        except OSError:
             self.close()
             log.warning(COLD, "the process that has imported torch is gone")
             return None
-
-    def _ask(self, environment: Mapping[str, str], stderr: int, line: int) -> None:
-        assert self._channel is not None
-        request = channel.Request(self._arguments, dict(environment), os.getcwd())
-        self._channel.settimeout(START_SECONDS)
-        with open(os.devnull, "rb") as nothing:
-            channel.send(self._channel, request, [nothing.fileno(), 1, stderr, line])
 
     def ended(self, pid: int) -> None:
         """A child of the agent has ended; perhaps it was the parent."""

@@ -32,7 +32,7 @@ class WarmProcess:
         self.args = list(args)
         self.returncode: int | None = None
         self._line, theirs = socket.socketpair()
-        request = channel.Request(self.args[2:], dict(env), os.getcwd())
+        request = channel.Request(channel.PROGRAM, self.args[2:], dict(env), os.getcwd())
         with theirs:
             channel.send(parent, request, [*streams, theirs.fileno()])
         select.select([self._line], [], [])

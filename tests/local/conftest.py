@@ -1,0 +1,16 @@
+"""Runs of simulated nodes share one process that has imported torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from forking import fork_server
+
+__all__ = ["fork_server"]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _shared_fork_server(fork_server: Path) -> None:
+    """Start it before the first test."""
