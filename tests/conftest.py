@@ -24,6 +24,10 @@ import hypothesis
 import psutil
 import pytest
 
+from trainer.forked import forks
+
+__all__ = ["forks"]  # for the tests of several folders
+
 ROOT = Path(__file__).resolve().parent.parent
 TIERS = ROOT / "tests" / "tiers.toml"
 REPORTS = ROOT / "build" / "tiers"

@@ -53,19 +53,23 @@ FACTS = """
         "collector": [gc.isenabled(), gc.get_threshold(), gc.get_debug()],
         "profile": [sys.gettrace(), sys.getprofile(), sys.getrecursionlimit()],
     }
-    print(json.dumps(facts, indent=1))
+    print(json.dumps(facts, indent=1), flush=True)
+    os._exit(0)  # quickly: to take all of torch apart takes a second
 """
 TRAIN = """
-    import os, pickle, torch
+    import os, pickle, torch, traceback
+    from torch.distributed.elastic.multiprocessing.errors import record
     from torch.utils.data import DataLoader, Dataset
+    def inner(): raise ValueError("broken ü")
+    @record
+    def broken(): inner()
     class Squares(Dataset):
         def __len__(self): return 8
         def __getitem__(self, i): return i * i
     if __name__ == "__main__":
         assert pickle.loads(pickle.dumps(Squares)) is Squares
-        for method in ("fork", "spawn"):
-            loader = DataLoader(Squares(), 4, num_workers=1, multiprocessing_context=method)
-            print(method, [batch.tolist() for batch in loader])
+        loader = DataLoader(Squares(), 4, num_workers=1)
+        print([batch.tolist() for batch in loader])
         torch.manual_seed(1)
         model = torch.nn.Linear(4, 2)
         optimizer = torch.optim.AdamW(model.parameters(), fused=False)
@@ -73,18 +77,42 @@ TRAIN = """
         optimizer.step()
         print(torch.initial_seed(), model.weight.tolist(), torch.get_num_threads())
         print(torch.cuda.is_available(), torch.cuda.is_initialized())
+        try: broken()
+        except ValueError: traceback.print_exc()
+"""
+SPAWNS = """
+    import multiprocessing as mp, os, sys
+    class Squares:
+        def __getitem__(self, i): return i * i
+    def work(squares, key):
+        print(__name__, sys.argv, sys.path, squares[3], key == mp.current_process().authkey, flush=True)
+    if __name__ == "__main__":
+        key = bytes(mp.current_process().authkey)
+        child = mp.get_context("spawn").Process(target=work, args=(Squares(), key))
+        child.start()
+        child.join()
+        print(child.exitcode, flush=True)
+        os._exit(0)
 """
 CHANCE = """
-    import json, multiprocessing, random, numpy, torch
+    import json, multiprocessing, os, random, numpy, torch
     drawn = [random.random(), numpy.random.rand(), torch.rand(1).item(), torch.initial_seed()]
-    print(json.dumps([*drawn, multiprocessing.current_process().authkey.hex()]))
+    print(json.dumps([*drawn, multiprocessing.current_process().authkey.hex()]), flush=True)
+    os._exit(0)
 """
 ERROR = """
-    from torch.distributed.elastic.multiprocessing.errors import record
-    def inner(): raise ValueError("broken ü")
-    @record
-    def main(): inner()
-    main()
+    def f():
+        try: 1/0
+        except Exception as error: raise ValueError("ü") from error
+    f()
+"""
+ERROR_IN_A_MODULE = """
+    import sys
+    def hook(*error):
+        print(error[:2])
+        sys.__excepthook__(*error)
+    sys.excepthook = hook
+    import nowhere
 """
 AT_EXIT = """
     import atexit, sys, threading, time
@@ -98,7 +126,7 @@ AT_EXIT = """
     threading.Thread(target=work).start()
     print("unflushed", end="")
     sys.stdout.flush()
-    sys.exit(3)
+    sys.exit("no data")
 """
 HANDLED = """
     import signal, sys, time
@@ -122,21 +150,16 @@ class Case:
 
 
 CASES = (
-    Case("facts", FACTS),
+    Case("facts", FACTS, env=(("LOCAL_RANK", "1"), ("TORCHELASTIC_RUN_ID", "ü"))),
     Case("facts_of_a_relative_path", FACTS, ("facts_of_a_relative_path/case.py",)),
     Case("facts_of_a_module", FACTS, ("-m", "facts_of_a_module.case", "x", "-m")),
     Case("facts_of_a_package", FACTS, ("-m", "facts_of_a_package")),
-    Case("own_variables", FACTS, env=(("LOCAL_RANK", "1"), ("TORCHELASTIC_RUN_ID", "ü"))),
     Case("training", TRAIN),
-    Case("exit_code", "raise SystemExit(7)", code=7),
-    Case("exit_text", "import sys; sys.exit('no data')", code=1),
+    Case("spawns", SPAWNS),
+    Case("exit", AT_EXIT, code=1),
     Case("exit_hard", "import os; os._exit(9)", code=9),
-    Case("exit_steps", AT_EXIT, code=3),
-    Case("error", "def f():\n    raise ValueError('ü')\nf()", code=1),
-    Case("error_with_cause", "try:\n    1/0\nexcept Exception as e:\n    raise OSError from e", code=1),
-    Case("error_in_a_module", "import nowhere", ("-m", "error_in_a_module.case"), code=1),
-    Case("error_recorded", ERROR, code=1),
-    Case("excepthook", "import sys\nsys.excepthook = lambda *a: print(a[:2])\n1/0", code=1),
+    Case("error", ERROR, code=1),
+    Case("error_in_a_module", ERROR_IN_A_MODULE, ("-m", "error_in_a_module.case"), code=1),
     Case("syntax", "def f(:\n", code=1),
     Case("no_file", "", ("{folder}/missing.py",), code=2),
     Case("no_module", "", ("-m", "no.such.module"), code=1),
@@ -165,31 +188,34 @@ class Runs:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     folder = tmp_path_factory.mktemp("programs")
-    cases = {}
     for case in (*CASES, *DRAWS):
         home = folder / case.name
         home.mkdir()
         program = textwrap.dedent(case.program)
         for name in ("case.py", "case.txt", "__main__.py"):
             (home / name).write_text(program)
-        arguments = [word.format(folder=home) for word in case.arguments]
-        cases[case.name] = {
-            "arguments": arguments, "env": dict(case.env), "signal": case.signal
-        }  # fmt: skip
-    (folder / "cases.json").write_text(json.dumps(cases))
     torchrun = folder / "bin" / "torchrun"
     torchrun.parent.mkdir()
     torchrun.write_text(f"#!{sys.executable}\n{(SCRIPTS / 'each_case.py').read_text()}")
     torchrun.chmod(0o755)
-    cold, _ = start(folder, warm=False)
-    warm, told = start(folder, warm=True)
+    cold, _ = start(folder, CASES, warm=False)
+    warm, told = start(folder, (*CASES, *DRAWS), warm=True)
     return Runs(cold, warm, told)
 
 
-def start(folder: Path, *, warm: bool) -> tuple[dict[str, Any], str]:
-    """Run all cases; returns how each ended, and what was said."""
+def start(folder: Path, cases: tuple[Case, ...], *, warm: bool) -> tuple[dict[str, Any], str]:
+    """Run them; returns how each ended, and what was said."""
     results, output = folder / f"results-{warm:d}.json", folder / f"output-{warm:d}"
     output.mkdir()
+    rows = {
+        case.name: {
+            "arguments": [word.format(folder=folder / case.name) for word in case.arguments],
+            "env": dict(case.env),
+            "signal": case.signal,
+        }
+        for case in cases
+    }
+    (folder / "cases.json").write_text(json.dumps(rows))
     ended = subprocess.run(
         [
             *(sys.executable, SCRIPTS / "start_as_agent.py", f"{warm:d}"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +12,8 @@ import pytest
 
 from ddpjob_agent import contract
 from ddpjob_trainer import reporting
+from trainer.forked import environment
 from trainer.runs import Run
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -28,11 +26,7 @@ def no_job(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def python_env() -> dict[str, str]:
     """For processes that import the trainer."""
-    return {
-        **os.environ,
-        "PYTHONPATH": f"{ROOT}/trainer-image:{ROOT}/tests",
-        "OMP_NUM_THREADS": "1",
-    }
+    return environment()
 
 
 class Listener:

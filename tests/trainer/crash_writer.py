@@ -1,17 +1,21 @@
-"""Saves the same snapshot again and again, killed one line of code later each time.
+"""Saves the same snapshot again and again, killed at another line of code each time.
 
-    crash_writer.py BASE OUT
+    crash_writer.py BASE OUT {each|ends}
 
 Lines are those of the modules that touch the disk, and of shutil. Each attempt works on a copy of
-BASE, OUT/1, OUT/2 and so on; the first that is not killed any more ends the script.
+BASE, OUT/1, OUT/2 and so on, by the number of the line; the last one is not killed. Prints the spans of
+lines during which the disk stays as it is; `ends` are the first and the last line of each.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import shutil
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,44 +29,72 @@ TRACED = {each.__file__ for each in (durable, fence_folders, fences, folder, ima
 MEMORY_ONLY = {"__init__", "place", "copy", "take", "_chunks", "_pieces", "raw"}  # of image
 
 
-def die_after(lines: int) -> None:
-    left = lines
+def save(run: Run, directory: Path, at: Callable[[int], object]) -> None:
+    """Calls `at` before each line, with its number, and once after the last one."""
+    numbers = itertools.count(1)
 
     def trace(frame: FrameType, event: str, _argument: Any) -> Any:
-        nonlocal left
         code = frame.f_code
         in_memory = code.co_filename == image.__file__ and code.co_name in MEMORY_ONLY
         if code.co_filename not in TRACED or in_memory:
             return None
         if event == "line":
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+            at(next(numbers))
         return trace
 
+    snapshots = Snapshots(directory, keep=2)
     sys.settrace(trace)
+    snapshots.save(3, **run.parts(), wait=True)
+    sys.settrace(None)
+    at(next(numbers))
 
 
-def main(base: Path, out: Path) -> None:
+def spans(run: Run, directory: Path) -> list[tuple[int, int]]:
+    """The first and the last line of each."""
+    found: list[tuple[int, int]] = []
+    before: list[tuple[Path, bytes]] = []
+
+    def look(line: int) -> None:
+        nonlocal before
+        paths = sorted(directory.rglob("*"))
+        now = [(path, path.read_bytes() if path.is_file() else b"") for path in paths]
+        first = found.pop()[0] if now == before else line
+        found.append((first, line))
+        before = now
+
+    save(run, directory, look)
+    return found
+
+
+def attempt(run: Run, directory: Path, line: int, last: int) -> None:
+    """In a process of its own, which is killed before that line."""
+
+    def die(at: int) -> None:
+        if at == line < last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if child == 0:
+        save(run, directory, die)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    expected = -signal.SIGKILL if line < last else 0
+    if os.waitstatus_to_exitcode(status) != expected:
+        sys.exit(f"attempt {line} failed: {status}")
+
+
+def main(base: Path, out: Path, which: str) -> None:
     torch.set_num_threads(1)
     run = Run()
     run.train(3)
-    lines, killed = 0, True
-    while killed:
-        lines += 1
-        directory = shutil.copytree(base, out / str(lines))
-        child = os.fork()
-        if child == 0:
-            snapshots = Snapshots(directory, keep=2)
-            die_after(lines)
-            snapshots.save(3, **run.parts(), wait=True)
-            sys.settrace(None)
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        killed = os.WIFSIGNALED(status)
-    if status != 0:
-        sys.exit(f"attempt {lines} failed: {status}")
+    found = spans(run, shutil.copytree(base, out / "0"))
+    shutil.rmtree(out / "0")
+    last = found[-1][1]
+    lines = range(1, last + 1) if which == "each" else sorted({*itertools.chain(*found)})
+    for line in lines:
+        attempt(run, shutil.copytree(base, out / str(line)), line, last)
+    sys.stdout.write(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])

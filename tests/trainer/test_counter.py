@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from ddpjob_agent.contract import ENV_STEPS
 from ddpjob_agent.launch import STEPS_FILE, steps_done
 from ddpjob_trainer import Snapshots, step_done
+from trainer.forked import Forks
 
 KILLED = """
 import os, signal
@@ -29,14 +28,15 @@ def steps_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_killed_processes_had_done(steps_file: Path, python_env: dict[str, str]) -> None:
+def test_what_killed_processes_had_done(
+    forks: Forks, steps_file: Path, python_env: dict[str, str]
+) -> None:
     """The most that any of them had: who is killed within a step may be one behind."""
+    script = steps_file / "killed.py"
+    script.write_text(KILLED)
     for local_rank, steps in ((1, 41), (0, 40)):
         own = {"LOCAL_RANK": str(local_rank), "STEPS": str(steps)}
-        done = subprocess.run(
-            [sys.executable, "-c", KILLED], env={**python_env, **own}, check=False
-        )
-        assert done.returncode == -signal.SIGKILL
+        assert forks.start(script, env={**python_env, **own}).wait() == -signal.SIGKILL
     assert steps_done(str(steps_file)) == 41
 
 

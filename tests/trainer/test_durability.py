@@ -18,6 +18,7 @@ import pytest
 from ddpjob_trainer import SnapshotError, Snapshots, folder
 from ddpjob_trainer.manifest import MANIFEST, TENSORS, name_of
 from ddpjob_trainer.shelf import Shelf
+from trainer.forked import Forks
 from trainer.runs import Run, assert_same
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 KILLS = int(os.environ.get("DDPJOB_KILLS", "40"))
+LINES = os.environ.get("DDPJOB_LINES", "ends")  # or each
 
 
 def after(steps: int) -> Run:
@@ -69,34 +71,42 @@ def hidden_in(directory: Path) -> list[str]:
 
 
 def test_a_writer_killed_at_any_line_leaves_the_older_or_the_newer(
-    tmp_path: Path, python_env: dict[str, str]
+    forks: Forks, tmp_path: Path, python_env: dict[str, str]
 ) -> None:
+    """Before the first and the last of the lines between two changes of the disk, or before each."""
     base, out = tmp_path / "base", tmp_path / "out"
     save(base, 1, 2)
-    script = [sys.executable, str(HERE / "crash_writer.py"), str(base), str(out)]
-    subprocess.run(script, env=python_env, check=True)
+    with (tmp_path / "spans").open("w+") as output:
+        script = (HERE / "crash_writer.py", base, out, LINES)
+        assert forks.start(*script, env=python_env, output=output).wait() == 0
+        output.seek(0)
+        spans = json.load(output)
     directories = sorted(out.iterdir(), key=lambda path: int(path.name))
     weights = dict([load(base), load(directories[-1])])
     assert [*weights] == [2, 3]
-    found, following = [], after(4)
+    found, following = {}, after(4)
     for directory in directories:
         step, loaded = load(directory)
         assert_same(loaded, weights[step])
-        found.append(step)
+        found[int(directory.name)] = step
         Snapshots(directory, keep=2).save(4, **following.parts(), wait=True)
         assert hidden_in(directory) == [], f"killed at line {directory.name}"
         assert steps_in(directory) == [4, step]
-    assert found == sorted(found), "once published it stays"
-    assert found.count(2) > 50, "many lines before"
-    assert found.count(3) > 10, "and some after"
+    assert [*found.values()] == sorted(found.values()), "once published it stays"
+    lines = {2: 0, 3: 0}
+    for first, last in spans:
+        assert found[first] == found[last]
+        lines[found[first]] += last - first + 1
+    assert lines[2] > 50, "many lines before"
+    assert lines[3] > 10, "and some after"
 
 
 def test_a_writer_killed_at_random_moments_loses_nothing_announced(
-    tmp_path: Path, python_env: dict[str, str]
+    forks: Forks, tmp_path: Path, python_env: dict[str, str]
 ) -> None:
     """While it trains on and saves, each from where the one before it was killed."""
-    script = [sys.executable, str(HERE / "killed_writer.py"), str(tmp_path / "snapshots")]
-    subprocess.run([*script, str(KILLS), "1"], env=python_env, check=True)
+    script = (HERE / "killed_writer.py", tmp_path / "snapshots", KILLS, 1)
+    assert forks.start(*script, env=python_env).wait() == 0
 
 
 def test_everything_is_on_the_disk_before_the_name_is(

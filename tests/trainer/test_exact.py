@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from ddpjob_trainer import Batches, Loop
 from ddpjob_trainer.exact import Node, Tree, subtrees
 from ddpjob_trainer.shares import shards_of
+from trainer.forked import Forks
 from trainer.runs import Run
 
 SCRIPT = """
@@ -25,6 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from ddpjob_trainer import Batches, Loop
 
 mode = int(sys.argv[1]) or None
+torch.utils.data._utils.worker.MP_STATUS_CHECK_INTERVAL = 0.1  # loaders end with their process
 torch.set_num_threads(1)
 torch.manual_seed(0)
 inputs = torch.randn(50, 7)
@@ -100,36 +100,32 @@ def test_shards_without_samples_add_nothing() -> None:
     assert total.tolist() == [1.0]
 
 
-def digests(folder: Path, env: dict[str, str], processes: int, mode: int) -> set[str]:
+def digests(forks: Forks, folder: Path, env: dict[str, str], processes: int, mode: int) -> set[str]:
     """Of the parameters that each process ends with."""
+    folder.mkdir()
     (folder / "train.py").write_text(SCRIPT)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command = [*torchrun, f"--nproc-per-node={processes}", "train.py", str(mode)]
-    subprocess.run(command, check=True, cwd=folder, env=env, stderr=subprocess.DEVNULL)
+    command = ["--standalone", f"--nproc-per-node={processes}", "train.py", mode]
+    assert forks.torchrun(*command, env=env, folder=folder).wait() == 0
     found = [path.read_text() for path in folder.glob("digest-*")]
     assert len(found) == processes
     return {*found}
 
 
 def test_the_same_bits_for_any_number_of_processes(
-    tmp_path: Path, python_env: dict[str, str]
+    forks: Forks, tmp_path: Path, python_env: dict[str, str]
 ) -> None:
     """With dropout, a short last batch and processes of unequal speed."""
     found = set()
     for processes in (1, 3, 5):
-        folder = tmp_path / str(processes)
-        folder.mkdir()
-        found |= digests(folder, python_env, processes, mode=8)
+        found |= digests(forks, tmp_path / str(processes), python_env, processes, mode=8)
     assert len(found) == 1
 
 
-def test_without_it_they_differ(tmp_path: Path, python_env: dict[str, str]) -> None:
+def test_without_it_they_differ(forks: Forks, tmp_path: Path, python_env: dict[str, str]) -> None:
     """So that the test above can fail."""
     found = set()
     for processes in (1, 3):
-        folder = tmp_path / str(processes)
-        folder.mkdir()
-        found |= digests(folder, python_env, processes, mode=0)
+        found |= digests(forks, tmp_path / str(processes), python_env, processes, mode=0)
     assert len(found) == 2
 
 

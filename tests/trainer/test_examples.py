@@ -16,6 +16,7 @@ from ddpjob_agent import contract
 from ddpjob_trainer import folder
 from ddpjob_trainer.manifest import name_of
 from ddpjob_trainer.shelf import Shelf
+from trainer.forked import Forks, Program
 from trainer.runs import assert_same
 
 if TYPE_CHECKING:
@@ -23,31 +24,28 @@ if TYPE_CHECKING:
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 ABORTED = "terminate called without an active exception"
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 
 RUNS = ("broken", "whole")
 
 
-def digits(
-    directory: Path, env: dict[str, str], processes: int = 2, *, steps: int
-) -> subprocess.Popen[str]:
-    script = str(EXAMPLES / "digits" / "train.py")
-    settings = {contract.ENV_SNAPSHOT_DIR: str(directory), contract.ENV_SNAPSHOT_EVERY: "10"}
-    return subprocess.Popen(
-        [*TORCHRUN, f"--nproc-per-node={processes}", script, f"--steps={steps}"],
-        env={**env, **settings},
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+def digits(steps: int, processes: int = 2) -> list[str]:
+    """What torchrun is given."""
+    script = EXAMPLES / "digits" / "train.py"
+    return ["--standalone", f"--nproc-per-node={processes}", str(script), f"--steps={steps}"]
 
 
-def output_of(process: subprocess.Popen[str]) -> str:
-    output, _ = process.communicate()
+def saving(env: dict[str, str], directory: Path) -> dict[str, str]:
+    return {
+        **env, contract.ENV_SNAPSHOT_DIR: str(directory), contract.ENV_SNAPSHOT_EVERY: "10"
+    }  # fmt: skip
+
+
+def output_of(process: Program, output: Path) -> str:
+    code, text = process.wait(), output.read_text()
     # torch now and then aborts a process that has finished (docs/failures.md): then it has told
     # its accuracy, the last thing that it does.
-    assert process.returncode == 0 or "accuracy" in output, output
-    return output
+    assert code == 0 or "accuracy" in text, text
+    return text
 
 
 def kill_all(leader: int) -> None:
@@ -58,26 +56,35 @@ def kill_all(leader: int) -> None:
 
 
 def test_digits_killed_in_mid_run_ends_as_if_it_had_not_been(
-    tmp_path: Path, python_env: dict[str, str], listener: Listener
+    forks: Forks, tmp_path: Path, python_env: dict[str, str], listener: Listener
 ) -> None:
-    env = {**python_env, contract.ENV_REPORT_SOCKET: str(listener.path)}
-    process = digits(tmp_path / "broken", env, steps=10**6)  # however late it is killed
+    env = {
+        **saving(python_env, tmp_path / "broken"), contract.ENV_REPORT_SOCKET: str(listener.path)
+    }  # fmt: skip
+    executed = subprocess.Popen(
+        [sys.executable, "-m", "torch.distributed.run", *digits(10**6)],  # however late it is killed
+        env=env, stdout=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
     while (message := listener.next())["event"] != "saved" or message["step"] < 40:
         assert message["event"] in ("resumed", "saved", "step")
-    kill_all(process.pid)
-    process.communicate()
+    kill_all(executed.pid)
+    executed.wait()
     listener.pending()
     newest = Shelf(tmp_path / "broken", 1).steps()[0]
     assert newest >= 40
     end = newest + 100
-    quiet = {**python_env, contract.ENV_REPORT_SOCKET: ""}
-    assert "training from step 0" in output_of(digits(tmp_path / "whole", quiet, steps=end))
+    outputs = [tmp_path / f"{name}.out" for name in RUNS]
+    quiet = {**saving(python_env, tmp_path / "whole"), contract.ENV_REPORT_SOCKET: ""}
+    with outputs[1].open("w") as output:
+        process = forks.torchrun(*digits(end), env=quiet, output=output)
+    assert "training from step 0" in output_of(process, outputs[1])
 
-    process = digits(tmp_path / "broken", env, steps=end)
+    with outputs[0].open("w") as output:
+        process = forks.torchrun(*digits(end), env=env, output=output)
     messages = [listener.next()]
     while "accuracy" not in messages[-1].get("metrics", {}):
         messages.append(listener.next())
-    assert f"training from step {newest} with 2" in output_of(process)
+    assert f"training from step {newest} with 2" in output_of(process, outputs[0])
     assert messages[0] == {"event": "resumed", "step": newest, "loaded": True}
     assert messages[1]["step"] == newest + 1
     assert ("saved", end) in [(each["event"], each["step"]) for each in messages]
@@ -88,29 +95,35 @@ def test_digits_killed_in_mid_run_ends_as_if_it_had_not_been(
 
 
 def test_digits_gives_the_same_weights_on_any_number_of_processes(
-    tmp_path: Path, python_env: dict[str, str]
+    forks: Forks, tmp_path: Path, python_env: dict[str, str]
 ) -> None:
     states = []
     for processes in (1, 7):
-        output_of(digits(tmp_path / str(processes), python_env, processes, steps=10))
+        env = saving(python_env, tmp_path / str(processes))
+        with (tmp_path / "out").open("w") as output:
+            process = forks.torchrun(*digits(10, processes), env=env, output=output)
+        output_of(process, tmp_path / "out")
         states.append(folder.read(tmp_path / str(processes) / name_of(10))["model"])
     for name, tensor in states[0].items():
         assert states[1][name] == pytest.approx(tensor, abs=1e-5), name
 
 
-def test_torchruns_resumes_by_its_own_file(tmp_path: Path, python_env: dict[str, str]) -> None:
-    def run(epochs: str) -> str:
-        script = str(EXAMPLES / "01-torchrun" / "train.py")
-        command = [*TORCHRUN, "--nproc-per-node=2", script, epochs, "2"]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=python_env, capture_output=True, check=False, text=True
-        )
+def test_torchruns_resumes_by_its_own_file(
+    forks: Forks, tmp_path: Path, python_env: dict[str, str]
+) -> None:
+    def run(epochs: int) -> str:
+        command = ["--standalone", "--nproc-per-node=2", EXAMPLES / "01-torchrun" / "train.py"]
+        out, err = tmp_path / "out", tmp_path / "err"
+        with out.open("w") as output, err.open("w") as errors:
+            process = forks.torchrun(
+                *command, epochs, 2, folder=tmp_path, env=python_env, output=output, errors=errors
+            )
         # torch now and then aborts a process that has finished (docs/failures.md); what it was
         # to print is asserted below.
-        assert done.returncode == 0 or ABORTED in done.stderr, done.stderr
-        return done.stdout
+        assert process.wait() == 0 or ABORTED in err.read_text(), err.read_text()
+        return out.read_text()
 
-    assert re.findall(r"rank 0\] epoch (\d)", run("3")) == ["1", "2", "3"]
-    second = run("4")
+    assert re.findall(r"rank 0\] epoch (\d)", run(3)) == ["1", "2", "3"]
+    second = run(4)
     assert "[rank 1] resuming after epoch 2" in second
     assert re.findall(r"rank 0\] epoch (\d)", second) == ["3", "4"]

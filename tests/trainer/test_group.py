@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
-import subprocess
-import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from torch import distributed
 
+from trainer.forked import Forks
+
 # Argument 1: the store's port, 2: the rank, 3: how many groups of two it enters alone before.
 ENTERS = """
-import sys, threading, torch
+import os, sys, threading, torch
 from torch import distributed
 from ddpjob_trainer.group import Group
 
@@ -45,6 +46,8 @@ for membership in ("first", "second"):
     print(membership, total.item())
     group.leave()
 assert sys.excepthook is hook, "each group leaves a hook"
+sys.stdout.flush()
+os._exit(0)  # quickly: to take all of torch apart takes a second
 """
 
 
@@ -59,20 +62,23 @@ def port() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("alone", [1, 2])
-def test_some_were_in_groups_that_were_not_formed(port: int, alone: int) -> None:
+def test_some_were_in_groups_that_were_not_formed(
+    forks: Forks, tmp_path: Path, python_env: dict[str, str], port: int, alone: int
+) -> None:
     """Others were not: a worker that joins, or who had connected to all when one was lost."""
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", ENTERS, str(port), str(rank), str(attempts)],
-            stdout=subprocess.PIPE, text=True,
-        )
-        for rank, attempts in enumerate((alone, 0))
-    ]  # fmt: skip
+    script = tmp_path / "enters.py"
+    script.write_text(ENTERS)
+    outputs = [tmp_path / str(rank) for rank in range(2)]
+    started = []
+    for rank, attempts in enumerate((alone, 0)):
+        with outputs[rank].open("w") as output:
+            arguments = (script, port, rank, attempts)
+            started.append(forks.start(*arguments, env=python_env, output=output))
     try:
-        printed = [process.communicate(timeout=120)[0] for process in started]
+        assert [process.wait(timeout=120) for process in started] == [0, 0]
     finally:
         for process in started:
             process.kill()
-    assert [process.returncode for process in started] == [0, 0]
+    printed = [output.read_text() for output in outputs]
     assert printed[0].count("not formed:") == alone
     assert [text.splitlines()[-2:] for text in printed] == 2 * [["first 3.0", "second 3.0"]]

@@ -16,6 +16,7 @@ from ddpjob_agent.contract import MembershipId
 from ddpjob_trainer.attempt import Attempt
 from ddpjob_trainer.handover import Agreement, State
 from ddpjob_trainer.randomness import draw_from
+from trainer.forked import Forks
 from trainer.runs import Counter, Run, assert_same
 
 
@@ -87,13 +88,12 @@ def state_of(text: str) -> State | None:
     return State(int(step), MembershipId(1, 1, int(n))) if text else None
 
 
-def test_a_state_arrives_as_it_was(tmp_path: Path, python_env: dict[str, str]) -> None:
+def test_a_state_arrives_as_it_was(
+    forks: Forks, tmp_path: Path, python_env: dict[str, str]
+) -> None:
     """Over a real gloo group: odd sizes, empty tensors, all that snapshots can hold."""
-    script = str(Path(__file__).with_name("giver_and_taker.py"))
-    ranks = [
-        subprocess.Popen([sys.executable, script, str(rank), str(tmp_path)], env=python_env)
-        for rank in range(2)
-    ]
+    script = Path(__file__).with_name("giver_and_taker.py")
+    ranks = [forks.start(script, rank, tmp_path, env=python_env) for rank in range(2)]
     assert [rank.wait() for rank in ranks] == [0, 0]
 
 
@@ -152,13 +152,12 @@ def test_without_an_agent_it_is_a_plain_loop(tmp_path: Path, python_env: dict[st
     ],
 )
 def test_mistakes_of_the_script_end_it(
-    body: str, words: str, tmp_path: Path, python_env: dict[str, str]
+    forks: Forks, body: str, words: str, tmp_path: Path, python_env: dict[str, str]
 ) -> None:
     head, _, _ = LOOP.partition("    with step:")
     (tmp_path / "loop.py").write_text(f"{head}    {body}\n")
-    done = subprocess.run(
-        [sys.executable, "loop.py"],
-        check=False, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=python_env,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert words in done.stderr
+    with (tmp_path / "errors").open("w+") as errors:
+        loop = forks.start("loop.py", env=python_env, folder=tmp_path, errors=errors)
+        assert loop.wait() == 1
+        errors.seek(0)
+        assert words in errors.read()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from ddpjob_trainer.image import Sum
 from ddpjob_trainer.manifest import TENSORS, UnusableError, name_of
 from ddpjob_trainer.parts import Part, PartsMissingError, divide, gather
 from ddpjob_trainer.shelf import Shelf
+from trainer.forked import Forks
 from trainer.in_parts import content_of, files_in, publish
 from trainer.runs import Run, assert_same
 
@@ -182,14 +181,13 @@ def test_who_comes_too_late_hears_of_it(
 # --- several processes ------------------------------------------------------------------------------
 
 
+SCRIPT = Path(__file__).with_name("writing_parts.py")
+
+
 def ranks(
-    out: Path, kind: str, env: dict[str, str], codes: tuple[int, ...] = (0, 0, 0)
+    forks: Forks, out: Path, kind: str, env: dict[str, str], codes: tuple[int, ...] = (0, 0, 0)
 ) -> list[Any]:
-    script = str(Path(__file__).with_name("writing_parts.py"))
-    started = [
-        subprocess.Popen([sys.executable, script, str(rank), str(out), kind], env=env)
-        for rank in range(3)
-    ]
+    started = [forks.start(SCRIPT, rank, out, kind, env=env) for rank in range(3)]
     assert tuple(rank.wait() for rank in started) == codes
     return [
         json.loads((out / f"{rank}.json").read_text())
@@ -199,9 +197,9 @@ def ranks(
 
 
 def test_each_rank_writes_its_part_and_what_differs_is_the_first_ones(
-    tmp_path: Path, python_env: dict[str, str]
+    forks: Forks, tmp_path: Path, python_env: dict[str, str]
 ) -> None:
-    seen = ranks(tmp_path, "together", python_env)
+    seen = ranks(forks, tmp_path, "together", python_env)
     assert seen == [{"saved": True, "step": 2, "mean": [0.0] * 4, "same": True}] * 3
     path = tmp_path / "shared" / name_of(2)
     files = [f"tensors{part}.safetensors" for part in ("-1", "-2", "")]
@@ -212,24 +210,26 @@ def test_each_rank_writes_its_part_and_what_differs_is_the_first_ones(
         assert 0 < part < whole / 2
 
 
-def test_a_small_state_is_written_by_one(tmp_path: Path, python_env: dict[str, str]) -> None:
-    seen = ranks(tmp_path, "small", python_env)
+def test_a_small_state_is_written_by_one(
+    forks: Forks, tmp_path: Path, python_env: dict[str, str]
+) -> None:
+    seen = ranks(forks, tmp_path, "small", python_env)
     assert seen == [{"saved": True, "step": 2, "mean": [0.0] * 4, "same": True}] * 3
     assert files_in(tmp_path / "shared" / name_of(2)) == WHOLE
 
 
 def test_while_one_rank_writes_all_leave_the_next_one_out(
-    tmp_path: Path, python_env: dict[str, str]
+    forks: Forks, tmp_path: Path, python_env: dict[str, str]
 ) -> None:
-    seen = ranks(tmp_path, "busy", python_env)
+    seen = ranks(forks, tmp_path, "busy", python_env)
     assert seen == [{"saved": [True, False, True], "skipped": 1}] * 3
     assert Shelf(tmp_path / "shared", 3).steps() == [4, 2]
 
 
 def test_a_state_that_is_not_the_same_everywhere_is_refused(
-    tmp_path: Path, python_env: dict[str, str]
+    forks: Forks, tmp_path: Path, python_env: dict[str, str]
 ) -> None:
-    first, *_ = ranks(tmp_path, "other_model", python_env)
+    first, *_ = ranks(forks, tmp_path, "other_model", python_env)
     assert "has other tensors than those of the first one" in first["problem"]
     assert Shelf(tmp_path / "shared", 3).steps() == []
 
@@ -240,9 +240,9 @@ def clears_what_is_left(directory: Path) -> None:
 
 
 def test_a_rank_that_cannot_write_tells_the_others(
-    tmp_path: Path, python_env: dict[str, str]
+    forks: Forks, tmp_path: Path, python_env: dict[str, str]
 ) -> None:
-    first, second, third = ranks(tmp_path, "full", python_env)
+    first, second, third = ranks(forks, tmp_path, "full", python_env)
     assert "Another rank could not write its part: " in first["problem"]
     assert "No space left" in first["problem"]
     assert "it is full" in second["problem"]
@@ -252,9 +252,9 @@ def test_a_rank_that_cannot_write_tells_the_others(
 
 
 def test_a_rank_that_dies_costs_that_snapshot_and_nothing_else(
-    tmp_path: Path, python_env: dict[str, str]
+    forks: Forks, tmp_path: Path, python_env: dict[str, str]
 ) -> None:
-    first, _ = ranks(tmp_path, "lost", python_env, codes=(0, 0, 9))
+    first, _ = ranks(forks, tmp_path, "lost", python_env, codes=(0, 0, 9))
     assert first["skipped"] == 1
     assert Shelf(tmp_path / "shared", 3).steps() == [3, 1]
     clears_what_is_left(tmp_path / "shared")

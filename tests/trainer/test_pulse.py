@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
+
+from trainer.forked import Forks, Program
 
 if TYPE_CHECKING:
     from trainer.conftest import Listener
@@ -31,16 +31,16 @@ SCRIPT = """
 
 @pytest.fixture
 def start(
-    tmp_path: Path, listener: Listener, python_env: dict[str, str]
-) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    forks: Forks, tmp_path: Path, listener: Listener, python_env: dict[str, str]
+) -> Iterator[Callable[..., Program]]:
     """Starts the script with further variables; it is ended with the test."""
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(SCRIPT))
     started = []
 
-    def start(**variables: str) -> subprocess.Popen[bytes]:
+    def start(**variables: str) -> Program:
         environment = {**python_env, "DDPJOB_REPORT_SOCKET": str(listener.path), **variables}
-        started.append(subprocess.Popen([sys.executable, script], env=environment))
+        started.append(forks.start(script, env=environment))
         return started[-1]
 
     yield start
@@ -51,7 +51,7 @@ def start(
 
 @pytest.mark.parametrize("rank", [0, 3])
 def test_a_process_that_hangs_says_where(
-    listener: Listener, start: Callable[..., subprocess.Popen[bytes]], rank: int
+    listener: Listener, start: Callable[..., Program], rank: int
 ) -> None:
     start(RANK=str(rank), DDPJOB_MEMBERSHIP="1.1.7")
     while listener.next_sign()["step"] != 42:
@@ -67,13 +67,14 @@ def test_a_process_that_hangs_says_where(
 
 
 def test_a_process_that_is_stopped_says_nothing(
-    listener: Listener, start: Callable[..., subprocess.Popen[bytes]]
+    listener: Listener, start: Callable[..., Program]
 ) -> None:
     process = start(RANK="1")
     while listener.next_sign()["step"] != 42:
         pass
     process.send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
+        pass
     listener.pending()  # what it said before
     listener.socket.settimeout(3)  # three times as long as one that lives is silent
     with pytest.raises(TimeoutError):
@@ -84,7 +85,7 @@ def test_a_process_that_is_stopped_says_nothing(
 
 
 def test_without_a_rank_nothing_is_said_of_it(
-    listener: Listener, start: Callable[..., subprocess.Popen[bytes]]
+    listener: Listener, start: Callable[..., Program]
 ) -> None:
     """Every process would be taken for the first one."""
     unranked, ranked = start(), start(RANK="1")

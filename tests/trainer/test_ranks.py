@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ddpjob_trainer import Snapshots
+from trainer.forked import Forks
 from trainer.runs import Run
 
+SCRIPT = Path(__file__).with_name("two_ranks.py")
 
-def both_ranks(out: Path, kind: str, env: dict[str, str]) -> list[dict[str, Any]]:
-    script = str(Path(__file__).with_name("two_ranks.py"))
-    ranks = [
-        subprocess.Popen([sys.executable, script, str(rank), str(out), kind], env=env)
-        for rank in range(2)
-    ]
+
+def both_ranks(forks: Forks, out: Path, kind: str, env: dict[str, str]) -> list[dict[str, Any]]:
+    ranks = [forks.start(SCRIPT, rank, out, kind, env=env) for rank in range(2)]
     assert [rank.wait() for rank in ranks] == [0, 0]
     return [json.loads((out / f"{rank}.json").read_text()) for rank in range(2)]
 
 
 def test_rank_0_writes_and_all_load_what_it_wrote(
-    tmp_path: Path, python_env: dict[str, str]
+    forks: Forks, tmp_path: Path, python_env: dict[str, str]
 ) -> None:
-    first, second = both_ranks(tmp_path, "shared", python_env)
+    first, second = both_ranks(forks, tmp_path, "shared", python_env)
     assert first == second
     assert first["names"] == ["step-000000000005"]
     assert first["step"] == 5
@@ -42,10 +39,10 @@ LATER = [".lock", "step-000000000005", "step-000000000006"]
 
 
 def test_directories_that_are_not_shared_hold_a_copy_each(
-    tmp_path: Path, python_env: dict[str, str]
+    forks: Forks, tmp_path: Path, python_env: dict[str, str]
 ) -> None:
     """Who has none gets it from who has one; from then on each directory has its own."""
-    first, second = both_ranks(tmp_path, "apart", python_env)
+    first, second = both_ranks(forks, tmp_path, "apart", python_env)
     assert (first["names"], second["names"]) == (["step-000000000005"], [])
     for rank in (first, second):
         assert (rank["problem"], rank["step"], rank["bias"]) == (None, 5, [1.0] * 4)
@@ -53,27 +50,27 @@ def test_directories_that_are_not_shared_hold_a_copy_each(
 
 
 def test_what_is_damaged_on_one_node_comes_from_another(
-    tmp_path: Path, python_env: dict[str, str]
+    forks: Forks, tmp_path: Path, python_env: dict[str, str]
 ) -> None:
-    first, second = both_ranks(tmp_path, "one damaged", python_env)
+    first, second = both_ranks(forks, tmp_path, "one damaged", python_env)
     for rank in (first, second):
         assert (rank["problem"], rank["step"], rank["bias"]) == (None, 5, [1.0] * 4)
 
 
 @pytest.mark.parametrize("where", ["numbers", "name", "disk"])
 def test_who_lacks_it_does_not_go_on_from_a_damaged_one(
-    tmp_path: Path, python_env: dict[str, str], where: str
+    forks: Forks, tmp_path: Path, python_env: dict[str, str], where: str
 ) -> None:
     """Rank 0 sends what it reads, and learns only then that it is damaged."""
-    first, second = both_ranks(tmp_path, where, python_env)
+    first, second = both_ranks(forks, tmp_path, where, python_env)
     for rank in (first, second):
         assert (rank["problem"], rank["step"], rank["bias"]) == (None, 4, [1.0] * 4)
 
 
 def test_every_rank_hears_that_nothing_is_usable(
-    tmp_path: Path, python_env: dict[str, str]
+    forks: Forks, tmp_path: Path, python_env: dict[str, str]
 ) -> None:
-    first, second = both_ranks(tmp_path, "damaged", python_env)
+    first, second = both_ranks(forks, tmp_path, "damaged", python_env)
     assert "none is usable" in first["problem"]
     assert first["problem"] == second["problem"]
 

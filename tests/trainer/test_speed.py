@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from ddpjob_trainer import Batches, Loop, Stream, scale_rate
+from trainer.forked import Forks, environment
 from trainer.runs import Run
 
 SCRIPT = """
@@ -25,6 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from ddpjob_trainer import Batches, Loop
 
 how, rank = sys.argv[1], int(os.environ["RANK"])
+torch.utils.data._utils.worker.MP_STATUS_CHECK_INTERVAL = 0.1  # loaders end with their process
 torch.set_num_threads(1)
 torch.manual_seed(0)
 data = TensorDataset(torch.arange(1000), torch.randn(1000, 3, dtype=torch.float64))
@@ -75,13 +74,10 @@ class Trained(NamedTuple):
     order: list[int]
 
 
-def train(folder: Path, env: dict[str, str], how: str) -> Trained:
+def train(forks: Forks, folder: Path, env: dict[str, str], how: str) -> Trained:
     (folder / "train.py").write_text(SCRIPT)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    subprocess.run(
-        [*torchrun, "--nproc-per-node=3", "train.py", how], check=True, cwd=folder, env=env,
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    command = ("--standalone", "--nproc-per-node=3", "train.py", how)
+    assert forks.torchrun(*command, env=env, folder=folder).wait() == 0
     found = [json.loads((folder / f"rank-{rank}").read_text()) for rank in range(3)]
     steps = [*zip(*(each["steps"] for each in found), strict=True)]
     weights = [torch.tensor(each["weights"][0], dtype=torch.float64) for each in found]
@@ -94,17 +90,16 @@ def train(folder: Path, env: dict[str, str], how: str) -> Trained:
 
 
 @pytest.fixture(scope="module")
-def equal(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "trainer-image")}
-    return train(tmp_path_factory.mktemp("equal"), env, "equal")
+def equal(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return train(forks, tmp_path_factory.mktemp("equal"), environment(), "equal")
 
 
 @pytest.mark.parametrize("how", ["in a loop", "by hand"])
 def test_shares_follow_the_speed_that_is_given(
-    tmp_path: Path, python_env: dict[str, str], equal: Trained, how: str
+    forks: Forks, tmp_path: Path, python_env: dict[str, str], equal: Trained, how: str
 ) -> None:
     """Who trains on a sample changes; the samples of a step and what is learned do not."""
-    found = train(tmp_path, python_env, how)
+    found = train(forks, tmp_path, python_env, how)
     assert equal.counts == [[17, 17, 16]] * 20
     assert found.counts == [[34, 9, 7]] * 20
     assert found.order == equal.order
@@ -112,10 +107,10 @@ def test_shares_follow_the_speed_that_is_given(
 
 
 def test_shares_follow_the_speed_that_is_measured(
-    tmp_path: Path, python_env: dict[str, str], equal: Trained
+    forks: Forks, tmp_path: Path, python_env: dict[str, str], equal: Trained
 ) -> None:
     """Rank 0 takes 5 ms more for each sample."""
-    found = train(tmp_path, python_env, "measured")
+    found = train(forks, tmp_path, python_env, "measured")
     assert found.counts[0] == [17, 17, 16]
     assert found.counts[-1][0] < min(found.counts[-1][1:])
     assert found.order == equal.order

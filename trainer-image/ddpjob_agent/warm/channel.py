@@ -47,16 +47,17 @@ def send(channel: socket.socket, request: Request, descriptors: list[int]) -> No
 def receive(channel: socket.socket) -> tuple[Request, list[int]] | None:
     """The next request, whole; None when the other side is gone."""
     room = socket.CMSG_SPACE(FDS * array.array("i").itemsize)
-    head, ancillary, _, _ = channel.recvmsg(LENGTH.size, room)
     descriptors = array.array("i")
-    for _, _, data in ancillary:
-        descriptors.frombytes(data)
-    head += _exactly(channel, LENGTH.size - len(head))
-    if len(head) == LENGTH.size:
-        (length,) = LENGTH.unpack(head)
-        body = _exactly(channel, length)
-        if len(body) == length:
-            return Request(*json.loads(body)), list(descriptors)
+    with contextlib.suppress(ConnectionError):  # it has left something unread
+        head, ancillary, _, _ = channel.recvmsg(LENGTH.size, room)
+        for _, _, data in ancillary:
+            descriptors.frombytes(data)
+        head += _exactly(channel, LENGTH.size - len(head))
+        if len(head) == LENGTH.size:
+            (length,) = LENGTH.unpack(head)
+            body = _exactly(channel, length)
+            if len(body) == length:
+                return Request(*json.loads(body)), list(descriptors)
     for descriptor in descriptors:
         os.close(descriptor)
     return None

@@ -56,6 +56,8 @@ class WarmProcess:
             self.returncode = self._told().get(channel.EXIT)
             if self.returncode is None and closed and not self._is_alive():
                 self.returncode = -signal.SIGKILL  # its parent ended first: nobody will tell
+            if self.returncode is not None:
+                self._line.close()
         return self.returncode
 
     def _is_alive(self) -> bool:

@@ -1,0 +1,85 @@
+"""Python programs that need torch, forked from one process that has imported it.
+
+Each runs as `python PROGRAM` would, but for the seconds that the import takes. DDPJOB_COLD=1 has
+all of them executed instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from ddpjob_agent.warm.standby import start_parent, until_ready
+from ddpjob_agent.warm.workers import WarmProcess
+
+ROOT = Path(__file__).resolve().parents[2]
+COLD = os.environ.get("DDPJOB_COLD") == "1"
+TORCHRUN = Path(__file__).with_name("torchrun.py")
+
+Program = WarmProcess | subprocess.Popen[bytes]
+
+
+def environment() -> dict[str, str]:
+    """For processes that import the trainer."""
+    changing = "PYTEST_CURRENT_TEST"
+    return {
+        **{name: value for name, value in os.environ.items() if name != changing},
+        "PYTHONPATH": f"{ROOT}/trainer-image:{ROOT}/tests",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+class Forks:
+    """That process, and what is asked of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._parent = start_parent(sys.executable, environment(), str(path))
+        asyncio.run(until_ready(self._parent.channel))
+        self._parent.channel.setblocking(True)
+
+    def start(
+        self,
+        *arguments: object,
+        env: Mapping[str, str],
+        folder: Path | None = None,
+        output: IO[Any] | None = None,
+        errors: IO[Any] | None = None,
+    ) -> Program:
+        """A script and its arguments."""
+        command = [sys.executable, "-u", *map(str, arguments)]
+        if COLD:
+            return subprocess.Popen(command, env=env, cwd=folder, stdout=output, stderr=errors)
+        files = [file.fileno() if file else number for number, file in ((1, output), (2, errors))]
+        with Path(os.devnull).open("rb") as nothing, contextlib.chdir(folder or "."):
+            streams = (nothing.fileno(), files[0], files[1])
+            return WarmProcess(self._parent.channel, command, env, streams)
+
+    def torchrun(self, *arguments: object, **options: Any) -> Program:
+        """What torchrun does, with training processes that are forked."""
+        if COLD:
+            return self.start("-m", "torch.distributed.run", *arguments, **options)
+        return self.start(TORCHRUN, self.path, *arguments, **options)
+
+    def close(self) -> None:
+        """What was forked lives on."""
+        self._parent.channel.close()
+        self._parent.process.wait()
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """Starts programs quickly."""
+    with tempfile.TemporaryDirectory(prefix="ddpjob-fork-") as folder:
+        forks = Forks(Path(folder) / "socket")
+        yield forks
+        forks.close()
