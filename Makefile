@@ -33,9 +33,8 @@ test-local: setup ## Whole jobs with real processes on this machine; snapshots i
 	@tools/kind/binaries.sh versitygw >/dev/null
 	@$(PYTEST) --tier=local tests/local tests/store
 
-soak: setup ## 500 writers killed, 20 random sequences of changes; SEEDS="1 2 3" chooses. About an hour; root
-	@DDPJOB_KILLS=500 $(PYTEST) tests/trainer/test_durability.py -k killed_at_random
-	@DDPJOB_SEEDS="$${SEEDS:-$$(seq -s ' ' 1 20)}" $(PYTEST) tests/local/test_random_changes.py
+soak: setup ## At length what `make test` runs in short, in two hours; SEEDS="1 2 3" chooses; root
+	@PYTEST='$(PYTEST)' tools/soak.sh
 
 test-cluster: setup ## The CRD, the chart and the operator against a real API server
 	@tools/kind/binaries.sh kube-apiserver etcd kubectl helm >/dev/null

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Runs at length what `make test` runs in short: writers killed at every line and 500 times, 200
+# memberships, programs executed that are forked elsewhere, a job for each scene, heavy load for
+# 30 s, 20 random sequences of changes (SEEDS chooses others).
+# Runs everything and then names what failed.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+failed=()
+
+step() { # NAME COMMAND...
+  local name=$1 start=$SECONDS
+  shift
+  printf '==== soak: %s\n' "$name"
+  env "$@" || failed+=("$name")
+  printf '==== soak: %s took %d s\n' "$name" $((SECONDS - start))
+}
+
+# shellcheck disable=SC2206
+readonly pytest=(${PYTEST:-.venv/bin/python -m pytest})
+
+step lines DDPJOB_LINES=each DDPJOB_KILLS=500 "${pytest[@]}" tests/trainer/test_durability.py -k killed_at
+step memberships DDPJOB_CHANGES=200 "${pytest[@]}" tests/trainer/test_many_memberships.py
+step executed DDPJOB_COLD=1 "${pytest[@]}" tests/trainer tests/agent/test_c10d_torchrun.py
+step scenes DDPJOB_SCENES=alone DDPJOB_LOAD_SECONDS=30 "${pytest[@]}" \
+  tests/local/test_live.py tests/local/test_planned_stops.py tests/local/test_outcomes.py
+step changes DDPJOB_SEEDS="${SEEDS:-$(seq -s ' ' 1 20)}" "${pytest[@]}" tests/local/test_random_changes.py
+
+if ((${#failed[@]})); then
+  printf 'soak: failed: %s\n' "${failed[*]}"
+  exit 1
+fi
+printf 'soak: all passed in %d s\n' "$SECONDS"
