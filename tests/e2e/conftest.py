@@ -1,4 +1,4 @@
-"""A cluster with the operator installed by Helm, and a namespace of its own for every test.
+"""A cluster with the operator installed by Helm, and namespaces for those who ask.
 
 `make test-e2e` makes the development cluster and the images. To run against another cluster, set
 DDPJOB_E2E_KUBECONFIG and the images (docs/development-cluster.md); then nothing is made here.
@@ -6,18 +6,19 @@ DDPJOB_E2E_KUBECONFIG and the images (docs/development-cluster.md); then nothing
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from e2e.kubectl import Kubectl
+from e2e.namespaces import Namespaces
 from e2e.nodes import Nodes
+from e2e.volumes import Volumes
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "ddpjob-operator"
@@ -46,9 +47,9 @@ def kubeconfig() -> Path:
 
 
 @pytest.fixture(scope="session")
-def shared_folder() -> str:
-    """A folder that every node sees the same, for volumes."""
-    return os.environ["DDPJOB_E2E_SHARED_FOLDER"]
+def session_name() -> str:
+    """What names the objects of this session and of no other one."""
+    return f"ddpjob-test-{uuid.uuid4().hex[:6]}"
 
 
 @pytest.fixture(scope="session")
@@ -84,18 +85,44 @@ def operator(kubeconfig: Path, images: Images) -> Iterator[Kubectl]:
     helm(kubeconfig, "uninstall", "ddpjob-operator", "--wait", "--timeout", "5m")
 
 
-@pytest.fixture
-def kubectl(operator: Kubectl, kubeconfig: Path) -> Iterator[Kubectl]:
-    """kubectl in a namespace of the test's own, whose pods are gone when the test ends."""
-    with _namespace(kubeconfig) as kubectl:
-        yield kubectl
+@pytest.fixture(scope="session")
+def volumes(
+    operator: Kubectl, kubeconfig: Path, images: Images, session_name: str
+) -> Iterator[Volumes]:
+    """Volumes whose folders every node sees the same."""
+    volumes = Volumes(session_name, os.environ["DDPJOB_E2E_SHARED_FOLDER"], images.digits)
+    yield volumes
+    volumes.remove(Kubectl(kubeconfig, "default"))
+
+
+@pytest.fixture(scope="session")
+def namespaces(volumes: Volumes, kubeconfig: Path, session_name: str) -> Iterator[Namespaces]:
+    """Namespaces, all of which are gone before the volumes go."""
+    namespaces = Namespaces(kubeconfig, session_name)
+    yield namespaces
+    namespaces.until_gone()
 
 
 @pytest.fixture
-def other_namespace(operator: Kubectl, kubeconfig: Path) -> Iterator[Kubectl]:
-    """The same in another one."""
-    with _namespace(kubeconfig) as kubectl:
-        yield kubectl
+def kubectl(namespaces: Namespaces) -> Iterator[Kubectl]:
+    """kubectl in a namespace of the test's own."""
+    kubectl = namespaces.new()
+    yield kubectl
+    namespaces.leave(kubectl)
+
+
+@pytest.fixture(scope="module")
+def namespace(namespaces: Namespaces) -> Iterator[Callable[[], Kubectl]]:
+    """Makes namespaces that the tests of one module share."""
+    made: list[Kubectl] = []
+
+    def make() -> Kubectl:
+        made.append(namespaces.new())
+        return made[-1]
+
+    yield make
+    for kubectl in made:
+        namespaces.leave(kubectl)
 
 
 @pytest.fixture
@@ -104,17 +131,6 @@ def nodes(operator: Kubectl, kubeconfig: Path) -> Iterator[Nodes]:
     nodes = Nodes(Kubectl(kubeconfig))
     yield nodes
     nodes.restore()
-
-
-@contextlib.contextmanager
-def _namespace(kubeconfig: Path) -> Iterator[Kubectl]:
-    namespace = f"ddpjob-test-{uuid.uuid4().hex[:8]}"
-    kubectl = Kubectl(kubeconfig, namespace)
-    kubectl("create", "namespace", namespace)
-    yield kubectl
-    kubectl("delete", "ddpjobs", "--all", "--timeout=180s")
-    kubectl("delete", "pods", "--all", "--grace-period=1", "--timeout=180s")
-    kubectl("delete", "namespace", namespace, "--wait=false")  # takes longer, and holds no GPU
 
 
 def helm(kubeconfig: Path, *arguments: str) -> None:

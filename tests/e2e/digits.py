@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -20,24 +20,40 @@ CAUSES = {
     "WorkerJoined": "joined",
 }
 PROCESSES = 6
+STEPS = 500
 
 
-def manifest(image: str, steps: int, example: str = "ddpjob.yaml", **spec: Any) -> Object:
-    """The example, with GPUs for its two groups, and more steps than it would take."""
+def manifest(
+    image: str,
+    example: str = "ddpjob.yaml",
+    *,
+    paced: bool = True,
+    resource: str = "gpusPerWorker",
+    **spec: Any,
+) -> Object:
+    """The example, as two groups that fit on no single node; slow until `Digits.hurry`."""
     job: Object = copy.deepcopy(yaml.safe_load((EXAMPLES / example).read_text()))
     job["metadata"]["name"] = "digits"
     fields = job["spec"]
-    fields.update(
-        image=image,
-        command=[*fields["command"], "--steps", str(steps)],
-        keepPods="All",
-        **{"gpusPerWorker": 4, **spec},
-    )
-    fields.pop("processesPerWorker")
+    torchrun, *script = fields["command"]
+    if paced:
+        script.insert(0, "paced.py")
+        fields["snapshot"]["everySteps"] = 2
     [group] = fields["extraWorkerGroups"]
-    group.pop("processesPerWorker")
-    group["gpusPerWorker"] = 2
+    for each, count in ((fields, 4), (group, 2)):
+        each.pop("processesPerWorker")
+        each[resource] = count
+    command = [torchrun, *script, "--steps", str(STEPS)]
+    fields.update(image=image, command=command, keepPods="All", **spec)
     return job
+
+
+class Beginning(NamedTuple):
+    """What the process of rank 0 said of a membership."""
+
+    time: str
+    step: int
+    processes: int
 
 
 class Digits:
@@ -45,6 +61,7 @@ class Digits:
 
     def __init__(self, kubectl: Kubectl) -> None:
         self.kubectl = kubectl
+        self.out_of_reach: set[str] = set()  # pods whose node is gone
 
     @property
     def status(self) -> Object:
@@ -58,6 +75,11 @@ class Digits:
         return int(self.status.get("progress", {}).get("step") or 0)
 
     @property
+    def saved(self) -> int:
+        """Step of the newest snapshot."""
+        return int(self.status.get("snapshot", {}).get("step") or 0)
+
+    @property
     def memberships(self) -> list[str]:
         """Cause and world size of each, from the events: `started:6`."""
         found = []
@@ -67,13 +89,19 @@ class Digits:
                 found.append(f"{CAUSES[reason]}:{match[1]}")
         return found
 
-    def resumed(self, *unreadable: str) -> list[int]:
-        """Steps that the processes of rank 0 say they went on from, in order."""
+    def beginnings(self, *without: str) -> list[Beginning]:
+        """What the processes of rank 0 say that they went on from, in order."""
         found = []
-        for name in self.kubectl.pods("ddpjob.io/role=worker").keys() - set(unreadable):
+        workers = self.kubectl.pods(f"{SELECTOR},ddpjob.io/role=worker")
+        readable = {name for name, pod in workers.items() if _has_log(pod)}
+        for name in readable - self.out_of_reach - set(without):
             log = self.kubectl("logs", name, "-c", "trainer", "--timestamps")
-            found += re.findall(r"^(\S+) training from step (\d+) with", log, re.MULTILINE)
-        return [int(step) for _, step in sorted(found)]
+            found += re.findall(r"^(\S+) training from step (\d+) with (\d+)", log, re.MULTILINE)
+        return [Beginning(time, int(step), int(size)) for time, step, size in sorted(found)]
+
+    def log(self, pod: str) -> str:
+        """What the processes of a worker wrote."""
+        return self.kubectl("logs", pod, "-c", "trainer")
 
     def pod(self, group: str) -> str:
         """The worker of this group that lives now."""
@@ -82,22 +110,27 @@ class Digits:
         assert len(alive) == 1, alive
         return alive[0]
 
+    def group_of_rank_0(self) -> str:
+        """The group whose worker comes first in the membership."""
+        first = self.status["membership"]["workers"][0]
+        return next(group for group in ("spot", "worker") if self.pod(group) == first)
+
     def placed(self, group: str) -> tuple[str, str, int]:
         """The worker of this group, its node, and how many processes the others have."""
         pod = self.pod(group)
-        node = self.kubectl.pods("ddpjob.io/job=digits")[pod]["spec"]["nodeName"]
+        node = self.kubectl.pods(SELECTOR)[pod]["spec"]["nodeName"]
         return pod, node, PROCESSES - (2 if group == "spot" else 4)
 
     def apart(self) -> tuple[str, str]:
         """The group whose worker is not on the node of the rendezvous pod, and the other one."""
-        pods = self.kubectl.pods("ddpjob.io/job=digits")
+        pods = self.kubectl.pods(SELECTOR)
         [rendezvous] = (p["spec"]["nodeName"] for n, p in pods.items() if "-rendezvous-" in n)
         group = next(g for g in ("spot", "worker") if self.placed(g)[1] != rendezvous)
-        return group, "worker" if group == "spot" else "spot"
+        return group, other(group)
 
     def uids(self) -> dict[str, str]:
         """UID of every pod of the job."""
-        pods = self.kubectl.pods("ddpjob.io/job=digits")
+        pods = self.kubectl.pods(SELECTOR)
         return {name: pod["metadata"]["uid"] for name, pod in pods.items()}
 
     def until_training(self) -> None:
@@ -107,9 +140,27 @@ class Digits:
             "six processes",
         )
 
-    def until_step(self, step: int) -> None:
-        """The training is known to be so far."""
-        self.kubectl.until(lambda: self.step >= step, f"step {step}")
+    def until_steps(self, more: int) -> None:
+        """The training is known to be further by so many steps, or by one that is done again."""
+        step = self.step
+        self.kubectl.until(lambda: self.step >= step + more, f"step {step + more}")
+
+    def until_saved(self) -> int:
+        """There is a snapshot that was not there before; its step."""
+        before = self.saved
+        self.kubectl.until(lambda: self.saved > before, f"a snapshot after step {before}")
+        return self.saved
+
+    def until_memberships(self, memberships: list[str]) -> None:
+        """These were told of, and no other ones."""
+        self.kubectl.until(lambda: self.memberships == memberships, str(memberships))
+
+    def hurry(self) -> None:
+        """The processes wait no more between steps."""
+        pods = self.kubectl.pods(f"{SELECTOR},ddpjob.io/role=worker")
+        for name in pods.keys() - self.out_of_reach:
+            if pods[name]["status"]["phase"] == "Running":
+                self.kubectl("exec", name, "-c", "trainer", "--", "touch", "/tmp/hurry")
 
     def until_complete(self) -> Object:
         """The status in the end."""
@@ -117,3 +168,16 @@ class Digits:
         status = self.status
         assert status["state"] == "Complete", self.kubectl.picture()
         return status
+
+
+SELECTOR = "ddpjob.io/job=digits"
+
+
+def other(group: str) -> str:
+    """The other one of the two groups."""
+    return "worker" if group == "spot" else "spot"
+
+
+def _has_log(pod: Object) -> bool:
+    containers = pod["status"].get("containerStatuses", [])
+    return any("waiting" not in each["state"] for each in containers)

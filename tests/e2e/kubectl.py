@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-PATIENCE_SECONDS = 300.0  # generous: the machine may be slow and shared
+PATIENCE_SECONDS = 600.0  # generous: the machine may be slow and shared
 POLL_SECONDS = 0.5
 
 T = TypeVar("T")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from e2e.conftest import Images
 from e2e.jobs import Endless, endless
 from e2e.kubectl import Kubectl
-from e2e.volumes import claim
+from e2e.volumes import Volumes
 
 NO_PYTHON = "registry.k8s.io/pause:3.10.1"  # the one that every node has
 
@@ -19,7 +20,7 @@ STALLED: list[tuple[str, dict[str, Any], str, list[str]]] = [
         "image_that_cannot_be_pulled",
         {"image": "localhost:1/no/such:image"},
         "ImageCannotBePulled",
-        ["bad-worker-000-1 cannot start", "correct the image's name and tag"],
+        ["{job}-worker-000-1 cannot start", "correct the image's name and tag"],
     ),
     (
         "image_without_python",
@@ -49,7 +50,7 @@ STALLED: list[tuple[str, dict[str, Any], str, list[str]]] = [
             },
         },
         "PodRefused",
-        ["bad-worker-000-1 was refused", "Not A Name", "must consist of lower case"],
+        ["{job}-worker-000-1 was refused", "Not A Name", "must consist of lower case"],
     ),
     (
         "no_node_that_fits",
@@ -66,68 +67,82 @@ STALLED: list[tuple[str, dict[str, Any], str, list[str]]] = [
 ]
 
 
+QUOTA = {
+    "apiVersion": "v1",
+    "kind": "ResourceQuota",
+    "metadata": {"name": "small"},
+    "spec": {"hard": {"pods": "1"}},
+}
+
+
+@pytest.fixture(scope="module")
+def bad(namespace: Callable[[], Kubectl], images: Images, volumes: Volumes) -> dict[str, Endless]:
+    """The job of each test, by name; they begin at the same time."""
+    here, small = namespace(), namespace()
+    manifests = []
+    for name, spec, *_ in STALLED:
+        manifest = endless(images.digits, name.replace("_", "-"), replicas=1)
+        fields = {**manifest["spec"], **spec}
+        manifest["spec"] = {key: value for key, value in fields.items() if value is not None}
+        manifests.append(manifest)
+    here.apply(*manifests, endless("localhost:1/no/such:image", "mended", replicas=1))
+    small.apply(QUOTA)
+    small.apply(endless(images.digits, "quota", replicas=2))
+    volumes.claim(here, "single", "ReadWriteOnce")
+    storage = {"persistentVolumeClaim": {"claimName": "single"}}
+    claim = endless(
+        images.digits, "claim", replicas=1, gpusPerWorker=4, snapshot={"storage": storage}
+    )
+    claim["spec"]["extraWorkerGroups"] = [{"name": "spot", "replicas": 1, "gpusPerWorker": 2}]
+    here.apply(claim)
+    jobs = [Endless(here, each["metadata"]["name"]) for each in (*manifests, claim)]
+    return {job.name: job for job in (*jobs, Endless(here, "mended"), Endless(small, "quota"))}
+
+
 @pytest.mark.parametrize(
-    ("spec", "reason", "words"), [pytest.param(*row, id=name) for name, *row in STALLED]
+    ("name", "reason", "words"),
+    [pytest.param(name.replace("_", "-"), *row, id=name) for name, _, *row in STALLED],
 )
 def test_stalled_with_reason_and_next_step(
-    kubectl: Kubectl, images: Images, spec: dict[str, Any], reason: str, words: list[str]
+    bad: dict[str, Endless], name: str, reason: str, words: list[str]
 ) -> None:
-    bad = endless(images.digits, "bad", replicas=1)
-    bad["spec"] = {k: v for k, v in {**bad["spec"], **spec}.items() if v is not None}
-    kubectl.apply(bad)
-    job = Endless(kubectl, "bad")
-    kubectl.until(lambda: job.condition("Stalled").get("reason") == reason, reason)
+    job = bad[name]
+    job.kubectl.until(lambda: job.condition("Stalled").get("reason") == reason, reason)
     message = job.condition("Stalled")["message"]
+    words = [word.format(job=name) for word in words]
     assert [word for word in words if word not in message] == [], message
     assert job.status["state"] == "Stalled"
     assert reason in job.causes()
-    kubectl("delete", "ddp", "bad", "--timeout=180s")
+    job.kubectl("delete", "ddp", name, "--timeout=180s")
 
 
-def test_quota_exceeded_and_raised(kubectl: Kubectl, images: Images) -> None:
-    quota = {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": {"name": "small"},
-        "spec": {"hard": {"pods": "1"}},
-    }
-    kubectl.apply(quota)
-    kubectl.apply(endless(images.digits, "bad", replicas=2))
-    job = Endless(kubectl, "bad")
-    kubectl.until(lambda: job.condition("Stalled").get("reason") == "QuotaExceeded", "the reason")
+def test_quota_exceeded_and_raised(bad: dict[str, Endless]) -> None:
+    job = bad["quota"]
+    job.kubectl.until(
+        lambda: job.condition("Stalled").get("reason") == "QuotaExceeded", "the reason"
+    )
     assert "exceeded quota: small" in job.condition("Stalled")["message"]
-    quota["spec"] = {"hard": {"pods": "10"}}
-    kubectl.apply(quota)
+    job.kubectl.apply({**QUOTA, "spec": {"hard": {"pods": "10"}}})
     job.until_world(2)
     assert job.condition("Stalled")["status"] == "False"
 
 
-def test_claim_of_a_single_node_under_workers_on_two(
-    kubectl: Kubectl, images: Images, shared_folder: str
-) -> None:
-    with claim(kubectl, "single", shared_folder, images.digits, "ReadWriteOnce"):
-        storage = {"persistentVolumeClaim": {"claimName": "single"}}
-        job = endless(
-            images.digits, "bad", replicas=1, gpusPerWorker=4, snapshot={"storage": storage}
-        )
-        job["spec"]["extraWorkerGroups"] = [{"name": "spot", "replicas": 1, "gpusPerWorker": 2}]
-        kubectl.apply(job)
-        bad = Endless(kubectl, "bad")
-        bad.until_world(6)
-        assert "only one node can use claim 'single'" in bad.condition("Running")["message"]
-        assert "VolumeNotShared" in bad.causes()
+def test_claim_of_a_single_node_under_workers_on_two(bad: dict[str, Endless]) -> None:
+    job = bad["claim"]
+    job.until_world(6)
+    assert "only one node can use claim 'single'" in job.condition("Running")["message"]
+    assert "VolumeNotShared" in job.causes()
 
 
-def test_mended_by_the_user(kubectl: Kubectl, images: Images) -> None:
+def test_mended_by_the_user(bad: dict[str, Endless], images: Images) -> None:
     """A job that stalls is left by correcting it, here after suspending it."""
-    kubectl.apply(endless("localhost:1/no/such:image", "bad", replicas=1))
-    job = Endless(kubectl, "bad")
-    kubectl.until(lambda: job.condition("Stalled").get("status") == "True", "the reason")
-    kubectl("patch", "ddp", "bad", "--type=merge", "-p", '{"spec": {"suspend": true}}')
-    kubectl("wait", "--for=condition=Suspended", "ddp/bad", "--timeout=180s")
-    good = endless(images.digits, "bad", replicas=1, suspend=True)
-    kubectl.apply(good)
+    job = bad["mended"]
+    job.kubectl.until(lambda: job.condition("Stalled").get("status") == "True", "the reason")
+    job.kubectl("patch", "ddp", "mended", "--type=merge", "-p", '{"spec": {"suspend": true}}')
+    job.kubectl("wait", "--for=condition=Suspended", "ddp/mended", "--timeout=180s")
+    good = endless(images.digits, "mended", replicas=1, suspend=True)
+    job.kubectl.apply(good)
     good["spec"]["suspend"] = False
-    kubectl.apply(good)
+    job.kubectl.apply(good)
     job.until_world(1)
     assert job.condition("Stalled")["status"] == "False"

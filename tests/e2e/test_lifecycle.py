@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import pytest
 
 from e2e.conftest import Images
 from e2e.jobs import Endless, endless
 from e2e.kubectl import Kubectl, Object
+from e2e.stories import happen, in_turn
 
 
-@pytest.fixture
-def job(kubectl: Kubectl, images: Images) -> Endless:
-    kubectl.apply(endless(images.digits, "probe", replicas=2, maxReplicas=4))
-    job = Endless(kubectl, "probe")
-    job.until_world(2)
-    return job
-
-
-def test_what_a_user_sees(job: Endless) -> None:
+def seen_by_a_user(job: Endless, images: Images) -> None:
     job.kubectl.until(lambda: job.status["ready"] == "2/2", "the kubelet's word that they run")
     head, row = job.kubectl("get", "ddp").splitlines()
     assert head.split() == ["NAME", "STATE", "READY", "WORLD", "MEMBERSHIP", "RESTARTS", "AGE"]
@@ -28,93 +24,16 @@ def test_what_a_user_sees(job: Endless) -> None:
     job.kubectl("wait", "--for=condition=Running", "ddp/probe", "--timeout=60s")
 
 
-def test_scaled_up_and_down(job: Endless) -> None:
-    uids = job.uids()
-    job.kubectl("scale", "ddp/probe", "--replicas=3")
-    job.until_world(3)
-    assert {name: job.uids()[name] for name in uids} == uids
-    job.kubectl("scale", "ddp/probe", "--replicas=1")
-    job.until_world(1)
-    job.kubectl.until(lambda: len(job.workers()) == 1, "one worker")
-    assert job.causes() == ["Started", "WorkerJoined", "WorkerLeft"]
-    assert job.status["restarts"]["total"] == 0
-
-
-def test_scaled_to_nothing_and_back(job: Endless) -> None:
-    job.kubectl("scale", "ddp/probe", "--replicas=0")
-    job.kubectl("wait", "--for=condition=Suspended", "ddp/probe", "--timeout=180s")
-    pods = ("pods", "--selector=ddpjob.io/job=probe")
-    job.kubectl.until(lambda: not job.kubectl.get(*pods), "no pod, not even one that is ending")
-    job.kubectl("scale", "ddp/probe", "--replicas=2")
-    job.until_world(2)
-    assert job.causes() == ["Started", "Suspended", "Resumed", "Started"]
-
-
-def test_applied_twice_changes_nothing(job: Endless, images: Images) -> None:
+def applied_twice_changes_nothing(job: Endless, images: Images) -> None:
     before, uids = job.object["metadata"]["generation"], job.uids()
     printed = job.kubectl.apply(endless(images.digits, "probe", replicas=2, maxReplicas=4))
     assert "unchanged" in printed
     assert (job.object["metadata"]["generation"], job.uids()) == (before, uids)
 
 
-def test_deleted_leaves_nothing(job: Endless) -> None:
-    job.kubectl("delete", "ddp", "probe", "--timeout=180s")
-    left = ("pods,services", "--selector=ddpjob.io/job")
-    job.kubectl.until(lambda: not job.kubectl.get(*left), "nothing left")
-
-
-def test_done_within_its_time(kubectl: Kubectl, images: Images) -> None:
-    kubectl.apply(endless(images.digits, "brief", replicas=2, seconds=1))
-    kubectl("wait", "--for=condition=Complete", "ddp/brief", "--timeout=300s")
-    job = Endless(kubectl, "brief")
-    kubectl.until(lambda: not job.uids(), "no pod: they succeeded, so none is kept")
-    assert job.causes() == ["Started", "Completed"]
-
-
-def test_job_that_fails_keeps_its_pods_and_says_why(kubectl: Kubectl, images: Images) -> None:
-    broken = endless(images.digits, "broken", replicas=1)
-    broken["spec"]["command"] = ["python3", "-c", "raise ValueError('no data')"]
-    broken["spec"]["failurePolicy"] = {"maxRestarts": {"application": 0}}
-    kubectl.apply(broken)
-    kubectl("wait", "--for=condition=Failed", "ddp/broken", "--timeout=300s")
-    told = kubectl("describe", "ddp", "broken")
-    assert "ValueError: no data" in told
-    job = Endless(kubectl, "broken")
-    kubectl.until(lambda: len(job.uids()) == 1, "the worker that failed")
-    [name] = job.uids()
-    assert "ValueError: no data" in kubectl("logs", name)
-
-
-def test_two_jobs_at_once_and_the_same_name_elsewhere(
-    kubectl: Kubectl, other_namespace: Kubectl, images: Images
-) -> None:
-    kubectl.apply(*(endless(images.digits, name, replicas=1) for name in ("first", "second")))
-    other_namespace.apply(endless(images.digits, "first", replicas=2))
-    worlds = {
-        (kubectl, "first"): 1,
-        (kubectl, "second"): 1,
-        (other_namespace, "first"): 2,
-    }
-    for (where, name), size in worlds.items():
-        Endless(where, name).until_world(size)
-    kubectl("delete", "ddp", "first", "--timeout=180s")
-    for where, name in ((kubectl, "second"), (other_namespace, "first")):
-        assert Endless(where, name).status["state"] == "Running"
-        assert Endless(where, name).causes() == ["Started"]
-
-
-INTRUDER = """
-import json, sys, urllib.error, urllib.request
-request = urllib.request.Request(sys.argv[1], headers={"X-DDPJob-Token": sys.argv[2]})
-try:
-    urllib.request.urlopen(request, timeout=30)
-except urllib.error.HTTPError as error:
-    print(error.code, json.load(error)["error"])
-"""
-
-
-def test_a_pod_without_the_token_is_refused(job: Endless, images: Images) -> None:
+def refuses_a_pod_without_the_token(job: Endless, images: Images) -> None:
     """Neither the operator's door nor the agents' opens to it."""
+    told_before = job.causes()
     service = f"probe-rendezvous.{job.kubectl.namespace}.svc:29400"
     url = f"http://{service}/report"
     impostor = {
@@ -134,7 +53,125 @@ def test_a_pod_without_the_token_is_refused(job: Endless, images: Images) -> Non
     told = job.kubectl("logs", "curious")
     assert told == "403 X-DDPJob-Token does not hold this job's token\n"
     assert impostor_pod["exitCode"] == REFUSED
+    assert job.causes() == told_before
+
+
+def scaled_up_and_down(job: Endless, images: Images) -> None:
+    told, restarts, uids = job.causes(), job.status["restarts"], job.uids()
+    job.kubectl("scale", "ddp/probe", "--replicas=3")
+    job.until_world(3)
+    assert {name: job.uids()[name] for name in uids} == uids
+    job.kubectl("scale", "ddp/probe", "--replicas=1")
+    job.until_world(1)
+    job.kubectl.until(lambda: len(job.workers()) == 1, "one worker")
+    assert job.causes() == [*told, "WorkerJoined", "WorkerLeft"]
+    assert job.status["restarts"] == restarts
+
+
+def scaled_to_nothing_and_back(job: Endless, images: Images) -> None:
+    told = job.causes()
+    job.kubectl("scale", "ddp/probe", "--replicas=0")
+    job.kubectl("wait", "--for=condition=Suspended", "ddp/probe", "--timeout=180s")
+    pods = ("pods", "--selector=ddpjob.io/job=probe")
+    job.kubectl.until(lambda: not job.kubectl.get(*pods), "no pod, not even one that is ending")
+    job.kubectl("scale", "ddp/probe", "--replicas=2")
+    job.until_world(2)
+    assert job.causes() == [*told, "Suspended", "Resumed", "Started"]
+
+
+def deleted_leaves_nothing(job: Endless, images: Images) -> None:
+    job.kubectl("delete", "ddp", "probe", "--timeout=180s")
+    left = ("pods,services", "--selector=ddpjob.io/job")
+    job.kubectl.until(lambda: not job.kubectl.get(*left), "nothing left")
+
+
+@pytest.mark.usefixtures("others")
+@pytest.mark.parametrize(
+    "actions",
+    in_turn(
+        seen_by_a_user,
+        applied_twice_changes_nothing,
+        refuses_a_pod_without_the_token,
+        scaled_up_and_down,
+        scaled_to_nothing_and_back,
+        deleted_leaves_nothing,
+    ),
+)
+def test_a_job_that_runs(
+    kubectl: Kubectl,
+    images: Images,
+    subtests: pytest.Subtests,
+    actions: list[Callable[[Endless, Images], None]],
+) -> None:
+    kubectl.apply(endless(images.digits, "probe", replicas=2, maxReplicas=4))
+    job = Endless(kubectl, "probe")
+    job.until_world(2)
     assert job.causes() == ["Started"]
+    assert job.status["restarts"]["total"] == 0
+    happen(actions, subtests, lambda action: action(job, images))
+
+
+class Others(NamedTuple):
+    """Where the other jobs of this file are."""
+
+    here: Kubectl
+    elsewhere: Kubectl
+
+
+@pytest.fixture(scope="module")
+def others(namespace: Callable[[], Kubectl], images: Images) -> Others:
+    """They begin at the same time."""
+    others = Others(namespace(), namespace())
+    broken = endless(images.digits, "broken", replicas=1)
+    broken["spec"]["command"] = ["python3", "-c", "raise ValueError('no data')"]
+    broken["spec"]["failurePolicy"] = {"maxRestarts": {"application": 0}}
+    others.here.apply(
+        broken,
+        endless(images.digits, "brief", replicas=2, seconds=1),
+        *(endless(images.digits, name, replicas=1) for name in ("first", "second")),
+    )
+    others.elsewhere.apply(endless(images.digits, "first", replicas=2))
+    return others
+
+
+def test_done_within_its_time(others: Others) -> None:
+    kubectl = others.here
+    kubectl("wait", "--for=condition=Complete", "ddp/brief", "--timeout=300s")
+    job = Endless(kubectl, "brief")
+    kubectl.until(lambda: not job.uids(), "no pod: they succeeded, so none is kept")
+    assert job.causes() == ["Started", "Completed"]
+
+
+def test_job_that_fails_keeps_its_pods_and_says_why(others: Others) -> None:
+    kubectl = others.here
+    kubectl("wait", "--for=condition=Failed", "ddp/broken", "--timeout=300s")
+    told = kubectl("describe", "ddp", "broken")
+    assert "ValueError: no data" in told
+    job = Endless(kubectl, "broken")
+    kubectl.until(lambda: len(job.uids()) == 1, "the worker that failed")
+    [name] = job.uids()
+    assert "ValueError: no data" in kubectl("logs", name)
+
+
+def test_several_jobs_at_once_and_the_same_name_elsewhere(others: Others) -> None:
+    kubectl, elsewhere = others
+    worlds = {(kubectl, "first"): 1, (kubectl, "second"): 1, (elsewhere, "first"): 2}
+    for (where, name), size in worlds.items():
+        Endless(where, name).until_world(size)
+    kubectl("delete", "ddp", "first", "--timeout=180s")
+    for where, name in ((kubectl, "second"), (elsewhere, "first")):
+        assert Endless(where, name).status["state"] == "Running"
+        assert Endless(where, name).causes() == ["Started"]
+
+
+INTRUDER = """
+import json, sys, urllib.error, urllib.request
+request = urllib.request.Request(sys.argv[1], headers={"X-DDPJob-Token": sys.argv[2]})
+try:
+    urllib.request.urlopen(request, timeout=30)
+except urllib.error.HTTPError as error:
+    print(error.code, json.load(error)["error"])
+"""
 
 
 REFUSED = 4  # docs/exit-codes.md

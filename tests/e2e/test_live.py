@@ -2,100 +2,134 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 
 from e2e import digits
 from e2e.conftest import Images
-from e2e.digits import Digits
-from e2e.kubectl import Kubectl
+from e2e.digits import PROCESSES, Digits
+from e2e.kubectl import Kubectl, Object
 from e2e.nodes import Nodes
-from e2e.volumes import claim
-
-STEPS = 2000
-CHANGE_AT = 100  # known steps
+from e2e.stories import happen, in_turn
+from e2e.volumes import Volumes
 
 
-@pytest.fixture
-def job(kubectl: Kubectl, images: Images, shared_folder: str) -> Iterator[Digits]:
-    with claim(kubectl, "digits", shared_folder, images.digits, "ReadWriteMany"):
-        kubectl.apply(digits.manifest(images.digits, STEPS, "live.yaml"))
-        job = Digits(kubectl)
-        job.until_training()
-        job.until_step(CHANGE_AT)
-        yield job
+class Run(NamedTuple):
+    """A job that trains, and all that it lives on."""
+
+    job: Digits
+    operator: Kubectl
+    nodes: Nodes
 
 
-def test_node_is_drained(job: Digits, operator: Kubectl) -> None:
+Change = Callable[[Run], list[str]]  # returns the memberships that it makes
+
+
+def node_is_drained(run: Run) -> list[str]:
     """The worker leaves after a step; the other one trains on, and takes the next one in."""
+    job = run.job
+    before, restarts = job.memberships, job.status["restarts"]
     group, stays = job.apart()
     victim, node, left = job.placed(group)
     other = job.pod(stays)
     uid = job.uids()[other]
+    made = [f"left:{left}", f"joined:{PROCESSES}"]
     try:
         options = ("--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=180s")
-        operator("drain", node, *options)
-        job.kubectl.until(lambda: job.memberships[1:] == [f"left:{left}"], "it has left")
+        run.operator("drain", node, *options)
+        job.until_memberships(before + made[:1])
     finally:
-        operator("uncordon", node)
-    status = job.until_complete()
+        run.operator("uncordon", node)
+    job.until_memberships(before + made)
     assert victim not in job.uids()
     assert job.uids()[other] == uid
-    assert job.memberships[:2] == ["started:6", f"left:{left}"]
-    assert job.memberships[2:] in ([], ["joined:6"]), "there may be no step left to join for"
-    assert status["restarts"]["total"] == 0
-    assert status["progress"]["step"] == STEPS
-    assert status["progress"]["metrics"]["accuracy"] >= 0.95
+    assert job.status["restarts"] == restarts
+    return made
 
 
-def test_worker_pod_is_force_deleted(job: Digits) -> None:
+def worker_pod_is_force_deleted(run: Run) -> list[str]:
     """Its processes die with it; those of the other worker never stop."""
+    job, before = run.job, run.job.memberships
     victim, _, left = job.placed("spot")
     other = job.pod("worker")
     uid = job.uids()[other]
     job.kubectl("delete", "pod", victim, "--grace-period=0", "--force")
-    status = job.until_complete()
+    made = [f"left:{left}", f"joined:{PROCESSES}"]
+    job.until_memberships(before + made)
+    job.until_steps(2)
     assert job.uids()[other] == uid
-    assert job.memberships[:2] == ["started:6", f"left:{left}"]
-    log = job.kubectl("logs", other, "-c", "trainer")
-    assert log.count("starting processes that stay") == 1
-    assert "started cold" not in log
-    assert status["restarts"]["application"] == 0
-    assert status["progress"]["step"] == STEPS
-    assert status["progress"]["metrics"]["accuracy"] >= 0.95
+    never_stopped(job, other)
+    return made
 
 
-def test_network_of_a_node_is_deleted(job: Digits, nodes: Nodes) -> None:
+def network_of_a_node_is_deleted(run: Run) -> list[str]:
     """No connection is closed; the silence ends the membership, and the others go on."""
+    job, before = run.job, run.job.memberships
     group, stays = job.apart()
-    _, node, left = job.placed(group)
+    lost, node, left = job.placed(group)
     other = job.pod(stays)
     uid = job.uids()[other]
-    nodes.cut_off(node)
-    status = job.until_complete()
+    run.nodes.cut_off(node)
+    job.out_of_reach.add(lost)
+    job.until_memberships([*before, f"lost:{left}"])
+    job.until_steps(2)
     assert job.uids()[other] == uid
-    assert job.memberships == ["started:6", f"lost:{left}"]
-    assert job.kubectl("logs", other, "-c", "trainer").count("starting processes that stay") == 1
+    never_stopped(job, other)
+    return [f"lost:{left}"]
+
+
+def never_stopped(job: Digits, pod: str) -> None:
+    log = job.log(pod)
+    assert log.count("starting processes that stay") == 1
+    assert "started cold" not in log
+
+
+@pytest.mark.parametrize(
+    "changes",
+    in_turn(node_is_drained, worker_pod_is_force_deleted, network_of_a_node_is_deleted),
+)
+def test_processes_stay(
+    kubectl: Kubectl,
+    operator: Kubectl,
+    images: Images,
+    nodes: Nodes,
+    volumes: Volumes,
+    subtests: pytest.Subtests,
+    changes: list[Change],
+) -> None:
+    volumes.claim(kubectl, "digits")
+    kubectl.apply(digits.manifest(images.digits, "live.yaml"))
+    run, memberships = Run(Digits(kubectl), operator, nodes), ["started:6"]
+    run.job.until_training()
+    run.job.until_steps(2)
+    happen(changes, subtests, lambda change: memberships.extend(change(run)))
+    run.job.hurry()
+    status = learnt(run.job)
+    assert run.job.memberships == memberships
     assert status["restarts"]["application"] == 0
-    assert status["progress"]["step"] == STEPS
-    assert status["progress"]["metrics"]["accuracy"] >= 0.95
 
 
-def test_scaled_up_and_down(kubectl: Kubectl, images: Images, shared_folder: str) -> None:
+def test_scaled_up_and_down(kubectl: Kubectl, images: Images, volumes: Volumes) -> None:
     """`kubectl scale`; the first worker never stops."""
-    with claim(kubectl, "digits", shared_folder, images.digits, "ReadWriteMany"):
-        spec = {"gpusPerWorker": 1, "maxReplicas": 2}
-        kubectl.apply(digits.manifest(images.digits, 4 * STEPS, "live.yaml", **spec))
-        job = Digits(kubectl)
-        job.until_step(CHANGE_AT)
-        [first] = kubectl.pods("ddpjob.io/group=worker")
-        kubectl("scale", "ddp/digits", "--replicas=2")
-        kubectl.until(lambda: job.memberships == ["started:3", "joined:4"], "four processes")
-        kubectl("scale", "ddp/digits", "--replicas=1")
-        kubectl.until(lambda: job.memberships[2:] == ["left:3"], "three again")
-        status = job.until_complete()
-        log = kubectl("logs", first, "-c", "trainer")
-        assert log.count("starting processes that stay") == 1
-        assert status["restarts"]["total"] == 0
-        assert status["progress"]["metrics"]["accuracy"] >= 0.95
+    volumes.claim(kubectl, "digits")
+    kubectl.apply(digits.manifest(images.digits, "live.yaml", gpusPerWorker=1, maxReplicas=2))
+    job = Digits(kubectl)
+    kubectl.until(lambda: job.step >= 2, "two steps")
+    [first] = kubectl.pods("ddpjob.io/group=worker")
+    kubectl("scale", "ddp/digits", "--replicas=2")
+    job.until_memberships(["started:3", "joined:4"])
+    kubectl("scale", "ddp/digits", "--replicas=1")
+    job.until_memberships(["started:3", "joined:4", "left:3"])
+    job.hurry()
+    status = learnt(job)
+    assert job.log(first).count("starting processes that stay") == 1
+    assert status["restarts"]["total"] == 0
+
+
+def learnt(job: Digits) -> Object:
+    status = job.until_complete()
+    assert status["progress"]["step"] == digits.STEPS
+    assert status["progress"]["metrics"]["accuracy"] >= 0.95
+    return status

@@ -1,140 +1,191 @@
-"""Whatever dies in mid-run, the digits are learnt: one run each, on real nodes."""
+"""Whatever dies in mid-run, the digits are learnt, on real nodes: with storage that all share, and
+with none but each pod's own, whose content the next pod gets from another one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 
 from e2e import digits
 from e2e.conftest import Images
-from e2e.digits import Digits
+from e2e.digits import Digits, other
 from e2e.kubectl import Kubectl
 from e2e.nodes import Nodes
-from e2e.volumes import claim
+from e2e.stories import happen, in_turn
+from e2e.volumes import Volumes
 
-STEPS = 1000
-BREAK_AT = 100  # known steps; by then there is a snapshot
 TOLERANCE = 0.01  # of the accuracy
 
 
-@pytest.fixture(scope="module")
-def undisturbed() -> dict[str, float]:
-    """Accuracy of the run that nothing happened to, once it has been made."""
-    return {}
+class Run(NamedTuple):
+    """A job that trains, and all that it lives on."""
+
+    job: Digits
+    operator: Kubectl
+    nodes: Nodes
+    undisturbed: Digits
 
 
-@pytest.fixture
-def job(kubectl: Kubectl, images: Images, shared_folder: str) -> Iterator[Digits]:
-    with claim(kubectl, "digits", shared_folder, images.digits, "ReadWriteMany"):
-        kubectl.apply(digits.manifest(images.digits, STEPS))
-        job = Digits(kubectl)
-        job.until_training()
-        yield job
+Death = Callable[[Run], list[str]]  # returns the memberships that it costs
 
 
-def finish(job: Digits, memberships: list[str]) -> float:
-    """Wait for the end; what holds for every run. Returns the accuracy."""
-    status = job.until_complete()
-    assert job.memberships == memberships
-    assert status["restarts"]["application"] == 0
-    assert status["progress"]["step"] == STEPS
-    return float(status["progress"]["metrics"]["accuracy"])
+def rendezvous_pod_is_force_deleted(run: Run) -> list[str]:
+    job = run.job
+    [victim] = job.kubectl.pods("ddpjob.io/role=rendezvous")
+    before, begun, epoch = job.uids(), job.beginnings(), job.status["rendezvousEpoch"]
+    delete(job.kubectl, victim)
+    job.kubectl.until(lambda: job.status["rendezvousEpoch"] == epoch + 1, "the next epoch")
+    job.until_steps(2)
+    assert untouched(job.uids()) == untouched(before)
+    assert job.beginnings() == begun
+    return []
 
 
-def test_undisturbed(job: Digits, undisturbed: dict[str, float]) -> None:
-    undisturbed["accuracy"] = finish(job, ["started:6"])
-    assert undisturbed["accuracy"] >= 0.95
-    assert job.resumed() == [0]
+def operator_pod_is_force_deleted(run: Run) -> list[str]:
+    job = run.job
+    before, begun = job.uids(), job.beginnings()
+    [victim] = run.operator.pods("app.kubernetes.io/name=ddpjob-operator")
+    delete(run.operator, victim)
+    run.operator("rollout", "status", "deployment", "--timeout=300s")
+    assert job.uids() == before
+    job.until_steps(2)
+    assert job.uids() == before
+    assert job.beginnings() == begun
+    return []
 
 
-# What dies, and the memberships that it costs.
-DEATHS: list[tuple[str, str, list[str]]] = [
-    ("worker", "spot", ["started:6", "left:4", "joined:6"]),
-    ("worker_with_rank_0", "worker", ["started:6", "left:2", "joined:6"]),
-]
+def worker_pod_is_force_deleted(run: Run) -> list[str]:
+    return _worker_pod_is_force_deleted(run.job, other(run.job.group_of_rank_0()))
 
 
-@pytest.mark.parametrize(
-    ("group", "memberships"), [pytest.param(*row, id=name) for name, *row in DEATHS]
-)
-def test_worker_pod_is_force_deleted(
-    job: Digits, undisturbed: dict[str, float], group: str, memberships: list[str]
-) -> None:
-    job.until_step(BREAK_AT)
-    victim, before = job.pod(group), job.uids()
-    saved = job.status["snapshot"]["step"]
-    job.kubectl("delete", "pod", victim, "--grace-period=0", "--force")
-    accuracy = finish(job, memberships)
+def worker_pod_with_rank_0_is_force_deleted(run: Run) -> list[str]:
+    return _worker_pod_is_force_deleted(run.job, run.job.group_of_rank_0())
+
+
+def _worker_pod_is_force_deleted(job: Digits, group: str) -> list[str]:
+    saved, before = job.until_saved(), job.uids()
+    victim, _, left = job.placed(group)
+    begun = len(job.beginnings(victim))
+    delete(job.kubectl, victim)
+    until_begun(job, begun, digits.PROCESSES, victim)
     after = job.uids()
     assert victim not in after
     assert untouched(before, victim) <= untouched(after)
-    assert job.resumed()[-1] >= saved
-    assert accuracy == pytest.approx(undisturbed["accuracy"], abs=TOLERANCE)
+    assert job.beginnings()[-1].step >= saved
+    return [f"left:{left}", f"joined:{digits.PROCESSES}"]
 
 
-@pytest.mark.parametrize(
-    ("group", "memberships"), [pytest.param(*row, id=name) for name, *row in DEATHS]
-)
-def test_worker_pod_is_force_deleted_with_its_snapshots(
-    kubectl: Kubectl,
-    images: Images,
-    undisturbed: dict[str, float],
-    group: str,
-    memberships: list[str],
-) -> None:
-    """No storage is shared: each pod has an emptyDir, and the new one gets a copy from the other."""
-    kubectl.apply(digits.manifest(images.digits, STEPS, snapshot={"everySteps": 20}))
-    job = Digits(kubectl)
-    job.until_training()
-    job.until_step(BREAK_AT)
-    saved = job.status["snapshot"]["step"]
-    kubectl("delete", "pod", job.pod(group), "--grace-period=0", "--force")
-    accuracy = finish(job, memberships)
-    assert job.resumed()[-1] >= saved
-    assert accuracy == pytest.approx(undisturbed["accuracy"], abs=TOLERANCE)
-
-
-def test_rendezvous_pod_is_force_deleted(job: Digits, undisturbed: dict[str, float]) -> None:
-    job.until_step(BREAK_AT)
-    [victim] = job.kubectl.pods("ddpjob.io/role=rendezvous")
-    before = job.uids()
-    job.kubectl("delete", "pod", victim, "--grace-period=0", "--force")
-    accuracy = finish(job, ["started:6"])
-    assert job.status["rendezvousEpoch"] == 2
-    assert untouched(job.uids()) == untouched(before)
-    assert job.resumed() == [0]
-    assert accuracy == pytest.approx(undisturbed["accuracy"], abs=TOLERANCE)
-
-
-def test_operator_pod_is_force_deleted(
-    job: Digits, operator: Kubectl, undisturbed: dict[str, float]
-) -> None:
-    job.until_step(BREAK_AT)
-    before = job.uids()
-    [victim] = operator.pods("app.kubernetes.io/name=ddpjob-operator")
-    operator("delete", "pod", victim, "--grace-period=0", "--force")
-    operator("rollout", "status", "deployment", "--timeout=300s")
-    assert job.uids() == before
-    accuracy = finish(job, ["started:6"])
-    assert job.resumed() == [0]
-    assert accuracy == pytest.approx(undisturbed["accuracy"], abs=TOLERANCE)
-
-
-def test_node_is_stopped(job: Digits, nodes: Nodes, undisturbed: dict[str, float]) -> None:
-    job.until_step(BREAK_AT)
+def node_is_stopped(run: Run) -> list[str]:
+    job = run.job
+    run.undisturbed.until_complete()  # while its nodes live
+    saved = job.until_saved()
     group, stays = job.apart()
     lost, node, left = job.placed(group)
-    other = job.pod(stays)
-    uid = job.uids()[other]
-    saved = job.status["snapshot"]["step"]
-    nodes.stop(node)
-    accuracy = finish(job, ["started:6", f"lost:{left}"])
-    assert job.uids()[other] == uid
-    assert job.resumed(lost)[-1] >= saved  # the node's logs are out of reach
-    assert accuracy == pytest.approx(undisturbed["accuracy"], abs=TOLERANCE)
+    survivor, begun = job.pod(stays), len(job.beginnings(lost))
+    uid = job.uids()[survivor]
+    run.nodes.stop(node)
+    job.out_of_reach.add(lost)
+    until_begun(job, begun, left)
+    assert job.uids()[survivor] == uid
+    assert job.beginnings()[-1].step >= saved
+    return [f"lost:{left}"]
+
+
+def delete(kubectl: Kubectl, pod: str) -> None:
+    kubectl("delete", "pod", pod, "--grace-period=0", "--force")
+
+
+def until_begun(job: Digits, begun: int, processes: int, *without: str) -> None:
+    """So many processes have begun since there were so many beginnings to read."""
+
+    def look() -> bool:
+        new = job.beginnings(*without)[begun:]
+        return bool(new) and new[-1].processes == processes
+
+    job.kubectl.until(look, f"{processes} processes that go on")
 
 
 def untouched(pods: dict[str, str], *but: str) -> set[tuple[str, str]]:
     """Name and UID of the workers; the rendezvous pod ends with the job."""
     return {each for each in pods.items() if each[0] not in but and "rendezvous" not in each[0]}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(namespace: Callable[[], Kubectl], images: Images, volumes: Volumes) -> Digits:
+    """A run that nothing happens to, on its way; it takes no GPU from the others."""
+    kubectl = namespace()
+    volumes.claim(kubectl, "digits")
+    kubectl.apply(digits.manifest(images.digits, paced=False, resource="processesPerWorker"))
+    return Digits(kubectl)
+
+
+@pytest.fixture
+def run(kubectl: Kubectl, operator: Kubectl, nodes: Nodes, undisturbed: Digits) -> Run:
+    return Run(Digits(kubectl), operator, nodes, undisturbed)
+
+
+def accuracy(job: Digits) -> float:
+    """What holds for every run in the end."""
+    status = job.until_complete()
+    assert status["restarts"]["application"] == 0
+    assert status["progress"]["step"] == digits.STEPS
+    return float(status["progress"]["metrics"]["accuracy"])
+
+
+@pytest.mark.parametrize(
+    "deaths",
+    in_turn(
+        rendezvous_pod_is_force_deleted,
+        operator_pod_is_force_deleted,
+        worker_pod_is_force_deleted,
+        worker_pod_with_rank_0_is_force_deleted,
+        node_is_stopped,
+    ),
+)
+def test_storage_is_shared(
+    run: Run, images: Images, volumes: Volumes, subtests: pytest.Subtests, deaths: list[Death]
+) -> None:
+    volumes.claim(run.job.kubectl, "digits")
+    run.job.kubectl.apply(digits.manifest(images.digits))
+    die(run, subtests, deaths)
+
+
+def test_undisturbed(undisturbed: Digits) -> None:
+    assert accuracy(undisturbed) >= 0.95
+    assert undisturbed.memberships == ["started:6"]
+    assert [begun.step for begun in undisturbed.beginnings()] == [0]
+
+
+@pytest.mark.parametrize(
+    "deaths",
+    in_turn(
+        worker_pod_is_force_deleted,
+        worker_pod_with_rank_0_is_force_deleted,
+        node_is_stopped,
+    ),
+)
+def test_each_pod_has_its_own_disk(
+    run: Run, images: Images, subtests: pytest.Subtests, deaths: list[Death]
+) -> None:
+    run.job.kubectl.apply(digits.manifest(images.digits, snapshot={"everySteps": 2}))
+    die(run, subtests, deaths)
+
+
+def die(run: Run, subtests: pytest.Subtests, deaths: list[Death]) -> None:
+    """One death after the other, and then the end of the training."""
+    job, memberships = run.job, ["started:6"]
+    job.until_training()
+    job.until_saved()
+    assert [begun.step for begun in job.beginnings()] == [0]
+
+    def die_of(death: Death) -> None:
+        memberships.extend(death(run))
+        assert job.memberships == memberships
+
+    happen(deaths, subtests, die_of)
+    job.hurry()
+    learnt = accuracy(job)
+    assert job.memberships == memberships
+    assert learnt == pytest.approx(accuracy(run.undisturbed), abs=TOLERANCE)

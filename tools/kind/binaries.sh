@@ -4,10 +4,10 @@
 #   tools/kind/binaries.sh kube-apiserver etcd kubectl
 #
 # Known: kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubeadm
-# kubectl etcd coredns kind helm pause versitygw. Only what is asked for is built, each once: 3-5 minutes
-# for the first part of Kubernetes on two cores, then half a minute or less for each further
-# one. No image registry and no download page is needed, only a Go module proxy.
-# Safe to interrupt and to run twice at once.
+# kubectl etcd coredns kind helm pause versitygw. Only what is asked for is built, each once. No
+# image registry and no download page is needed, only a Go module proxy.
+# Safe to interrupt. Runs at the same time share the work: nobody builds what another one builds,
+# and nobody waits for what only another one asked for.
 set -euo pipefail
 # shellcheck source=tools/kind/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -20,6 +20,15 @@ STORE=$CACHE/store/$(uname -m)
 FOLDER=$CACHE/bin-$({ uname -m; cat "$HERE/versions.sh"; } | hash_of)
 PART=
 readonly STORE FOLDER
+
+# Each is one call of go, which compiles once what its programs share. First what an API server
+# alone needs, so that the cluster tier does not wait for the rest of Kubernetes.
+readonly BATCHES=(
+  "kube-apiserver kubectl"
+  "kube-controller-manager kube-scheduler kube-proxy kubelet kubeadm"
+  etcd helm versitygw coredns kind pause
+)
+readonly BUSY=75 # exit status: another run builds it
 
 version_of() { # NAME
   case $1 in
@@ -64,7 +73,7 @@ kubernetes_module() {
   echo "$folder"
 }
 
-build_kubernetes() { # NAME
+build_kubernetes() { # NAME...
   local package flags='-s -w' minor=${KUBERNETES_VERSION#v1.}
   for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
     flags+=" -X $package.gitVersion=$KUBERNETES_VERSION -X $package.gitTreeState=clean"
@@ -72,19 +81,34 @@ build_kubernetes() { # NAME
   done
   local folder
   folder=$(kubernetes_module) && cd "$folder" &&
-    quietly "go-$1" "$GO" build -mod=mod -trimpath -ldflags "$flags" -o "$PART/$1" \
-      "k8s.io/kubernetes/cmd/$1"
+    quietly go-kubernetes "$GO" build -mod=mod -trimpath -ldflags "$flags" -o "$PART/" \
+      "${@/#/k8s.io/kubernetes/cmd/}"
+}
+
+# A main package of our own, in $PART/src.
+build_source() { # NAME MODULE@VERSION
+  cd "$PART/src" && printf 'module ddpjob.io/build\n\ngo 1.24\n' >go.mod &&
+    quietly "go-$1" "$GO" get "$2" &&
+    quietly "go-$1" "$GO" mod tidy &&
+    quietly "go-$1" "$GO" build -trimpath -ldflags '-s -w' -o "$PART/$1" .
 }
 
 # etcd's own main package is in a module with replacements, which `go install` refuses.
 build_etcd() {
-  mkdir "$PART/src" && cd "$PART/src" || return 1
-  printf 'module ddpjob.io/build\n\ngo 1.24\n' >go.mod
   printf '%s\n' 'package main' 'import (' '"os"' '"go.etcd.io/etcd/server/v3/etcdmain"' ')' \
-    'func main() { etcdmain.Main(os.Args) }' >main.go
-  quietly go-etcd "$GO" get "go.etcd.io/etcd/server/v3@$ETCD_VERSION" &&
-    quietly go-etcd "$GO" mod tidy &&
-    quietly go-etcd "$GO" build -trimpath -ldflags '-s -w' -o "$PART/etcd" .
+    'func main() { etcdmain.Main(os.Args) }' >"$PART/src/main.go"
+  build_source etcd "go.etcd.io/etcd/server/v3@$ETCD_VERSION"
+}
+
+# With the plugins that kubeadm configures: the others bring the libraries of three clouds.
+build_coredns() {
+  {
+    printf '%s\n' 'package main' 'import (' '"github.com/coredns/coredns/coremain"'
+    printf '_ "github.com/coredns/coredns/plugin/%s"\n' \
+      cache errors forward health kubernetes loadbalance loop metrics ready reload
+    printf '%s\n' ')' 'func main() { coremain.Run() }'
+  } >"$PART/src/main.go"
+  build_source coredns "github.com/coredns/coredns@$COREDNS_VERSION"
 }
 
 build_pause() {
@@ -97,34 +121,71 @@ build_module() { # NAME PACKAGE
   GOBIN=$PART quietly "go-$1" "$GO" install -trimpath -ldflags '-s -w' "$2@$version"
 }
 
-build() { # NAME
-  say "building $1 $(version_of "$1") ($(date +%T))"
+build() { # NAME...
+  say "building $* $(version_of "$1") ($(date +%T))"
   case $1 in
-    kube*) build_kubernetes "$1" ;;
-    etcd | pause) "build_$1" ;;
+    kube*) build_kubernetes "$@" ;;
+    etcd | coredns | pause) "build_$1" ;;
     kind) build_module kind sigs.k8s.io/kind ;;
     helm) build_module helm helm.sh/helm/v3/cmd/helm ;;
-    coredns) build_module coredns github.com/coredns/coredns ;;
     versitygw) build_module versitygw github.com/versity/versitygw/cmd/versitygw ;;
   esac
 }
 
+missing() { # NAME...
+  local name
+  for name in "$@"; do
+    [[ -x $(stored "$name") ]] || echo "$name"
+  done
+}
+
+# Builds of one batch what is still missing, unless another run is at it.
+try() { # NAME...
+  local status=0 kind=$1
+  if [[ $1 == kube* ]]; then kind=kubernetes; fi
+  (
+    flock -n 7 || exit $BUSY
+    mapfile -t names < <(missing "$@")
+    ((${#names[@]})) || exit 0
+    PART=$CACHE/part.$BASHPID
+    trap 'rm -rf "$PART"' EXIT
+    mkdir -p "$PART/src" "$STORE"
+    (build "${names[@]}") ||
+      die "${names[*]} could not be built (see above); what is built so far is kept: try again"
+    for name in "${names[@]}"; do mv "$PART/$name" "$(stored "$name")"; done
+  ) 7>"$CACHE/.build-$kind.lock" || status=$?
+  ((status == 0 || status == BUSY)) || exit "$status"
+  return "$status"
+}
+
+# The first batch of which something is missing, and which no other run builds.
+build_some() { # NAME...
+  local batch names name
+  for batch in "${BATCHES[@]}"; do
+    names=()
+    for name in $batch; do
+      if [[ " $* " == *" $name "* ]]; then names+=("$name"); fi
+    done
+    if ((${#names[@]})) && try "${names[@]}"; then return; fi
+  done
+  return 1
+}
+
 build_missing() { # NAME...
-  local name done=0
+  local left=("$@") waiting=
   lock binaries
   find_go
-  PART=$CACHE/part.$$
-  trap 'rm -rf "$PART"' EXIT
-  say "building $# programs from Go modules: about $(estimate "$@") minutes on two cores if nothing is cached"
-  for name in "$@"; do
-    if [[ ! -x $(stored "$name") ]]; then
-      rm -rf "$PART"
-      mkdir -p "$PART" "$STORE"
-      (build "$name") || die "$name could not be built (see above); what is built so far is kept: try again"
-      mv "$PART/$name" "$(stored "$name")"
+  exec 7>&-
+  say "building $* from Go modules: about $(estimate "$@") minutes on two cores if nothing is cached"
+  while ((${#left[@]})); do
+    if build_some "${left[@]}"; then
+      waiting=
+    else
+      [[ $waiting ]] || say "waiting for another run that builds ${left[*]}"
+      waiting=yes
+      sleep 1
     fi
-    done=$((done + 1))
-    say "$done of $# done: $name"
+    mapfile -t left < <(missing "${left[@]}")
   done
 }
 
@@ -144,13 +205,11 @@ link() { # NAME
 }
 
 main() {
-  local name missing=()
+  local name left
   (($#)) || die "usage: tools/kind/binaries.sh NAME..."
-  for name in "$@"; do
-    version_of "$name" >/dev/null
-    [[ -x $(stored "$name") ]] || missing+=("$name")
-  done
-  if ((${#missing[@]})); then build_missing "${missing[@]}"; fi
+  for name in "$@"; do version_of "$name" >/dev/null; done
+  mapfile -t left < <(missing "$@")
+  if ((${#left[@]})); then build_missing "${left[@]}"; fi
   for name in "$@"; do link "$name"; done
   echo "$FOLDER"
 }
