@@ -24,9 +24,10 @@ import hypothesis
 import psutil
 import pytest
 
+from forking import fork_server
 from trainer.forked import forks
 
-__all__ = ["forks"]  # for the tests of several folders
+__all__ = ["fork_server", "forks"]  # for the tests of several folders
 
 ROOT = Path(__file__).resolve().parent.parent
 TIERS = ROOT / "tests" / "tiers.toml"

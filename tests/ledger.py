@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ddpjob_agent.contract import MembershipId
 
-STEPS = 300
+STEPS = 420
 BATCH = 12  # samples per step over all processes
 
 # The same samples at each step, however many processes share. Slow until the file `end` appears, and

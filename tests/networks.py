@@ -54,12 +54,12 @@ class Networks(Network):
             self.close()
             raise
 
-    def command(self, node: str) -> list[str]:
-        """What starts a command on a node."""
+    def namespace(self, node: str) -> str:
+        """File of a node's network namespace."""
         if node not in self._nodes:
             self._nodes.append(node)
             self._make(node)
-        return ["ip", "netns", "exec", self._name(node)]
+        return str(NAMESPACES / self._name(node))
 
     def environment(self, node: str) -> Mapping[str, str]:
         """What its agent and its processes must know of the network."""

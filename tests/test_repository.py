@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
+import functools
 import operator
 import os
 import re
@@ -13,6 +15,7 @@ import sys
 import sysconfig
 import time
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,15 +82,21 @@ def test_the_standard_librarys_operator_wins_from_the_root_of_the_project() -> N
 # The agent runs in whatever image the user brings
 
 
-@pytest.mark.parametrize("path", AGENT_MODULES, ids=relative)
-def test_agent_module_is_valid_for_the_oldest_python(path: Path) -> None:
-    ast.parse(path.read_text(), filename=str(path), feature_version=OLDEST)
+def test_every_agent_module_is_valid_for_the_oldest_python() -> None:
+    invalid = []
+    for path in AGENT_MODULES:
+        try:
+            ast.parse(path.read_text(), filename=str(path), feature_version=OLDEST)
+        except SyntaxError as error:
+            invalid.append(f"{relative(path)}:{error.lineno}: {error.msg}")
+    assert AGENT_MODULES
+    assert not invalid, "\n".join(invalid)
 
 
-@pytest.mark.parametrize("path", AGENT_MODULES, ids=relative)
-def test_agent_module_imports_only_the_standard_library_and_itself(path: Path) -> None:
+def test_every_agent_module_imports_only_the_standard_library_and_itself() -> None:
     allowed = (sys.stdlib_module_names - NOT_EVERYWHERE) | {AGENT.name}
-    foreign = {name for name in imports_of(path) if name not in allowed}
+    imported = {relative(path): imports_of(path) for path in AGENT_MODULES}
+    foreign = {path: names - allowed for path, names in imported.items() if names - allowed}
     assert not foreign
 
 
@@ -114,6 +123,7 @@ def test_the_built_agent_is_the_same_bytes_each_time(agent: Path, tmp_path: Path
     assert (tmp_path / "again.pyz").read_bytes() == agent.read_bytes()
 
 
+@functools.cache
 def pythons() -> dict[tuple[int, int], Path]:
     """One interpreter of each version from OLDEST to NEWEST that this machine has.
 
@@ -148,20 +158,26 @@ def version_of(python: Path) -> str | None:
     return answer.stdout.strip() if answer.returncode == 0 else None
 
 
+IMPORT_ALL = """
+import importlib, pkgutil, runpy, sys
+archive = sys.argv.pop(1)
+sys.path.insert(0, archive)
+import ddpjob_agent
+for module in pkgutil.walk_packages(ddpjob_agent.__path__, "ddpjob_agent."):
+    module.name.endswith("__main__") or importlib.import_module(module.name)
+sys.argv.append("--help")
+runpy.run_path(archive, run_name="__main__")
+"""
+
+
 def test_the_built_agent_runs_with_every_python_of_this_machine(agent: Path) -> None:
-    # bare interpreters: no site-packages, no environment
-    import_all = (
-        "import sys, pkgutil, importlib; sys.path.insert(0, sys.argv[1]); import ddpjob_agent\n"
-        "for m in pkgutil.walk_packages(ddpjob_agent.__path__, 'ddpjob_agent.'):\n"
-        "    m.name.endswith('__main__') or importlib.import_module(m.name)"
-    )
     failures = []
     for version, python in pythons().items():
-        bare = [str(python), "-W", "error", "-S", "-E"]
-        for command in ([*bare, str(agent), "--help"], [*bare, "-c", import_all, str(agent)]):
-            done = subprocess.run(command, check=False, capture_output=True, text=True)
-            if done.returncode != 0:
-                failures.append(f"{version}: {command[4:]}: {done.stderr}")
+        # bare interpreters: no site-packages, no environment
+        command = [str(python), "-W", "error", "-S", "-E", "-c", IMPORT_ALL, str(agent)]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode != 0 or "usage:" not in done.stdout:
+            failures.append(f"{version}: {done.stdout}{done.stderr}")
     assert not failures, "\n".join(failures)
 
 
@@ -180,41 +196,55 @@ assert os.environ["PET_NNODES"] == "2" and "DDPJOB_TOKEN" not in os.environ
 
 
 def test_a_job_completes_with_every_python_of_this_machine(agent: Path, tmp_path: Path) -> None:
-    """Service, agents and relay, none of them on our own interpreter."""
+    """Service, agents and relay, none of them on our own interpreter; all jobs at once."""
     meet = tmp_path / "meet.py"
     meet.write_text(MEET)
-    for version, python in pythons().items():
-        port = free_port()
-        environment = {
-            "PATH": os.defpath,
-            contract.ENV_TOKEN: "secret",
-            contract.ENV_SERVICE: f"127.0.0.1:{port}",
-            contract.ENV_ADDRESS: "127.0.0.1",
-            contract.ENV_PROCESSES: "1",
+    with contextlib.ExitStack() as stack:
+        jobs = {
+            version: stack.enter_context(job_of(python, agent, meet))
+            for version, python in pythons().items()
         }
-        base = [str(python), "-S", "-E", str(agent)]
-        listening = [*base, "rendezvous", "--host", "127.0.0.1", "--port", str(port)]
-        service = subprocess.Popen(listening, env=environment)
-        workers = [
-            subprocess.Popen(
-                [*base, "worker", "--", sys.executable, str(meet)],
-                env={**environment, contract.ENV_WORKER: name},
-            )
-            for name in ("a", "b")
-        ]
-        try:
+        for port, _ in jobs.values():
             expect_workers(port, "a", "b")
-            assert [worker.wait(120) for worker in workers] == [0, 0], version
-        finally:
-            for process in (service, *workers):
-                process.kill()
-                process.wait()
+        codes = {v: [worker.wait(300) for worker in workers] for v, (_, workers) in jobs.items()}
+    assert not {version: each for version, each in codes.items() if each != [0, 0]}
+
+
+@contextlib.contextmanager
+def job_of(
+    python: Path, agent: Path, script: Path
+) -> Iterator[tuple[int, list[subprocess.Popen[bytes]]]]:
+    """A rendezvous service and two workers; the service's port and the workers' agents."""
+    port = free_port()
+    environment = {
+        "PATH": os.defpath,
+        contract.ENV_TOKEN: "secret",
+        contract.ENV_SERVICE: f"127.0.0.1:{port}",
+        contract.ENV_ADDRESS: "127.0.0.1",
+        contract.ENV_PROCESSES: "1",
+    }
+    base = [str(python), "-S", "-E", str(agent)]
+    listening = [*base, "rendezvous", "--host", "127.0.0.1", "--port", str(port)]
+    service = subprocess.Popen(listening, env=environment)
+    workers = [
+        subprocess.Popen(
+            [*base, "worker", "--", sys.executable, str(script)],
+            env={**environment, contract.ENV_WORKER: name},
+        )
+        for name in ("a", "b")
+    ]
+    try:
+        yield port, workers
+    finally:
+        for process in (service, *workers):
+            process.kill()
+            process.wait()
 
 
 def expect_workers(port: int, *names: str) -> None:
     """Tell the service as soon as it listens."""
     client = ServiceClient(direct("127.0.0.1", port), "secret")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while True:
         try:
             asyncio.run(client.expect(Expectation(names)))

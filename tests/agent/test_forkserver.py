@@ -14,9 +14,7 @@ import pytest
 
 from ddpjob_agent.warm.channel import AGENT, Request
 from ddpjob_agent.warm.forkserver import ForkedAgent, ForkServer
-from forking import fork_server, imports
-
-__all__ = ["fork_server"]
+from forking import imports
 
 # In place of an agent: writes down how it was started, and ends when it is told to.
 AGENT_PROGRAM = """

@@ -1,18 +1,20 @@
-"""Runs helm and kubectl for the tests of the chart.
+"""Runs helm for the tests of the chart, and reads what a release has brought.
 
-Both keep their caches and settings in a folder of the test: nothing of the user's is read.
+Helm keeps its caches and settings in a folder of the test: nothing of the user's is read.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
-from cluster.control_plane import ROOT
+from cluster.control_plane import ROOT, ApiServer, build_programs
 
 CHART = ROOT / "charts" / "ddpjob-operator"
 RELEASE, NAMESPACE = "ddpjob-operator", "ddpjob-system"
@@ -77,81 +79,109 @@ FLEETING = (
     "events", "events.events.k8s.io", "leases.coordination.k8s.io",
     "apiservices.apiregistration.k8s.io",
 )  # fmt: skip
-NAMES = '{range .items[*]}{.kind}/{.metadata.namespace}/{.metadata.name}{"\\n"}{end}'
+ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
 class Helm:
-    """helm and kubectl, with one API server or none."""
+    """Helm, with one API server or none."""
 
-    def __init__(self, programs: Path, folder: Path, kubeconfig: Path) -> None:
-        self._programs = programs
+    def __init__(self, folder: Path, kubeconfig: Path) -> None:
+        self._program = build_programs("helm") / "helm"
         self._environment = {
-            "PATH": f"{programs}:{os.environ['PATH']}",
+            "PATH": os.environ["PATH"],
             "HOME": str(folder),
             "HELM_CACHE_HOME": str(folder / "helm"),
             "HELM_CONFIG_HOME": str(folder / "helm"),
             "HELM_DATA_HOME": str(folder / "helm"),
-            "KUBECACHEDIR": str(folder / "kube"),
             "KUBECONFIG": str(kubeconfig),
         }
 
-    def _do(self, *command: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        program = str(self._programs / command[0])
+    def _do(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [program, *command[1:]],
+            [self._program, *arguments],
             check=False,
             capture_output=True,
             text=True,
-            input=stdin,
             env=self._environment,
         )
 
     def run(self, *arguments: str) -> str:
         """What helm says; it must succeed."""
-        done = self._do("helm", *arguments)
+        done = self._do(*arguments)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def refuses(self, *arguments: str) -> str:
         """What helm says; it must fail."""
-        done = self._do("helm", *arguments)
+        done = self._do(*arguments)
         assert done.returncode != 0, done.stdout
         return done.stderr
 
-    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
-        """What kubectl says; it must succeed."""
-        done = self._do("kubectl", *arguments, stdin=stdin)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
 
-    def may(self, verb: str, group: str, resource: str, namespace: str) -> bool:
-        """Whether the operator's account may do this."""
-        name, _, part = resource.partition("/")
-        done = self._do(
-            *("kubectl", "auth", "can-i", verb, f"{name}.{group}" if group else name),
-            *([f"--subresource={part}"] if part else []),
-            *("--namespace", namespace),
-            *("--as", f"system:serviceaccount:{NAMESPACE}:{RELEASE}"),
-        )
-        answer = done.stdout.strip()
-        assert answer in ("yes", "no"), done.stderr
-        return answer == "yes"
+class Wish(NamedTuple):
+    """What the operator might want to do."""
 
-    def everything(self) -> set[str]:
-        """All objects that there are, as KIND/NAMESPACE/NAME."""
-        kinds = self.kubectl("api-resources", "--verbs=list,get", "--output=name").split()
-        lasting = ",".join(kind for kind in kinds if kind not in FLEETING)
-        return set(self.kubectl("get", lasting, "-A", f"--output=jsonpath={NAMES}").split())
+    verb: str
+    group: str
+    resource: str
+    namespace: str
 
 
-def render(helm: Helm, settings: list[str]) -> list[dict[str, Any]]:
-    """The objects of a release."""
-    options = [word for setting in settings for word in ("--set", setting)]
+def may(server: ApiServer, wish: Wish) -> bool:
+    """Whether the operator's account may do this."""
+    resource, _, subresource = wish.resource.partition("/")
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {
+            "resourceAttributes": {
+                **wish._asdict(),
+                "resource": resource,
+                "subresource": subresource,
+            }
+        },
+    }
+    as_operator = {"Impersonate-User": f"system:serviceaccount:{NAMESPACE}:{RELEASE}"}
+    allowed: bool = server.send("POST", ACCESS_REVIEWS, review, as_operator)["status"]["allowed"]
+    return allowed
+
+
+def everything(server: ApiServer) -> set[str]:
+    """All objects that there are, as KIND/NAMESPACE/NAME."""
+    groups = server.get("/apis")["groups"]
+    versions = ["v1", *(group["preferredVersion"]["groupVersion"] for group in groups)]
+    return {name for version in versions for name in objects_of(server, version)}
+
+
+def objects_of(server: ApiServer, version: str) -> Iterator[str]:
+    """The lasting objects of one version of the API; none while its CRD is being deleted."""
+    group, slash, _ = version.rpartition("/")
+    base = f"/apis/{version}" if slash else f"/api/{version}"
+    for resource in server.answer("GET", base)[1].get("resources", ()):
+        full_name = f"{resource['name']}.{group}".rstrip(".")
+        if {"list", "get"} <= set(resource["verbs"]) and full_name not in FLEETING:
+            for each in server.answer("GET", f"{base}/{resource['name']}")[1].get("items", ()):
+                metadata = each["metadata"]
+                yield f"{resource['kind']}/{metadata.get('namespace', '')}/{metadata['name']}"
+
+
+def render(helm: Helm, settings: Sequence[str]) -> list[dict[str, Any]]:
+    """The objects of a release, rendered once: not to be changed."""
+    return _rendered(helm, tuple(settings))
+
+
+@functools.cache
+def _rendered(helm: Helm, settings: tuple[str, ...]) -> list[dict[str, Any]]:
     text = helm.run(
         *("template", RELEASE, str(CHART), "--namespace", NAMESPACE),
-        *("--kube-version", OLDEST_KUBERNETES, *options),
+        *("--kube-version", OLDEST_KUBERNETES, *options(settings)),
     )
-    return [each for each in yaml.safe_load_all(text) if each]
+    return [each for each in yaml.load_all(text, yaml.CSafeLoader) if each]
+
+
+def options(settings: Iterable[str]) -> list[str]:
+    """Settings as words of a command line."""
+    return [word for setting in settings for word in ("--set", setting)]
 
 
 def of_kind(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:

@@ -6,10 +6,15 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
-from cluster.control_plane import ROOT, ApiServer, control_plane
+from cluster.charting import Helm
+from cluster.control_plane import ROOT, ApiServer, control_plane, eventually
+from cluster.jobs import ALL_JOBS, Jobs
 
 CRD = ROOT / "crds" / "ddpjobs.yaml"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+DEFINITION = f"{DEFINITIONS}/ddpjobs.ddpjob.io"
 
 
 @pytest.fixture(scope="session")
@@ -18,19 +23,49 @@ def apiserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    """For rendering. It has no API server: the kubeconfig does not exist."""
+    folder = tmp_path_factory.mktemp("helm")
+    return Helm(folder, folder / "kubeconfig")
+
+
+@pytest.fixture(scope="session")
+def installer(apiserver: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    """For releases on the API server."""
+    return Helm(tmp_path_factory.mktemp("installer"), apiserver.kubeconfig)
+
+
 @pytest.fixture(scope="module")
 def crd(apiserver: ApiServer) -> Iterator[None]:
     """DDPJobs can be made. Gone with the module, as others install the chart."""
-    apiserver.kubectl("create", "--validate=strict", "-f", str(CRD))
-    established = ("--for=condition=Established", "--timeout=120s")
-    apiserver.kubectl("wait", *established, "crd/ddpjobs.ddpjob.io")
+    definition = yaml.safe_load(CRD.read_text())
+    apiserver.send("POST", f"{DEFINITIONS}?fieldValidation=Strict", definition)
+    wait_until_served(apiserver)
     yield
-    apiserver.kubectl("delete", "--wait", "-f", str(CRD))
+    apiserver.send("DELETE", DEFINITION)
+    wait_until_deleted(apiserver)
+
+
+def wait_until_served(server: ApiServer) -> None:
+    """Until jobs can be created."""
+    eventually(lambda: server.answer("GET", ALL_JOBS)[0] == 200, "DDPJobs are served")
+
+
+def wait_until_deleted(server: ApiServer) -> None:
+    """Until the CRD is gone, with all jobs."""
+    eventually(lambda: server.answer("GET", DEFINITION)[0] == 404, "the CRD is gone")
 
 
 @pytest.fixture
 def namespace(apiserver: ApiServer, crd: None) -> str:
-    """A namespace of the test's own. It stays: without controllers none is ever quite deleted."""
+    """A namespace of the test's own."""
     name = f"test-{uuid.uuid4().hex[:8]}"
-    apiserver.kubectl("create", "namespace", name)
+    apiserver.create_namespace(name)
     return name
+
+
+@pytest.fixture
+def jobs(apiserver: ApiServer, namespace: str) -> Jobs:
+    """No jobs yet, in a namespace of the test's own."""
+    return Jobs(apiserver, namespace)

@@ -9,13 +9,16 @@ from __future__ import annotations
 import base64
 import contextlib
 import dataclasses
+import json
 import os
 import secrets
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import urllib3
 import yaml
 
 from ddpjob_operator.local.service import free_port
@@ -23,6 +26,7 @@ from ddpjob_operator.local.service import free_port
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 180.0  # generous: the machine may be slow and shared
 POLL_SECONDS = 0.1
+HTTP_AGENT = "tests"
 AUDIT = """
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -31,6 +35,8 @@ rules:
 - level: Metadata
 """
 
+Object = dict[str, Any]
+
 
 @dataclasses.dataclass(frozen=True)
 class ApiServer:
@@ -38,6 +44,51 @@ class ApiServer:
 
     programs: Path
     kubeconfig: Path
+    url: str
+    http: urllib3.PoolManager
+    audit_log: Path  # one line of JSON for each request, written before the request is answered
+
+    def answer(
+        self,
+        method: str,
+        path: str,
+        body: Object | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[int, Object]:
+        """Send one request; return the HTTP status and what came, also of a refusal."""
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        response = self.http.request(
+            method,
+            self.url + path,
+            body=None if body is None else json.dumps(body),
+            headers={**self.http.headers, "Content-Type": kind, **(headers or {})},
+        )
+        try:
+            return response.status, response.json()
+        except ValueError:  # such as "404 page not found"
+            return response.status, {"message": response.data.decode()}
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: Object | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Object:
+        """Send one request, which must succeed; return what came."""
+        status, answer = self.answer(method, path, body, headers)
+        assert status < 400, f"{method} {path}: {answer['message']}"
+        return answer
+
+    def get(self, path: str) -> Object:
+        """Read an object or a list."""
+        return self.send("GET", path)
+
+    def create_namespace(self, name: str, labels: Mapping[str, str] | None = None) -> None:
+        """Create a namespace. It stays: without controllers none is ever quite deleted."""
+        metadata = {"name": name, "labels": dict(labels or {})}
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+        self.send("POST", "/api/v1/namespaces", namespace)
 
     def attempt(
         self, *arguments: str, stdin: str | None = None
@@ -67,12 +118,17 @@ def build_programs(*names: str) -> Path:
     return Path(done.stdout.strip())
 
 
-@contextlib.contextmanager
-def control_plane(folder: Path, *, audit: bool = False) -> Iterator[ApiServer]:
-    """Everything it writes lies in the folder; both processes are gone in the end.
+def eventually(true: Callable[[], object], what: str, details: Callable[[], str] = str) -> None:
+    """Wait until the condition holds."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not true():
+        assert time.monotonic() < deadline, f"never: {what}\n{details()}"
+        time.sleep(POLL_SECONDS)
 
-    With `audit`, every request is noted in `audit_log(folder)` once it is answered.
-    """
+
+@contextlib.contextmanager
+def control_plane(folder: Path) -> Iterator[ApiServer]:
+    """Everything it writes lies in the folder; both processes are gone in the end."""
     programs = build_programs("kube-apiserver", "etcd", "kubectl")
     etcd = f"http://127.0.0.1:{free_port()}"
     peers = f"http://127.0.0.1:{free_port()}"
@@ -80,8 +136,15 @@ def control_plane(folder: Path, *, audit: bool = False) -> Iterator[ApiServer]:
     token = secrets.token_hex(16)
     (folder / "tokens.csv").write_text(f'{token},admin,admin,"system:masters"\n')
     (folder / "accounts.key").write_text(build_key())
-    server = ApiServer(programs, folder / "kubeconfig")
-    server.kubeconfig.write_text(build_kubeconfig(url, folder / "apiserver.crt", token))
+    (folder / "audit.yaml").write_text(AUDIT)
+    certificate = folder / "apiserver.crt"  # the API server makes it
+    http = urllib3.PoolManager(
+        headers={"Authorization": f"Bearer {token}", "User-Agent": HTTP_AGENT},
+        ca_certs=str(certificate),
+        retries=False,
+    )
+    server = ApiServer(programs, folder / "kubeconfig", url, http, folder / "audit.log")
+    server.kubeconfig.write_text(build_kubeconfig(url, certificate, token))
     store = (
         f"--data-dir={folder / 'etcd'}",
         f"--listen-client-urls={etcd}",
@@ -92,33 +155,32 @@ def control_plane(folder: Path, *, audit: bool = False) -> Iterator[ApiServer]:
         "--unsafe-no-fsync",  # the data need not survive
         "--log-level=warn",
     )
-    api: tuple[str, ...] = (
+    api = (
         f"--etcd-servers={etcd}",
         "--bind-address=127.0.0.1",
         "--advertise-address=127.0.0.1",
         f"--secure-port={port}",
-        f"--cert-dir={folder}",  # it makes its own certificate there: apiserver.crt
+        f"--cert-dir={folder}",
         "--endpoint-reconciler-type=none",  # it refuses to publish a loopback address
         "--service-cluster-ip-range=10.96.0.0/16",
         "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-key-file={folder / 'accounts.key'}",
         f"--service-account-signing-key-file={folder / 'accounts.key'}",
         f"--token-auth-file={folder / 'tokens.csv'}",
+        f"--audit-policy-file={folder / 'audit.yaml'}",
+        f"--audit-log-path={server.audit_log}",
         "--authorization-mode=RBAC",
         # It refuses pods until a controller has made the namespace's service account. All other
         # admission is as in any cluster: quotas, limits, pod security.
         "--disable-admission-plugins=ServiceAccount",
     )
-    if audit:
-        (folder / "audit.yaml").write_text(AUDIT)
-        policy, path = folder / "audit.yaml", audit_log(folder)
-        api = (*api, f"--audit-policy-file={policy}", f"--audit-log-path={path}")
     with (
         running(programs / "etcd", store, folder),
         running(programs / "kube-apiserver", api, folder) as process,
     ):
         wait_until_ready(server, process, folder)
-        yield server
+        with http:
+            yield server
 
 
 @contextlib.contextmanager
@@ -140,19 +202,23 @@ def running(
 def wait_until_ready(server: ApiServer, process: subprocess.Popen[bytes], folder: Path) -> None:
     """Until it says so itself, with all that it starts with in place."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while (answer := server.attempt("get", "--raw", "/readyz")).stdout != "ok":
+    while problem := why_not_ready(server):
         if process.poll() is not None or time.monotonic() > deadline:
             logs = "\n".join(
                 f"--- {name}\n" + "\n".join(log_of(folder, name).read_text().splitlines()[-20:])
                 for name in ("etcd", "kube-apiserver")
             )
-            raise RuntimeError(f"the API server did not start: {answer.stderr}\n{logs}")
+            raise RuntimeError(f"the API server did not start: {problem}\n{logs}")
         time.sleep(POLL_SECONDS)
 
 
-def audit_log(folder: Path) -> Path:
-    """One line of JSON for each request."""
-    return folder / "audit.log"
+def why_not_ready(server: ApiServer) -> str:
+    """What the API server waits for; empty when it is ready."""
+    try:
+        answer = server.http.request("GET", f"{server.url}/readyz")
+    except urllib3.exceptions.HTTPError as error:
+        return str(error)
+    return "" if answer.status == 200 else answer.data.decode()
 
 
 def log_of(folder: Path, program: str) -> Path:

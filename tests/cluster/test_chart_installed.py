@@ -6,13 +6,12 @@ operator's pod does is tested in kind.
 
 from __future__ import annotations
 
+import copy
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 
 from cluster.charting import (
     BASE,
@@ -25,10 +24,16 @@ from cluster.charting import (
     TEAMS,
     VARIANTS,
     Helm,
+    Wish,
+    everything,
+    may,
+    options,
     pod_of,
     render,
 )
-from cluster.control_plane import ApiServer, build_programs
+from cluster.conftest import DEFINITION, wait_until_deleted, wait_until_served
+from cluster.control_plane import ApiServer, eventually
+from cluster.jobs import DRY, Jobs
 
 JOB = {
     "apiVersion": "ddpjob.io/v1alpha1",
@@ -37,79 +42,104 @@ JOB = {
     "spec": {"image": "trainer", "command": ["torchrun", "train.py"], "replicas": 1},
 }
 CRD = "CustomResourceDefinition//ddpjobs.ddpjob.io"
+HERE = ("--namespace", NAMESPACE)
+MORE = [  # that the operator may not do
+    ("get", "", "secrets"),
+    ("update", "", "pods"),
+    ("patch", "", "pods"),
+    ("create", "", "pods/exec"),
+    ("delete", "", "services"),
+    ("list", "", "nodes"),
+    ("update", "ddpjob.io", "ddpjobs"),
+    ("create", "rbac.authorization.k8s.io", "roles"),
+]
 
 
-@pytest.fixture(scope="module")
-def helm(apiserver: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Helm:
-    """An API server of our own, with the namespaces that the tests speak of."""
-    folder = tmp_path_factory.mktemp("helm")
-    for namespace in (NAMESPACE, *TEAMS):
-        apiserver.kubectl("create", "namespace", namespace)
-    apiserver.kubectl("label", "ns", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")
-    return Helm(build_programs("helm", "kubectl"), folder, apiserver.kubeconfig)
+@pytest.fixture(scope="module", autouse=True)
+def namespaces(apiserver: ApiServer) -> None:
+    """All that the tests speak of."""
+    apiserver.create_namespace(NAMESPACE, {"pod-security.kubernetes.io/enforce": "restricted"})
+    for name in TEAMS:
+        apiserver.create_namespace(name)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_the_api_server_takes_every_object(helm: Helm, variant: str) -> None:
-    objects = render(helm, VARIANTS[variant][0])
-    options = ("--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict")
-    said = helm.kubectl("apply", *options, "-f", "-", stdin=yaml.safe_dump_all(objects))
+def test_the_api_server_takes_every_object(helm: Helm, apiserver: ApiServer) -> None:
+    rendered = [each for settings, _ in VARIANTS.values() for each in render(helm, settings)]
+    objects = [json.loads(text) for text in {json.dumps(each) for each in rendered}]
+    every = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+    how = ("--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict")
+    said = apiserver.kubectl("apply", *how, "-f", "-", stdin=every)
     assert said.count("serverside-applied (server dry run)") == len(objects)
 
 
-@pytest.fixture
-def installed(helm: Helm) -> Iterator[Helm]:
-    """The chart as it comes; gone afterwards, with the CRD."""
-    helm.run("install", RELEASE, str(CHART), "--namespace", NAMESPACE)
-    yield helm
-    remove(helm)
-
-
-def remove(helm: Helm) -> None:
-    helm.run("uninstall", RELEASE, "--namespace", NAMESPACE, "--ignore-not-found")
-    helm.kubectl("delete", "crd", "ddpjobs.ddpjob.io", "--ignore-not-found", "--wait")
+def remove(installer: Helm, apiserver: ApiServer) -> None:
+    installer.run("uninstall", RELEASE, *HERE, "--ignore-not-found")
+    apiserver.answer("DELETE", DEFINITION)
+    wait_until_deleted(apiserver)
 
 
 @pytest.mark.parametrize("keep", [True, False], ids=["crd-kept", "crd-not-kept"])
-def test_nothing_is_left_behind_but_the_crd(helm: Helm, keep: bool) -> None:
-    before = helm.everything()
-    release = (RELEASE, str(CHART), "--namespace", NAMESPACE, "--set", f"crds.keep={keep}".lower())
+def test_nothing_is_left_behind_but_the_crd(
+    installer: Helm, apiserver: ApiServer, keep: bool
+) -> None:
+    before = everything(apiserver)
+    release = (RELEASE, str(CHART), *HERE, "--set", f"crds.keep={keep}".lower())
     try:
-        helm.run("install", *release)
-        created = {name.partition("/")[0] for name in helm.everything() - before}
+        installer.run("install", *release)
+        created = {name.partition("/")[0] for name in everything(apiserver) - before}
         assert created >= {*BASE, *ROLES}
-        helm.run("upgrade", *release, "--set", NAMED, "--set", "metrics.service.enabled=true")
-        changed = {name.partition("/")[0] for name in helm.everything() - before}
+        installer.run("upgrade", *release, *options([NAMED, "metrics.service.enabled=true"]))
+        changed = {name.partition("/")[0] for name in everything(apiserver) - before}
         assert changed >= {*BASE, "Role", "RoleBinding", "Service"}
         assert "ClusterRoleBinding" not in changed
-        helm.run("uninstall", RELEASE, "--namespace", NAMESPACE)
+        installer.run("uninstall", RELEASE, *HERE)
         if not keep:
-            helm.kubectl("wait", "--for=delete", "crd/ddpjobs.ddpjob.io", "--timeout=60s")
-        expect(helm, before | ({CRD} if keep else set()))
+            wait_until_deleted(apiserver)
+        expect(apiserver, before | ({CRD} if keep else set()))
     finally:
-        remove(helm)
+        remove(installer, apiserver)
 
 
-def expect(helm: Helm, expected: set[str]) -> None:
+def expect(apiserver: ApiServer, expected: set[str]) -> None:
     """Objects of the API server's own may still be on their way."""
-    deadline = time.monotonic() + 30
-    while (found := helm.everything()) != expected:
-        if time.monotonic() > deadline:
-            pytest.fail(f"left: {sorted(found - expected)}, gone: {sorted(expected - found)}")
-        time.sleep(0.2)
+    found: set[str] = set()
+
+    def as_expected() -> bool:
+        nonlocal found
+        found = everything(apiserver)
+        return found == expected
+
+    eventually(
+        as_expected,
+        "exactly the objects that are expected",
+        lambda: f"left: {sorted(found - expected)}, gone: {sorted(expected - found)}",
+    )
 
 
-def test_jobs_outlive_an_uninstallation(installed: Helm) -> None:
-    installed.kubectl("wait", "--for=condition=Established", "crd/ddpjobs.ddpjob.io")
-    installed.kubectl("create", "--namespace", "team-a", "-f", "-", stdin=json.dumps(JOB))
-    installed.run("uninstall", RELEASE, "--namespace", NAMESPACE)
-    installed.run("install", RELEASE, str(CHART), "--namespace", NAMESPACE)
-    assert installed.kubectl("get", "ddp", "-n", "team-a", "-o", "name") == "ddpjob.ddpjob.io/one\n"
+@pytest.fixture(scope="module")
+def installed(installer: Helm, apiserver: ApiServer) -> Iterator[Helm]:
+    """The chart, once for all tests from here on; each upgrades to the settings that it needs."""
+    installer.run("install", RELEASE, str(CHART), *HERE)
+    wait_until_served(apiserver)
+    yield installer
+    remove(installer, apiserver)
+
+
+def upgrade(installed: Helm, settings: list[str]) -> None:
+    installed.run("upgrade", "--reset-values", RELEASE, str(CHART), *HERE, *options(settings))
+
+
+def test_jobs_outlive_an_uninstallation(installed: Helm, apiserver: ApiServer) -> None:
+    jobs = Jobs(apiserver, "team-a")
+    jobs.create(JOB)
+    installed.run("uninstall", RELEASE, *HERE)
+    installed.run("install", RELEASE, str(CHART), *HERE)
+    assert jobs.names() == ["one"]
 
 
 def test_another_operator_for_other_namespaces_fits_in(installed: Helm) -> None:
     shared = "crds.enabled=false,rbac.userRoles=false"
-    installed.run("upgrade", RELEASE, str(CHART), "-n", NAMESPACE, "--set", NAMED)
+    upgrade(installed, [NAMED])
     other = ("another", str(CHART), "--namespace", "team-b", "--set", "watchNamespaces={default}")
     assert "ClusterRole" in installed.refuses("install", *other, "--set", "crds.enabled=false")
     installed.run("install", *other, "--set", shared)
@@ -122,39 +152,41 @@ def test_another_operator_for_other_namespaces_fits_in(installed: Helm) -> None:
     ids=["cluster", "namespaces"],
 )
 def test_the_api_server_lets_the_operator_do_its_work_and_no_more(
-    installed: Helm, settings: list[str], where: list[str], elsewhere: list[str]
+    installed: Helm,
+    apiserver: ApiServer,
+    settings: list[str],
+    where: list[str],
+    elsewhere: list[str],
 ) -> None:
-    options = [word for setting in settings for word in ("--set", setting)]
-    installed.run("upgrade", RELEASE, str(CHART), "--namespace", NAMESPACE, *options)
-    needed = [(verb, what.partition("/")) for what, verbs in RULES.items() for verb in verbs]
-    for namespace in where:
-        for verb, (group, _, resource) in needed:
-            assert installed.may(verb, group, resource, namespace), (verb, resource, namespace)
-        for verb, group, resource in (
-            ("get", "", "secrets"),
-            ("update", "", "pods"),
-            ("patch", "", "pods"),
-            ("create", "", "pods/exec"),
-            ("delete", "", "services"),
-            ("list", "", "nodes"),
-            ("update", "ddpjob.io", "ddpjobs"),
-            ("create", "rbac.authorization.k8s.io", "roles"),
-        ):
-            assert not installed.may(verb, group, resource, namespace), (verb, resource)
-    for namespace in elsewhere:
-        for verb, (group, _, resource) in needed:
-            assert not installed.may(verb, group, resource, namespace), (verb, resource, namespace)
+    upgrade(installed, settings)
+    needed = [
+        (verb, group, resource)
+        for (group, resource), verbs in ((what.split("/", 1), RULES[what]) for what in RULES)
+        for verb in verbs
+    ]
+    allowed = {Wish(*each, namespace) for each in needed for namespace in where}
+    forbidden = {Wish(*each, namespace) for each in MORE for namespace in where}
+    forbidden |= {Wish(*each, namespace) for each in needed for namespace in elsewhere}
+    wrong: set[Wish] = set()
+
+    def all_as_expected() -> bool:
+        nonlocal wrong
+        wrong = {wish for wish in allowed | forbidden if may(apiserver, wish) != (wish in allowed)}
+        return not wrong
+
+    eventually(all_as_expected, "the operator may do its work and no more", lambda: str(wrong))
 
 
-def test_the_operators_pod_is_restricted(installed: Helm) -> None:
+def test_the_operators_pod_is_restricted(helm: Helm, apiserver: ApiServer) -> None:
+    pods = f"/api/v1/namespaces/{NAMESPACE}/pods{DRY}"
     pod: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "operator", "namespace": NAMESPACE},
-        "spec": pod_of(render(installed, [])),
+        "spec": copy.deepcopy(pod_of(render(helm, []))),
     }
-    options = ("create", "--dry-run=server", "--validate=strict", "-f", "-")
-    assert "created" in installed.kubectl(*options, stdin=json.dumps(pod))
+    apiserver.send("POST", pods, pod)
     del pod["spec"]["containers"][0]["securityContext"]
-    with pytest.raises(AssertionError, match='violates PodSecurity "restricted'):
-        installed.kubectl(*options, stdin=json.dumps(pod))
+    status, answer = apiserver.answer("POST", pods, pod)
+    assert status == 403
+    assert 'violates PodSecurity "restricted' in answer["message"]

@@ -6,10 +6,8 @@ May not: reach a rendezvous service, which nothing runs here, nor give the opera
 from __future__ import annotations
 
 import contextlib
-import json
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -18,46 +16,42 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster.charting import CHART, NAMESPACE, RELEASE, Helm, pod_of, render
-from cluster.control_plane import ApiServer, build_programs
+from cluster.charting import CHART, NAMESPACE, RELEASE, Helm, options, pod_of, render
+from cluster.conftest import wait_until_deleted, wait_until_served
+from cluster.control_plane import ApiServer, eventually
+from cluster.jobs import Jobs
 from ddpjob_operator.local.service import free_port
 
 HERE = "rights"  # the namespace of the job
-PATIENCE_SECONDS = 120.0
+CORE = f"/api/v1/namespaces/{HERE}"
+TOKENS = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{RELEASE}/token"
 JOB = {
     "apiVersion": "ddpjob.io/v1alpha1",
     "kind": "DDPJob",
-    "metadata": {"name": "one", "namespace": HERE},
+    "metadata": {"name": "one"},
     "spec": {"image": "trainer", "command": ["torchrun", "train.py"], "replicas": 2},
 }
 
 
 @pytest.fixture(scope="module")
-def helm(apiserver: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Helm:
-    folder = tmp_path_factory.mktemp("helm")
-    apiserver.kubectl("create", "namespace", HERE)
-    return Helm(build_programs("helm", "kubectl"), folder, apiserver.kubeconfig)
+def here(apiserver: ApiServer) -> Jobs:
+    """No jobs yet."""
+    apiserver.create_namespace(HERE)
+    return Jobs(apiserver, HERE)
 
 
 @contextlib.contextmanager
-def installed(helm: Helm, settings: list[str]) -> Iterator[None]:
-    options = [word for setting in settings for word in ("--set", setting)]
+def installed(installer: Helm, here: Jobs, settings: list[str]) -> Iterator[None]:
     where = ("--namespace", NAMESPACE, "--create-namespace")
-    helm.run("install", RELEASE, str(CHART), *where, "--set", "crds.keep=false", *options)
+    installer.run("install", RELEASE, str(CHART), *where, *options(["crds.keep=false", *settings]))
     try:
-        helm.kubectl("wait", "--for=condition=Established", "crd/ddpjobs.ddpjob.io")
+        wait_until_served(here.server)
         yield
     finally:
-        helm.kubectl("delete", "ddpjobs,pods,services,events", "--all", "--namespace", HERE)
-        helm.run("uninstall", RELEASE, "--namespace", NAMESPACE)
-        helm.kubectl("wait", "--for=delete", "crd/ddpjobs.ddpjob.io", "--timeout=60s")
-
-
-def eventually(true: Callable[[], bool], what: str, log: Path) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not true():
-        assert time.monotonic() < deadline, f"never: {what}\n{log.read_text()[-3000:]}"
-        time.sleep(0.2)
+        for path in (here.path, f"{CORE}/pods", f"{CORE}/services", f"{CORE}/events"):
+            here.server.send("DELETE", path)
+        installer.run("uninstall", RELEASE, "--namespace", NAMESPACE)
+        wait_until_deleted(here.server)
 
 
 def answers(port: int, path: str) -> bool:
@@ -72,16 +66,23 @@ def answers(port: int, path: str) -> bool:
     "settings", [[], [f"watchNamespaces={{{HERE}}}"]], ids=["cluster", "namespace"]
 )
 def test_its_rights_are_enough(
-    helm: Helm, apiserver: ApiServer, tmp_path: Path, settings: list[str]
+    helm: Helm, installer: Helm, here: Jobs, tmp_path: Path, settings: list[str]
 ) -> None:
-    def there(*arguments: str) -> int:
-        return len(helm.kubectl("get", *arguments, "-n", HERE, "-o", "name").split())
-
+    server = here.server
     log, kubeconfig = tmp_path / "log", tmp_path / "kubeconfig"
-    with installed(helm, settings):
-        access = yaml.safe_load(apiserver.kubeconfig.read_text())
-        token = helm.kubectl("create", "token", RELEASE, "--namespace", NAMESPACE)
-        access["users"][0]["user"] = {"token": token.strip()}
+
+    def count(what: str) -> int:
+        return len(server.get(f"{CORE}/{what}")["items"])
+
+    def until(true: Callable[[], bool], what: str) -> None:
+        eventually(true, what, lambda: log.read_text()[-3000:])
+
+    with installed(installer, here, settings):
+        access = yaml.safe_load(server.kubeconfig.read_text())
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        access["users"][0]["user"] = {
+            "token": server.send("POST", TOKENS, request)["status"]["token"]
+        }
         kubeconfig.write_text(yaml.safe_dump(access))
         [container] = pod_of(render(helm, settings))["containers"]
         health = free_port()
@@ -97,15 +98,14 @@ def test_its_rights_are_enough(
                 stderr=output,
             )
         try:
-            eventually(lambda: answers(health, "/readyz"), "ready", log)
-            helm.kubectl("create", "-f", "-", stdin=json.dumps(JOB))
-            eventually(lambda: there("pods") == 3, "two workers and a rendezvous pod", log)
-            assert there("services") == 1
-            eventually(lambda: there("ddp", "--field-selector=status.state!=") == 1, "status", log)
-            suspend = json.dumps({"spec": {"suspend": True}})
-            helm.kubectl("patch", "ddp", "one", "-n", HERE, "--type=merge", "--patch", suspend)
-            eventually(lambda: there("pods") == 0, "no pods once suspended", log)
-            eventually(lambda: there("events") > 0, "an event", log)
+            until(lambda: answers(health, "/readyz"), "ready")
+            here.create(JOB)
+            until(lambda: count("pods") == 3, "two workers and a rendezvous pod")
+            assert count("services") == 1
+            until(lambda: here.names("status.state!=") == ["one"], "status")
+            server.send("PATCH", f"{here.path}/one", {"spec": {"suspend": True}})
+            until(lambda: count("pods") == 0, "no pods once suspended")
+            until(lambda: count("events") > 0, "an event")
             operator.terminate()
             assert operator.wait(60) == 0, log.read_text()
         finally:

@@ -86,7 +86,7 @@ class Quota:
 def play(apiserver: ApiServer, namespace: str) -> Play:
     """Lets a story happen, in two namespaces of its own."""
     other = f"{namespace}-other"
-    apiserver.kubectl("create", "namespace", other)
+    apiserver.create_namespace(other)
 
     def run(story: Callable[[Stage], Awaitable[None]]) -> None:
         async def main() -> None:

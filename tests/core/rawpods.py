@@ -41,11 +41,16 @@ def worker_manifest(job: DDPJob | None = None, index: int = 0, group: str = "wor
     return build_worker(job, CreateWorker(name, group, index, 2), IMAGE, TOKEN)
 
 
+def template_job(template: JSON, **spec: Any) -> DDPJob:
+    """A job whose main group has this template."""
+    return make_cluster_job(image=None, command=None, template=template, **spec)
+
+
 def templated(container: JSON | None = None, metadata: JSON | None = None, **spec: Any) -> JSON:
     """The worker of a job with this template."""
     containers = spec.pop("containers", [{**TRAIN, **(container or {})}])
     template = {"metadata": metadata or {}, "spec": {"containers": containers, **spec}}
-    return worker_manifest(make_cluster_job(image=None, command=None, template=template))
+    return worker_manifest(template_job(template))
 
 
 def rendezvous_manifest(job: DDPJob | None = None, epoch: int = 3) -> JSON:
@@ -113,6 +118,11 @@ def trainer(manifest: JSON, name: str = "trainer") -> JSON:
     (found,) = (each for each in manifest["spec"]["containers"] if each["name"] == name)
     assert isinstance(found, dict)
     return found
+
+
+def trainer_of(job: DDPJob | None = None, group: str = "worker") -> JSON:
+    """The container that trains, in the manifest of a job's worker."""
+    return trainer(worker_manifest(job, group=group))
 
 
 def values(container: JSON) -> dict[str, Any]:

@@ -122,9 +122,8 @@ def test_what_nothing_acts_on_is_refused_and_marked(row: str) -> None:
     assert at(f".{parent}.{field}")["description"].endswith("Not supported yet: leave it away.")
 
 
-@pytest.mark.parametrize(("kind", "path"), [column[1:3] for column in COLUMNS])
-def test_every_column_shows_a_field_of_its_type(kind: str, path: str) -> None:
-    if path == ".metadata.creationTimestamp":
-        assert kind == "date"
-    else:
-        assert at(path)["type"] == kind
+def test_every_column_shows_a_field_of_its_type() -> None:
+    types = {path: schema.get("type") for path, schema in PARTS}
+    types[".metadata.creationTimestamp"] = "date"  # of every object
+    assert COLUMNS
+    assert not [column for column in COLUMNS if types.get(column[2]) != column[1]]

@@ -13,8 +13,10 @@ from core.rawpods import (
     UID,
     make_cluster_job,
     mounts,
+    template_job,
     templated,
     trainer,
+    trainer_of,
     values,
     volume,
     worker_manifest,
@@ -59,7 +61,7 @@ def test_worker_is_safe_unless_told_otherwise(pod: JSON) -> None:
 
 
 def test_container_of_a_simple_job_is_confined() -> None:
-    assert trainer(worker_manifest())["securityContext"] == CONFINED
+    assert trainer_of()["securityContext"] == CONFINED
 
 
 @BOTH
@@ -116,7 +118,7 @@ def test_agent_is_told_where_it_belongs(pod: JSON) -> None:
 
 def test_agent_is_told_which_files_to_keep() -> None:
     job = make_cluster_job(snapshot={"files": ["snapshot.pt", "ckpt/ä *.pt"]})
-    told = values(trainer(worker_manifest(job)))["DDPJOB_SNAPSHOT_FILES"]
+    told = values(trainer_of(job))["DDPJOB_SNAPSHOT_FILES"]
     assert told == '["snapshot.pt", "ckpt/ä *.pt"]'
     assert job.policy().files
     assert not make_cluster_job().policy().files
@@ -142,9 +144,7 @@ def test_worker_leaves_a_silent_node_when_its_agent_gives_up(pod: JSON) -> None:
 
 def test_arguments_go_to_the_command_as_they_are() -> None:
     command = ["torchrun", "--", "$(HOME)/train.py"]
-    container = trainer(
-        worker_manifest(make_cluster_job(command=command, args=["-v", "$(A) $$(B)"]))
-    )
+    container = trainer_of(make_cluster_job(command=command, args=["-v", "$(A) $$(B)"]))
     assert container["command"] == AGENT
     assert container["args"] == ["torchrun", "--", "$(HOME)/train.py", "-v", "$(A) $$(B)"]
 
@@ -161,9 +161,9 @@ def test_users_variables_win(name: str) -> None:
     }
     simple = make_cluster_job(env=env, network=network)
     template = {"spec": {"containers": [{**TRAIN, "env": env}]}}
-    full = make_cluster_job(image=None, command=None, template=template, network=network)
+    full = template_job(template, network=network)
     for job in (simple, full):
-        found = values(trainer(worker_manifest(job)))
+        found = values(trainer_of(job))
         assert found == {**found, **expected}
 
 
@@ -174,7 +174,7 @@ def test_variables_keep_their_order_and_their_sources() -> None:
         {"name": "DATA", "value": "$(ROOT)/digits"},
         {"name": "TOKEN", "valueFrom": source},
     ]
-    given = trainer(worker_manifest(make_cluster_job(env=env)))["env"][:3]
+    given = trainer_of(make_cluster_job(env=env))["env"][:3]
     assert given[:2] == env[:2]
     assert given[2]["valueFrom"] == source
 
@@ -208,13 +208,13 @@ def test_variables_keep_their_order_and_their_sources() -> None:
     ],
 )
 def test_resources(spec: JSON, resources: JSON) -> None:
-    assert trainer(worker_manifest(make_cluster_job(**spec)))["resources"] == resources
+    assert trainer_of(make_cluster_job(**spec))["resources"] == resources
 
 
 def test_resources_of_an_extra_group() -> None:
     groups = [{"name": "spot", "replicas": 1, "gpusPerWorker": 2, "image": "other"}]
     job = make_cluster_job(gpusPerWorker=4, extraWorkerGroups=groups)
-    container = trainer(worker_manifest(job, group="spot"))
+    container = trainer_of(job, group="spot")
     assert container["resources"] == {"limits": {"nvidia.com/gpu": "2"}}
     assert container["image"] == "other"
     assert values(container)["DDPJOB_PROCESSES"] == "2"
@@ -243,10 +243,10 @@ def test_snapshots_go_to_the_storage_of_the_job(storage: JSON) -> None:
 
 def test_snapshots_go_to_the_bucket_of_the_job() -> None:
     """The trainer library takes the bucket; the script's own files still have a folder."""
-    found = values(trainer(worker_manifest(make_cluster_job(snapshot={"uri": "s3://b/jobs"}))))
+    found = values(trainer_of(make_cluster_job(snapshot={"uri": "s3://b/jobs"})))
     assert found["DDPJOB_SNAPSHOT_URI"] == "s3://b/jobs"
     assert found["DDPJOB_SNAPSHOT_DIR"] == "/snapshots/digits"
-    assert "DDPJOB_SNAPSHOT_URI" not in values(trainer(worker_manifest(make_cluster_job())))
+    assert "DDPJOB_SNAPSHOT_URI" not in values(trainer_of())
 
 
 def test_patience_of_the_job_is_the_nodes() -> None:

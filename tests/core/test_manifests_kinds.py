@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from core.rawpods import make_cluster_job, mounts, trainer, values, volume, worker_manifest
+from core.rawpods import (
+    make_cluster_job,
+    mounts,
+    trainer,
+    trainer_of,
+    values,
+    volume,
+    worker_manifest,
+)
 from ddpjob_operator import jobfile
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -35,7 +43,7 @@ def test_distribution_says_what_starts_the_entry_point(
 ) -> None:
     conventions = {**CONVENTIONS, "distribution": distribution}
     job = make_cluster_job(command=["train.py"], args=["--quiet"], sagemaker=conventions)
-    container = trainer(worker_manifest(job))
+    container = trainer_of(job)
     arguments = ["-e", "5", "--lr", "0.1", "--name", "x y"]
     assert container["args"] == [*start, "train.py", "--quiet", *arguments]
     assert values(container)["DDPJOB_LAUNCHER"] == launcher
@@ -67,7 +75,7 @@ def test_script_for_sagemaker_finds_its_folders_and_hyperparameters() -> None:
 
 
 def test_other_jobs_find_nothing_of_sagemaker() -> None:
-    found = values(trainer(worker_manifest()))
+    found = values(trainer_of())
     assert not [name for name in found if name.startswith("SM_") or name == "PJRT_DEVICE"]
 
 
@@ -83,7 +91,7 @@ def test_devices_of_others_are_asked_for_and_named(
     file: str, resource: str, devices: str, processes: str, variable: str | None
 ) -> None:
     text = (EXAMPLES / "15-xla" / file).read_text()
-    container = trainer(worker_manifest(jobfile.parse(text)))
+    container = trainer_of(jobfile.parse(text))
     assert container["resources"]["limits"][resource] == devices
     found = values(container)
     assert found.get("PJRT_DEVICE") == variable

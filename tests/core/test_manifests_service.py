@@ -18,8 +18,10 @@ from core.rawpods import (
     make_cluster_job,
     mounts,
     rendezvous_manifest,
+    template_job,
     templated,
     trainer,
+    trainer_of,
     values,
     volume,
     worker_manifest,
@@ -32,7 +34,7 @@ LABELS = {"ddpjob.io/job": "digits", "ddpjob.io/role": "rendezvous"}
 def job_with(**spec: Any) -> JSON:
     """The rendezvous pod of a job whose template has this in its spec."""
     template: JSON = {"spec": {"containers": [TRAIN], **spec}}
-    return rendezvous_manifest(make_cluster_job(image=None, command=None, template=template))
+    return rendezvous_manifest(template_job(template))
 
 
 def test_rendezvous_pod_is_safe() -> None:
@@ -67,7 +69,7 @@ def test_the_secret_is_no_argument() -> None:
     container = trainer(rendezvous_manifest(), "rendezvous")
     assert values(container) == {"DDPJOB_TOKEN": TOKEN, "DDPJOB_JOB_UID": UID}
     assert TOKEN not in str(container["command"])
-    worker = trainer(worker_manifest())
+    worker = trainer_of()
     assert TOKEN not in str([worker["command"], worker["args"]])
 
 

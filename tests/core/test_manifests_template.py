@@ -15,11 +15,12 @@ from core.rawpods import (
     JSON,
     SIDE,
     TRAIN,
-    make_cluster_job,
     mounts,
     rendezvous_manifest,
+    template_job,
     templated,
     trainer,
+    trainer_of,
     values,
     worker_manifest,
 )
@@ -143,8 +144,8 @@ def test_tolerations_are_kept_and_ours_added() -> None:
 
 def test_gpus_may_be_counted_beside_a_template() -> None:
     template = {"spec": {"containers": [{**TRAIN, "resources": {"requests": {"cpu": "4"}}}]}}
-    job = make_cluster_job(image=None, command=None, template=template, gpusPerWorker=2)
-    container = trainer(worker_manifest(job))
+    job = template_job(template, gpusPerWorker=2)
+    container = trainer_of(job)
     assert container["resources"] == {
         "requests": {"cpu": "4"},
         "limits": {"nvidia.com/gpu": "2"},
@@ -158,7 +159,7 @@ def test_limit_in_a_template_counts_gpus() -> None:
 
 
 def test_the_job_is_not_changed_by_building_its_pods() -> None:
-    job = make_cluster_job(image=None, command=None, template={"spec": {"containers": [{**TRAIN}]}})
+    job = template_job({"spec": {"containers": [{**TRAIN}]}})
     before = copy.deepcopy(job.to_json())
     assert worker_manifest(job) == worker_manifest(job)
     assert job.to_json() == before
@@ -205,7 +206,7 @@ TEMPLATES = st.builds(
 def accepted(template: Any, **spec: Any) -> DDPJob | None:
     """The job with this template, if there is one."""
     try:
-        return make_cluster_job(image=None, command=None, template=template, **spec)
+        return template_job(template, **spec)
     except ValidationError:
         return None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from datetime import timedelta
 
 import pytest
@@ -14,7 +13,7 @@ from ddpjob_agent.contract import Cause
 from ddpjob_agent.control import Report, State
 from ddpjob_operator.observed import Observed, Worker
 from ddpjob_operator.plan import plan
-from ddpjob_operator.status import RestartsStatus, SnapshotStatus
+from ddpjob_operator.status import RestartsStatus
 
 # --- what is told ------------------------------------------------------------------------------------
 
@@ -111,48 +110,6 @@ def test_running_is_unknown_while_a_lost_service_is_replaced() -> None:
     assert planned.status.state == "Unknown"
     assert planned.status.membership == membership_of(W0, W1)
     assert planned.actions == ()
-
-
-def test_snapshots_that_are_saved_less_well_are_told_of_once() -> None:
-    trouble = "The memory limit leaves 3 MB: training stands still while one is written"
-    report = dataclasses.replace(make_report(W0, W1), snapshot_step=3, snapshot_trouble=trouble)
-    assert Report.from_json(report.to_json()) == report
-    assert "snapshot_trouble" not in make_report(W0, W1).to_json()
-    event = ("SnapshotDegraded", trouble, True)
-    planned = decide(workers=(W0, W1), report=report)
-    assert event in events_of(planned)
-    assert planned.status.snapshot == SnapshotStatus(step=3, trouble=trouble)
-    assert told(planned.status, "Running")[2].endswith(trouble)
-    again = decide(workers=(W0, W1), report=report, snapshot=planned.status.snapshot)
-    assert event not in events_of(again)
-
-
-def test_processes_that_were_stuck_are_told_of_once_each() -> None:
-    sentences = tuple(f"{W0.name}: stuck in membership 1.1.{number}" for number in (1, 2))
-    report = dataclasses.replace(make_report(W0, W1), stuck=sentences)
-    assert Report.from_json(json.loads(json.dumps(report.to_json()))) == report
-    assert "stuck" not in make_report(W0, W1).to_json()
-    planned = decide(workers=(W0, W1), report=report, stuck=sentences[:1])
-    told_now = [event for event in events_of(planned) if event[0] == "ProcessStuck"]
-    assert told_now == [("ProcessStuck", sentences[1], True)]
-    forgotten = decide(workers=(W0, W1), report=make_report(W0, W1), stuck=sentences)
-    assert planned.status.stuck == forgotten.status.stuck == sentences
-
-
-def test_workers_that_cannot_reach_each_other_are_told_of_once() -> None:
-    pair = f"{W0.name} cannot reach {W1.name}"
-    report = dataclasses.replace(make_report(W0, W1), unreachable=(pair,))
-    assert Report.from_json(json.loads(json.dumps(report.to_json()))) == report
-    assert "unreachable" not in make_report(W0, W1).to_json()
-    planned = decide(workers=(W0, W1), report=report)
-    (text,) = [text for reason, text, warning in events_of(planned) if reason == "Unreachable"]
-    assert text.startswith(f"{pair}: their processes will not find each other; look at network")
-    assert planned.status.unreachable == (pair,)
-    assert told(planned.status, "Running")[2].endswith(pair)
-    again = decide(workers=(W0, W1), report=report, unreachable=(pair,))
-    assert "Unreachable" not in [reason for reason, *_ in events_of(again)]
-    gone = decide(workers=(W0, W1), report=make_report(W0, W1), unreachable=(pair,))
-    assert gone.status.unreachable == ()
 
 
 def test_status_tells_what_the_service_reports() -> None:

@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
+from ddpjob_operator import cli
+from ddpjob_operator.local.backend import ENV_FORKSERVER
 from ddpjob_operator.local.nodes import marked, sweep
 from driving import PATIENCE_SECONDS, SCRIPT, environment, job_text
 
@@ -34,13 +37,16 @@ class Command:
     """One `ddpjob` process; at the end of `started` nothing of its job may be left."""
 
     def __init__(self, folder: Path, arguments: Sequence[str], prefix: Sequence[str]) -> None:
+        given = environment()
+        if prefix:  # another namespace, it may be, which a fork server elsewhere does not share
+            given.pop(ENV_FORKSERVER, None)
         self.state = folder / ".ddpjob" / "default" / "probe"
         self._output = folder / f"output-{time.monotonic_ns()}.txt"
         with self._output.open("wb") as output:
             self.process = psutil.Popen(
                 [*prefix, DDPJOB, *arguments],
                 cwd=folder,
-                env=environment(),
+                env=given,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -126,6 +132,21 @@ def run_to_end(folder: Path, *arguments: str, prefix: Sequence[str] = ()) -> tup
     with started(folder, *arguments, prefix=prefix) as command:
         code = command.wait()
     return code, command
+
+
+def in_process(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *arguments: str,
+) -> tuple[object, str]:
+    """Exit code and output of a command that starts nothing, without a process of its own."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["ddpjob", *arguments])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    printed = capsys.readouterr()
+    return end.value.code, printed.out + printed.err
 
 
 def on_small_disk(folder: Path) -> list[str]:

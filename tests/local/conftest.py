@@ -6,10 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from forking import fork_server
-
-__all__ = ["fork_server"]
-
 
 @pytest.fixture(autouse=True, scope="session")
 def _shared_fork_server(fork_server: Path) -> None:

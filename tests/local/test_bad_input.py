@@ -8,7 +8,7 @@ import pytest
 
 from ddpjob_operator.cli import ExitCode
 from driving import SCRIPT, job_text
-from local.command import RUN, on_small_disk, run_to_end, started, write_job
+from local.command import RUN, in_process, on_small_disk, run_to_end, started, write_job
 
 PLAIN = "[python3, train.py, end]"
 TORCHRUN = "[torchrun, train.py]"
@@ -183,15 +183,20 @@ REFUSED: list[tuple[str, str | bytes | None, str, str]] = [
     ("text", "options", "message"), [pytest.param(*row, id=name) for name, *row in REFUSED]
 )
 def test_refused_before_anything_starts(
-    tmp_path: Path, text: str | bytes | None, options: str, message: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    text: str | bytes | None,
+    options: str,
+    message: str,
 ) -> None:
     if text is not None:
         data = text.encode() if isinstance(text, str) else text
         (tmp_path / "job.yaml").write_bytes(data)
-    code, command = run_to_end(tmp_path, *RUN, *options.split())
-    assert message.format(folder=tmp_path) in command.output
+    code, output = in_process(tmp_path, monkeypatch, capsys, *RUN, *options.split())
+    assert message.format(folder=tmp_path) in output
     assert code == ExitCode.INVALID
-    assert "Traceback" not in command.output
+    assert "Traceback" not in output
     assert not (tmp_path / ".ddpjob").exists()
 
 

@@ -69,7 +69,7 @@ def stalled(run: Run) -> tuple[str, str, str]:
 @in_background
 async def test_a_process_is_stopped_and_goes_on(tmp_path: Path) -> None:
     """L2: the others wait for it in their collectives, and nothing is restarted."""
-    text = job_text("[python3, train.py, end]", replicas=3, **QUICK)
+    text = job_text("[torchrun, train.py, end]", replicas=3, **QUICK)
     with contextlib.closing(Ledger(tmp_path)):
         async with running(tmp_path, text, script=SCRIPT) as run:
             await run.until_stepping(1)

@@ -10,18 +10,22 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
-from ddpjob_agent.contract import ENV_WORKER
+from ddpjob_agent.contract import ENV_MEMBERSHIP, ENV_WORKER
 from ddpjob_operator.local.nodes import marked
 from driving import SCRIPT, Run, in_background, job_text, running
+from scenes import Job, Scene, play, stories
 
 COMMAND = "[python3, train.py, end]"
 QUICK = {"elastic": "{joinPolicy: Immediate, settleSeconds: 0.2}"}
 STARTED = ("started", 3)
+# Seconds of heavy load: long enough for heartbeats to be missed if they could be; `make soak`: 30.
+LOAD = float(os.environ.get("DDPJOB_LOAD_SECONDS", "8"))
 
 
 def trainers(run: Run, node: str) -> list[psutil.Process]:
@@ -41,137 +45,142 @@ def pids(run: Run) -> dict[str, int]:
     return found
 
 
-@in_background
-async def test_agent_killed(tmp_path: Path) -> None:
+def newest(run: Run) -> dict[str, int]:
+    """Those of the newest membership: without collectives others may step before they start."""
+    membership = run.report.membership
+    return {
+        worker: pid
+        for worker, pid in pids(run).items()
+        if membership and psutil.Process(pid).environ().get(ENV_MEMBERSHIP) == str(membership.id)
+    }
+
+
+async def an_agent_is_killed(job: Job) -> None:
     """Its pod dies with it; a new one takes its place on the same node."""
-    async with running(tmp_path, job_text(COMMAND, **QUICK)) as run:
-        await run.until_stepping(1)
-        run.backend.nodes.kill_agent("node-1")
-        await run.until_stepping(3)
-        assert run.history() == [STARTED, ("lost", 2), ("joined", 3)]
-        assert run.report.failures == 0
-        assert await run.finish() == "Complete"
+    job.nodes.kill_agent("node-1")
+    await job.has(("lost", 2), ("joined", 3))
+    assert job.counted()[0] == 0
 
 
-@in_background
-async def test_worker_process_killed(tmp_path: Path) -> None:
+async def a_worker_process_is_killed(job: Job) -> None:
     """An application failure: one restart of the budget, the same workers."""
-    policy = {"failurePolicy": "{backoffSeconds: 0.1}"}
-    async with running(tmp_path, job_text(COMMAND, **QUICK, **policy)) as run:
-        await run.until_stepping(1)
-        for process in trainers(run, "node-2"):
-            process.kill()
-        await run.until_stepping(2)
-        assert run.history() == [STARTED, ("failed", 3)]
-        assert (run.report.failures, run.report.losses) == (1, 0)
-        assert run.report.failure is not None
-        assert "SIGKILL" in run.report.failure.summary
-        assert await run.finish() == "Complete"
+    for process in trainers(job.run, job.nodes.busy()[-1]):
+        process.kill()
+    await job.has(("failed", 3))
+    assert job.counted() == (1, 0)
+    assert job.run.report.failure is not None
+    assert "SIGKILL" in job.run.report.failure.summary
 
 
-@in_background
-async def test_node_of_rank_0_killed(tmp_path: Path) -> None:
-    async with running(tmp_path, job_text(COMMAND, **QUICK)) as run:
-        await run.until_stepping(1)
-        before = run.report.membership
-        assert before is not None
-        pod = next(p for p in run.backend.nodes.pods.values() if p.name == before.members[0].worker)
-        assert pod.node is not None
-        run.backend.nodes.kill(pod.node)
-        await run.until_stepping(2)
-        assert run.history() == [STARTED, ("lost", 2)]
-        after = run.report.membership
-        assert after is not None
-        assert after.members == before.members[1:], "survivors keep their order"
-        assert await run.finish() == "Complete"
+async def the_node_of_rank_0_is_killed(job: Job) -> None:
+    before = job.run.report.membership
+    assert before is not None
+    pods = job.nodes.pods.values()
+    node = next(pod.node for pod in pods if pod.name == before.members[0].worker)
+    assert node is not None
+    job.nodes.kill(node)
+    await job.has(("lost", 2))
+    after = job.run.report.membership
+    assert after is not None
+    assert after.members == before.members[1:], "survivors keep their order"
+    await job.fills_up(3, 3)
 
 
-@in_background
-async def test_rendezvous_killed(tmp_path: Path) -> None:
+async def the_rendezvous_is_killed(job: Job) -> None:
     """Nobody restarts, and the next change works."""
-    async with running(tmp_path, job_text(COMMAND, **QUICK)) as run:
-        await run.until_stepping(1)
-        before = pids(run)
-        run.backend.service.kill()
-        await run.until(lambda: run.report.boot == 2, "the service's second boot")
-        await run.until(lambda: len(run.report.workers) == 3, "all agents are back")
-        await run.until(lambda: (run.report.step or 0) > 0, "steps are reported again")
-        assert pids(run) == before
-        assert run.history() == [STARTED], "relearned from the agents"
-        run.backend.nodes.kill("node-0")
-        await run.until_stepping(2)
-        assert run.history() == [STARTED, ("lost", 2)]
-        assert run.report.membership is not None
-        assert str(run.report.membership.id) == "1.2.2"
-        assert await run.finish() == "Complete"
+    boot = job.run.report.boot
+    await job.run.until(lambda: len(newest(job.run)) == 3, "every worker's newest process")
+    before, number = newest(job.run), len(job.seen)
+    job.run.backend.service.kill()
+    await job.run.until(lambda: job.run.report.boot == boot + 1, "the service's next boot")
+    await job.run.until(lambda: len(job.run.report.workers) == 3, "all agents are back")
+    await job.run.until(lambda: (job.run.report.step or 0) > 0, "steps are reported again")
+    assert pids(job.run) == before
+    assert job.run.history() == job.seen[-1:], "relearned from the agents"
+    job.begin()
+    job.nodes.kill(job.nodes.busy()[0])
+    await job.has(("lost", 2))
+    assert job.run.report.membership is not None
+    assert job.run.report.membership.id == (1, boot + 1, number + 1)
+    await job.fills_up(3, 3)
 
 
-@in_background
-async def test_two_nodes_killed_at_once(tmp_path: Path) -> None:
-    async with running(tmp_path, job_text(COMMAND, **QUICK)) as run:
-        await run.until_stepping(1)
-        run.backend.nodes.kill("node-0")
-        run.backend.nodes.kill("node-2")
-        await run.until_stepping(2)
-        assert run.history() == [STARTED, ("lost", 1)], "one change, not two"
-        assert await run.finish() == "Complete"
+async def two_nodes_are_killed_at_once(job: Job) -> None:
+    one, _, three = job.nodes.busy()
+    job.nodes.kill(one)
+    job.nodes.kill(three)
+    await job.has(("lost", 1))  # one change, not two
+    await job.fills_up(3, 3)
 
 
-@in_background
-async def test_node_killed_while_a_change_goes_on(tmp_path: Path) -> None:
+async def a_node_is_killed_while_a_change_goes_on(job: Job) -> None:
     """The second node goes when the membership without the first has just been formed."""
-    async with running(tmp_path, job_text(COMMAND, **QUICK)) as run:
-        await run.until_stepping(1)
-        run.backend.nodes.kill("node-0")
-        await run.until(lambda: len(run.report.rounds) == 2, "the first change")
-        run.backend.nodes.kill("node-1")
-        await run.until_stepping(3)
-        assert run.history() == [STARTED, ("lost", 2), ("lost", 1)]
-        assert run.report.failures == 0
-        assert await run.finish() == "Complete"
+    one, two, _ = job.nodes.busy()
+    job.nodes.kill(one)
+    await job.run.until(lambda: len(job.run.report.rounds) > len(job.seen), "the first change")
+    job.nodes.kill(two)
+    await job.has(("lost", 2), ("lost", 1))
+    assert job.counted()[0] == 0
+    await job.fills_up(3, 3)
 
 
-@in_background
-async def test_node_frozen_for_longer_than_the_heartbeat(tmp_path: Path) -> None:
+async def a_node_is_frozen_for_longer_than_the_heartbeat(job: Job) -> None:
     """It is lost; when it thaws, its old processes are ended and it joins again."""
-    async with running(tmp_path, job_text(COMMAND, **QUICK)) as run:
-        await run.until_stepping(1)
-        before = pids(run)
-        pod = run.backend.nodes.on("node-1")
-        assert pod is not None
-        run.backend.nodes.signal("node-1", signal.SIGSTOP)
-        await run.until_stepping(2)
-        assert run.history() == [STARTED, ("lost", 2)]
-        assert psutil.pid_exists(before[pod.name]), "frozen, not dead"
-        run.backend.nodes.signal("node-1", signal.SIGCONT)
-        await run.until_stepping(3)
-        assert run.history() == [STARTED, ("lost", 2), ("joined", 3)]
-        assert not psutil.pid_exists(before[pod.name])
-        assert await run.finish() == "Complete"
+    before, node = pids(job.run), job.nodes.busy()[1]
+    pod = job.nodes.on(node)
+    assert pod is not None
+    job.nodes.signal(node, signal.SIGSTOP)
+    await job.has(("lost", 2))
+    assert psutil.pid_exists(before[pod.name]), "frozen, not dead"
+    job.nodes.signal(node, signal.SIGCONT)
+    await job.has(("lost", 2), ("joined", 3))
+    assert not psutil.pid_exists(before[pod.name])
 
 
-@in_background
-async def test_heavy_load_loses_nobody(tmp_path: Path) -> None:
-    """30 s of busy loops beside every agent, at a higher priority than the agents'."""
-    async with running(tmp_path, job_text(COMMAND, **QUICK)) as run:
-        await run.until_stepping(1)
-        for pod in run.backend.nodes.pods.values():
-            assert pod.process is not None
-            psutil.Process(pod.process.pid).nice(10)
-        count = 4 * (os.cpu_count() or 1)
-        burn = "import time; end = time.monotonic() + 30\nwhile time.monotonic() < end: pass"
-        burners = [
-            await asyncio.create_subprocess_exec("python3", "-c", burn) for _ in range(count)
-        ]
-        try:
-            await asyncio.gather(*(burner.wait() for burner in burners))
-        finally:
-            for burner in burners:
-                if burner.returncode is None:
-                    burner.kill()
-        assert run.history() == [STARTED]
-        assert len(run.report.workers) == 3
-        assert await run.finish() == "Complete"
+async def heavy_load_loses_nobody(job: Job) -> None:
+    """Busy loops beside every agent, at a higher priority than the agents'."""
+    for pod in job.nodes.pods.values():
+        assert pod.process is not None
+        psutil.Process(pod.process.pid).nice(10)
+    count = 4 * (os.cpu_count() or 1)
+    burn = f"import time; end = time.monotonic() + {LOAD}\nwhile time.monotonic() < end: pass"
+    burners = [await asyncio.create_subprocess_exec("python3", "-c", burn) for _ in range(count)]
+    try:
+        await asyncio.gather(*(burner.wait() for burner in burners))
+    finally:
+        for burner in burners:
+            if burner.returncode is None:
+                burner.kill()
+    assert job.run.history() == job.seen
+    assert len(job.run.report.workers) == 3
+
+
+@stories(
+    (
+        an_agent_is_killed,
+        a_worker_process_is_killed,
+        the_node_of_rank_0_is_killed,
+        the_rendezvous_is_killed,
+    ),
+    (
+        two_nodes_are_killed_at_once,
+        a_node_is_killed_while_a_change_goes_on,
+        a_node_is_frozen_for_longer_than_the_heartbeat,
+        heavy_load_loses_nobody,
+    ),
+)
+def test_outcomes(tmp_path: Path, subtests: pytest.Subtests, story: Sequence[Scene[Job]]) -> None:
+    async def body() -> None:
+        policy = {"failurePolicy": "{backoffSeconds: 0.1}"}
+        async with running(tmp_path, job_text(COMMAND, **QUICK, **policy)) as run:
+            await run.until_stepping(1)
+            assert run.history() == [STARTED]
+            job = Job(run)
+            for scene in story:
+                await play(subtests, scene, job)
+            assert await run.finish() == "Complete"
+
+    asyncio.run(body())
 
 
 @in_background

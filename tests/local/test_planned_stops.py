@@ -5,22 +5,33 @@ By a ledger outside of the processes. No snapshot is due but those of the agreed
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import psutil
+import pytest
 
 from ddpjob_agent.agent import LEAVE_SECONDS, RESERVE_SECONDS
 from ddpjob_agent.contract import GRACE_SECONDS
-from driving import Run, in_background, job_text, running
+from driving import Run, job_text, running
 from ledger import Ledger
+from scenes import Job, Scene, play, stories
 
 SCRIPT = """
     import json, os, pathlib, socket, sys, time
     import torch, torch.distributed as dist
-    from ddpjob_trainer import Snapshots, step_done
+    from ddpjob_trainer import Snapshots, folder, step_done
 
+    write = folder.write
+
+    def write_slowly(*what):
+        time.sleep(2 if pathlib.Path("slow-writes").exists() else 0)
+        return write(*what)
+
+    folder.write = write_slowly
     ledger = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     ledger.connect("ledger.sock")
     end = pathlib.Path(sys.argv[1])
@@ -40,7 +51,7 @@ SCRIPT = """
         tell("begun", step)
         seen = torch.tensor([float(end.exists())])
         dist.all_reduce(seen)
-        time.sleep(0.02)
+        time.sleep(1.5 if pathlib.Path("slow-steps").exists() else 0.02)
         while pathlib.Path("stuck").exists():
             pathlib.Path("is-stuck").touch()
             time.sleep(0.1)
@@ -60,20 +71,43 @@ SPEC = {
 }
 
 
-@contextlib.asynccontextmanager
-async def saving(
-    folder: Path, nodes: int, script: str = SCRIPT, grace: float = GRACE_SECONDS, **spec: object
-) -> AsyncIterator[tuple[Run, Ledger]]:
+class Saving(Job):
     """A job whose every process asks after each step whether it is the last one."""
+
+    def __init__(self, folder: Path, run: Run, ledger: Ledger) -> None:
+        super().__init__(run)
+        self.folder = folder
+        self.ledger = ledger
+
+    def node_of_rank_0(self) -> str:
+        """Of the newest membership."""
+        newest = self.ledger.courses()[-1].membership
+        [pid] = {r.pid for r in self.ledger.rows() if (r.membership, r.rank) == (newest, 0)}
+        above = {parent.pid for parent in psutil.Process(pid).parents()}
+        pods = self.nodes.pods.values()
+        return next(p.node for p in pods if p.node and p.process and p.process.pid in above)
+
+    @contextlib.contextmanager
+    def having(self, name: str) -> Iterator[None]:
+        """While this file is there, the script behaves differently."""
+        (self.folder / name).touch()
+        yield
+        (self.folder / name).unlink()
+
+
+@contextlib.asynccontextmanager
+async def saving(folder: Path, nodes: int, grace: float = GRACE_SECONDS) -> AsyncIterator[Saving]:
+    """A job on so many nodes, two processes on each."""
     ledger = Ledger(folder)
     try:
-        text = job_text("[torchrun, train.py, end]", **{"replicas": nodes, **SPEC, **spec})
-        async with running(folder, text, nodes=nodes, script=script) as run:
+        text = job_text("[torchrun, train.py, end]", **{"replicas": nodes, **SPEC})
+        async with running(folder, text, nodes=nodes, script=SCRIPT) as run:
             run.backend.nodes.grace_seconds = grace
             await run.until_stepping(1, steps=2)
-            yield run, ledger
+            yield Saving(folder, run, ledger)
     finally:
         ledger.close()
+        (folder / "ledger.sock").unlink()
 
 
 def check(ledger: Ledger, memberships: int) -> None:
@@ -84,101 +118,95 @@ def check(ledger: Ledger, memberships: int) -> None:
     assert not any(ledger.void_steps()), courses
 
 
-def pid_of_rank_0(ledger: Ledger) -> int:
-    return next(row.pid for row in ledger.rows() if row.rank == 0)
-
-
-def node_of(run: Run, pid: int) -> str:
-    """Of a process."""
-    above = {parent.pid for parent in psutil.Process(pid).parents()}
-    pods = run.backend.nodes.pods.values()
-    return next(p.node for p in pods if p.node and p.process and p.process.pid in above)
-
-
-@in_background
-async def test_drained_joined_and_drained_again(tmp_path: Path) -> None:
+async def drained_joined_and_drained_again(job: Saving) -> None:
     """The node with rank 0 goes first, then one that came later."""
-    async with saving(tmp_path, 2) as (run, ledger):
-        run.backend.nodes.drain("node-0")
-        await run.until_stepping(2, steps=2)
-        run.backend.nodes.add()
-        await run.until_stepping(3, steps=2)
-        run.backend.nodes.drain("node-2")
-        await run.until_stepping(4)
-        assert run.history() == [("started", 4), ("left", 2), ("joined", 4), ("left", 2)]
-        assert await run.finish() == "Complete", run.story()
-        check(ledger, 4)
+    job.nodes.drain(job.node_of_rank_0())
+    await job.has(("left", 2), steps=2)
+    new = job.nodes.add()
+    await job.has(("left", 2), ("joined", 4), steps=2)
+    job.nodes.drain(new)
+    await job.has(("left", 2), ("joined", 4), ("left", 2), steps=2)
+    job.nodes.add()
+    await job.has(("left", 2), ("joined", 4), ("left", 2), ("joined", 4), steps=2)
 
 
-@in_background
-async def test_steps_that_take_long(tmp_path: Path) -> None:
+async def steps_take_long(job: Saving) -> None:
     """In so much time torchrun looks at its store many times; it must find it."""
-    script = SCRIPT.replace("time.sleep(0.02)", "time.sleep(1.5)")
-    async with saving(tmp_path, 2, script) as (run, ledger):
-        run.backend.nodes.drain("node-0")
-        await run.until_stepping(2, steps=2)
-        run.backend.nodes.add()
-        await run.until_stepping(3)
-        assert run.history() == [("started", 4), ("left", 2), ("joined", 4)]
-        assert await run.finish() == "Complete", run.story()
-        check(ledger, 3)
+    with job.having("slow-steps"):
+        job.nodes.drain(job.nodes.busy()[0])
+        await job.has(("left", 2), steps=2)
+        job.nodes.add()
+        await job.has(("left", 2), ("joined", 4), steps=1)
 
 
-@in_background
-async def test_a_snapshot_that_takes_long(tmp_path: Path) -> None:
+async def a_snapshot_takes_long(job: Saving) -> None:
     """Rank 0 leaves; the others wait until it has written what they go on from."""
-    slow = """
-    from ddpjob_trainer import folder
-    write = folder.write
-    folder.write = lambda *what: (time.sleep(2), write(*what))
-    """
-    script = SCRIPT.replace("    ledger =", f"{slow}\n    ledger =", 1)
-    async with saving(tmp_path, 2, script) as (run, ledger):
-        run.backend.nodes.drain(node_of(run, pid_of_rank_0(ledger)))
-        await run.until_stepping(2)
-        assert run.history() == [("started", 4), ("left", 2)]
-        assert await run.finish() == "Complete", run.story()
-        check(ledger, 2)
+    with job.having("slow-writes"):
+        job.nodes.drain(job.node_of_rank_0())
+        await job.has(("left", 2), steps=2)
+    job.nodes.add()
+    await job.has(("left", 2), ("joined", 4), steps=2)
 
 
-@in_background
-async def test_stopped_and_continued(tmp_path: Path) -> None:
-    """All workers are told to go at once, as when a job is suspended or deleted."""
-    async with saving(tmp_path, 2) as (run, ledger):
-        run.backend.stop()
-        await run.task
-        (before,) = ledger.courses()
-    (tmp_path / "ledger.sock").unlink()
-    async with saving(tmp_path, 2) as (run, ledger):
-        assert await run.finish() == "Complete", run.story()
-        (after,) = ledger.courses()
-        assert after.first == before.done > 0
-
-
-@in_background
-async def test_node_killed_while_the_others_wait_for_the_agreed_step(tmp_path: Path) -> None:
+async def a_node_is_killed_while_the_others_wait_for_the_agreed_step(job: Saving) -> None:
     """The step cannot be done any more; nobody waits for it."""
-    async with saving(tmp_path, 3) as (run, _):
-        run.backend.nodes.drain("node-1")
-        run.backend.nodes.kill("node-2")
-        await run.until(lambda: run.history()[-1][1] == 2, "one worker is left")
-        await run.until(lambda: bool(run.report.rounds[-1].last_step), "it steps")
-        assert await run.finish() == "Complete", run.story()
+    one, two, _ = job.nodes.busy()
+    job.nodes.drain(one)
+    job.nodes.kill(two)
+    await job.run.until(lambda: job.run.history()[-1][1] == 2, "one worker is left")
+    await job.run.until(lambda: bool(job.run.report.rounds[-1].last_step), "it steps")
+    await job.fills_up(2, 4)
+    await job.run.until_stepping(len(job.run.history()), steps=2)
 
 
-@in_background
-async def test_a_step_that_outlasts_the_grace_period(tmp_path: Path) -> None:
+async def a_step_outlasts_the_grace_period(job: Saving) -> None:
     """The processes are ended in time, people are told, and the others go on."""
-    stuck = tmp_path / "stuck"
-    async with saving(tmp_path, 2, grace=RESERVED + 2) as (run, _):
-        await run.until(lambda: (run.report.step or 0) > 5, "all processes ask after each step")
-        stuck.touch()
-        await run.until((tmp_path / "is-stuck").exists, "a step that does not end")
-        run.backend.nodes.drain("node-1")
-        await run.until(lambda: len(run.report.overdue) == 2, "both have waited for its end")
-        stuck.unlink()
-        await run.until_stepping(2)
-        assert run.history() == [("started", 4), ("left", 2)]
-        assert await run.finish() == "Complete", run.story()
-        told = run.console.getvalue()
-        assert "GracePeriodTooShort: probe-worker-001-1 was ended before" in " ".join(told.split())
+    with job.having("stuck"):
+        await job.run.until((job.folder / "is-stuck").exists, "a step that does not end")
+        job.nodes.drain(job.nodes.busy()[-1])
+        await job.run.until(lambda: len(job.run.report.overdue) == 2, "both waited for its end")
+    await job.has(("left", 2), steps=2)
+    told = " ".join(job.run.console.getvalue().split())
+    assert re.search(r"GracePeriodTooShort: probe-worker-00\d-\d was ended before", told)
+
+
+@stories((drained_joined_and_drained_again, steps_take_long, a_snapshot_takes_long))
+def test_planned_changes_cost_no_step(
+    tmp_path: Path, subtests: pytest.Subtests, story: Sequence[Scene[Saving]]
+) -> None:
+    """In the end all workers are told to go at once, as when a job is suspended or deleted."""
+
+    async def body() -> None:
+        async with saving(tmp_path, 2) as job:
+            for scene in story:
+                await play(subtests, scene, job)
+            memberships = len(job.run.history())
+            job.run.backend.stop()
+            await job.run.task
+            check(job.ledger, memberships)
+            stopped_at = job.ledger.courses()[-1].done
+        async with saving(tmp_path, 2) as job:
+            assert await job.run.finish() == "Complete", job.run.story()
+            (after,) = job.ledger.courses()
+            assert after.first == stopped_at > 0
+
+    asyncio.run(body())
+
+
+@stories(
+    (
+        a_node_is_killed_while_the_others_wait_for_the_agreed_step,
+        a_step_outlasts_the_grace_period,
+    )
+)
+def test_an_agreed_step_that_is_not_done(
+    tmp_path: Path, subtests: pytest.Subtests, story: Sequence[Scene[Saving]]
+) -> None:
+    async def body() -> None:
+        nodes = 3 if a_node_is_killed_while_the_others_wait_for_the_agreed_step in story else 2
+        async with saving(tmp_path, nodes, grace=RESERVED + 2) as job:
+            for scene in story:
+                await play(subtests, scene, job)
+            assert await job.run.finish() == "Complete", job.run.story()
+
+    asyncio.run(body())

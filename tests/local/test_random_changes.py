@@ -33,10 +33,9 @@ EVENTS = 32
 NODES = 4  # at most; each has one worker
 STEPS = 1000
 
-COMMAND = f"[python3, train.py, end, '{STEPS}']"
-TORCHRUN = COMMAND.replace("python3", "torchrun")
+COMMAND = f"[torchrun, train.py, end, '{STEPS}']"
 GROUPS = ", ".join(
-    f"{{name: {name}, replicas: 1, processesPerWorker: {processes}, command: {TORCHRUN}}}"
+    f"{{name: {name}, replicas: 1, processesPerWorker: {processes}, command: {COMMAND}}}"
     for name, processes in (("two", 2), ("three", 3))
 )
 SPEC = {

@@ -18,7 +18,7 @@ async def test_pair_that_cannot_talk_is_named(tmp_path: Path) -> None:
     text = job_text("[python3, train.py, end]", processesPerWorker=1, launcher="python")
     with networks() as net:
         for node in ("node-0", "node-1", "node-2"):
-            net.command(node)
+            net.namespace(node)
         net.part("node-0", "node-2")
         async with running(tmp_path, text, nodes=3, script=SCRIPT, network=net) as run:
             nodes = run.backend.nodes

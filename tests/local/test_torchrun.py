@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from ddpjob_agent.contract import ENV_WORKER
+from ddpjob_operator.local.backend import ENV_FORKSERVER
 from ddpjob_operator.local.nodes import marked, rank_of
 from driving import Run, job_text, running
+from local.command import started, write_job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,7 +115,7 @@ def test_one_of_several_processes_killed(tmp_path: Path) -> None:
 
 def warm_parents(run: Run) -> list[psutil.Process]:
     """Of all workers: those that have imported torch, and wait."""
-    everybody = marked(run.backend.job.metadata.uid)
+    everybody = [p for p in marked(run.backend.job.metadata.uid) if ENV_WORKER in p.environ()]
     return [p for p in everybody if any("ddpjob_agent.warm" in word for word in p.cmdline())]
 
 
@@ -145,6 +148,64 @@ def test_killed_warm_parent_costs_no_more_than_a_cold_start(tmp_path: Path) -> N
             assert run.output().count(told) == 1, run.story()
 
     asyncio.run(body())
+
+
+def test_torch_is_imported_once_for_all_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And once more for a group that would import it differently; a killed node changes nothing."""
+    monkeypatch.delenv(ENV_FORKSERVER)
+
+    def importers() -> int:
+        """Processes that have imported torch, not been forked from one that had."""
+        everybody = psutil.Process().children(recursive=True)
+        return len([p for p in everybody if "ddpjob_agent.warm.parent import" in str(p.cmdline())])
+
+    others = importers()
+
+    async def body() -> None:
+        other = GROUPS.replace("}]", ", env: [{name: OTHER, value: '1'}]}]")
+        spec = {**SPEC, "replicas": 2, "extraWorkerGroups": other}
+        async with running(tmp_path, job_text(COMMAND, **spec), 3, SCRIPT) as run:
+            await run.until_stepping(1)
+            assert importers() - others == 2
+            parents = {parent.environ()[ENV_WORKER]: parent.pid for parent in warm_parents(run)}
+            assert len(parents) == 3
+            for (worker, _), process in ranks(run).items():
+                assert psutil.Process(process).ppid() == parents[worker]
+            first = next(
+                pod.node for name, pod in run.backend.nodes.pods.items() if "-000-" in name
+            )
+            assert first is not None
+            run.backend.nodes.kill(first)
+            await run.until_stepping(2)
+            run.backend.nodes.add()
+            await run.until_stepping(3)
+            assert run.history() == [("started", 3), ("lost", 2), ("joined", 3)]
+            assert importers() - others == 2
+            assert len(warm_parents(run)) == 3
+            assert await run.finish() == "Complete", run.story()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["a_server_of_others", "its_own_server"])
+def test_a_killed_command_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, shared: bool
+) -> None:
+    """Nor does it where agents are forked by a process that lives on."""
+    if not shared:
+        monkeypatch.delenv(ENV_FORKSERVER)
+    write_job(tmp_path, COMMAND, SCRIPT, replicas=2, processesPerWorker=1)
+    with started(tmp_path) as command:
+        command.until_stepping()
+        below = command.process.children(recursive=True)
+        processes = command.processes()
+        command.process.kill()
+        assert command.wait() == -signal.SIGKILL
+        command.until(
+            lambda: not any(p.is_running() for p in (*below, *processes)), "all have ended"
+        )
 
 
 @pytest.mark.parametrize(

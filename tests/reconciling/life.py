@@ -60,7 +60,7 @@ def test_status_and_one_event_tell_of_the_membership(play: Play) -> None:
     async def story(stage: Stage) -> None:
         await training(stage, "000-1", "001-1", "002-1")
         stage.service().tell(step=7, total_steps=90, metrics={"loss": 0.5}, snapshot_step=5)
-        stage.controller.changed(stage.namespace, "digits")
+        stage.hurry()
         view = await stage.until(lambda view: "snapshot" in view.status, "the snapshot in status")
         status = view.status
         assert status["membership"]["id"] == "1.1.1"

@@ -92,6 +92,12 @@ class Stage:
                             controller.changed(metadata["namespace"], metadata["name"])
             await asyncio.sleep(FIRST_PAUSE_SECONDS)  # a CRD that is new may not be served yet
 
+    def hurry(self, name: str = "digits") -> None:
+        """Have a report and a pass now where time is real; fake time gets there by itself."""
+        if self.clock is time.monotonic:
+            self.service(name).end_polls()
+            self.controller.changed(self.namespace, name)
+
     def metric(self, name: str, **labels: str) -> float:
         return self.controller.metrics.registry.get_sample_value(name, labels) or 0.0
 

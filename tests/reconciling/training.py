@@ -37,6 +37,7 @@ class Service:
         self.report = dataclasses.replace(self.report, membership=carried)
         self.closed = False
         self._news = 1
+        self._ended_polls = 0
         self._changed = asyncio.Event()
 
     @property
@@ -61,7 +62,8 @@ class Service:
                 after, only_news = int(query["after"]), query["news"] == "1"
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(float(query["timeout"])):
-                        while not self._newer(after, only_news):
+                        ended = self._ended_polls
+                        while not self._newer(after, only_news) and ended == self._ended_polls:
                             await self._changed.wait()
                 if self.closed:
                     raise ServiceUnavailableError("the connection was closed")
@@ -82,6 +84,11 @@ class Service:
     def close(self) -> None:
         """Its container has ended."""
         self.closed = True
+        self._wake()
+
+    def end_polls(self) -> None:
+        """Answer all that wait for news, which a service may do at any time."""
+        self._ended_polls += 1
         self._wake()
 
     def finish(self, failure: Failure | None = None) -> None:

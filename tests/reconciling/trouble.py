@@ -91,6 +91,7 @@ def test_somebody_elses_pod_of_our_name_is_told_of_and_left_alone(play: Play) ->
         assert found["metadata"]["uid"] == foreign["metadata"]["uid"]
         assert "deletionTimestamp" not in found["metadata"]
         await stage.kube.request("DELETE", f"{path}/{worker(0)}")
+        stage.hurry()
         await stage.until(lambda view: view.trains("000-1", "001-1"), "it runs")
 
     play(story)

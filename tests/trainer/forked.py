@@ -18,6 +18,7 @@ from typing import IO, Any
 
 import pytest
 
+import driving
 from ddpjob_agent.warm.standby import start_parent, until_ready
 from ddpjob_agent.warm.workers import WarmProcess
 
@@ -30,20 +31,15 @@ Program = WarmProcess | subprocess.Popen[bytes]
 
 def environment() -> dict[str, str]:
     """For processes that import the trainer."""
-    changing = "PYTEST_CURRENT_TEST"
-    return {
-        **{name: value for name, value in os.environ.items() if name != changing},
-        "PYTHONPATH": f"{ROOT}/trainer-image:{ROOT}/tests",
-        "OMP_NUM_THREADS": "1",
-    }
+    return {**driving.environment(), "PYTHONPATH": f"{ROOT}/trainer-image:{ROOT}/tests"}
 
 
 class Forks:
     """That process, and what is asked of it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, environment: Mapping[str, str]) -> None:
         self.path = path
-        self._parent = start_parent(sys.executable, environment(), str(path))
+        self._parent = start_parent(sys.executable, environment, str(path))
         asyncio.run(until_ready(self._parent.channel))
         self._parent.channel.setblocking(True)
 
@@ -77,10 +73,19 @@ class Forks:
         self._parent.process.wait()
 
 
+@contextlib.contextmanager
+def forking(environment: Mapping[str, str]) -> Iterator[Forks]:
+    """Import torch in that environment, and end with the block."""
+    with tempfile.TemporaryDirectory(prefix="ddpjob-fork-") as folder:
+        forks = Forks(Path(folder) / "socket", environment)
+        try:
+            yield forks
+        finally:
+            forks.close()
+
+
 @pytest.fixture(scope="session")
 def forks() -> Iterator[Forks]:
-    """Starts programs quickly."""
-    with tempfile.TemporaryDirectory(prefix="ddpjob-fork-") as folder:
-        forks = Forks(Path(folder) / "socket")
+    """Starts programs that import the trainer."""
+    with forking(environment()) as forks:
         yield forks
-        forks.close()

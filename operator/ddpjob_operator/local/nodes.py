@@ -81,9 +81,9 @@ class Network:
 
     host = "127.0.0.1"  # where the service listens
 
-    def command(self, _node: str) -> list[str]:
-        """What to put before a command so that it runs in the network of a node."""
-        return []
+    def namespace(self, _node: str) -> str:
+        """File of the network namespace of a node; empty: this process's."""
+        return ""
 
     def environment(self, _node: str) -> Mapping[str, str]:
         """Variables by which a pod on a node finds its way."""
@@ -179,17 +179,18 @@ class Nodes:
 
     async def _start(self, pod: Pod, node: str) -> asyncio.subprocess.Process | ForkedAgent:
         """Start the agent of a pod: by a fork where torch is imported already."""
-        prefix = self._network.command(node)
+        network = self._network.namespace(node)
         environment = {**pod.environment, **self._network.environment(node)}
         with pod.log.open("ab") as log:
-            if pod.warm is not None and not prefix:  # a fork has the network of its parent
-                request = Request(AGENT, pod.command, environment, str(pod.workdir))
+            if pod.warm is not None:
+                request = Request(AGENT, pod.command, environment, str(pod.workdir), network)
                 imports = import_environment(environment, pod.warm.processes)
+                del imports[ENV_WORKER]  # who imports is no part of this pod
                 forked = await self._forks.start(request, log.fileno(), pod.warm.command, imports)
                 if forked is not None:
                     return forked
             return await asyncio.create_subprocess_exec(
-                *prefix,
+                *(["nsenter", f"--net={network}"] if network else []),
                 *pod.command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,

@@ -33,6 +33,7 @@ class Request(NamedTuple):
     arguments: list[str]  # as after `python -u`: SCRIPT ARGUMENT… or -m MODULE…; an agent's: all
     environment: dict[str, str]
     directory: str
+    network: str = ""  # file of an agent's network namespace; empty: the parent's
 
 
 def send(channel: socket.socket, request: Request, descriptors: list[int]) -> None:

@@ -84,7 +84,6 @@ class ForkServer:
             log.info("%s has a warm parent of its own: %s", argv, error)
         except OSError as error:
             log.warning("no fork server: %s", error)
-            self.close()
         return None
 
     def give_up(self) -> None:
@@ -113,6 +112,7 @@ class ForkedAgent:
         self.pid = pid
         self.returncode: int | None = None
         self._line = line
+        channel.tell(line, channel.PID, pid)  # let it run
         self._ended = asyncio.ensure_future(self._follow())
 
     async def _follow(self) -> None:

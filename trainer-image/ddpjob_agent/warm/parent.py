@@ -28,7 +28,7 @@ from .channel import AGENT, READY, TORCHRUN, UNFIT, Request
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, CLONE_NEWNET = 1, 0x40000000
 # torch imports the second when it first makes an optimizer or wraps a model, which is always.
 IMPORTS = ("torch.distributed.run", "torch._dynamo")
 
@@ -226,6 +226,11 @@ def _become_agent(birth: Birth) -> socket.socket:
     os.setsid()
     script.take_streams(birth.descriptors)
     os.chdir(request.directory)
+    if request.network:
+        _enter_network(request.network)
+    channel.tell(birth.line, channel.PID, agent)
+    if not birth.line.recv(1):  # until its starter knows it, or else would start another one
+        os._exit(0)
     ours, theirs = socket.socketpair()
     child = os.fork()
     if child == 0:
@@ -236,7 +241,6 @@ def _become_agent(birth: Birth) -> socket.socket:
         shown.show([sys.executable, "-m", __name__], request.environment.items())
         theirs.sendall(f"{READY}\n".encode())
         return theirs
-    channel.tell(birth.line, channel.PID, agent)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; a new program must not
         signal.signal(number, signal.SIG_DFL)
     os.set_inheritable(ours.fileno(), True)
@@ -246,6 +250,14 @@ def _become_agent(birth: Birth) -> socket.socket:
     except OSError as error:
         sys.stderr.write(f"ddpjob: cannot execute {request.arguments[0]}: {error.strerror}\n")
         os._exit(127)
+
+
+def _enter_network(path: str) -> None:
+    """Move to another network namespace; needs CAP_SYS_ADMIN."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(path, "rb") as namespace:
+        if libc.setns(namespace.fileno(), CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {path}")
 
 
 def _live(birth: Birth, before: Mapping[str, str]) -> None:

@@ -1,0 +1,133 @@
+"""The CRD and a real API server: what of a job may change, and when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builders import make_status
+from cluster.control_plane import ApiServer
+from cluster.jobs import Jobs
+from core.refused import SPOT, TEMPLATE, Object, build_job, group, has
+from ddpjob_operator.rules import PINNED, PINNED_IN_GROUPS, WHILE_IT_RUNS
+
+RUNNING = build_job(
+    {
+        "resources": {"limits": {"cpu": "1"}},
+        "env": [{"name": "A", "value": "1"}],
+        "processesPerWorker": 2,
+        "extraWorkerGroups": [
+            {**SPOT, "processesPerWorker": 2, "image": "own"},
+            {"name": "whole", "replicas": 1, "template": TEMPLATE},
+        ],
+    }
+)
+OTHER: dict[str, Object] = {
+    "image": {"image": "other"},
+    "command": {"command": ["torchrun", "other.py"]},
+    "args": {"args": ["--fast"]},
+    "env": {"env": [{"name": "A", "value": "2"}]},
+    "resources": {"resources": {"limits": {"cpu": "2"}}},
+    "template": {"template": TEMPLATE},
+    "gpusPerWorker": {"gpusPerWorker": 1},
+    "processesPerWorker": {"processesPerWorker": 3},
+    "gpuResource": {"gpuResource": "amd.com/gpu"},
+    "launcher": {"launcher": "python"},
+    "sagemaker": {"sagemaker": {"distribution": "mpi"}},
+    "network": {"network": {"interface": "eth1"}},
+    "scheduling": {"scheduling": {"topologyKey": "zone"}},
+    "snapshot": {"snapshot": {"everySteps": 7}},
+    "elastic.orphanSeconds": {"elastic": {"orphanSeconds": 90}},
+    "elastic.warmStart": {"elastic": {"warmStart": False}},
+}
+FREE: dict[str, Object] = {
+    "replicas": {"replicas": 3},
+    "minReplicas": {"minReplicas": 2},
+    "maxReplicas": {"maxReplicas": 5},
+    "suspend": {"suspend": True},
+    "activeDeadlineSeconds": {"activeDeadlineSeconds": 60},
+    "failurePolicy": {"failurePolicy": {"maxRestarts": {"application": 9}}},
+    "elastic": {"elastic": {"joinPolicy": "Never", "settleSeconds": 1, "heartbeatSeconds": 5}},
+    "spelled_out_defaults": {"launcher": "torchrun", "gpuResource": "nvidia.com/gpu"},
+    "order_of_groups": {"extraWorkerGroups": RUNNING["spec"]["extraWorkerGroups"][::-1]},
+}
+
+
+@pytest.fixture(scope="module")
+def running(apiserver: ApiServer, crd: None) -> Jobs:
+    """A job that runs, for tests that do not change it."""
+    jobs = Jobs(apiserver, "default")
+    jobs.create(RUNNING)
+    jobs.write_status(make_status(state="Running"))
+    return jobs
+
+
+def changed(**spec: Any) -> Object:
+    return {**RUNNING, "spec": {**RUNNING["spec"], **spec}}
+
+
+def changed_group(index: int, **fields: Any) -> Object:
+    groups = [dict(each) for each in RUNNING["spec"]["extraWorkerGroups"]]
+    groups[index] |= fields
+    return changed(extraWorkerGroups=groups)
+
+
+@pytest.mark.parametrize("path", PINNED)
+def test_what_a_worker_read_once_is_fixed(running: Jobs, path: str) -> None:
+    said = running.complaint_of_change(changed(**OTHER[path]))
+    assert has(said, f"spec.{path}: %cannot be changed {WHILE_IT_RUNS}")
+
+
+@pytest.mark.parametrize(
+    ("field", "index"),
+    [(field, index) for field in PINNED_IN_GROUPS for index in (0, 1)],
+)
+def test_the_same_in_groups(running: Jobs, field: str, index: int) -> None:
+    said = running.complaint_of_change(changed_group(index, **OTHER[field]))
+    if field == "template" and index == 1:
+        assert not said  # it is no change
+        other = {"spec": {"containers": [{**TEMPLATE["spec"]["containers"][0], "image": "b"}]}}
+        said = running.complaint_of_change(changed_group(index, template=other))
+    assert has(said, f"only replicas, minReplicas and maxReplicas can be changed {WHILE_IT_RUNS}")
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        pytest.param([], id="removed"),
+        pytest.param([*RUNNING["spec"]["extraWorkerGroups"], {**SPOT, "name": "new"}], id="added"),
+        pytest.param([{**SPOT, "name": "new"}] * 2, id="renamed"),
+    ],
+)
+def test_groups_stay(running: Jobs, groups: list[Object]) -> None:
+    said = running.complaint_of_change(changed(extraWorkerGroups=groups))
+    assert "spec.extraWorkerGroups" in said
+
+
+@pytest.mark.parametrize("spec", FREE.values(), ids=FREE)
+def test_what_reaches_a_running_job_may_change(running: Jobs, spec: Object) -> None:
+    assert not running.complaint_of_change(changed(**spec))
+
+
+def test_the_size_of_a_group_may_change(running: Jobs) -> None:
+    job = changed_group(0, replicas=3, minReplicas=1, maxReplicas=9)
+    assert not running.complaint_of_change(job)
+
+
+@pytest.mark.parametrize(
+    ("spec", "state", "allowed"),
+    [
+        pytest.param({"suspend": True}, "Suspended", True, id="suspended"),
+        pytest.param({"suspend": True}, "Running", False, id="not_yet_suspended"),
+        pytest.param({"suspend": False}, "Suspended", False, id="resumed"),
+        pytest.param({"replicas": 0}, "Suspended", True, id="no_workers"),
+    ],
+)
+def test_a_job_without_workers_may_change_in_everything(
+    jobs: Jobs, spec: Object, state: str, allowed: bool
+) -> None:
+    jobs.create(build_job(spec))
+    jobs.write_status(make_status(state=state))
+    other = build_job({**spec, "image": "other", "gpusPerWorker": 2, **group()})
+    assert (jobs.complaint_of_change(other) == "") is allowed

@@ -1,0 +1,66 @@
+"""What the model says of the jobs in refused.py; tests/cluster asks an API server about the same."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from pydantic import ValidationError
+
+from core.refused import (
+    BOTH,
+    ONLY_THE_API_SERVER,
+    ONLY_THE_MODEL,
+    Object,
+    Row,
+    accepted_by_model,
+    has,
+    ids,
+)
+from ddpjob_operator.problems import problems
+from ddpjob_operator.rules import Placed, build_rules
+
+
+def complaints(job: Object) -> list[str]:
+    with pytest.raises(ValidationError) as caught:
+        accepted_by_model(job)
+    return [str(problem) for problem in problems(caught.value)]
+
+
+@ids(BOTH)
+def test_the_model_refuses_what_the_api_server_refuses(row: Row) -> None:
+    said = complaints(row.job)
+    assert [text for text in said if has(text, row.model or row.says.replace(": %", ": "))], said
+
+
+@ids(ONLY_THE_MODEL)
+def test_only_the_model_refuses(row: Row) -> None:
+    said = complaints(row.job)
+    assert [text for text in said if has(text, row.says)], said
+
+
+@ids(ONLY_THE_API_SERVER)
+def test_the_model_accepts_what_only_the_api_server_refuses(row: Row) -> None:
+    accepted_by_model(row.job)
+
+
+def test_every_difference_has_a_reason() -> None:
+    assert not [row.id for row in (*ONLY_THE_API_SERVER, *ONLY_THE_MODEL) if not row.why]
+
+
+def test_every_rule_has_a_row() -> None:
+    said = [row.says for row in (*BOTH, *ONLY_THE_API_SERVER)]
+    patterns = [
+        pattern_of(placed) for placed in build_rules() if "oldSelf" not in placed[1]["rule"]
+    ]
+    assert patterns
+    assert not [each for each in patterns if not any(re.fullmatch(each, words) for words in said)]
+
+
+def pattern_of(placed: Placed) -> str:
+    """What a row says that breaks this rule."""
+    path, rule = placed
+    place = (path + rule.get("fieldPath", "")).removeprefix(".").replace(".*", "[0]")
+    words = rule.get("message") or json.JSONDecoder().raw_decode(rule["messageExpression"])[0]
+    return re.escape(f"{place}: %{words}").replace("%s", ".*")

@@ -1,0 +1,12 @@
+"""Runs of examples share one process that has imported torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _shared_fork_server(fork_server: Path) -> None:
+    """Start it before the first test."""
