@@ -12,9 +12,8 @@ import pytest
 from ddpjob_agent import contract
 from store.server import Server, build_program
 from trainer.conftest import Listener
+from trainer.forked import environment
 from trainer.runs import Run
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
@@ -61,8 +60,7 @@ def uri(server: Server, worker: None) -> str:
 @pytest.fixture
 def python_env(worker: None) -> dict[str, str]:
     """For processes that import the trainer."""
-    path = f"{ROOT}/trainer-image:{ROOT}/tests"
-    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return environment()
 
 
 @pytest.fixture

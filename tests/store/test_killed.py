@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from store.objects_of import bucket, names
+from trainer.forked import Forks
 
-SCRIPT = str(Path(__file__).with_name("crash_uploader.py"))
+SCRIPT = Path(__file__).with_name("crash_uploader.py")
 
 
 @pytest.mark.parametrize(("doing", "before", "after"), [("take", 8, 0), ("publish", 10, 8)])
 def test_killed_at_any_request_and_between_pieces(
-    uri: str, python_env: dict[str, str], monkeypatch: pytest.MonkeyPatch,
-    doing: str, before: int, after: int,
+    forks: Forks, tmp_path: Path, uri: str, python_env: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch, doing: str, before: int, after: int,
 ) -> None:  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, SCRIPT, uri, doing],
-        env=python_env, check=True, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    attempts = [json.loads(line) for line in done.stdout.splitlines()]
+    told = tmp_path / "told"
+    with told.open("w") as output:
+        assert forks.start(SCRIPT, uri, doing, env=python_env, output=output).wait() == 0
+    attempts = [json.loads(line) for line in told.read_text().splitlines()]
     assert attempts[0] == [1, False, [1], 1, True]
     newest, older, newer = 1, 0, 0
     for step, killed, announced, found, whole in attempts[1:]:

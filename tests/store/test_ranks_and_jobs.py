@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 from local.command import run_to_end, started, write_job
 from store.objects_of import bucket
 from store.server import Server
+from trainer.forked import Forks
 
 
 def test_one_rank_writes_and_one_of_each_node_reads(
-    uri: str, server: Server, tmp_path: Path, python_env: dict[str, str]
+    forks: Forks, uri: str, server: Server, tmp_path: Path, python_env: dict[str, str]
 ) -> None:
     before = len(server.requests())
-    script = str(Path(__file__).with_name("three_ranks.py"))
-    ranks = [
-        subprocess.Popen([sys.executable, script, str(rank), str(tmp_path), uri], env=python_env)
-        for rank in range(3)
-    ]
+    script = Path(__file__).with_name("three_ranks.py")
+    ranks = [forks.start(script, rank, tmp_path, uri, env=python_env) for rank in range(3)]
     assert [rank.wait() for rank in ranks] == [0, 0, 0]
     expected = [[None, [0.0] * 4], [6, [60.0] * 4], [5, [50.0] * 4]]
     for rank in range(3):

@@ -50,10 +50,11 @@ class Forks:
         folder: Path | None = None,
         output: IO[Any] | None = None,
         errors: IO[Any] | None = None,
+        executed: bool = COLD,
     ) -> Program:
         """A script and its arguments."""
         command = [sys.executable, "-u", *map(str, arguments)]
-        if COLD:
+        if executed:
             return subprocess.Popen(command, env=env, cwd=folder, stdout=output, stderr=errors)
         files = [file.fileno() if file else number for number, file in ((1, output), (2, errors))]
         with Path(os.devnull).open("rb") as nothing, contextlib.chdir(folder or "."):

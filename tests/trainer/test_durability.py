@@ -18,7 +18,7 @@ import pytest
 from ddpjob_trainer import SnapshotError, Snapshots, folder
 from ddpjob_trainer.manifest import MANIFEST, TENSORS, name_of
 from ddpjob_trainer.shelf import Shelf
-from trainer.forked import Forks
+from trainer.forked import Forks, environment
 from trainer.runs import Run, assert_same
 
 if TYPE_CHECKING:
@@ -285,19 +285,29 @@ def test_a_damaged_later_one_never_displaces_what_was_just_saved(tmp_path: Path)
 # A disk that takes no more
 
 
-@pytest.mark.parametrize("kind", ["tensor", "text"])
-def test_a_full_disk_is_explained_and_costs_nothing(
-    tmp_path: Path, python_env: dict[str, str], kind: str
-) -> None:
-    directory = tmp_path / "small"
-    directory.mkdir()
-    mount = f'mount -t tmpfs -o size=1m tmpfs "{directory}" && exec "$@"'
-    script = [sys.executable, str(HERE / "full_disk.py"), str(directory), kind]
+@pytest.fixture(scope="module")
+def full_disks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Where they were, and what happened, by what was too large."""
+    below, mounts = tmp_path_factory.mktemp("full"), ""
+    for kind in ("tensor", "text"):
+        (below / kind).mkdir()
+        mounts += f'mount -t tmpfs -o size=1m tmpfs "{below / kind}" && '
+    script = [sys.executable, str(HERE / "full_disk.py"), str(below)]
+    mount = f'{mounts} exec "$@"'
     command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh", *script]
     if os.geteuid() == 0:
         command = [word for word in command if word not in ("--user", "--map-root-user")]
-    done = subprocess.run(command, env=python_env, check=True, stdout=subprocess.PIPE, text=True)
-    seen = json.loads(done.stdout)
+    done = subprocess.run(
+        command, env=environment(), check=True, stdout=subprocess.PIPE, text=True
+    )  # fmt: skip
+    return below, json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("kind", ["tensor", "text"])
+def test_a_full_disk_is_explained_and_costs_nothing(
+    full_disks: tuple[Path, dict[str, Any]], kind: str
+) -> None:
+    directory, seen = full_disks[0] / kind, full_disks[1][kind]
     assert f"Cannot save step 2 in {directory}: it is full" in seen["message"]
     needed = int(seen["message"].split("full, and ")[1].split(" bytes")[0].replace(",", ""))
     assert 2 << 20 <= needed < 2.1 * (1 << 20)

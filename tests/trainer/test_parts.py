@@ -16,7 +16,7 @@ from ddpjob_trainer.image import Sum
 from ddpjob_trainer.manifest import TENSORS, UnusableError, name_of
 from ddpjob_trainer.parts import Part, PartsMissingError, divide, gather
 from ddpjob_trainer.shelf import Shelf
-from trainer.forked import Forks
+from trainer.forked import COLD, Forks
 from trainer.in_parts import content_of, files_in, publish
 from trainer.runs import Run, assert_same
 
@@ -185,9 +185,12 @@ SCRIPT = Path(__file__).with_name("writing_parts.py")
 
 
 def ranks(
-    forks: Forks, out: Path, kind: str, env: dict[str, str], codes: tuple[int, ...] = (0, 0, 0)
-) -> list[Any]:
-    started = [forks.start(SCRIPT, rank, out, kind, env=env) for rank in range(3)]
+    forks: Forks, out: Path, kind: str, env: dict[str, str],
+    codes: tuple[int, ...] = (0, 0, 0), *, executed: bool = COLD,
+) -> list[Any]:  # fmt: skip
+    started = [
+        forks.start(SCRIPT, rank, out, kind, env=env, executed=executed) for rank in range(3)
+    ]
     assert tuple(rank.wait() for rank in started) == codes
     return [
         json.loads((out / f"{rank}.json").read_text())
@@ -199,7 +202,7 @@ def ranks(
 def test_each_rank_writes_its_part_and_what_differs_is_the_first_ones(
     forks: Forks, tmp_path: Path, python_env: dict[str, str]
 ) -> None:
-    seen = ranks(forks, tmp_path, "together", python_env)
+    seen = ranks(forks, tmp_path, "together", python_env, executed=True)
     assert seen == [{"saved": True, "step": 2, "mean": [0.0] * 4, "same": True}] * 3
     path = tmp_path / "shared" / name_of(2)
     files = [f"tensors{part}.safetensors" for part in ("-1", "-2", "")]
