@@ -100,11 +100,12 @@ def test_a_life_has_no_more_writes_and_events_than_are_tried() -> None:
 
 @pytest.mark.parametrize("writes", range(1, WRITES + 1), ids="after_write_{}".format)
 def test_an_operator_may_be_killed_after_every_single_write(writes: int) -> None:
+    expected, told, _, _ = undisturbed()
+
     async def story(stage: Stage) -> None:
         stage.wire.die_after = writes
         [*_, end] = await life(stage)
         await stage.calm()
-        expected, told, _, _ = undisturbed()
         assert end == expected
         assert_told_at_most_once(await stage.events(), told)
 
@@ -120,6 +121,7 @@ def assert_told_at_most_once(told: list[str], expected: list[str]) -> None:
 
 @pytest.mark.parametrize("lost", range(1, EVENTS + 1), ids="event_{}".format)
 def test_every_event_of_a_watch_may_be_lost(lost: int) -> None:
+    expected, _, _, _ = undisturbed()
     kube = CheckingKube()
     seen = 0
 
@@ -132,6 +134,6 @@ def test_every_event_of_a_watch_may_be_lost(lost: int) -> None:
 
     async def story(stage: Stage) -> None:
         [*_, end] = await life(stage)
-        assert end == undisturbed()[0]
+        assert end == expected
 
     play_in_memory(story, kube)
