@@ -25,8 +25,10 @@ def test_what_is_no_message_is_refused(length: int, data: bytes, why: str) -> No
         with theirs:
             theirs.sendall(length.to_bytes(4, "big") + data)
         connection = Connection(*await asyncio.open_connection(sock=ours))
-        with pytest.raises(WireError, match=why):
-            await connection.receive()
-        connection.close()
+        try:
+            with pytest.raises(WireError, match=why):
+                await connection.receive()
+        finally:
+            connection.close()
 
     asyncio.run(body())
