@@ -22,12 +22,13 @@ demo: setup ## Run an elastic job on this machine and take nodes away from it
 	@$(BIN)/python tools/demo.py
 
 ## Test
-.PHONY: test test-unit test-local test-cluster test-e2e test-examples soak lint
+.PHONY: test test-unit test-local test-cluster test-e2e test-examples soak mutations lint
 test: setup ## Everything: lint and all tiers, then one table; fails if a tier could not run
 	@MAKE='$(MAKE)' $(BIN)/python tools/run_tiers.py lint test-e2e test-unit test-local test-examples test-cluster
 
 test-unit: setup ## Decisions, simulation, agent, trainer library; no cluster
-	@$(PYTEST) --tier=unit tests/core tests/shell tests/simulation tests/agent tests/trainer tests/test_repository.py
+	@$(PYTEST) --tier=unit tests/core tests/shell tests/simulation tests/agent tests/trainer \
+	  tests/mutations tests/test_repository.py
 
 test-local: setup ## Whole jobs with real processes on this machine; snapshots in a real S3 server
 	@tools/kind/binaries.sh versitygw >/dev/null
@@ -35,6 +36,9 @@ test-local: setup ## Whole jobs with real processes on this machine; snapshots i
 
 soak: setup ## At length what `make test` runs in short, in two hours; SEEDS="1 2 3" chooses; root
 	@PYTEST='$(PYTEST)' tools/soak.sh
+
+mutations: setup ## Break the product on purpose, a hundred times, and see tests fail for it. About an hour
+	@$(BIN)/python tests/mutations/run.py
 
 test-cluster: setup ## The CRD, the chart and the operator against a real API server
 	@tools/kind/binaries.sh kube-apiserver etcd kubectl helm >/dev/null

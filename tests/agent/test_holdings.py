@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import hashlib
 import os
 import shutil
 import threading
@@ -16,7 +17,8 @@ import pytest
 
 from agent.keeping import snapshot
 from ddpjob_agent.contract import Cause, Member, Membership, MembershipId
-from ddpjob_agent.copies import NOTHING, Copy, Word
+from ddpjob_agent.copies import NOTHING, Copy, Part, Word, digest_of
+from ddpjob_agent.exchange import Exchange, NotGivenError, fetch
 from ddpjob_agent.holdings import Holdings
 from ddpjob_agent.keeper import Keeper
 from ddpjob_agent.shelf import FOLDER, NEW, Shelf, open_shelf
@@ -417,6 +419,21 @@ def test_copy_that_turns_out_damaged_is_told_to_be_gone(tmp_path: Path) -> None:
             await a.says(lambda said: all(c["digest"] != copy.digest for c in said["copies"]))
             assert b.disk.names() == []
             assert not b.keeper.may_start(Membership(MembershipId(1, 1, 2), (), Cause.STARTED, ""))
+
+    run(body)
+
+
+def test_copy_that_comes_damaged_is_refused(tmp_path: Path) -> None:
+    async def body() -> None:
+        path = tmp_path / "0"
+        path.write_bytes(b"damaged")
+        parts = (Part("snapshot.pt", 7, hashlib.blake2b(b"written").hexdigest(), 0o644),)
+        giver = Exchange(TOKEN, lambda _: (parts, [str(path)]), lambda _: None)
+        await giver.listen("127.0.0.1")
+        to = [str(tmp_path / "came")]
+        with pytest.raises(NotGivenError, match="not what it was"):
+            await fetch("127.0.0.1", giver.port, TOKEN, digest_of(parts), lambda _: to)
+        giver.close()
 
     run(body)
 

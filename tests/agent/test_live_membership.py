@@ -164,6 +164,11 @@ def test_planned_leave_asks_for_a_step_and_changes_after_it(change: dict[str, An
     assert decision.membership.after == 8, "the furthest that anybody may have begun"
 
 
+def test_every_promise_is_waited_for() -> None:
+    workers = ready("a", promise=3), ready("b"), ready("c", leaving=True, promise=3)
+    assert decide(*workers, asked_at=NOW).action is Action.KEEP
+
+
 def test_who_does_not_promise_in_time_is_not_waited_for() -> None:
     asked_at = NOW - PROMISE_SECONDS
     decision = decide(

@@ -54,22 +54,23 @@ def test_loss_ends_the_waiting() -> None:
 
 
 class Job:
-    """Two workers whose processes can be told when to stop, in a registry."""
+    """Workers whose processes can be told when to stop, in a registry."""
 
-    def __init__(self, minimum: int) -> None:
+    def __init__(self, minimum: int, workers: str = "ab") -> None:
+        self.workers = workers
         self.registry = Registry(epoch=1, boot=1, wall_offset=0.0)
-        self.registry.expect(Expectation(("a", "b"), policy=Policy(minimum=minimum)), NOW)
-        for name in "ab":
+        self.registry.expect(Expectation((*workers,), policy=Policy(minimum=minimum)), NOW)
+        for name in workers:
             self.registry.hello(hello(Member(name, f"{name}-first", "127.0.0.1", 1)), NOW)
         self.registry.decide(NOW)
-        for name in "ab":
+        for name in workers:
             self.registry.stops(name, {"membership": "1.1.1"})
 
     def leaves(self, name: str, *promises: int) -> None:
         self.registry.left(name)
         self.registry.decide(NOW)
-        assert [self.registry.order_for(each, NOW)["asked"] for each in "ab"] == [True, True]
-        for each, step in zip("ab", promises, strict=True):
+        assert all(self.registry.order_for(each, NOW)["asked"] for each in self.workers)
+        for each, step in zip(self.workers, promises, strict=True):
             self.registry.promised(each, step)
         self.registry.decide(NOW)
 
@@ -144,6 +145,14 @@ def test_nobody_does_it_when_one_of_them_is_lost() -> None:
     job.registry.closed("a", NOW)
     job.registry.decide(NOW + 1)
     assert job.order("b") == ("halt", None)
+
+
+def test_nobody_does_it_when_one_is_lost_and_others_go_on() -> None:
+    job = Job(minimum=1, workers="abc")
+    job.leaves("c", 7, 8, 8)
+    job.registry.closed("b", NOW)
+    job.registry.decide(NOW + 1)
+    assert (job.order("a"), job.order("c")) == (("run", None), ("halt", None))
 
 
 def test_word_of_an_earlier_membership_counts_for_nothing() -> None:

@@ -178,16 +178,17 @@ def run(body: Callable[[Job], Awaitable[None]], folder: Path) -> None:
     asyncio.run(main())
 
 
-def test_without_the_token_nobody_gets_in(tmp_path: Path) -> None:
+@pytest.mark.parametrize("token", ["guessed", ""])
+def test_without_the_token_nobody_gets_in(tmp_path: Path, token: str) -> None:
     async def body(job: Job) -> None:
         await job.expect("a")
-        stranger = ServiceClient(direct("127.0.0.1", job.service.port), "guessed")
+        stranger = ServiceClient(direct("127.0.0.1", job.service.port), token)
         with pytest.raises(ServiceUnavailableError, match="403"):
             await stranger.report()
         with pytest.raises(ServiceUnavailableError, match="403"):
             await stranger.expect(Expectation(()))
         with pytest.raises(WrongTokenError):
-            await connect("127.0.0.1", job.service.port, "guessed")
+            await connect("127.0.0.1", job.service.port, token)
         assert (await job.report()).workers == ()
 
     run(body, tmp_path)
@@ -212,9 +213,11 @@ def test_garbage_ends_a_connection_and_nothing_else(tmp_path: Path, data: bytes)
         reader, writer = await asyncio.open_connection("127.0.0.1", job.service.port)
         writer.write(data)
         writer.write_eof()
+        said = b""
         with contextlib.suppress(ConnectionError):
-            await reader.read()
+            said = await reader.read()
         writer.close()
+        assert b'"type"' not in said, "no order is given"
         assert (await job.report()).workers == ("a",)
 
     run(body, tmp_path)
@@ -459,6 +462,10 @@ def test_who_holds_an_overtaken_membership_is_stopped(tmp_path: Path) -> None:
             await unanswered
         count = await a.do(Op.GETNUMKEYS)
         assert int.from_bytes(count, "little") == 0, "a fresh key space"
+        old = str(back.membership.id)
+        a.link.enter(old)
+        with pytest.raises(OvertakenError):
+            await a.link.execute(Request(Op.GETNUMKEYS), old)
 
     run(body, tmp_path)
 

@@ -1,0 +1,31 @@
+"""What the operator does to pods of which the API server knows more than it does."""
+
+from __future__ import annotations
+
+from builders import make_job
+from ddpjob_operator.actions import CreateWorker, DeleteWorker
+from ddpjob_operator.cluster import Cluster
+from ddpjob_operator.kube import Kube
+from ddpjob_operator.names import MAIN_GROUP
+from shell.conftest import Api
+
+POD = "digits-worker-000-1"
+PATH = f"/api/v1/namespaces/default/pods/{POD}"
+
+
+def test_a_successor_of_the_same_name_is_not_deleted(api: Api) -> None:
+    job = make_job()
+    job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": "one"})})
+
+    async def body(kube: Kube) -> None:
+        late, prompt = (Cluster(kube, "agent:1", (), lambda *_: None) for _ in range(2))
+        for cluster in (late, prompt):
+            assert await cluster.create(job, CreateWorker(POD, MAIN_GROUP, 0, 1), "token") is None
+            if cluster is late:
+                await kube.request("DELETE", PATH)
+        await late.delete(job, DeleteWorker(POD))
+        assert (await kube.request("GET", PATH))["metadata"]["name"] == POD
+        await prompt.delete(job, DeleteWorker(POD))
+        assert (await kube.request("GET", PATH.rpartition("/")[0]))["items"] == []
+
+    api(body)
