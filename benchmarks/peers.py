@@ -164,7 +164,7 @@ def _why_uncut() -> str:
     """Why networks of nodes cannot be made here; empty if they can."""
     try:
         with networks() as made:
-            made.command("node-0")
+            made.namespace("node-0")
     except NetworkError as error:
         return str(error).partition("\n")[0]
     return ""

@@ -19,7 +19,7 @@ from benchmarks.processes import Processes
 from benchmarks.trials import NODES, PATIENCE_SECONDS, POLL_SECONDS, WORKLOADS, Change, TrialError
 
 from ddpjob_agent.contract import ENV_ADDRESS
-from ddpjob_operator.local.nodes import Network
+from ddpjob_operator.local.nodes import Network, within
 from ddpjob_operator.local.service import free_port, is_free
 from networks import Networks
 
@@ -62,7 +62,7 @@ class TorchftJob:
     async def _start_node(self) -> None:
         node = f"node-{self._made}"
         self._made += 1
-        command = self._network.command(node)
+        command = within(self._network.namespace(node))
         environment = self._network.environment(node)
         self._nodes[node] = await self._processes.run(
             [

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs at length what `make test` runs in short: writers killed at every line and 500 times, 200
 # memberships, programs executed that are forked elsewhere, a job for each scene, heavy load for
-# 30 s, 20 random sequences of changes (SEEDS chooses others).
+# 30 s, a cluster's jobs one for each thing that happens, breakages of the product that tests must
+# see, 20 random sequences of changes (SEEDS chooses others).
 # Runs everything and then names what failed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -24,6 +25,8 @@ step memberships DDPJOB_CHANGES=200 "${pytest[@]}" tests/trainer/test_many_membe
 step executed DDPJOB_COLD=1 "${pytest[@]}" tests/trainer tests/agent/test_c10d_torchrun.py
 step scenes DDPJOB_SCENES=alone DDPJOB_LOAD_SECONDS=30 "${pytest[@]}" \
   tests/local/test_live.py tests/local/test_planned_stops.py tests/local/test_outcomes.py
+step e2e DDPJOB_E2E_ALONE=1 tools/e2e.sh "${pytest[@]}" --timeout=1500 -o faulthandler_timeout=1600 tests/e2e
+step mutations .venv/bin/python tests/mutations/run.py
 step changes DDPJOB_SEEDS="${SEEDS:-$(seq -s ' ' 1 20)}" "${pytest[@]}" tests/local/test_random_changes.py
 
 if ((${#failed[@]})); then

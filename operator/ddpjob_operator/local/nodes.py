@@ -190,7 +190,7 @@ class Nodes:
                 if forked is not None:
                     return forked
             return await asyncio.create_subprocess_exec(
-                *(["nsenter", f"--net={network}"] if network else []),
+                *within(network),
                 *pod.command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
@@ -280,6 +280,11 @@ class Nodes:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def within(network: str) -> list[str]:
+    """What to put before a command so that it runs in a network namespace."""
+    return ["nsenter", f"--net={network}"] if network else []
 
 
 def marked(uid: str) -> list[psutil.Process]:
