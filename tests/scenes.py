@@ -1,18 +1,14 @@
-"""Scenes that happen to one job, one after the other: each says what it leads to.
-
-Starting a job costs more than most of what can happen to it. A scene begins and ends with a job
-in which all workers train, so that any can follow any other one.
-"""
+"""Scenes of local jobs. Each begins and ends with a job in which all workers train."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import pytest
 
 from driving import Run
+from stories import happening
 
 
 class Job:
@@ -54,22 +50,8 @@ AnyJob = TypeVar("AnyJob", bound=Job)
 Scene = Callable[[AnyJob], Awaitable[None]]
 
 
-def stories(*told: Sequence[Scene[AnyJob]]) -> pytest.MarkDecorator:
-    """Make a test of each story, a sequence of scenes that happen to one job.
-
-    `-k SCENE` chooses its story; with DDPJOB_SCENES=alone each scene has a job of its own.
-    """
-    alone = os.environ.get("DDPJOB_SCENES") == "alone"
-    chosen = [(scene,) for story in told for scene in story] if alone else told
-    names = ["-".join(scene.__name__ for scene in story) for story in chosen]
-    return pytest.mark.parametrize("story", chosen, ids=names)
-
-
 async def play(subtests: pytest.Subtests, scene: Scene[AnyJob], job: AnyJob) -> None:
-    """Let a scene happen as a subtest; if it fails, the job is in no state for the next one."""
-    done = False
-    with subtests.test(scene.__name__):
+    """Let a scene happen to a job."""
+    with happening(subtests, scene):
         job.begin()
         await scene(job)
-        done = True
-    assert done, f"{scene.__name__} failed, the story ends"

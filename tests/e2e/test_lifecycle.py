@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from e2e.conftest import Images
 from e2e.jobs import Endless, endless
 from e2e.kubectl import Kubectl, Object
-from e2e.stories import happen, in_turn
+from stories import happening, stories
 
 
 def seen_by_a_user(job: Endless, images: Images) -> None:
@@ -86,29 +86,30 @@ def deleted_leaves_nothing(job: Endless, images: Images) -> None:
 
 
 @pytest.mark.usefixtures("others")
-@pytest.mark.parametrize(
-    "actions",
-    in_turn(
+@stories(
+    (
         seen_by_a_user,
         applied_twice_changes_nothing,
         refuses_a_pod_without_the_token,
         scaled_up_and_down,
         scaled_to_nothing_and_back,
         deleted_leaves_nothing,
-    ),
+    )
 )
 def test_a_job_that_runs(
     kubectl: Kubectl,
     images: Images,
     subtests: pytest.Subtests,
-    actions: list[Callable[[Endless, Images], None]],
+    story: Sequence[Callable[[Endless, Images], None]],
 ) -> None:
     kubectl.apply(endless(images.digits, "probe", replicas=2, maxReplicas=4))
     job = Endless(kubectl, "probe")
     job.until_world(2)
     assert job.causes() == ["Started"]
     assert job.status["restarts"]["total"] == 0
-    happen(actions, subtests, lambda action: action(job, images))
+    for action in story:
+        with happening(subtests, action):
+            action(job, images)
 
 
 class Others(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import pytest
@@ -12,8 +12,8 @@ from e2e.conftest import Images
 from e2e.digits import PROCESSES, Digits
 from e2e.kubectl import Kubectl, Object
 from e2e.nodes import Nodes
-from e2e.stories import happen, in_turn
 from e2e.volumes import Volumes
+from stories import happening, stories
 
 
 class Run(NamedTuple):
@@ -86,10 +86,7 @@ def never_stopped(job: Digits, pod: str) -> None:
     assert "started cold" not in log
 
 
-@pytest.mark.parametrize(
-    "changes",
-    in_turn(node_is_drained, worker_pod_is_force_deleted, network_of_a_node_is_deleted),
-)
+@stories((node_is_drained, worker_pod_is_force_deleted, network_of_a_node_is_deleted))
 def test_processes_stay(
     kubectl: Kubectl,
     operator: Kubectl,
@@ -97,14 +94,16 @@ def test_processes_stay(
     nodes: Nodes,
     volumes: Volumes,
     subtests: pytest.Subtests,
-    changes: list[Change],
+    story: Sequence[Change],
 ) -> None:
     volumes.claim(kubectl, "digits")
     kubectl.apply(digits.manifest(images.digits, "live.yaml"))
     run, memberships = Run(Digits(kubectl), operator, nodes), ["started:6"]
     run.job.until_training()
     run.job.until_steps(2)
-    happen(changes, subtests, lambda change: memberships.extend(change(run)))
+    for change in story:
+        with happening(subtests, change):
+            memberships += change(run)
     run.job.hurry()
     status = learnt(run.job)
     assert run.job.memberships == memberships

@@ -3,7 +3,7 @@ with none but each pod's own, whose content the next pod gets from another one."
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import pytest
@@ -13,8 +13,8 @@ from e2e.conftest import Images
 from e2e.digits import Digits, other
 from e2e.kubectl import Kubectl
 from e2e.nodes import Nodes
-from e2e.stories import happen, in_turn
 from e2e.volumes import Volumes
+from stories import happening, stories
 
 TOLERANCE = 0.01  # of the accuracy
 
@@ -134,22 +134,21 @@ def accuracy(job: Digits) -> float:
     return float(status["progress"]["metrics"]["accuracy"])
 
 
-@pytest.mark.parametrize(
-    "deaths",
-    in_turn(
+@stories(
+    (
         rendezvous_pod_is_force_deleted,
         operator_pod_is_force_deleted,
         worker_pod_is_force_deleted,
         worker_pod_with_rank_0_is_force_deleted,
         node_is_stopped,
-    ),
+    )
 )
 def test_storage_is_shared(
-    run: Run, images: Images, volumes: Volumes, subtests: pytest.Subtests, deaths: list[Death]
+    run: Run, images: Images, volumes: Volumes, subtests: pytest.Subtests, story: Sequence[Death]
 ) -> None:
     volumes.claim(run.job.kubectl, "digits")
     run.job.kubectl.apply(digits.manifest(images.digits))
-    die(run, subtests, deaths)
+    die(run, subtests, story)
 
 
 def test_undisturbed(undisturbed: Digits) -> None:
@@ -158,33 +157,25 @@ def test_undisturbed(undisturbed: Digits) -> None:
     assert [begun.step for begun in undisturbed.beginnings()] == [0]
 
 
-@pytest.mark.parametrize(
-    "deaths",
-    in_turn(
-        worker_pod_is_force_deleted,
-        worker_pod_with_rank_0_is_force_deleted,
-        node_is_stopped,
-    ),
-)
+@stories((worker_pod_is_force_deleted, worker_pod_with_rank_0_is_force_deleted, node_is_stopped))
 def test_each_pod_has_its_own_disk(
-    run: Run, images: Images, subtests: pytest.Subtests, deaths: list[Death]
+    run: Run, images: Images, subtests: pytest.Subtests, story: Sequence[Death]
 ) -> None:
     run.job.kubectl.apply(digits.manifest(images.digits, snapshot={"everySteps": 2}))
-    die(run, subtests, deaths)
+    die(run, subtests, story)
 
 
-def die(run: Run, subtests: pytest.Subtests, deaths: list[Death]) -> None:
+def die(run: Run, subtests: pytest.Subtests, story: Sequence[Death]) -> None:
     """One death after the other, and then the end of the training."""
     job, memberships = run.job, ["started:6"]
     job.until_training()
     job.until_saved()
     assert [begun.step for begun in job.beginnings()] == [0]
 
-    def die_of(death: Death) -> None:
-        memberships.extend(death(run))
-        assert job.memberships == memberships
-
-    happen(deaths, subtests, die_of)
+    for death in story:
+        with happening(subtests, death):
+            memberships += death(run)
+            assert job.memberships == memberships
     job.hurry()
     learnt = accuracy(job)
     assert job.memberships == memberships

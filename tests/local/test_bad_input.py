@@ -403,8 +403,8 @@ SAVES = """
 def interrupted_with_snapshots(folder: Path) -> list[Path]:
     """Run a job until it has saved two snapshots, and interrupt it; they are returned in order."""
     snapshot = {"snapshot": "{everySteps: 5, keep: 2}"}
-    command = "[torchrun, train.py, end]"
-    write_job(folder, command, SAVES, replicas=1, processesPerWorker=1, **snapshot, **budget(0))
+    words = "[torchrun, train.py, end]"
+    write_job(folder, words, SAVES, replicas=1, processesPerWorker=1, **snapshot, **budget(0))
     with started(folder) as command:
         saved = command.state / "snapshots"
         command.until(lambda: len(list(saved.glob("step-*"))) == 2, "two snapshots")

@@ -15,7 +15,8 @@ from ddpjob_trainer import manifest
 from ddpjob_trainer.shelf import Shelf
 from driving import Run, in_background, job_text, running
 from ledger import SCRIPT, STEPS, Ledger
-from scenes import Job, Scene, play, stories
+from scenes import Job, Scene, play
+from stories import stories
 
 COMMAND = "[torchrun, train.py, end]"
 # Every rank writes a part of each snapshot, although the state is small.

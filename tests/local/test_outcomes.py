@@ -19,7 +19,8 @@ import pytest
 from ddpjob_agent.contract import ENV_MEMBERSHIP, ENV_WORKER
 from ddpjob_operator.local.nodes import marked
 from driving import SCRIPT, Run, in_background, job_text, running
-from scenes import Job, Scene, play, stories
+from scenes import Job, Scene, play
+from stories import stories
 
 COMMAND = "[python3, train.py, end]"
 QUICK = {"elastic": "{joinPolicy: Immediate, settleSeconds: 0.2}"}

@@ -18,7 +18,8 @@ from ddpjob_agent.agent import LEAVE_SECONDS, RESERVE_SECONDS
 from ddpjob_agent.contract import GRACE_SECONDS
 from driving import Run, job_text, running
 from ledger import Ledger
-from scenes import Job, Scene, play, stories
+from scenes import Job, Scene, play
+from stories import stories
 
 SCRIPT = """
     import json, os, pathlib, socket, sys, time
