@@ -38,7 +38,7 @@ soak: setup ## 500 writers killed, 20 random sequences of changes; SEEDS="1 2 3"
 	@DDPJOB_KILLS=500 $(PYTEST) tests/trainer/test_durability.py -k killed_at_random
 	@DDPJOB_SEEDS="$${SEEDS:-$$(seq -s ' ' 1 20)}" $(PYTEST) tests/local/test_random_changes.py
 
-mutations: setup ## Break the product on purpose, a hundred times, and see tests fail for it. About an hour
+mutations: setup ## Break the product on purpose, 130 times, and see tests fail for it. About an hour
 	@$(BIN)/python tests/mutations/run.py
 
 test-cluster: setup ## The CRD, the chart and the operator against a real API server
