@@ -37,7 +37,7 @@ test-local: setup ## Whole jobs with real processes on this machine; snapshots i
 soak: setup ## At length what `make test` runs in short, in two hours; SEEDS="1 2 3" chooses; root
 	@PYTEST='$(PYTEST)' tools/soak.sh
 
-mutations: setup ## Break the product on purpose, a hundred times, and see tests fail for it. About an hour
+mutations: setup ## Break the product on purpose, 130 times, and see tests fail for it. About an hour
 	@$(BIN)/python tests/mutations/run.py
 
 test-cluster: setup ## The CRD, the chart and the operator against a real API server
