@@ -15,9 +15,10 @@ class OwnDisks(Network):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def command(self, node: str) -> list[str]:
+    def workdir(self, node: str, given: Path) -> Path:
+        del given
         self.disk(node).mkdir(exist_ok=True)
-        return ["env", "-C", str(self.disk(node))]
+        return self.disk(node)
 
     def environment(self, node: str) -> Mapping[str, str]:
         return {ENV_ADDRESS: self.host, ENV_SNAPSHOT_DIR: str(self.disk(node) / "snapshots")}

@@ -89,6 +89,10 @@ class Network:
         """Variables by which a pod on a node finds its way."""
         return {ENV_ADDRESS: self.host}
 
+    def workdir(self, _node: str, given: Path) -> Path:
+        """Where a pod's command runs on a node: all of them see the same folder."""
+        return given
+
 
 class DistinctNetwork(Network):
     """Each node has an address of its own, for scripts that tell hosts apart by these."""
@@ -180,10 +184,11 @@ class Nodes:
     async def _start(self, pod: Pod, node: str) -> asyncio.subprocess.Process | ForkedAgent:
         """Start the agent of a pod: by a fork where torch is imported already."""
         network = self._network.namespace(node)
+        workdir = self._network.workdir(node, pod.workdir)
         environment = {**pod.environment, **self._network.environment(node)}
         with pod.log.open("ab") as log:
             if pod.warm is not None:
-                request = Request(AGENT, pod.command, environment, str(pod.workdir), network)
+                request = Request(AGENT, pod.command, environment, str(workdir), network)
                 imports = import_environment(environment, pod.warm.processes)
                 del imports[ENV_WORKER]  # who imports is no part of this pod
                 forked = await self._forks.start(request, log.fileno(), pod.warm.command, imports)
@@ -195,7 +200,7 @@ class Nodes:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                cwd=pod.workdir,
+                cwd=workdir,
                 env=environment,
                 start_new_session=True,
             )
