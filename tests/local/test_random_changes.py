@@ -2,7 +2,8 @@
 
 A seed makes a sequence of events; they happen to a job on nodes with networks of their own. The
 next one comes when the job steps again with all that it should have, some in the midst of a
-change. DDPJOB_SEEDS="4 5" chooses seeds. Needs root, as it drops packets.
+change. DDPJOB_SEEDS="4 5" chooses seeds, DDPJOB_EVENTS how long a sequence is. Needs root, as it
+drops packets.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from ledger import SCRIPT, SLOWLY, Ledger
 from networks import Networks, networks
 
 SEEDS = [int(seed) for seed in os.environ.get("DDPJOB_SEEDS", "1 2 3").split()]
-EVENTS = 32
+LONG = 32  # events of a sequence in which everything happens
+EVENTS = int(os.environ.get("DDPJOB_EVENTS", "12"))
 NODES = 4  # at most; each has one worker
-STEPS = 1000
+STEPS = 32 * EVENTS
 
 COMMAND = f"[torchrun, train.py, end, '{STEPS}']"
 GROUPS = ", ".join(
@@ -47,7 +49,7 @@ SPEC = {
 # All processes start alike, so that runs can be compared.
 CHANGES = {
     "torch.manual_seed(os.getpid())": "torch.manual_seed(1)",
-    SLOWLY: "time.sleep(0.1 * 2 ** (step.number / 250))",
+    SLOWLY: f"time.sleep(0.1 * 2 ** (step.number / {8 * EVENTS}))",
 }
 
 HARM = ("kill", "drain", "freeze", "cut", "process", "agent")
@@ -318,8 +320,8 @@ def test_cut_off_again_while_it_comes_back(play: Callable[[Sequence[Event]], Non
 @pytest.mark.parametrize("seed", range(50))
 def test_a_sequence_is_fair(seed: int) -> None:
     """The same again; enough of everything."""
-    events = Fate(seed).events(EVENTS)
-    assert events == Fate(seed).events(EVENTS)
+    events = Fate(seed).events(LONG)
+    assert events == Fate(seed).events(LONG)
     assert len(events) >= 30
     used = Counter(event.action for event in events)
     assert all(used[action] for action in ("join", *HARM, "rendezvous"))
