@@ -20,6 +20,7 @@ CAUSES = {
     "WorkerJoined": "joined",
 }
 PROCESSES = 6
+GPU = "nvidia.com/gpu"
 STEPS = 500
 
 
@@ -46,6 +47,30 @@ def manifest(
     command = [torchrun, *script, "--steps", str(STEPS)]
     fields.update(image=image, command=command, keepPods="All", **spec)
     return job
+
+
+def apply(kubectl: Kubectl, job: Object) -> None:
+    """Apply a job when all GPUs are free, or it would start with what others leave."""
+    kubectl.until(lambda: _all_free(kubectl), f"{PROCESSES} free GPUs")
+    kubectl.apply(job)
+
+
+def _all_free(kubectl: Kubectl) -> bool:
+    nodes = [each["status"] for each in kubectl.get("nodes")]
+    ready = [
+        {"type": "Ready", "status": "True"}.items() <= c.items()
+        for n in nodes
+        for c in n["conditions"]
+    ]
+    there = sum(int(node["allocatable"].get(GPU, 0)) for node in nodes)
+    held = [
+        pod["metadata"]["name"]
+        for pod in kubectl.get("pods", "--all-namespaces")
+        if pod["status"]["phase"] in ("Pending", "Running") and pod["spec"].get("nodeName")
+        for container in pod["spec"]["containers"]
+        if GPU in container.get("resources", {}).get("limits", {})
+    ]
+    return sum(ready) == len(nodes) and there == PROCESSES and not held
 
 
 class Beginning(NamedTuple):

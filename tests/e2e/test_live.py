@@ -97,7 +97,7 @@ def test_processes_stay(
     story: Sequence[Change],
 ) -> None:
     volumes.claim(kubectl, "digits")
-    kubectl.apply(digits.manifest(images.digits, "live.yaml"))
+    digits.apply(kubectl, digits.manifest(images.digits, "live.yaml"))
     run, memberships = Run(Digits(kubectl), operator, nodes), ["started:6"]
     run.job.until_training()
     run.job.until_steps(2)
@@ -113,7 +113,8 @@ def test_processes_stay(
 def test_scaled_up_and_down(kubectl: Kubectl, images: Images, volumes: Volumes) -> None:
     """`kubectl scale`; the first worker never stops."""
     volumes.claim(kubectl, "digits")
-    kubectl.apply(digits.manifest(images.digits, "live.yaml", gpusPerWorker=1, maxReplicas=2))
+    manifest = digits.manifest(images.digits, "live.yaml", gpusPerWorker=1, maxReplicas=2)
+    digits.apply(kubectl, manifest)
     job = Digits(kubectl)
     kubectl.until(lambda: job.step >= 2, "two steps")
     [first] = kubectl.pods("ddpjob.io/group=worker")

@@ -16,7 +16,7 @@ EPOCHS, SAVE_EVERY = 400, 10  # of a script that knows nothing of ddpjob
 def test_the_file_of_an_unchanged_script(kubectl: Kubectl, images: Images, nodes: Nodes) -> None:
     manifest = digits.manifest(images.digits, snapshot={"files": ["snapshot.pt"]})
     manifest["spec"]["command"] = ["torchrun", "multinode.py", str(EPOCHS), str(SAVE_EVERY)]
-    kubectl.apply(manifest)
+    digits.apply(kubectl, manifest)
     job = Digits(kubectl)
     job.until_training()
     kubectl.until(lambda: job.status.get("snapshot", {}).get("filesKeptAt"), "a copy that is safe")

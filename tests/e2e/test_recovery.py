@@ -147,7 +147,7 @@ def test_storage_is_shared(
     run: Run, images: Images, volumes: Volumes, subtests: pytest.Subtests, story: Sequence[Death]
 ) -> None:
     volumes.claim(run.job.kubectl, "digits")
-    run.job.kubectl.apply(digits.manifest(images.digits))
+    digits.apply(run.job.kubectl, digits.manifest(images.digits))
     die(run, subtests, story)
 
 
@@ -161,7 +161,8 @@ def test_undisturbed(undisturbed: Digits) -> None:
 def test_each_pod_has_its_own_disk(
     run: Run, images: Images, subtests: pytest.Subtests, story: Sequence[Death]
 ) -> None:
-    run.job.kubectl.apply(digits.manifest(images.digits, snapshot={"everySteps": 2}))
+    manifest = digits.manifest(images.digits, snapshot={"everySteps": 2})
+    digits.apply(run.job.kubectl, manifest)
     die(run, subtests, story)
 
 
