@@ -36,24 +36,29 @@ def trainers(run: Run, node: str) -> list[psutil.Process]:
     return psutil.Process(pod.process.pid).children(recursive=True)
 
 
-def pids(run: Run) -> dict[str, int]:
-    """The process of each worker's command."""
+def pids(run: Run, membership: str | None = None) -> dict[str, int]:
+    """The process of each worker's command, or only those of a membership."""
     found = {}
     for process in marked(run.backend.job.metadata.uid):
         with contextlib.suppress(psutil.NoSuchProcess):  # it may be ending just now
-            if process.cmdline()[1:2] == ["train.py"]:
-                found[process.environ()[ENV_WORKER]] = process.pid
+            environment = process.environ()
+            if membership in (None, environment.get(ENV_MEMBERSHIP)) and (
+                process.cmdline()[1:2] == ["train.py"]
+            ):
+                found[environment[ENV_WORKER]] = process.pid
     return found
 
 
 def newest(run: Run) -> dict[str, int]:
     """Those of the newest membership: without collectives others may step before they start."""
     membership = run.report.membership
-    return {
-        worker: pid
-        for worker, pid in pids(run).items()
-        if membership and psutil.Process(pid).environ().get(ENV_MEMBERSHIP) == str(membership.id)
-    }
+    return pids(run, str(membership.id)) if membership else {}
+
+
+async def all_newest(run: Run) -> dict[str, int]:
+    """Wait until each of three workers has its newest process."""
+    await run.until(lambda: len(newest(run)) == 3, "every worker's newest process")
+    return newest(run)
 
 
 async def an_agent_is_killed(job: Job) -> None:
@@ -65,6 +70,7 @@ async def an_agent_is_killed(job: Job) -> None:
 
 async def a_worker_process_is_killed(job: Job) -> None:
     """An application failure: one restart of the budget, the same workers."""
+    await all_newest(job.run)
     for process in trainers(job.run, job.nodes.busy()[-1]):
         process.kill()
     await job.has(("failed", 3))
@@ -90,8 +96,7 @@ async def the_node_of_rank_0_is_killed(job: Job) -> None:
 async def the_rendezvous_is_killed(job: Job) -> None:
     """Nobody restarts, and the next change works."""
     boot = job.run.report.boot
-    await job.run.until(lambda: len(newest(job.run)) == 3, "every worker's newest process")
-    before, number = newest(job.run), len(job.seen)
+    before, number = await all_newest(job.run), len(job.seen)
     job.run.backend.service.kill()
     await job.run.until(lambda: job.run.report.boot == boot + 1, "the service's next boot")
     await job.run.until(lambda: len(job.run.report.workers) == 3, "all agents are back")
@@ -127,7 +132,7 @@ async def a_node_is_killed_while_a_change_goes_on(job: Job) -> None:
 
 async def a_node_is_frozen_for_longer_than_the_heartbeat(job: Job) -> None:
     """It is lost; when it thaws, its old processes are ended and it joins again."""
-    before, node = pids(job.run), job.nodes.busy()[1]
+    before, node = await all_newest(job.run), job.nodes.busy()[1]
     pod = job.nodes.on(node)
     assert pod is not None
     job.nodes.signal(node, signal.SIGSTOP)
