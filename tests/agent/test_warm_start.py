@@ -5,6 +5,7 @@ Both are started by torch's own code, in a process that the agent's code started
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import os
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ddpjob_agent.warm.standby import Standby
 
 SCRIPTS = Path(__file__).parent / "scripts"
 AGENT = Path(__file__).resolve().parents[2] / "trainer-image"
@@ -174,6 +177,8 @@ CASES = (
 )  # fmt: skip
 
 DRAWS = (Case("first_draw", CHANCE), Case("second_draw", CHANCE))
+IN_ADVANCE = Case("in_advance", "import sys\nprint(*sys.modules)")
+ONLY_WARM = (*DRAWS, IN_ADVANCE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,7 +193,7 @@ class Runs:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     folder = tmp_path_factory.mktemp("programs")
-    for case in (*CASES, *DRAWS):
+    for case in (*CASES, *ONLY_WARM):
         home = folder / case.name
         home.mkdir()
         program = textwrap.dedent(case.program)
@@ -199,7 +204,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     torchrun.write_text(f"#!{sys.executable}\n{(SCRIPTS / 'each_case.py').read_text()}")
     torchrun.chmod(0o755)
     cold, _ = start(folder, CASES, warm=False)
-    warm, told = start(folder, (*CASES, *DRAWS), warm=True)
+    warm, told = start(folder, (*CASES, *ONLY_WARM), warm=True)
     return Runs(cold, warm, told)
 
 
@@ -225,6 +230,7 @@ def start(folder: Path, cases: tuple[Case, ...], *, warm: bool) -> tuple[dict[st
         env={
             **os.environ,
             "OMP_NUM_THREADS": "1",
+            "DDPJOB_WARM_IMPORTS": "colorsys, json.tool",
             "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
             "PYTHONPATH": str(AGENT),
         },
@@ -254,6 +260,25 @@ def test_warm_does_what_cold_does(runs: Runs, case: Case) -> None:
 def test_each_process_draws_its_own_random_numbers(runs: Runs) -> None:
     first, second = (json.loads(runs.warm[case.name]["out"]) for case in DRAWS)
     assert [a for a, b in zip(first, second, strict=True) if a == b] == []
+
+
+def test_modules_that_are_named_are_imported_in_advance(runs: Runs) -> None:
+    assert {"colorsys", "json.tool"} <= {*runs.warm[IN_ADVANCE.name]["out"].split()}
+
+
+def test_a_module_that_is_not_there_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """Such a job is started cold."""
+
+    async def body() -> None:
+        standby, named = Standby(), {"DDPJOB_WARM_IMPORTS": "no_such_module"}
+        with caplog.at_level("INFO"):
+            command = [sys.executable, "-m", "torch.distributed.run"]
+            standby.begin(command, {**os.environ, **named}, wanted=True)
+            await standby.wait()
+        assert standby.pid is None
+        assert "cannot import no_such_module and torch: ModuleNotFoundError" in caplog.text
+
+    asyncio.run(body())
 
 
 def test_what_would_differ_is_started_cold_and_said(runs: Runs) -> None:

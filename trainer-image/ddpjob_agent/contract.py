@@ -30,6 +30,7 @@ ENV_LAUNCHER = "DDPJOB_LAUNCHER"  # what the command is started by: see Launcher
 ENV_SAGEMAKER = "DDPJOB_SAGEMAKER"  # "1": the command is told of the hosts as SageMaker does it
 ENV_WARM_START = "DDPJOB_WARM_START"  # "0": torchrun is never forked from a parent that knows torch
 ENV_WARM_PARENT = "DDPJOB_WARM_PARENT"  # descriptor and process id of a parent that knows torch
+ENV_WARM_IMPORTS = "DDPJOB_WARM_IMPORTS"  # modules that are imported in advance, beside torch
 ENV_TERMINATION_LOG = "DDPJOB_TERMINATION_LOG"  # file that takes the last word
 
 # Set by who creates the worker, or by the agent, for the user's processes.

@@ -9,6 +9,8 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
+from ddpjob_agent.contract import ENV_WARM_IMPORTS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -22,6 +24,7 @@ OF_A_START = frozenset(
         "GLOO_SOCKET_IFNAME", "TMPDIR",
     }
 )  # fmt: skip
+# torchrun's own variables, and all of ddpjob's but one.
 OF_A_START_PREFIXES = ("DDPJOB_", "PET_", "TORCHELASTIC_")
 
 
@@ -77,7 +80,8 @@ def check_arguments(arguments: Sequence[str]) -> None:
 def check_environment(imported: Mapping[str, str], wanted: Mapping[str, str]) -> None:
     """Whether variables that count at import are what they were when the parent imported."""
     for name in sorted({*imported, *wanted}):
-        if name in OF_A_START or name.startswith(OF_A_START_PREFIXES):
+        of_a_start = name in OF_A_START or name.startswith(OF_A_START_PREFIXES)
+        if of_a_start and name != ENV_WARM_IMPORTS:
             continue
         if imported.get(name) != wanted.get(name):
             raise UnfitError(f"{name} differs from what it was when torch was imported")

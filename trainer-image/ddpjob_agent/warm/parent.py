@@ -20,13 +20,13 @@ import socket
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from ddpjob_agent.contract import ENV_WARM_PARENT
+from ddpjob_agent.contract import ENV_WARM_IMPORTS, ENV_WARM_PARENT
 
 from . import channel, script, shown, torchrun
 from .channel import AGENT, READY, TORCHRUN, UNFIT, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 PR_SET_PDEATHSIG, CLONE_NEWNET = 1, 0x40000000
 # torch imports the second when it first makes an optimizer or wraps a model, which is always.
@@ -52,11 +52,12 @@ def main(descriptor: int, path: str = "") -> None:
     owner, before = socket.socket(fileno=descriptor), dict(os.environ)
     listener = socket.create_server(path, family=socket.AF_UNIX) if path else None
     gc.disable()  # importing makes much and little of it is garbage: a sixth of the time
+    names = (*os.environ.get(ENV_WARM_IMPORTS, "").replace(",", " ").split(), "torch")
     try:
-        _import()
-        reason = _unfit()
+        _import(names)
+        reason = _unfit(" and ".join(names))
     except Exception as error:  # noqa: BLE001 - the user's installation may do anything
-        reason = f"cannot import torch: {type(error).__name__}: {error}"
+        reason = f"cannot import {' and '.join(names)}: {type(error).__name__}: {error}"
     if reason:
         owner.sendall(f"{UNFIT} {reason}\n".encode())
         return
@@ -80,17 +81,17 @@ def die_with_parent(number: int, parent: int) -> None:
         os._exit(0)
 
 
-def _import() -> None:
-    for name in IMPORTS:
+def _import(names: Sequence[str]) -> None:
+    for name in (*names, *IMPORTS):
         __import__(name)
     inspect.stack()  # fills a table of all modules, which torchrun's rendezvous looks things up in
 
 
-def _unfit() -> str:
+def _unfit(names: str) -> str:
     """Why it is not safe to fork this process; empty if it is."""
     torch = sys.modules["torch"]
     if torch.cuda.is_initialized() or _open_devices():
-        return "importing torch opened a GPU"
+        return f"importing {names} opened a GPU"
     if not torchrun.is_known():
         return f"torch {torch.__version__} starts training processes in a way that is not known"
     child = os.fork()  # thread pools that can be forked, as OpenBLAS's, end at the first fork
@@ -98,7 +99,7 @@ def _unfit() -> str:
         os._exit(0)
     os.waitpid(child, 0)
     threads = len(os.listdir("/proc/self/task"))
-    return f"importing torch left {threads - 1} threads running" if threads > 1 else ""
+    return f"importing {names} left {threads - 1} threads running" if threads > 1 else ""
 
 
 def _open_devices() -> bool:
