@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from ddpjob_agent.contract import ENV_WARM_IMPORTS
 from ddpjob_operator.local.backend import ENV_FORKSERVER, inherited_environment
 from driving import environment
 from trainer.forked import forking
 
 
 def imports() -> dict[str, str]:
-    """The environment in which torch is imported."""
-    return inherited_environment(environment())
+    """The environment in which torch is imported, and what many scripts import besides."""
+    return {**inherited_environment(environment()), ENV_WARM_IMPORTS: "sklearn.datasets"}
 
 
 @pytest.fixture(scope="session")

@@ -89,7 +89,6 @@ def test_training_processes_are_scripts_or_modules(arguments: list[str], why: st
         ("TORCHELASTIC_RUN_ID", "x", True),
         ("DDPJOB_MEMBERSHIP", "1.1.2", True),
         ("PET_NNODES", "2", True),
-        ("DDPJOB_WARM_IMPORTS", "numpy", False),
         ("OMP_NUM_THREADS", "4", False),
         ("LD_PRELOAD", "x.so", False),
         ("CUDA_VISIBLE_DEVICES", "1", False),
@@ -106,3 +105,23 @@ def test_variables_that_may_count_at_import_must_be_the_same(
         else:
             with pytest.raises(UnfitError, match=f"{name} differs"):
                 check_environment(imported, wanted)
+
+
+@pytest.mark.parametrize(
+    ("imported", "wanted", "missing"),
+    [
+        ("", "", ""),
+        ("numpy, sklearn.datasets", "sklearn.datasets", ""),
+        ("numpy", "numpy pandas", "pandas"),
+        ("", "numpy,pandas", "numpy, pandas"),
+    ],
+)
+def test_all_modules_that_are_wanted_in_advance_must_be_there(
+    imported: str, wanted: str, missing: str
+) -> None:
+    before, after = ({"DDPJOB_WARM_IMPORTS": each} for each in (imported, wanted))
+    if missing:
+        with pytest.raises(UnfitError, match=f"{missing} was not imported in advance"):
+            check_environment(before, after)
+    else:
+        check_environment(before, after)

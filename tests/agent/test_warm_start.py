@@ -131,6 +131,15 @@ AT_EXIT = """
     sys.stdout.flush()
     sys.exit("no data")
 """
+CYCLES = """
+    import os, sys, torch
+    class Dying:
+        def __init__(self): self.me = self
+        def __del__(self, write=sys.stderr.write): write("destroyed ")
+    dying = [Dying(), Dying()]
+    file = os.fdopen(os.dup(1), "w")
+    file.write("unflushed")
+"""
 HANDLED = """
     import signal, sys, time
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(17))
@@ -160,6 +169,7 @@ CASES = (
     Case("training", TRAIN),
     Case("spawns", SPAWNS),
     Case("exit", AT_EXIT, code=1),
+    Case("exit_with_cycles", CYCLES),
     Case("exit_hard", "import os; os._exit(9)", code=9),
     Case("error", ERROR, code=1),
     Case("error_in_a_module", ERROR_IN_A_MODULE, ("-m", "error_in_a_module.case"), code=1),

@@ -65,7 +65,7 @@ def _all_free(kubectl: Kubectl) -> bool:
     there = sum(int(node["allocatable"].get(GPU, 0)) for node in nodes)
     held = [
         pod["metadata"]["name"]
-        for pod in kubectl.get("pods", "--all-namespaces")
+        for pod in kubectl.get("pods", everywhere=True)
         if pod["status"]["phase"] in ("Pending", "Running") and pod["spec"].get("nodeName")
         for container in pod["spec"]["containers"]
         if GPU in container.get("resources", {}).get("limits", {})
@@ -91,7 +91,7 @@ class Digits:
     @property
     def status(self) -> Object:
         """What the operator last wrote."""
-        status: Object = self.kubectl.get("ddp", "digits").get("status", {})
+        status: Object = self.kubectl.get("ddpjobs", "digits").get("status", {})
         return status
 
     @property
@@ -120,13 +120,13 @@ class Digits:
         workers = self.kubectl.pods(f"{SELECTOR},ddpjob.io/role=worker")
         readable = {name for name, pod in workers.items() if _has_log(pod)}
         for name in readable - self.out_of_reach - set(without):
-            log = self.kubectl("logs", name, "-c", "trainer", "--timestamps")
+            log = self.kubectl.logs(name, timestamps="true")
             found += re.findall(r"^(\S+) training from step (\d+) with (\d+)", log, re.MULTILINE)
         return [Beginning(time, int(step), int(size)) for time, step, size in sorted(found)]
 
     def log(self, pod: str) -> str:
         """What the processes of a worker wrote."""
-        return self.kubectl("logs", pod, "-c", "trainer")
+        return self.kubectl.logs(pod)
 
     def pod(self, group: str) -> str:
         """The worker of this group that lives now."""

@@ -44,7 +44,7 @@ class Endless:
     @property
     def object(self) -> Object:
         """The whole job."""
-        found: Object = self.kubectl.get("ddp", self.name)
+        found: Object = self.kubectl.get("ddpjobs", self.name)
         return found
 
     @property

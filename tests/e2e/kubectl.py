@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
+from kubernetes.config import new_client_from_config
 
 PATIENCE_SECONDS = 600.0  # generous: the machine may be slow and shared
 POLL_SECONDS = 0.5
 
+APIS = {"ddpjobs": "apis/ddpjob.io/v1alpha1"}  # of kinds that are not in the core
+
 T = TypeVar("T")
 Object = dict[str, Any]
+
+
+@functools.cache
+def _client(kubeconfig: Path) -> Any:
+    return new_client_from_config(str(kubeconfig))  # type: ignore[no-untyped-call]
 
 
 class Kubectl:
@@ -40,27 +50,40 @@ class Kubectl:
             [*head, *arguments], input=stdin, capture_output=True, text=True, check=False
         )
 
-    def get(self, *what: str) -> Any:
-        """One object, or a list's items."""
-        found = json.loads(self("get", *what, "-o", "json"))
-        return found["items"] if found["kind"] == "List" else found
+    def get(self, kind: str, name: str = "", *, everywhere: bool = False, **selectors: str) -> Any:
+        """One object, or a list's items; over HTTP, for kubectl takes a while to start."""
+        within = "" if everywhere or kind == "nodes" else f"/namespaces/{self.namespace}"
+        path = f"/{APIS.get(kind, 'api/v1')}{within}/{kind}" + (f"/{name}" if name else "")
+        found = json.loads(self._read(path, **selectors))
+        return found if name else found["items"]
 
-    def exists(self, *what: str) -> bool:
-        """Whether it is there."""
-        return bool(self("get", *what, "--ignore-not-found", "-o", "name").strip())
+    def logs(self, pod: str, **options: str) -> str:
+        """What the processes of a worker wrote."""
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}/log"
+        return self._read(path, container="trainer", **options).decode()
+
+    def _read(self, path: str, **query: str) -> bytes:
+        client = _client(self.kubeconfig)
+        request = client.param_serialize(
+            "GET", path, query_params=query, auth_settings=["BearerToken"]
+        )
+        answer = client.call_api(*request)
+        data: bytes = answer.read()
+        assert answer.status == HTTPStatus.OK, f"GET {path}: {data.decode()}"
+        return data
 
     def apply(self, *objects: Object) -> str:
         """Apply these; what is printed."""
         return self("apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
 
-    def pods(self, *selector: str) -> dict[str, Object]:
+    def pods(self, selector: str = "") -> dict[str, Object]:
         """Pods that are not about to go, by name."""
-        found = self.get("pods", *(f"--selector={each}" for each in selector))
+        found = self.get("pods", labelSelector=selector)
         return {p["metadata"]["name"]: p for p in found if not _deleting(p)}
 
     def events(self, name: str) -> list[tuple[str, str]]:
         """Reason and message of what was told of a job, oldest first."""
-        found = self.get("events", f"--field-selector=involvedObject.name={name}")
+        found = self.get("events", fieldSelector=f"involvedObject.name={name}")
         ours = [e for e in found if e["involvedObject"]["kind"] == "DDPJob"]
         ours.sort(key=lambda e: int(e["metadata"]["resourceVersion"]))
         return [(event["reason"], event["message"]) for event in ours]

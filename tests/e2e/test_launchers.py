@@ -44,7 +44,7 @@ def _goes_on_when_the_first_worker_is_gone(
     first, other = sorted(found.workers())
     kubectl("delete", "pod", first, "--grace-period=0", "--force")
     kubectl.until(lambda: found.status.get("state") == "Complete", "the end")
-    log = kubectl("logs", other, "-c", "trainer")
+    log = kubectl.logs(other)
     begun = {int(epoch) for epoch in re.findall(rf"{goes_on} (\d+)", log)}
     assert max(begun) >= 5, log
     return log
@@ -58,14 +58,14 @@ def mpi_over_three_pods(kubectl: Kubectl, image: str) -> None:
     )
     found = until_copied(kubectl, job)
     first, *others = sorted(found.workers())
-    log = kubectl("logs", first, "-c", "trainer")
+    log = kubectl.logs(first)
     heard = set(re.findall(r"rank (\d) of 6 heard (\d+) from (\d)", log))
     before = [(rank - 1) % 6 for rank in range(6)]
     assert heard == {(str(rank), str(at * at), str(at)) for rank, at in enumerate(before)}, log
     assert len(re.findall(r"rank \d of 6 has \[0\.0, 1\.0, 2\.0, 3\.0\]", log)) == 6, log
     kubectl("delete", "pod", others[-1], "--grace-period=0", "--force")
     kubectl.until(lambda: found.status.get("state") == "Complete", "the end")
-    log = kubectl("logs", first, "-c", "trainer")
+    log = kubectl.logs(first)
     begun = [int(epoch) for epoch in re.findall(r"\d processes begin after epoch (\d+)", log)]
     assert begun[0] == 0, log
     assert begun[1] >= 200, log
@@ -96,7 +96,7 @@ def sagemaker(kubectl: Kubectl, image: str) -> None:
     first, *others = sorted(found.workers())
     kubectl("delete", "pod", first, "--grace-period=0", "--force")
     kubectl.until(lambda: found.status.get("state") == "Complete", "the end")
-    log = kubectl("logs", others[0], "-c", "trainer")
+    log = kubectl.logs(others[0])
     begun = [tuple(map(int, each)) for each in re.findall(r"of (\d) begins after epoch (\d+)", log)]
     assert begun[0] == (3, 0), log
     assert begun[-1][1] >= 5, log

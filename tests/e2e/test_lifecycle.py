@@ -193,7 +193,7 @@ def ended(kubectl: Kubectl, name: str) -> Object:
     """How the pod's container ended, once it has."""
 
     def look() -> Object | None:
-        statuses = kubectl.get("pod", name)["status"].get("containerStatuses") or [{}]
+        statuses = kubectl.get("pods", name)["status"].get("containerStatuses") or [{}]
         found: Object | None = statuses[0].get("state", {}).get("terminated")
         return found
 

@@ -67,6 +67,6 @@ class Volumes:
         }
         kubectl.apply(manifest)
         kubectl.until(
-            lambda: kubectl.get("pod", pod)["status"].get("phase") == "Succeeded",
+            lambda: kubectl.get("pods", pod)["status"].get("phase") == "Succeeded",
             " ".join(command),
         )

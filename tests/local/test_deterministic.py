@@ -24,7 +24,7 @@ SCRIPT = """
     data = TensorDataset(inputs, inputs.sum(1))
     loader = DataLoader(data, batch_sampler=Batches(data, 20))
     loop = Loop(
-        net, optimizer, scheduler=scheduler, loader=loader, epochs=100, deterministic=8
+        net, optimizer, scheduler=scheduler, loader=loader, epochs=20, deterministic=8
     )
     for step in loop:
         with step:
@@ -33,7 +33,7 @@ SCRIPT = """
                 step.backward((loop.model(values).sum(1) - sums).square().mean())
             optimizer.step()
             if not end.exists():
-                time.sleep(0.05)
+                time.sleep(0.05 * 2 ** (step.number / 30))
     flat = torch.cat([each.flatten() for each in net.state_dict().values()]).numpy()
     pathlib.Path(f"final-{os.getpid()}").write_text(hashlib.sha256(flat.tobytes()).hexdigest())
 """

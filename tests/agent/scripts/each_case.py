@@ -22,7 +22,7 @@ for name, case in json.loads(cases.read_text()).items():
         out, err, 0, None,
     )  # fmt: skip
     if case.get("signal"):
-        while not Path(out).read_text():
+        while not Path(out).read_text().endswith("\n"):
             pass
         handler.close(signal.Signals[case["signal"]])
     code = handler.proc.wait(120)

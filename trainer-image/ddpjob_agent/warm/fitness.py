@@ -24,7 +24,6 @@ OF_A_START = frozenset(
         "GLOO_SOCKET_IFNAME", "TMPDIR",
     }
 )  # fmt: skip
-# torchrun's own variables, and all of ddpjob's but one.
 OF_A_START_PREFIXES = ("DDPJOB_", "PET_", "TORCHELASTIC_")
 
 
@@ -78,10 +77,20 @@ def check_arguments(arguments: Sequence[str]) -> None:
 
 
 def check_environment(imported: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    """Whether variables that count at import are what they were when the parent imported."""
+    """Whether variables that count at import are what they were when the parent imported.
+
+    It may have imported more than is wanted.
+    """
+    missing = {*in_advance(wanted)} - {*in_advance(imported)}
+    if missing:
+        raise UnfitError(f"{', '.join(sorted(missing))} was not imported in advance")
     for name in sorted({*imported, *wanted}):
-        of_a_start = name in OF_A_START or name.startswith(OF_A_START_PREFIXES)
-        if of_a_start and name != ENV_WARM_IMPORTS:
+        if name in OF_A_START or name.startswith(OF_A_START_PREFIXES):
             continue
         if imported.get(name) != wanted.get(name):
             raise UnfitError(f"{name} differs from what it was when torch was imported")
+
+
+def in_advance(environment: Mapping[str, str]) -> list[str]:
+    """Modules that the user wants imported in advance, beside torch."""
+    return environment.get(ENV_WARM_IMPORTS, "").replace(",", " ").split()

@@ -20,9 +20,9 @@ import socket
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from ddpjob_agent.contract import ENV_WARM_IMPORTS, ENV_WARM_PARENT
+from ddpjob_agent.contract import ENV_WARM_PARENT
 
-from . import channel, script, shown, torchrun
+from . import channel, fitness, script, shown, torchrun
 from .channel import AGENT, READY, TORCHRUN, UNFIT, Request
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def main(descriptor: int, path: str = "") -> None:
     owner, before = socket.socket(fileno=descriptor), dict(os.environ)
     listener = socket.create_server(path, family=socket.AF_UNIX) if path else None
     gc.disable()  # importing makes much and little of it is garbage: a sixth of the time
-    names = (*os.environ.get(ENV_WARM_IMPORTS, "").replace(",", " ").split(), "torch")
+    names = (*fitness.in_advance(os.environ), "torch")
     try:
         _import(names)
         reason = _unfit(" and ".join(names))
@@ -65,7 +65,7 @@ def main(descriptor: int, path: str = "") -> None:
     owner.sendall(greeting)
     gc.freeze()  # so that a child's collector does not touch, and copy, what it shares
     gc.enable()
-    atexit.register(gc.unfreeze)  # and yet destroys it at the end, as ever
+    atexit.register(script.end_quietly)
     birth = _Parent(owner, listener, greeting).serve()
     while birth is not None and birth.request.kind == AGENT:
         birth = _Parent(_become_agent(birth)).serve()

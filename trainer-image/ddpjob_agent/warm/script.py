@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from .shown import show
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import NoReturn
 
     from .channel import Request
@@ -100,6 +100,25 @@ def quick_end() -> Iterator[None]:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit((code or 0) & 0xFF)
+
+
+class _Last:
+    """Is destroyed after all modules, and closes standard error then."""
+
+    def __init__(self) -> None:
+        self._nothing = os.open(os.devnull, os.O_WRONLY)
+
+    def __del__(self, dup2: Callable[[int, int], int] = os.dup2) -> None:
+        dup2(self._nothing, 2)
+
+
+def end_quietly() -> None:
+    """At the end: have nobody complain of what was imported in advance, and is not taken apart.
+
+    The collector leaves alone what is frozen: it would touch, and so copy, all shared memory, and
+    take seconds. Some native libraries then count what was never destroyed, when Python has ended.
+    """
+    vars(sys)["_ddpjob_last"] = _Last()
 
 
 def _put_on_path(folder: str) -> None:
