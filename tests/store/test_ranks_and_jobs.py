@@ -33,6 +33,7 @@ def test_one_rank_writes_and_one_of_each_node_reads(
 
 SCRIPT = """
     import pathlib
+    import time
     import torch
     from ddpjob_trainer import Snapshots, step_done
     torch.set_num_threads(1)
@@ -51,6 +52,7 @@ SCRIPT = """
             snapshots.save(step + 1, model=model, wait=True)
         step_done(step + 1, total=last)
         while step + 1 in (4, 6) and not pathlib.Path("end").exists():
+            time.sleep(0.05)
             torch.distributed.barrier()
     snapshots.wait()
     torch.distributed.destroy_process_group()
