@@ -81,7 +81,7 @@ lock: ## Write the locks anew after a change of pyproject.toml; UPGRADE=1 takes 
 
 ## Cluster
 .PHONY: kind-up kind-down kind-build
-kind-up: setup ## A kind cluster with 2 workers, 4 and 2 pretended GPUs; the first time takes 1-12 minutes
+kind-up: setup ## A kind cluster with 2 workers, 2 and 1 pretended GPUs; the first time takes 1-12 minutes
 	@tools/kind/up.sh
 
 kind-down: ## Delete that cluster; DOCKER=1 also stops dockerd, if kind-up started it

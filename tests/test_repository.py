@@ -195,9 +195,10 @@ assert os.environ["PET_NNODES"] == "2" and "DDPJOB_TOKEN" not in os.environ
 """
 
 
-def test_a_job_completes_with_every_python_of_this_machine(agent: Path, tmp_path: Path) -> None:
-    """Service, agents and relay, none of them on our own interpreter; all jobs at once."""
-    meet = tmp_path / "meet.py"
+def test_a_job_completes_with_every_python_of_this_machine(tmp_path: Path) -> None:
+    """Service, agents and relay; others than our own interpreter ignore its bytecode. All at once."""
+    agent, meet = tmp_path / "agent.pyz", tmp_path / "meet.py"
+    build_agent(agent, compiled=True)
     meet.write_text(MEET)
     with contextlib.ExitStack() as stack:
         jobs = {

@@ -85,7 +85,7 @@ def main() -> int:
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="ddpjob-demo-"))
     try:
-        print("1/2  digits, undisturbed (half a minute) ...")
+        print("1/2  digits, undisturbed ...")
         sys.stdout.flush()
         code, quiet, state, _ = run(folder / "undisturbed", quiet=True)
         accuracy = quiet.metrics.get("accuracy", 0.0)

@@ -7,9 +7,12 @@ modes, and nothing but modules in it. `python -m ddpjob_operator.archive TARGET`
 from __future__ import annotations
 
 import io
+import marshal
 import os
 import sys
 import zipfile
+from importlib.machinery import SourceFileLoader
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
 from ddpjob_agent import contract
@@ -20,11 +23,17 @@ MAIN = f"import {PACKAGE.name}.__main__ as agent\n\nagent.run()\n"
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest time that a zip file can hold
 
 
-def build_agent(target: Path) -> None:
-    """Write the application to `target`, in one piece or not at all."""
+def build_agent(target: Path, *, compiled: bool = False) -> None:
+    """Write the application to `target`, in one piece or not at all.
+
+    `compiled`: with bytecode for this Python, which halves the time of its start.
+    """
     content = {"__main__.py": MAIN.encode()}
     for path in sorted(PACKAGE.rglob("*.py")):
-        content[path.relative_to(PACKAGE.parent).as_posix()] = path.read_bytes()
+        name = path.relative_to(PACKAGE.parent).as_posix()
+        content[name] = path.read_bytes()
+        if compiled:
+            content[f"{name}c"] = _bytecode(name, path)
     buffer = io.BytesIO(SHEBANG)
     buffer.seek(0, os.SEEK_END)
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
@@ -38,6 +47,13 @@ def build_agent(target: Path) -> None:
     scratch.write_bytes(buffer.getvalue())
     scratch.chmod(0o755)
     scratch.replace(target)
+
+
+def _bytecode(name: str, path: Path) -> bytes:
+    """As `py_compile` writes it with UNCHECKED_HASH: other Pythons ignore it."""
+    code = SourceFileLoader(name, str(path)).get_code(name)  # from __pycache__, if it is there
+    unchecked_hash = (1).to_bytes(4, "little") + bytes(8)
+    return MAGIC_NUMBER + unchecked_hash + marshal.dumps(code)
 
 
 def main() -> None:

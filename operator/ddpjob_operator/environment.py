@@ -67,6 +67,7 @@ def agent_environment(job: DDPJob, group: Group) -> dict[str, str]:
             contract.ENV_SAGEMAKER: 1 if spec.sagemaker else None,
             contract.ENV_ORPHAN_SECONDS: f"{spec.elastic.orphan_seconds:g}",
             contract.ENV_WARM_START: None if spec.elastic.warm_start else 0,
+            contract.ENV_WARM_IMPORTS: " ".join(spec.elastic.warm_imports) or None,
             contract.ENV_SNAPSHOT_URI: spec.snapshot.uri,
             contract.ENV_SNAPSHOT_EVERY: spec.snapshot.every_steps,
             contract.ENV_SNAPSHOT_KEEP: spec.snapshot.keep,

@@ -182,6 +182,11 @@ class Elastic(Model):
         description="Whether torchrun and its processes are forked from one that has imported "
         "torch, which restarts them faster.",
     )
+    warm_imports: Annotated[tuple[Text, ...], MaxLen(MAX_FILES)] = Field(
+        default=(),
+        description="Modules that a warm start has imported in advance, beside torch, such as "
+        "transformers.trainer. Their import may start no thread and open no GPU.",
+    )
 
 
 class SnapshotSpec(Model):

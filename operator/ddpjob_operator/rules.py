@@ -75,6 +75,7 @@ PINNED = (
     "snapshot",
     "elastic.orphanSeconds",
     "elastic.warmStart",
+    "elastic.warmImports",
 )
 
 

@@ -111,9 +111,9 @@ def test_variables_that_may_count_at_import_must_be_the_same(
     ("imported", "wanted", "missing"),
     [
         ("", "", ""),
-        ("numpy, sklearn.datasets", "sklearn.datasets", ""),
+        ("numpy sklearn.datasets", "sklearn.datasets", ""),
         ("numpy", "numpy pandas", "pandas"),
-        ("", "numpy,pandas", "numpy, pandas"),
+        ("", "numpy pandas", "numpy, pandas"),
     ],
 )
 def test_all_modules_that_are_wanted_in_advance_must_be_there(

@@ -240,7 +240,7 @@ def start(folder: Path, cases: tuple[Case, ...], *, warm: bool) -> tuple[dict[st
         env={
             **os.environ,
             "OMP_NUM_THREADS": "1",
-            "DDPJOB_WARM_IMPORTS": "colorsys, json.tool",
+            "DDPJOB_WARM_IMPORTS": "colorsys json.tool",
             "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
             "PYTHONPATH": str(AGENT),
         },

@@ -40,6 +40,7 @@ OTHER: dict[str, Object] = {
     "snapshot": {"snapshot": {"everySteps": 7}},
     "elastic.orphanSeconds": {"elastic": {"orphanSeconds": 90}},
     "elastic.warmStart": {"elastic": {"warmStart": False}},
+    "elastic.warmImports": {"elastic": {"warmImports": ["numpy"]}},
 }
 FREE: dict[str, Object] = {
     "replicas": {"replicas": 3},

@@ -258,3 +258,9 @@ def test_patience_of_the_job_is_the_nodes() -> None:
 def test_warm_starts_can_be_switched_off() -> None:
     pod = worker_manifest(make_cluster_job(elastic={"warmStart": False}))
     assert values(trainer(pod))["DDPJOB_WARM_START"] == "0"
+
+
+def test_modules_to_import_in_advance_are_named_to_the_agent() -> None:
+    modules = ["transformers.trainer", "accelerate"]
+    pod = worker_manifest(make_cluster_job(elastic={"warmImports": modules}))
+    assert values(trainer(pod))["DDPJOB_WARM_IMPORTS"] == "transformers.trainer accelerate"

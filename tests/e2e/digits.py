@@ -1,4 +1,4 @@
-"""The digits example on a cluster with 4 + 2 processes, and what it did."""
+"""The digits example on a cluster with 2 + 1 processes, and what it did."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CAUSES = {
     "WorkerLeft": "left",
     "WorkerJoined": "joined",
 }
-PROCESSES = 6
+PROCESSES = 3
 GPU = "nvidia.com/gpu"
 STEPS = 500
 
@@ -41,7 +41,7 @@ def manifest(
         script.insert(0, "paced.py")
         fields["snapshot"]["everySteps"] = 2
     [group] = fields["extraWorkerGroups"]
-    for each, count in ((fields, 4), (group, 2)):
+    for each, count in ((fields, 2), (group, 1)):
         each.pop("processesPerWorker")
         each[resource] = count
     command = [torchrun, *script, "--steps", str(STEPS)]
@@ -144,7 +144,7 @@ class Digits:
         """The worker of this group, its node, and how many processes the others have."""
         pod = self.pod(group)
         node = self.kubectl.pods(SELECTOR)[pod]["spec"]["nodeName"]
-        return pod, node, PROCESSES - (2 if group == "spot" else 4)
+        return pod, node, PROCESSES - (1 if group == "spot" else 2)
 
     def apart(self) -> tuple[str, str]:
         """The group whose worker is not on the node of the rendezvous pod, and the other one."""
@@ -159,10 +159,10 @@ class Digits:
         return {name: pod["metadata"]["uid"] for name, pod in pods.items()}
 
     def until_training(self) -> None:
-        """All six processes train."""
+        """All processes train."""
         self.kubectl.until(
             lambda: self.status.get("membership", {}).get("worldSize") == PROCESSES,
-            "six processes",
+            f"{PROCESSES} processes",
         )
 
     def until_steps(self, more: int) -> None:

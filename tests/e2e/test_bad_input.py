@@ -91,9 +91,9 @@ def bad(namespace: Callable[[], Kubectl], images: Images, volumes: Volumes) -> d
     volumes.claim(here, "single", "ReadWriteOnce")
     storage = {"persistentVolumeClaim": {"claimName": "single"}}
     claim = endless(
-        images.digits, "claim", replicas=1, gpusPerWorker=4, snapshot={"storage": storage}
+        images.digits, "claim", replicas=1, gpusPerWorker=2, snapshot={"storage": storage}
     )
-    claim["spec"]["extraWorkerGroups"] = [{"name": "spot", "replicas": 1, "gpusPerWorker": 2}]
+    claim["spec"]["extraWorkerGroups"] = [{"name": "spot", "replicas": 1, "gpusPerWorker": 1}]
     here.apply(claim)
     jobs = [Endless(here, each["metadata"]["name"]) for each in (*manifests, claim)]
     return {job.name: job for job in (*jobs, Endless(here, "mended"), Endless(small, "quota"))}

@@ -72,8 +72,7 @@ def scaled_to_nothing_and_back(job: Endless, images: Images) -> None:
     told = job.causes()
     job.kubectl("scale", "ddp/probe", "--replicas=0")
     job.kubectl("wait", "--for=condition=Suspended", "ddp/probe", "--timeout=180s")
-    pods = ("pods", "--selector=ddpjob.io/job=probe")
-    job.kubectl.until(lambda: not job.kubectl.get(*pods), "no pod, not even one that is ending")
+    job.kubectl.until(lambda: not _left(job, "pods"), "no pod, not even one that is ending")
     job.kubectl("scale", "ddp/probe", "--replicas=2")
     job.until_world(2)
     assert job.causes() == [*told, "Suspended", "Resumed", "Started"]
@@ -81,8 +80,12 @@ def scaled_to_nothing_and_back(job: Endless, images: Images) -> None:
 
 def deleted_leaves_nothing(job: Endless, images: Images) -> None:
     job.kubectl("delete", "ddp", "probe", "--timeout=180s")
-    left = ("pods,services", "--selector=ddpjob.io/job")
-    job.kubectl.until(lambda: not job.kubectl.get(*left), "nothing left")
+    job.kubectl.until(lambda: not _left(job, "pods") + _left(job, "services"), "nothing left")
+
+
+def _left(job: Endless, kind: str) -> list[Object]:
+    found: list[Object] = job.kubectl.get(kind, labelSelector=f"ddpjob.io/job={job.name}")
+    return found
 
 
 @pytest.mark.usefixtures("others")

@@ -98,7 +98,7 @@ def test_processes_stay(
 ) -> None:
     volumes.claim(kubectl, "digits")
     digits.apply(kubectl, digits.manifest(images.digits, "live.yaml"))
-    run, memberships = Run(Digits(kubectl), operator, nodes), ["started:6"]
+    run, memberships = Run(Digits(kubectl), operator, nodes), [f"started:{PROCESSES}"]
     run.job.until_training()
     run.job.until_steps(2)
     for change in story:
@@ -119,9 +119,9 @@ def test_scaled_up_and_down(kubectl: Kubectl, images: Images, volumes: Volumes) 
     kubectl.until(lambda: job.step >= 2, "two steps")
     [first] = kubectl.pods("ddpjob.io/group=worker")
     kubectl("scale", "ddp/digits", "--replicas=2")
-    job.until_memberships(["started:3", "joined:4"])
+    job.until_memberships(["started:2", "joined:3"])
     kubectl("scale", "ddp/digits", "--replicas=1")
-    job.until_memberships(["started:3", "joined:4", "left:3"])
+    job.until_memberships(["started:2", "joined:3", "left:2"])
     job.hurry()
     status = learnt(job)
     assert job.log(first).count("starting processes that stay") == 1

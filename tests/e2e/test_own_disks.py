@@ -25,7 +25,7 @@ def test_the_file_of_an_unchanged_script(kubectl: Kubectl, images: Images, nodes
     survivor = job.pod(stays)
     nodes.stop(node)
     job.until_complete()
-    assert job.memberships == ["started:6", f"lost:{left}"]
+    assert job.memberships == [f"started:{digits.PROCESSES}", f"lost:{left}"]
     resumed = {int(epoch) for epoch in re.findall(r"resuming after epoch (\d+)", job.log(survivor))}
     assert len(resumed) == 1, "all its processes began from one file"
     assert resumed.pop() >= SAVE_EVERY

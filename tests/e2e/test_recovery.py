@@ -153,7 +153,7 @@ def test_storage_is_shared(
 
 def test_undisturbed(undisturbed: Digits) -> None:
     assert accuracy(undisturbed) >= 0.95
-    assert undisturbed.memberships == ["started:6"]
+    assert undisturbed.memberships == [f"started:{digits.PROCESSES}"]
     assert [begun.step for begun in undisturbed.beginnings()] == [0]
 
 
@@ -168,7 +168,7 @@ def test_each_pod_has_its_own_disk(
 
 def die(run: Run, subtests: pytest.Subtests, story: Sequence[Death]) -> None:
     """One death after the other, and then the end of the training."""
-    job, memberships = run.job, ["started:6"]
+    job, memberships = run.job, [f"started:{digits.PROCESSES}"]
     job.until_training()
     job.until_saved()
     assert [begun.step for begun in job.beginnings()] == [0]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A development cluster: one control plane, and two workers that say they have 4 and 2 GPUs.
+# A development cluster: one control plane, and two workers that say they have 2 and 1 GPUs.
 # See docs/development-cluster.md. Prints what to export; everything else goes to stderr.
 #
 # A healthy cluster is used again in a few seconds. One that does not answer, or that was made
@@ -8,7 +8,7 @@ set -euo pipefail
 # shellcheck source=tools/kind/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-readonly GPUS=(4 2)
+readonly GPUS=(2 1)
 export KUBECONFIG=$STATE/kubeconfig
 
 site_packages() {

@@ -123,7 +123,7 @@ class LocalBackend:
 
     async def run(self) -> DDPJobStatus:
         """Work until the job is finished or `stop` was called; leaves nothing running."""
-        build_agent(self._agent)
+        build_agent(self._agent, compiled=True)
         sweep(self._uid)
         poll = asyncio.ensure_future(self._poll())
         try:

@@ -93,4 +93,4 @@ def check_environment(imported: Mapping[str, str], wanted: Mapping[str, str]) ->
 
 def in_advance(environment: Mapping[str, str]) -> list[str]:
     """Modules that the user wants imported in advance, beside torch."""
-    return environment.get(ENV_WARM_IMPORTS, "").replace(",", " ").split()
+    return environment.get(ENV_WARM_IMPORTS, "").split()
