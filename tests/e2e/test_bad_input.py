@@ -129,7 +129,7 @@ def test_quota_exceeded_and_raised(bad: dict[str, Endless]) -> None:
 
 def test_claim_of_a_single_node_under_workers_on_two(bad: dict[str, Endless]) -> None:
     job = bad["claim"]
-    job.until_world(6)
+    job.until_world(3)
     assert "only one node can use claim 'single'" in job.condition("Running")["message"]
     assert "VolumeNotShared" in job.causes()
 
