@@ -12,9 +12,8 @@ from typing import Annotated
 
 import typer
 
-from ddpjob_operator import handlers, settings
+from ddpjob_operator import settings
 from ddpjob_operator.kube import ApiError, UnreachableError
-from ddpjob_operator.kube_access import ConfigError
 from ddpjob_operator.settings import Settings
 
 CANNOT_START = 2
@@ -48,6 +47,10 @@ def run(
     metrics_port: Port = None,
 ) -> None:
     """Run the operator until SIGTERM or Ctrl-C; jobs go on without it."""
+    # kopf and kubernetes take most of a second, which no other command is to wait for.
+    from ddpjob_operator import handlers  # noqa: PLC0415
+    from ddpjob_operator.kube_access import ConfigError  # noqa: PLC0415
+
     logging.basicConfig(
         level=settings.log_level(),
         format="%(asctime)s %(levelname)s %(name)s %(message)s",

@@ -10,7 +10,7 @@ from histories import BATCH, EPOCHS, SAMPLES, SNAPSHOT_EVERY, Count, History, dr
 from trainer.playing import Live, Saving
 
 SEEDS = range(24)
-FETCHING_AHEAD = range(24, 26)
+FETCHING_AHEAD = (28, 34)  # few ranks: each loader forks this process
 ONCE = Count(lost=0, twice=0, again=0, steps_again=0)
 SHORT_BY = BATCH - SAMPLES % BATCH  # the last batch of an epoch
 
@@ -58,6 +58,6 @@ def test_an_unplanned_loss_repeats_the_steps_since_the_snapshot(seed: int, tmp_p
 @pytest.mark.parametrize("seed", FETCHING_AHEAD)
 def test_the_same_where_loaders_fetch_ahead(seed: int, tmp_path: Path) -> None:
     history = draw(seed)
-    assert play(history, Live(workers=2)) == ONCE
-    count = play(history, Saving(2, tmp_path))
+    assert play(history, Live(workers=1)) == ONCE
+    count = play(history, Saving(1, tmp_path))
     assert (count.lost, count.twice, count.steps_again) == (0, 0, steps_to_repeat(history))

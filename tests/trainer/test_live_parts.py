@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from ddpjob_agent.contract import MembershipId
 from ddpjob_trainer.attempt import Attempt
 from ddpjob_trainer.handover import Agreement, State
 from ddpjob_trainer.randomness import draw_from
-from trainer.forked import Forks
+from trainer.forked import Forks, Program
 from trainer.runs import Counter, Run, assert_same
 
 
@@ -121,21 +119,20 @@ os._exit(0)  # torch now and then aborts a process that has finished (docs/failu
 """
 
 
-def plain(command: list[str], folder: Path, env: dict[str, str]) -> list[Any]:
-    (folder / "loop.py").write_text(LOOP)
-    done = subprocess.run(
-        [*command, "loop.py"], check=False, stderr=subprocess.PIPE, text=True, cwd=folder, env=env
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("rank-*.json"))]
-
-
-def test_without_an_agent_it_is_a_plain_loop(tmp_path: Path, python_env: dict[str, str]) -> None:
+def test_without_an_agent_it_is_a_plain_loop(
+    forks: Forks, tmp_path: Path, python_env: dict[str, str]
+) -> None:
     """On a laptop, and under torchrun: the same result."""
-    ((steps, world_size, total),) = plain([sys.executable], tmp_path, python_env)
+    (tmp_path / "loop.py").write_text(LOOP)
+
+    def results(program: Program) -> list[Any]:
+        assert program.wait() == 0
+        return [json.loads(path.read_text()) for path in sorted(tmp_path.glob("rank-*.json"))]
+
+    ((steps, world_size, total),) = results(forks.start("loop.py", env=python_env, folder=tmp_path))
     assert (steps, world_size) == ([0, 1, 2, 3, 4], 1)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    both = plain(torchrun, tmp_path, python_env)
+    torchrun = ("--standalone", "--nproc-per-node=2", "loop.py")
+    both = results(forks.torchrun(*torchrun, env=python_env, folder=tmp_path))
     assert [(rank[0], rank[1]) for rank in both] == [([0, 1, 2, 3, 4], 2)] * 2
     assert both[0][2] == both[1][2] == pytest.approx(total, rel=1e-5)
 
