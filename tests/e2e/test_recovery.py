@@ -3,6 +3,7 @@ with none but each pod's own, whose content the next pod gets from another one."
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import pytest
 
 from e2e import digits
 from e2e.conftest import Images
-from e2e.digits import Digits, other
+from e2e.digits import Beginning, Digits, other
 from e2e.kubectl import Kubectl
 from e2e.nodes import Nodes
 from e2e.volumes import Volumes
@@ -79,7 +80,7 @@ def _worker_pod_is_force_deleted(job: Digits, group: str) -> list[str]:
 
 def node_is_stopped(run: Run) -> list[str]:
     job = run.job
-    run.undisturbed.until_complete()  # while its nodes live
+    whole_life(run.undisturbed)
     saved = job.until_saved()
     group, stays = job.apart()
     lost, node, left = job.placed(group)
@@ -91,6 +92,13 @@ def node_is_stopped(run: Run) -> list[str]:
     assert job.uids()[survivor] == uid
     assert job.beginnings()[-1].step >= saved
     return [f"lost:{left}"]
+
+
+@functools.cache
+def whole_life(job: Digits) -> list[Beginning]:
+    """Wait for the end of a job; read while its nodes live, for the logs go with them."""
+    job.until_complete()
+    return job.beginnings()
 
 
 def delete(kubectl: Kubectl, pod: str) -> None:
@@ -152,9 +160,10 @@ def test_storage_is_shared(
 
 
 def test_undisturbed(undisturbed: Digits) -> None:
+    begun = whole_life(undisturbed)
     assert accuracy(undisturbed) >= 0.95
     assert undisturbed.memberships == [f"started:{digits.PROCESSES}"]
-    assert [begun.step for begun in undisturbed.beginnings()] == [0]
+    assert [each.step for each in begun] == [0]
 
 
 @stories((worker_pod_is_force_deleted, worker_pod_with_rank_0_is_force_deleted, node_is_stopped))
