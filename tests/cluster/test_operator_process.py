@@ -124,17 +124,18 @@ def test_a_job_is_worked_on_without_a_trace_on_it(
 ) -> None:
     namespace, base = jobs.namespace, f"/api/v1/namespaces/{jobs.namespace}"
 
-    def pods() -> dict[str, str]:
+    def running() -> set[str]:
+        """UIDs."""
         let_nodes_act(apiserver, namespace)
-        found = objects(apiserver, f"{base}/pods")
-        return {name: pod["status"]["phase"] for name, pod in found.items()}
+        found = objects(apiserver, f"{base}/pods").values()
+        return {pod["metadata"]["uid"] for pod in found if pod["status"]["phase"] == "Running"}
 
     assert operator.get("/healthz") == (200, "ok\n")
     apiserver.kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(JOB))
-    operator.until(lambda: list(pods().values()).count("Running") == 3, "three pods run")
-    old = "digits-worker-001-1"
-    apiserver.send("DELETE", f"{base}/pods/{old}")
-    operator.until(lambda: "digits-worker-001-2" in pods() and old not in pods(), "a replacement")
+    operator.until(lambda: len(running()) == 3, "three pods run")
+    old = apiserver.get(f"{base}/pods/digits-worker-001-1")["metadata"]["uid"]
+    apiserver.send("DELETE", f"{base}/pods/digits-worker-001-1")
+    operator.until(lambda: len(running() - {old}) == 3, "a replacement")
     for path in (f"{base}/pods", f"{base}/services", jobs.path):
         for name, each in objects(apiserver, path).items():
             assert "finalizers" not in each["metadata"], name
