@@ -1,7 +1,7 @@
-"""Runs Make targets, all of them and three at a time, and ends with one table and what failed.
+"""Runs Make targets, all of them and two at a time, and ends with one table and what failed.
 
-Tests wait for processes and pods about as much as they compute: two at a time they leave a quarter
-of a machine of two cores idle. Targets begin in the order in which they are given, but one with
+Tests wait for processes and pods more than they compute: one after the other they leave a machine
+of two cores idle half of the time. Targets begin in the order in which they are given, but one with
 a preparation begins when that is done: on a new machine programs are built for it beside the tests
 that do without them.
 
@@ -28,7 +28,7 @@ REPORTS = ROOT / "build" / "tiers"
 COUNTED = [sys.executable, str(ROOT / "tools" / "cpu_seconds.py")]
 COUNTS = ("collected", "passed", "failed", "skipped", "deselected", "minimum")
 TIER = "test-"
-AT_ONCE = 3
+AT_ONCE = 2
 PREPARATION = {"test-e2e": "kind-build"}
 SLOWEST = 10
 
