@@ -32,7 +32,7 @@ SCRIPT = """
     while not end.exists():
         step += 1
         report(event="step", step=step, total=1000000)
-        time.sleep(0.02)
+        time.sleep(0.1)
 """
 
 
@@ -86,7 +86,7 @@ class Run:
                 raise AssertionError(f"the job ended before {what}\n{self.story()}")
             if asyncio.get_running_loop().time() > deadline:
                 raise AssertionError(f"never: {what}\n{self.story()}")
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)
 
     async def until_stepping(self, memberships: int, steps: int = 1) -> None:
         """Wait until the processes of the n-th membership have done steps, at least so many.

@@ -28,7 +28,7 @@ SCRIPT = """
     while not seen.item():
         seen = torch.tensor([float(end.exists())])
         dist.all_reduce(seen)
-        time.sleep(0.02)
+        time.sleep(0.1)
         step += 1
         step_done(step, 1_000_000)
         if snapshots.due(step):

@@ -52,7 +52,7 @@ SCRIPT = """
         tell("begun", step)
         seen = torch.tensor([float(end.exists())])
         dist.all_reduce(seen)
-        time.sleep(1.5 if pathlib.Path("slow-steps").exists() else 0.02)
+        time.sleep(1.5 if pathlib.Path("slow-steps").exists() else 0.1)
         while pathlib.Path("stuck").exists():
             pathlib.Path("is-stuck").touch()
             time.sleep(0.1)
