@@ -1,7 +1,7 @@
 """Builds the agent as one executable file: `python agent.pyz`, with any Python from 3.9.
 
 The same sources give the same bytes on every machine: sorted, uncompressed, with fixed times and
-modes, and nothing but modules in it. `python -m ddpjob_operator.archive TARGET` for the image.
+modes, and nothing but modules in it. Only bytecode, for local runs, depends on the Python version. `python -m ddpjob_operator.archive TARGET` for the image.
 """
 
 from __future__ import annotations

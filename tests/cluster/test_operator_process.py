@@ -135,7 +135,7 @@ def test_a_job_is_worked_on_without_a_trace_on_it(
     operator.until(lambda: len(running()) == 3, "three pods run")
     old = apiserver.get(f"{base}/pods/digits-worker-001-1")["metadata"]["uid"]
     apiserver.send("DELETE", f"{base}/pods/digits-worker-001-1")
-    operator.until(lambda: len(running() - {old}) == 3, "a replacement")
+    operator.until(lambda: len(now := running()) == 3 and old not in now, "a replacement")
     for path in (f"{base}/pods", f"{base}/services", jobs.path):
         for name, each in objects(apiserver, path).items():
             assert "finalizers" not in each["metadata"], name

@@ -63,7 +63,9 @@ def losses(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     command = [sys.executable, "-c", SEEDS, str(FOLDER / "train.py"), whole, *rest]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-10000:]
-    return held_out_losses(done.stdout)
+    found = held_out_losses(done.stdout)
+    assert len(found) == 3
+    return found
 
 
 async def lose_a_worker(run: Run, checkpoints: Path, node: str) -> None:

@@ -58,6 +58,6 @@ def test_an_unplanned_loss_repeats_the_steps_since_the_snapshot(seed: int, tmp_p
 @pytest.mark.parametrize("seed", FETCHING_AHEAD)
 def test_the_same_where_loaders_fetch_ahead(seed: int, tmp_path: Path) -> None:
     history = draw(seed)
-    assert play(history, Live(workers=1)) == ONCE
-    count = play(history, Saving(1, tmp_path))
+    assert play(history, Live(workers=2)) == ONCE
+    count = play(history, Saving(2, tmp_path))
     assert (count.lost, count.twice, count.steps_again) == (0, 0, steps_to_repeat(history))

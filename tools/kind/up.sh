@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A development cluster: one control plane, and two workers that say they have 2 and 1 GPUs.
+# A development cluster: one control plane, and two workers, which advertise 2 and 1 GPUs.
 # See docs/development-cluster.md. Prints what to export; everything else goes to stderr.
 #
 # A healthy cluster is used again in a few seconds. One that does not answer, or that was made

@@ -53,11 +53,12 @@ def main(descriptor: int, path: str = "") -> None:
     listener = socket.create_server(path, family=socket.AF_UNIX) if path else None
     gc.disable()  # importing makes much and little of it is garbage: a sixth of the time
     names = (*fitness.in_advance(os.environ), "torch")
+    named = " and ".join(names)
     try:
         _import(names)
-        reason = _unfit(" and ".join(names))
+        reason = _unfit(named)
     except Exception as error:  # noqa: BLE001 - the user's installation may do anything
-        reason = f"cannot import {' and '.join(names)}: {type(error).__name__}: {error}"
+        reason = f"cannot import {named}: {type(error).__name__}: {error}"
     if reason:
         owner.sendall(f"{UNFIT} {reason}\n".encode())
         return
@@ -87,11 +88,11 @@ def _import(names: Sequence[str]) -> None:
     inspect.stack()  # fills a table of all modules, which torchrun's rendezvous looks things up in
 
 
-def _unfit(names: str) -> str:
+def _unfit(named: str) -> str:
     """Why it is not safe to fork this process; empty if it is."""
     torch = sys.modules["torch"]
     if torch.cuda.is_initialized() or _open_devices():
-        return f"importing {names} opened a GPU"
+        return f"importing {named} opened a GPU"
     if not torchrun.is_known():
         return f"torch {torch.__version__} starts training processes in a way that is not known"
     child = os.fork()  # thread pools that can be forked, as OpenBLAS's, end at the first fork
@@ -99,7 +100,7 @@ def _unfit(names: str) -> str:
         os._exit(0)
     os.waitpid(child, 0)
     threads = len(os.listdir("/proc/self/task"))
-    return f"importing {names} left {threads - 1} threads running" if threads > 1 else ""
+    return f"importing {named} left {threads - 1} threads running" if threads > 1 else ""
 
 
 def _open_devices() -> bool:
