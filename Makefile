@@ -24,7 +24,7 @@ demo: setup ## Run an elastic job on this machine and take nodes away from it
 ## Test
 .PHONY: test test-unit test-local test-cluster test-e2e test-examples soak mutations lint
 test: setup ## Everything: lint and all tiers, then one table; fails if a tier could not run
-	@MAKE='$(MAKE)' $(BIN)/python tools/run_tiers.py lint test-e2e test-unit test-local test-examples test-cluster
+	@MAKE='$(MAKE)' $(BIN)/python tools/run_tiers.py lint test-e2e test-local test-examples test-unit test-cluster
 
 test-unit: setup ## Decisions, simulation, agent, trainer library; no cluster
 	@$(PYTEST) --tier=unit tests/core tests/shell tests/simulation tests/agent tests/trainer \

@@ -55,12 +55,15 @@ build_images() {
   made_of >"$MADE_OF"
 }
 
+# A cluster that nobody uses takes a fifth of a core.
+pause() { tools/kind/down.sh --pause; }
+
 main() {
   local exports
   if [[ -z ${DDPJOB_E2E_KUBECONFIG:-} ]]; then
     exports=$(tools/kind/up.sh)
     eval "$exports"
-    say "the cluster stays for the next time, make kind-down deletes it"
+    trap pause EXIT
     if [[ $(made_of) != "$(cat "$MADE_OF" 2>/dev/null)" ]]; then build_images; fi
     tools/kind/load.sh "${IMAGES[@]}"
     export DDPJOB_E2E_KUBECONFIG=$KUBECONFIG
@@ -69,7 +72,7 @@ main() {
     export DDPJOB_E2E_SHARED_FOLDER=/mnt/ddpjob/shared
     export DDPJOB_E2E_POLICY=tests/e2e/torch-from-node.yaml
   fi
-  exec "$@"
+  "$@"
 }
 
 main "$@"

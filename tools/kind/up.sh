@@ -25,9 +25,22 @@ config() { # SITE-PACKAGES SOURCE
   # For tests/e2e/torch-from-node.yaml.
   echo 'featureGates: {MutatingAdmissionPolicy: true}'
   echo 'runtimeConfig: {admissionregistration.k8s.io/v1beta1: "true"}'
+  control_plane
   if [[ $2 == build ]]; then echo 'networking: {disableDefaultCNI: true}'; fi
   printf 'nodes:\n- role: control-plane\n'
   for _ in "${GPUS[@]}"; do printf -- '- role: worker\n  %s\n' "$mounts"; done
+}
+
+# There is one of each, and nothing in it outlives this machine.
+control_plane() {
+  cat <<'EOF'
+kubeadmConfigPatches:
+- |
+  kind: ClusterConfiguration
+  controllerManager: {extraArgs: {leader-elect: "false"}}
+  scheduler: {extraArgs: {leader-elect: "false"}}
+  etcd: {local: {extraArgs: {unsafe-no-fsync: "true"}}}
+EOF
 }
 
 # All that a running cluster cannot change. A folder made anew at the same path is another one.
@@ -39,6 +52,29 @@ healthy() {
   local ready
   ready=$(kubectl --request-timeout=5s get nodes --no-headers 2>/dev/null | awk '$2 == "Ready"' | wc -l) || true
   ((ready == 1 + ${#GPUS[@]}))
+}
+
+# A node that has not renewed its lease since it was resumed may yet be called lost.
+resume() {
+  local paused since
+  paused=$(docker ps --quiet --filter status=paused --filter "label=io.x-k8s.kind.cluster=$CLUSTER")
+  if [[ -z $paused ]]; then return; fi
+  say "resuming the cluster $CLUSTER, which was paused"
+  since=$(date --utc +%Y-%m-%dT%H:%M:%SZ)
+  # shellcheck disable=SC2086
+  docker unpause $paused >/dev/null
+  for _ in {1..60}; do
+    if (($(renewed_since "$since") == 1 + ${#GPUS[@]})); then
+      quietly kind-wait kubectl wait --for=condition=Ready node --all --timeout=60s || true
+      return
+    fi
+    sleep 1
+  done
+}
+
+renewed_since() { # TIME
+  kubectl --request-timeout=5s -n kube-node-lease get leases --no-headers \
+    --output custom-columns=AT:.spec.renewTime 2>/dev/null | awk -v since="$1" '$1 > since' | wc -l
 }
 
 exists() { kind get clusters 2>/dev/null | grep -qxF "$CLUSTER"; }
@@ -94,7 +130,7 @@ main() {
   if [[ $(cat "$STATE/made-of" 2>/dev/null) != "$wanted" ]]; then
     delete_old "the one that is there was made differently, or not finished"
     create "$image" "$source"
-  elif ! healthy; then
+  elif ! { resume; healthy; }; then
     delete_old "the one that is there does not answer"
     create "$image" "$source"
   elif [[ $source == build ]]; then
