@@ -8,7 +8,7 @@ COPY build/image/operator /opt/ddpjob
 # Compiled here, because no pod can do it for the next one. By hash and not by time, so that the
 # same packages give the same files.
 RUN python3 -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/ddpjob/lib \
- && PYTHONPATH=/opt/ddpjob/lib python3 -m ddpjob_operator.archive /opt/ddpjob/agent.pyz
+ && PYTHONPATH=/opt/ddpjob/lib python3 -m ddpjob_operator.agent_bundle /opt/ddpjob/agent.pyz
 
 # Init container of worker pods, which copies the file, and image of rendezvous pods, which run it.
 FROM ${BASE_IMAGE} AS agent

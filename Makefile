@@ -93,7 +93,7 @@ kind-build: setup ## Only build or pull what kind-up needs
 ## Build and measure
 .PHONY: agent images bench-equivalence bench-exactly-once bench-overhead bench-recovery bench-snapshot
 agent: setup ## Build build/ddpjob-agent.pyz, the agent as one file for any Python from 3.9
-	@$(BIN)/python -m ddpjob_operator.archive build/ddpjob-agent.pyz
+	@$(BIN)/python -m ddpjob_operator.agent_bundle build/ddpjob-agent.pyz
 
 # BASE_IMAGE, TRAINER_BASE_IMAGE, IMAGE_PREFIX and TAG: see tools/images.sh
 images: ## Build the images of operator, agent and trainer; needs docker

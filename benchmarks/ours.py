@@ -13,12 +13,12 @@ from benchmarks.trials import NODES, WORKLOADS, Change
 from benchmarks.workloads.common import TINY
 from rich.console import Console
 
-from ddpjob_operator import jobfile
+from ddpjob_operator.api import jobfile
+from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.local.backend import LocalBackend
 from ddpjob_operator.local.nodes import marked
-from ddpjob_operator.local.state import StateFolder
+from ddpjob_operator.local.state_dir import StateFolder
 from ddpjob_operator.local.timeline import Timeline
-from ddpjob_operator.status import DDPJobStatus
 from networks import Networks
 
 

@@ -31,7 +31,7 @@ from benchmarks.trials import (
 )
 
 from ddpjob_operator.local.nodes import kill_all
-from ddpjob_operator.local.service import free_port, is_free
+from ddpjob_operator.local.rendezvous_process import free_port, is_free
 
 DEFAULT: Mapping[str, int] = {}
 TUNED = {"last_call_timeout": 1, "keep_alive_interval": 1, "keep_alive_max_attempt": 3}

@@ -13,10 +13,10 @@ from pathlib import Path
 from rich.console import Console
 
 from ddpjob_agent.control import Report
-from ddpjob_operator import jobfile
+from ddpjob_operator.api import jobfile
 from ddpjob_operator.local.backend import LocalBackend
 from ddpjob_operator.local.nodes import Network, marked
-from ddpjob_operator.local.state import StateFolder
+from ddpjob_operator.local.state_dir import StateFolder
 from ddpjob_operator.local.timeline import Timeline
 
 PATIENCE_SECONDS = 120.0  # generous: the machine may be slow and shared

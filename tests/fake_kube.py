@@ -13,7 +13,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from ddpjob_operator.kube import ApiError, Kube
+from ddpjob_operator.kube.interface import ApiError, Kube
 from fake_objects import (
     JOBS,
     JSON,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ddpjob_operator.kube import ApiError
+from ddpjob_operator.kube.interface import ApiError
 
 JSON = dict[str, Any]
 FIRST_REVISION = 1000

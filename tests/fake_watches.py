@@ -7,7 +7,7 @@ import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 
-from ddpjob_operator.kube import ApiError, UnreachableError
+from ddpjob_operator.kube.interface import ApiError, UnreachableError
 from fake_objects import JSON, Change, Objects, Resource, copy_of, matches
 
 

@@ -25,9 +25,9 @@ from packaging.utils import canonicalize_name
 
 from ddpjob_agent import contract
 from ddpjob_agent.control import Expectation
-from ddpjob_operator.archive import build_agent
-from ddpjob_operator.local.service import free_port
-from ddpjob_operator.service_client import ServiceClient, ServiceUnavailableError, direct
+from ddpjob_operator.agent_bundle import build_agent
+from ddpjob_operator.local.rendezvous_process import free_port
+from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError, direct
 
 ROOT = Path(__file__).resolve().parent.parent
 AGENT = ROOT / "trainer-image" / "ddpjob_agent"

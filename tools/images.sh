@@ -55,7 +55,7 @@ prepare_operator() { # BASE-IMAGE
   "$UV" pip install --quiet --no-deps --link-mode copy "${TARGET[@]}" --target "$folder/lib" \
     "$OUT/wheel/"*.whl
   rm -rf "$folder/lib/bin" "$folder/lib/ddpjob_trainer"
-  printf '%s\n' '#!/usr/bin/env python3' 'from ddpjob_operator.cli import main' 'main()' \
+  printf '%s\n' '#!/usr/bin/env python3' 'from ddpjob_operator.cli.main import main' 'main()' \
     >"$folder/bin/ddpjob"
   chmod -R u=rwX,go=rX "$folder"
   chmod 755 "$folder/bin/ddpjob"

@@ -6,7 +6,7 @@ import asyncio
 
 from ddpjob_agent.contract import Cause, Member, Membership, MembershipId, Message
 from ddpjob_agent.reach import Reach
-from ddpjob_operator.local.service import free_port
+from ddpjob_operator.local.rendezvous_process import free_port
 
 HOST = "127.0.0.1"
 ME, THERE, GONE, OLD = (Member(name, "x", HOST, 1) for name in ("me", "there", "gone", "old"))

@@ -19,8 +19,8 @@ from ddpjob_agent.contract import PROTOCOL, Member, Membership, Message
 from ddpjob_agent.control import Expectation, Policy, Report
 from ddpjob_agent.link import Link, OvertakenError
 from ddpjob_agent.wire import RefusedError, WireError, WrongTokenError, connect
-from ddpjob_operator.local.service import free_port
-from ddpjob_operator.service_client import ServiceClient, ServiceUnavailableError, direct
+from ddpjob_operator.local.rendezvous_process import free_port
+from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError, direct
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

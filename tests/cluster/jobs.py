@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlencode
 
 from cluster.control_plane import ApiServer, Object
-from ddpjob_operator.status import DDPJobStatus
+from ddpjob_operator.api.status import DDPJobStatus
 
 API = "/apis/ddpjob.io/v1alpha1"
 ALL_JOBS = f"{API}/ddpjobs"

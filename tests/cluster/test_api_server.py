@@ -10,8 +10,8 @@ import pytest
 pytest.register_assert_rewrite("shell.test_api_server", "shell.test_reflector")
 
 from cluster.control_plane import ApiServer  # noqa: E402
-from ddpjob_operator.kube import Kube  # noqa: E402
-from ddpjob_operator.kube_client import KubeClient  # noqa: E402
+from ddpjob_operator.kube.client import KubeClient  # noqa: E402
+from ddpjob_operator.kube.interface import Kube  # noqa: E402
 from shell.conftest import Api  # noqa: E402
 from shell.test_api_server import *  # noqa: E402, F403
 from shell.test_reflector import *  # noqa: E402, F403

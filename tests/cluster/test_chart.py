@@ -29,8 +29,9 @@ from cluster.charting import (
     render,
 )
 from cluster.control_plane import ROOT
-from ddpjob_operator import cli, handlers
-from ddpjob_operator.settings import Settings
+from ddpjob_operator.cli import main
+from ddpjob_operator.controller import handlers
+from ddpjob_operator.controller.settings import Settings
 
 EACH_VARIANT = pytest.mark.parametrize("variant", VARIANTS)
 
@@ -120,7 +121,7 @@ def test_the_command_understands_its_arguments(
 
     monkeypatch.setattr(handlers, "run_operator", run_operator)
     [container] = pod_of(render(helm, settings))["containers"]
-    done = typer.testing.CliRunner().invoke(cli.app, container["args"])
+    done = typer.testing.CliRunner().invoke(main.app, container["args"])
     assert done.exit_code == 0, done.output
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     expected = Settings(

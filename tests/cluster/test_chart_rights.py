@@ -20,7 +20,7 @@ from cluster.charting import CHART, NAMESPACE, RELEASE, Helm, options, pod_of, r
 from cluster.conftest import wait_until_deleted, wait_until_served
 from cluster.control_plane import ApiServer, eventually
 from cluster.jobs import Jobs
-from ddpjob_operator.local.service import free_port
+from ddpjob_operator.local.rendezvous_process import free_port
 
 HERE = "rights"  # the namespace of the job
 CORE = f"/api/v1/namespaces/{HERE}"

@@ -10,7 +10,7 @@ from builders import make_status
 from cluster.control_plane import ApiServer
 from cluster.jobs import Jobs
 from core.refused import SPOT, TEMPLATE, Object, build_job, group, has
-from ddpjob_operator.rules import PINNED, PINNED_IN_GROUPS, WHILE_IT_RUNS
+from ddpjob_operator.api.cel_rules import PINNED, PINNED_IN_GROUPS, WHILE_IT_RUNS
 
 RUNNING = build_job(
     {

@@ -7,10 +7,9 @@ import re
 from builders import NOW, make_status
 from cluster.jobs import Jobs
 from core.refused import build_job, has
-from ddpjob_operator.api import DDPJob
-from ddpjob_operator.conditions import condition
-from ddpjob_operator.names import ConditionType, Reason
-from ddpjob_operator.status import (
+from ddpjob_operator.api.constants import ConditionType, Reason
+from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.api.status import (
     DDPJobStatus,
     GroupStatus,
     MembershipStatus,
@@ -18,6 +17,7 @@ from ddpjob_operator.status import (
     RestartsStatus,
     SnapshotStatus,
 )
+from ddpjob_operator.planner.conditions import condition
 
 STATUS = make_status(
     state="Running",

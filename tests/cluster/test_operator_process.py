@@ -24,8 +24,8 @@ import pytest
 
 from cluster.control_plane import HTTP_AGENT, ApiServer
 from cluster.jobs import Jobs
-from ddpjob_operator.kube_client import KubeClient
-from ddpjob_operator.local.service import free_port
+from ddpjob_operator.kube.client import KubeClient
+from ddpjob_operator.local.rendezvous_process import free_port
 from reconciling.nodes import Nodes
 
 PATIENCE_SECONDS = 120.0

@@ -16,8 +16,8 @@ import pytest
 pytest.register_assert_rewrite("reconciling.life", "reconciling.ends", "reconciling.trouble")
 
 from cluster.control_plane import ApiServer  # noqa: E402
-from ddpjob_operator.kube import ApiError, Kube  # noqa: E402
-from ddpjob_operator.kube_client import KubeClient  # noqa: E402
+from ddpjob_operator.kube.client import KubeClient  # noqa: E402
+from ddpjob_operator.kube.interface import ApiError, Kube  # noqa: E402
 from reconciling.ends import *  # noqa: E402, F403
 from reconciling.life import *  # noqa: E402, F403
 from reconciling.stage import Play, Stage, staged  # noqa: E402

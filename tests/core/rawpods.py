@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from builders import make_job
-from ddpjob_operator.actions import CreateRendezvous, CreateWorker
-from ddpjob_operator.api import DDPJob
-from ddpjob_operator.manifests import build_rendezvous, build_worker
-from ddpjob_operator.names import rendezvous_name, worker_name
-from ddpjob_operator.observed import Worker
-from ddpjob_operator.pods import read_pod
+from ddpjob_operator.api.constants import rendezvous_name, worker_name
+from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.manifests.build import build_rendezvous, build_worker
+from ddpjob_operator.manifests.parse import read_pod
+from ddpjob_operator.planner.actions import CreateRendezvous, CreateWorker
+from ddpjob_operator.planner.observed import Worker
 
 JSON = dict[str, Any]
 NODE = "node-a"

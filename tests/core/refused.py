@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ddpjob_operator.api import NOT_YET, DDPJob
-from ddpjob_operator.parts import MAX_FILES, MAX_GROUPS, MAX_LIST, MAX_TEXT
+from ddpjob_operator.api.fields import MAX_FILES, MAX_GROUPS, MAX_LIST, MAX_TEXT
+from ddpjob_operator.api.spec import NOT_YET, DDPJob
 
 Object = dict[str, Any]
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ddpjob_operator.api import NOT_YET, DDPJob
-from ddpjob_operator.problems import problems
+from ddpjob_operator.api.errors import problems
+from ddpjob_operator.api.spec import NOT_YET, DDPJob
 
 MINIMAL = {"replicas": 2, "command": ["torchrun", "train.py"]}
 SPOT = {"name": "spot", "replicas": 2}

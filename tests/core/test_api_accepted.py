@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from builders import make_job
 from ddpjob_agent.control import Policy
-from ddpjob_operator.api import DDPJob
+from ddpjob_operator.api.spec import DDPJob
 
 SPOT = {"name": "spot", "replicas": 2}
 LIMIT = {"resources": {"limits": {"nvidia.com/gpu": 4}}}

@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 
 from builders import NOW
-from ddpjob_operator.conditions import condition, set_condition, state
-from ddpjob_operator.names import ConditionType, Reason
-from ddpjob_operator.status import Condition
+from ddpjob_operator.api.constants import ConditionType, Reason
+from ddpjob_operator.api.status import Condition
+from ddpjob_operator.planner.conditions import condition, set_condition, state
 
 RUNNING, WAITING = (
     condition(ConditionType.RUNNING, True, Reason.TRAINING, "2 workers"),

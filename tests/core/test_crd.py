@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ddpjob_operator.api import NOT_YET
-from ddpjob_operator.crd import COLUMNS, Schema, build_crd, build_schema, to_yaml
-from ddpjob_operator.rules import build_rules
+from ddpjob_operator.api.cel_rules import build_rules
+from ddpjob_operator.api.crd import COLUMNS, Schema, build_crd, build_schema, to_yaml
+from ddpjob_operator.api.spec import NOT_YET
 
 ROOT = Path(__file__).resolve().parents[2]
 ETCD_LIMIT = 262_144  # of the annotation in which `kubectl apply` keeps what was applied

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddpjob_operator.diagnosis import diagnose
-from ddpjob_operator.names import Reason
+from ddpjob_operator.api.constants import Reason
+from ddpjob_operator.planner.diagnosis import diagnose
 
 RUNC = (
     "failed to create containerd task: failed to create shim task: OCI runtime create failed: "

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpjob_operator.jobfile import JobFileError, parse, warnings
+from ddpjob_operator.api.jobfile import JobFileError, parse, warnings
 
 HEAD = """\
 apiVersion: ddpjob.io/v1alpha1

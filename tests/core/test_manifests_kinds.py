@@ -17,7 +17,7 @@ from core.rawpods import (
     volume,
     worker_manifest,
 )
-from ddpjob_operator import jobfile
+from ddpjob_operator.api import jobfile
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 DATA = {"persistentVolumeClaim": {"claimName": "digits", "readOnly": True}}

@@ -26,7 +26,7 @@ from core.rawpods import (
     volume,
     worker_manifest,
 )
-from ddpjob_operator.manifests import build_service
+from ddpjob_operator.manifests.build import build_service
 
 LABELS = {"ddpjob.io/job": "digits", "ddpjob.io/role": "rendezvous"}
 

@@ -24,7 +24,7 @@ from core.rawpods import (
     values,
     worker_manifest,
 )
-from ddpjob_operator.api import DDPJob
+from ddpjob_operator.api.spec import DDPJob
 
 OURS = {"ddpjob-agent", "ddpjob-snapshots", "ddpjob-shm", "ddpjob-tmp"}
 

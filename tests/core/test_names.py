@@ -5,7 +5,7 @@ import sysconfig
 
 import pytest
 
-from ddpjob_operator import names
+from ddpjob_operator.api import constants
 
 
 def test_the_folder_operator_does_not_shadow_the_standard_library() -> None:
@@ -14,8 +14,8 @@ def test_the_folder_operator_does_not_shadow_the_standard_library() -> None:
 
 
 def test_worker_names_sort_by_index() -> None:
-    assert names.worker_name("digits", "worker", 0, 1) == "digits-worker-000-1"
-    listed = [names.worker_name("digits", "worker", index, 1) for index in (2, 10, 100)]
+    assert constants.worker_name("digits", "worker", 0, 1) == "digits-worker-000-1"
+    listed = [constants.worker_name("digits", "worker", index, 1) for index in (2, 10, 100)]
     assert sorted(listed) == listed
 
 
@@ -29,4 +29,4 @@ def test_worker_names_sort_by_index() -> None:
     ],
 )
 def test_worker_names_are_read_back(name: str, parts: tuple[str, int, int] | None) -> None:
-    assert names.parse_worker_name("digits", name) == parts
+    assert constants.parse_worker_name("digits", name) == parts

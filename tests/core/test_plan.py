@@ -28,11 +28,8 @@ from core.planning import (
     told,
 )
 from ddpjob_agent.control import Report, State
-from ddpjob_operator.observed import Phase, Worker
-from ddpjob_operator.plan import (
-    CreateWorker,
-    DeleteWorker,
-)
+from ddpjob_operator.planner.observed import Phase, Worker
+from ddpjob_operator.planner.planner import CreateWorker, DeleteWorker
 
 second_1 = make_worker(1, 2)
 

@@ -21,10 +21,10 @@ from core.planning import (
     told,
 )
 from ddpjob_agent.control import Report, State
-from ddpjob_operator.api import DDPJob
-from ddpjob_operator.observed import Observed, Phase, Worker
-from ddpjob_operator.plan import DeleteRendezvous, DeleteWorker, Plan, plan
-from ddpjob_operator.status import RestartsStatus
+from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.api.status import RestartsStatus
+from ddpjob_operator.planner.observed import Observed, Phase, Worker
+from ddpjob_operator.planner.planner import DeleteRendezvous, DeleteWorker, Plan, plan
 
 # --- the end ---------------------------------------------------------------------------------------
 

@@ -12,11 +12,11 @@ from builders import NOW, make_report
 from core.planning import UP, W0, W1, events_of, told
 from core.rawpods import make_cluster_job
 from ddpjob_agent.control import KeptFiles, Report, State
-from ddpjob_operator.api import DDPJob
-from ddpjob_operator.observed import Observed
-from ddpjob_operator.plan import Plan, plan
-from ddpjob_operator.sharing import NOT_SHARED, SILENT_SECONDS
-from ddpjob_operator.status import DDPJobStatus, SnapshotStatus
+from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.api.status import DDPJobStatus, SnapshotStatus
+from ddpjob_operator.planner.observed import Observed
+from ddpjob_operator.planner.planner import Plan, plan
+from ddpjob_operator.planner.storage_warnings import NOT_SHARED, SILENT_SECONDS
 
 REPORT = make_report(W0, W1)
 LATER = NOW + timedelta(seconds=SILENT_SECONDS)

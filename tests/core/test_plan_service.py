@@ -19,13 +19,8 @@ from core.planning import (
     decide,
     expect,
 )
-from ddpjob_operator.observed import Observed, Rendezvous
-from ddpjob_operator.plan import (
-    CreateAddress,
-    CreateRendezvous,
-    DeleteRendezvous,
-    plan,
-)
+from ddpjob_operator.planner.observed import Observed, Rendezvous
+from ddpjob_operator.planner.planner import CreateAddress, CreateRendezvous, DeleteRendezvous, plan
 
 
 def test_first_pass_only_writes_the_epoch() -> None:

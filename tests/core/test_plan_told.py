@@ -11,9 +11,9 @@ from builders import NOW, make_job, make_membership, make_report, make_round, ma
 from core.planning import FAILED, PENDING, UP, W0, W1, decide, events_of, membership_of, told
 from ddpjob_agent.contract import Cause
 from ddpjob_agent.control import Report, State
-from ddpjob_operator.observed import Observed, Worker
-from ddpjob_operator.plan import plan
-from ddpjob_operator.status import RestartsStatus
+from ddpjob_operator.api.status import RestartsStatus
+from ddpjob_operator.planner.observed import Observed, Worker
+from ddpjob_operator.planner.planner import plan
 
 # --- what is told ------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from core.rawpods import (
     waiting,
     worker_manifest,
 )
-from ddpjob_operator.observed import Phase
+from ddpjob_operator.planner.observed import Phase
 
 NO_GPU = (
     "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption: 0/3 nodes are available: "

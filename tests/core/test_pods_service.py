@@ -21,9 +21,9 @@ from core.rawpods import (
     waiting,
     worker_manifest,
 )
-from ddpjob_operator.manifests import build_service
-from ddpjob_operator.observed import Phase, Rendezvous, Worker
-from ddpjob_operator.pods import read_address, read_pod
+from ddpjob_operator.manifests.build import build_service
+from ddpjob_operator.manifests.parse import read_address, read_pod
+from ddpjob_operator.planner.observed import Phase, Rendezvous, Worker
 
 READY = {"type": "Ready", "status": "True"}
 LOW = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 80488Ki. "

@@ -18,8 +18,8 @@ from core.refused import (
     has,
     ids,
 )
-from ddpjob_operator.problems import problems
-from ddpjob_operator.rules import Placed, build_rules
+from ddpjob_operator.api.cel_rules import Placed, build_rules
+from ddpjob_operator.api.errors import problems
 
 
 def complaints(job: Object) -> list[str]:

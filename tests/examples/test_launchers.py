@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_operator import jobfile
+from ddpjob_operator.api import jobfile
 from driving import Run, in_background
 from playing import EXAMPLES, playing, said, told
 

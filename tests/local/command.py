@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from ddpjob_operator import cli
+from ddpjob_operator.cli import main
 from ddpjob_operator.local.backend import ENV_FORKSERVER
 from ddpjob_operator.local.nodes import marked, sweep
 from driving import PATIENCE_SECONDS, SCRIPT, environment, job_text
@@ -144,7 +144,7 @@ def in_process(
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "argv", ["ddpjob", *arguments])
     with pytest.raises(SystemExit) as end:
-        cli.main()
+        main.main()
     printed = capsys.readouterr()
     return end.value.code, printed.out + printed.err
 

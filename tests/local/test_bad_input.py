@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_operator.cli import ExitCode
+from ddpjob_operator.cli.main import ExitCode
 from driving import SCRIPT, job_text
 from local.command import RUN, in_process, on_small_disk, run_to_end, started, write_job
 

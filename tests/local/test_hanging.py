@@ -12,7 +12,7 @@ import pytest
 
 from ddpjob_agent.contract import ENV_WORKER
 from ddpjob_agent.control import Policy
-from ddpjob_operator.api import DDPJob
+from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.local.nodes import marked
 from driving import Run, in_background, job_text, running
 from ledger import SCRIPT, Ledger

@@ -12,9 +12,9 @@ import pytest
 
 from ddpjob_agent.contract import ENV_JOB_UID, ENV_WORKER
 from ddpjob_agent.warm.forkserver import ForkServer
-from ddpjob_operator.actions import CreateWorker
 from ddpjob_operator.local.nodes import Network, Nodes, Pod, marked
-from ddpjob_operator.observed import Phase
+from ddpjob_operator.planner.actions import CreateWorker
+from ddpjob_operator.planner.observed import Phase
 
 UID = uuid.uuid4().hex
 

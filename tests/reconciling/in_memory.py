@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 import fake_time
-from ddpjob_operator.kube import ApiError
+from ddpjob_operator.kube.interface import ApiError
 from fake_kube import FakeKube, Target
 from fake_objects import JSON, PODS
 from reconciling.stage import Stage, staged

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob_operator.followers import Key
+from ddpjob_operator.rendezvous.report_poller import Key
 from reconciling.nodes import ended, token_of
 from reconciling.stage import Play, Stage
 from reconciling.view import View

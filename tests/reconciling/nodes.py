@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ddpjob_agent.contract import ENV_TOKEN, Membership
-from ddpjob_operator import names
-from ddpjob_operator.followers import Key
-from ddpjob_operator.kube import ApiError, Kube
-from ddpjob_operator.service_client import Send, ServiceUnavailableError
+from ddpjob_operator.api import constants
+from ddpjob_operator.kube.interface import ApiError, Kube
+from ddpjob_operator.rendezvous.client import Send, ServiceUnavailableError
+from ddpjob_operator.rendezvous.report_poller import Key
 from reconciling.training import OVER, Service
 from reconciling.wire import Call, Wire
 
@@ -44,7 +44,7 @@ class Nodes:
         """Everybody does what is theirs, once."""
         for namespace in self._namespaces:
             base = f"/api/v1/namespaces/{namespace}"
-            query = {"labelSelector": names.LABEL_JOB}
+            query = {"labelSelector": constants.LABEL_JOB}
             listed = await self._kube.request("GET", f"{base}/pods", query=query)
             pods = [{"apiVersion": "v1", "kind": "Pod", **pod} for pod in listed["items"]]
             free = self.capacity - sum("nodeName" in pod["spec"] for pod in pods)
@@ -111,9 +111,9 @@ class Nodes:
         rendezvous: dict[Key, JSON] = {}
         for pod in pods:
             labels = pod["metadata"]["labels"]
-            key = Key(namespace, labels[names.LABEL_JOB])
+            key = Key(namespace, labels[constants.LABEL_JOB])
             alive = pod["status"].get("phase") == "Running"
-            if alive and labels.get(names.LABEL_ROLE) == names.ROLE_WORKER:
+            if alive and labels.get(constants.LABEL_ROLE) == constants.ROLE_WORKER:
                 workers[key][name_of(pod)] = pod
             elif alive and "deletionTimestamp" not in pod["metadata"]:
                 rendezvous[key] = pod
@@ -125,7 +125,7 @@ class Nodes:
                 del self._carried[key]
         for key, pod in rendezvous.items():
             if key not in self.services:
-                epoch = int(pod["metadata"]["labels"][names.LABEL_EPOCH])
+                epoch = int(pod["metadata"]["labels"][constants.LABEL_EPOCH])
                 carried = self._carried.pop(key, None)
                 self.services[key] = Service(epoch, token_of(pod), carried, pod=uid_of(pod))
             leaving = {
@@ -151,9 +151,9 @@ class Nodes:
     def _end(self, pod: JSON) -> JSON | None:
         """How the agent ends once its service says that the job is over."""
         labels = pod["metadata"]["labels"]
-        service = self.services.get(Key(pod["metadata"]["namespace"], labels[names.LABEL_JOB]))
+        service = self.services.get(Key(pod["metadata"]["namespace"], labels[constants.LABEL_JOB]))
         over = service is not None and service.report.state in OVER
-        if service is None or not over or labels[names.LABEL_ROLE] != names.ROLE_WORKER:
+        if service is None or not over or labels[constants.LABEL_ROLE] != constants.ROLE_WORKER:
             return None
         return ended(pod, 0 if service.report.failure is None else 1)
 

@@ -12,18 +12,18 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
 
-from ddpjob_operator import names
-from ddpjob_operator.controller import Controller
-from ddpjob_operator.followers import Key
-from ddpjob_operator.kube import ApiError, Kube, UnreachableError
-from ddpjob_operator.settings import Settings
+from ddpjob_operator.api import constants
+from ddpjob_operator.controller.controller import Controller
+from ddpjob_operator.controller.settings import Settings
+from ddpjob_operator.kube.interface import ApiError, Kube, UnreachableError
+from ddpjob_operator.rendezvous.report_poller import Key
 from reconciling.nodes import Nodes
 from reconciling.training import Service
 from reconciling.view import View
 from reconciling.wire import Wire
 
 JSON = dict[str, Any]
-JOBS = f"/apis/{names.API_VERSION}/namespaces/{{}}/{names.PLURAL}"
+JOBS = f"/apis/{constants.API_VERSION}/namespaces/{{}}/{constants.PLURAL}"
 PATIENCE_SECONDS = 120.0  # generous: a real API server may be slow, and the machine shared
 FIRST_PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 0.2
@@ -80,7 +80,7 @@ class Stage:
 
     async def _kopf(self) -> None:
         """Tells the operator which job has changed; of our own writes, too."""
-        path, controller = f"/apis/{names.API_VERSION}/{names.PLURAL}", self.controller
+        path, controller = f"/apis/{constants.API_VERSION}/{constants.PLURAL}", self.controller
         while True:
             events = self.kube.watch(path, query={}, silence=3600)
             assert isinstance(events, AsyncGenerator)
@@ -106,8 +106,8 @@ class Stage:
     async def create(self, name: str = "digits", namespace: str = "", **spec: Any) -> None:
         own = {} if "template" in spec else {"image": "trainer:1", "command": ["torchrun", "a.py"]}
         body = {
-            "apiVersion": names.API_VERSION,
-            "kind": names.KIND,
+            "apiVersion": constants.API_VERSION,
+            "kind": constants.KIND,
             "metadata": {"name": name},
             "spec": {"replicas": 2, "maxReplicas": 9, **own, **spec},
         }
@@ -150,7 +150,7 @@ class Stage:
             if error.status != 404:
                 raise
             job = {"metadata": {"name": name}}
-        query = {"labelSelector": f"{names.LABEL_JOB}={name}"}
+        query = {"labelSelector": f"{constants.LABEL_JOB}={name}"}
         base = f"/api/v1/namespaces/{namespace}"
         pods = await self.kube.request("GET", f"{base}/pods", query=query)
         services = await self.kube.request("GET", f"{base}/services", query=query)

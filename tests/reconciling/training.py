@@ -16,7 +16,7 @@ from typing import Any
 from builders import make_round
 from ddpjob_agent.contract import TOKEN_HEADER, Cause, Failure, Member, Membership, MembershipId
 from ddpjob_agent.control import Expectation, Report, State
-from ddpjob_operator.service_client import ServiceUnavailableError
+from ddpjob_operator.rendezvous.client import ServiceUnavailableError
 
 OVER = (State.COMPLETE, State.FAILED)
 

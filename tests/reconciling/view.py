@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ddpjob_operator import names
+from ddpjob_operator.api import constants
 
 JSON = dict[str, Any]
 
@@ -34,11 +34,11 @@ class View:
 
     @property
     def workers(self) -> list[str]:
-        return self._of(names.ROLE_WORKER)
+        return self._of(constants.ROLE_WORKER)
 
     @property
     def rendezvous(self) -> list[str]:
-        return self._of(names.ROLE_RENDEZVOUS)
+        return self._of(constants.ROLE_RENDEZVOUS)
 
     def uids(self) -> dict[str, str]:
         return {name: pod["metadata"]["uid"] for name, pod in self.pods.items()}
@@ -68,5 +68,5 @@ class View:
         return sorted(
             name
             for name, pod in self.pods.items()
-            if pod["metadata"]["labels"].get(names.LABEL_ROLE) == role
+            if pod["metadata"]["labels"].get(constants.LABEL_ROLE) == role
         )

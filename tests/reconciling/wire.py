@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
-from ddpjob_operator.kube import Kube
+from ddpjob_operator.kube.interface import Kube
 
 
 class Call(NamedTuple):

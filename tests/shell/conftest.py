@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import fake_time
-from ddpjob_operator.kube import Kube
+from ddpjob_operator.kube.interface import Kube
 from fake_kube import FakeKube
 
 Api = Callable[[Callable[[Kube], Awaitable[None]]], None]

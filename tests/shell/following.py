@@ -8,8 +8,8 @@ import dataclasses
 from collections.abc import AsyncIterator
 from typing import Any
 
-from ddpjob_operator.kube import Kube
-from ddpjob_operator.reflector import Reflector
+from ddpjob_operator.kube.interface import Kube
+from ddpjob_operator.kube.reflector import Reflector
 from shell.objects import JOB_LABEL
 
 

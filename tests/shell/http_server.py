@@ -18,7 +18,7 @@ import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from ddpjob_operator.kube_client import KubeClient
+from ddpjob_operator.kube.client import KubeClient
 
 CERTIFICATE = """\
 -----BEGIN CERTIFICATE-----

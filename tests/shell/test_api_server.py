@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob_operator.kube import ApiError, Kube
+from ddpjob_operator.kube.interface import ApiError, Kube
 from shell.conftest import Api
 from shell.objects import JOB_LABEL, job, pod
 

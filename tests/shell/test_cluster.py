@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from builders import make_job
-from ddpjob_operator.actions import CreateWorker, DeleteWorker
-from ddpjob_operator.cluster import Cluster
-from ddpjob_operator.kube import Kube
-from ddpjob_operator.names import MAIN_GROUP
+from ddpjob_operator.api.constants import MAIN_GROUP
+from ddpjob_operator.controller.cluster import Cluster
+from ddpjob_operator.kube.interface import Kube
+from ddpjob_operator.planner.actions import CreateWorker, DeleteWorker
 from shell.conftest import Api
 
 POD = "digits-worker-000-1"

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import fake_time
-from ddpjob_operator.controller import Controller
-from ddpjob_operator.kube import ApiError, UnreachableError
-from ddpjob_operator.settings import Settings
+from ddpjob_operator.controller.controller import Controller
+from ddpjob_operator.controller.settings import Settings
+from ddpjob_operator.kube.interface import ApiError, UnreachableError
 from fake_kube import FakeKube
 from reconciling.stage import JOBS
 from reconciling.wire import Call, Wire

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ddpjob_operator import names
+from ddpjob_operator.api import constants
 from reconciling.in_memory import CheckingKube, play_in_memory
 from reconciling.stage import Stage
 from reconciling.view import View
@@ -93,7 +93,7 @@ def live_undisturbed() -> Life:
 
 def is_ours(event: JSON) -> bool:
     """Whether it is an event of a reflector: kopf's own watch is not ours to heal."""
-    return bool(event["object"].get("kind") != names.KIND)
+    return bool(event["object"].get("kind") != constants.KIND)
 
 
 UNDISTURBED = live_undisturbed()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import fake_time
-from ddpjob_operator.kube import ApiError, UnreachableError
+from ddpjob_operator.kube.interface import ApiError, UnreachableError
 from fake_kube import FakeKube
 from shell.objects import job, pod
 

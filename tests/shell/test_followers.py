@@ -11,8 +11,8 @@ import pytest
 import fake_time
 from builders import make_report, make_worker
 from ddpjob_agent.control import Report
-from ddpjob_operator.followers import Followers, Key
-from ddpjob_operator.service_client import ServiceClient, ServiceUnavailableError
+from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError
+from ddpjob_operator.rendezvous.report_poller import Followers, Key
 from reconciling.training import Service
 
 KEY = Key("default", "digits")

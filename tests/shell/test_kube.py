@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from ddpjob_operator import kube_client
-from ddpjob_operator.kube import ApiError, UnreachableError
-from ddpjob_operator.kube_client import KubeClient
-from ddpjob_operator.local.service import free_port
+from ddpjob_operator.kube import client
+from ddpjob_operator.kube.client import KubeClient
+from ddpjob_operator.kube.interface import ApiError, UnreachableError
+from ddpjob_operator.local.rendezvous_process import free_port
 from shell.http_server import (
     Answer,
     Server,
@@ -40,7 +40,7 @@ Body = Callable[[KubeClient, Server], Awaitable[None]]
 
 @pytest.fixture(autouse=True)
 def impatient(nowhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kube_client, "READ_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(client, "READ_AGAIN_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ def test_a_server_that_is_always_too_busy_is_not_asked_for_ever(run: Callable[..
         with pytest.raises(ApiError, match="slow down") as error:
             await kube.request("POST", PODS, body={})
         assert (error.value.status, error.value.retry_after) == (429, 0)
-        assert len(server.seen) == 1 + kube_client.PATIENCE
+        assert len(server.seen) == 1 + client.PATIENCE
 
     run(body, BUSY)
 

@@ -15,10 +15,10 @@ import pytest
 from aiohttp import web
 from kubernetes.aio.config import incluster_config
 
-from ddpjob_operator import kube_client
-from ddpjob_operator.kube import ApiError, UnreachableError
-from ddpjob_operator.kube_access import ConfigError
-from ddpjob_operator.kube_client import KubeClient
+from ddpjob_operator.kube import client
+from ddpjob_operator.kube.auth import ConfigError
+from ddpjob_operator.kube.client import KubeClient
+from ddpjob_operator.kube.interface import ApiError, UnreachableError
 from shell.http_server import (
     CERTIFICATE,
     Answer,
@@ -386,14 +386,14 @@ def test_a_plugin_that_takes_long_is_not_run_twice(
         async with serving(only("new")) as server:
             path = kubeconfig(tmp_path / "kubeconfig", server.url, source.plugin())
             async with connected(path) as kube:
-                monkeypatch.setattr(kube_client, "LOAD_SECONDS", 0.1)
+                monkeypatch.setattr(client, "LOAD_SECONDS", 0.1)
                 source.tell("later")
                 for _ in range(3):
                     with pytest.raises(ApiError, match="does not come to an end") as error:
                         await ask(kube)
                     assert error.value.status == 401
                 source.tell("new")
-                monkeypatch.setattr(kube_client, "LOAD_SECONDS", PATIENCE_SECONDS)
+                monkeypatch.setattr(client, "LOAD_SECONDS", PATIENCE_SECONDS)
                 await ask(kube)
                 assert source.asked() == 2
                 assert server.tokens() == ["old"] * 4 + ["new"]

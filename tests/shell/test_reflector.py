@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpjob_operator.kube import Kube
+from ddpjob_operator.kube.interface import Kube
 from shell.conftest import Api
 from shell.following import following
 from shell.objects import JOB_LABEL, pod, until

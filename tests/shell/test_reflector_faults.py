@@ -12,9 +12,9 @@ import hypothesis.strategies as st
 import pytest
 
 import fake_time
-from ddpjob_operator import reflector
-from ddpjob_operator.kube import ApiError, UnreachableError
-from ddpjob_operator.reflector import Reflector
+from ddpjob_operator.kube import reflector
+from ddpjob_operator.kube.interface import ApiError, UnreachableError
+from ddpjob_operator.kube.reflector import Reflector
 from fake_kube import FakeKube
 from shell.following import Following, Thing, following, trim
 from shell.objects import JOB_LABEL, pod, until

@@ -12,8 +12,8 @@ from aiohttp import web
 from builders import make_report, make_worker
 from ddpjob_agent.contract import TOKEN_HEADER
 from ddpjob_agent.control import Expectation
-from ddpjob_operator.local.service import free_port
-from ddpjob_operator.service_client import ServiceClient, ServiceUnavailableError, direct
+from ddpjob_operator.local.rendezvous_process import free_port
+from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError, direct
 
 REPORT = make_report(make_worker(0), make_worker(1), step=7, metrics={"loss": 0.5})
 EXPECTATION = Expectation(workers=("a", "b"), draining=("c",))

@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter
 
-from ddpjob_operator.local.service import free_port
-from ddpjob_operator.web import health_app, metrics_app, serve
+from ddpjob_operator.controller.health import health_app, metrics_app, serve
+from ddpjob_operator.local.rendezvous_process import free_port
 
 
 def get(app: web.Application, path: str) -> tuple[int, str, str]:

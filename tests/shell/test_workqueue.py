@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 import fake_time
-from ddpjob_operator.workqueue import WorkQueue
+from ddpjob_operator.controller.workqueue import WorkQueue
 
 Queue = WorkQueue[str]
 

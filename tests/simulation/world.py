@@ -14,11 +14,12 @@ from typing import Any
 from builders import JOB, NOW, make_round
 from ddpjob_agent.contract import Cause, Member, Membership, MembershipId
 from ddpjob_agent.control import Expectation, Report, Round, State
-from ddpjob_operator import conditions
-from ddpjob_operator.api import DDPJob
-from ddpjob_operator.names import Reason
-from ddpjob_operator.observed import Observed, Phase, Refusal, Rendezvous, Worker
-from ddpjob_operator.plan import (
+from ddpjob_operator.api.constants import Reason
+from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.api.status import DDPJobStatus
+from ddpjob_operator.planner import conditions
+from ddpjob_operator.planner.observed import Observed, Phase, Refusal, Rendezvous, Worker
+from ddpjob_operator.planner.planner import (
     Action,
     CreateAddress,
     CreateRendezvous,
@@ -29,7 +30,6 @@ from ddpjob_operator.plan import (
     Plan,
     plan,
 )
-from ddpjob_operator.status import DDPJobStatus
 
 MAX_ROUNDS = 3
 BASE = {"replicas": 3, "maxReplicas": 9, "command": ["torchrun", "train.py"]}

@@ -22,7 +22,16 @@ from ddpjob_agent import contract
 from ddpjob_agent.contract import Launcher
 from ddpjob_agent.control import Expectation, Report
 from ddpjob_agent.warm.forkserver import ForkServer
-from ddpjob_operator.actions import (
+from ddpjob_operator.agent_bundle import build_agent
+from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.api.status import DDPJobStatus
+from ddpjob_operator.local.chaos import ChaosEvent
+from ddpjob_operator.local.nodes import DistinctNetwork, Network, Nodes, Pod, Training, sweep
+from ddpjob_operator.local.rendezvous_process import Service
+from ddpjob_operator.local.state_dir import StateFolder
+from ddpjob_operator.local.timeline import Timeline
+from ddpjob_operator.manifests.environment import sagemaker_environment, worker_environment
+from ddpjob_operator.planner.actions import (
     Action,
     CreateAddress,
     CreateRendezvous,
@@ -31,18 +40,9 @@ from ddpjob_operator.actions import (
     DeleteWorker,
     Expect,
 )
-from ddpjob_operator.api import DDPJob
-from ddpjob_operator.archive import build_agent
-from ddpjob_operator.environment import sagemaker_environment, worker_environment
-from ddpjob_operator.local.chaos import ChaosEvent
-from ddpjob_operator.local.nodes import DistinctNetwork, Network, Nodes, Pod, Training, sweep
-from ddpjob_operator.local.service import Service
-from ddpjob_operator.local.state import StateFolder
-from ddpjob_operator.local.timeline import Timeline
-from ddpjob_operator.observed import Observed
-from ddpjob_operator.plan import plan
-from ddpjob_operator.service_client import ServiceClient, ServiceUnavailableError, direct
-from ddpjob_operator.status import DDPJobStatus
+from ddpjob_operator.planner.observed import Observed
+from ddpjob_operator.planner.planner import plan
+from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError, direct
 
 POLL_SECONDS = 30.0
 RETRY_SECONDS = 0.2

@@ -23,8 +23,8 @@ from ddpjob_agent.contract import ENV_ADDRESS, ENV_JOB_UID, ENV_WORKER, GRACE_SE
 from ddpjob_agent.launch import import_environment
 from ddpjob_agent.warm.channel import AGENT, Request
 from ddpjob_agent.warm.forkserver import ForkedAgent, ForkServer
-from ddpjob_operator.actions import CreateWorker
-from ddpjob_operator.observed import Phase, Worker
+from ddpjob_operator.planner.actions import CreateWorker
+from ddpjob_operator.planner.observed import Phase, Worker
 
 NO_NODE = "no free node: every node that is up has a worker already"
 

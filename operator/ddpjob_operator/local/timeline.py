@@ -16,8 +16,8 @@ from rich.text import Text
 
 from ddpjob_agent.contract import MembershipId
 from ddpjob_agent.control import Report, Round, State
-from ddpjob_operator import events
-from ddpjob_operator.actions import Event
+from ddpjob_operator.planner import events
+from ddpjob_operator.planner.actions import Event
 
 STEP_LINES = 10  # a line at every tenth of all steps
 STEP_SECONDS = 10.0  # and after so long without one

@@ -1,0 +1,148 @@
+"""What is wrong with a job, in the words of the job: pydantic's findings translated.
+
+May not: show a word or an address of pydantic's.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from ddpjob_operator.api.base import InvalidError, Path, Problem, spell
+from ddpjob_operator.api.spec import DDPJob
+
+Names = tuple[str, ...]
+UNKNOWN = "extra_forbidden"
+
+
+def problems(error: ValidationError) -> tuple[Problem, ...]:
+    """Every problem that a failed validation of a DDPJob found, in its order."""
+    errors = error.errors()
+    unknown = {tuple(e["loc"]): _near(tuple(e["loc"])) for e in errors if e["type"] == UNKNOWN}
+    meant = {(*path[:-1], near) for path, near in unknown.items()}
+    return tuple(
+        problem
+        for details in errors
+        if details["type"] != "missing" or tuple(details["loc"]) not in meant
+        for problem in _translate(details)
+    )
+
+
+def _translate(details: Mapping[str, Any]) -> Iterator[Problem]:
+    path: Path = tuple(details["loc"])
+    cause = details.get("ctx", {}).get("error")
+    if isinstance(cause, InvalidError):
+        for problem in cause.problems:
+            yield Problem(path + problem.path, problem.message)
+    elif details["type"] == UNKNOWN:
+        yield Problem(path, _unknown(path))
+    elif details["type"] == "missing":
+        yield Problem(path, f"is missing; add it{_description(path)}")
+    else:
+        yield Problem(path, str(cause) if cause else _wrong(details))
+
+
+def _wrong(details: Mapping[str, Any]) -> str:
+    kind, value, limits = details["type"], details["input"], details.get("ctx", {})
+    if value is None:
+        return "is empty; give it a value or remove it"
+    if kind in BOUNDS:
+        return BOUNDS[kind].format(**{"ge": 0, **limits, "value": _show(value)})
+    if kind == "string_type" and isinstance(value, bool | int | float):
+        return f"must be text; put it in quotes: {json.dumps(_show(value))}"
+    if kind == "tuple_type" and isinstance(value, str):
+        return f"must be a list: [{', '.join(_words(value))}]"
+    if kind == "literal_error":
+        return f"must be {limits['expected'].replace(chr(39), '')}, not {_show(value)}"
+    return f"must be {EXPECTED.get(kind, 'something else')}, not {_show(value)}"
+
+
+BOUNDS = {
+    "finite_number": "must be at least {ge:g}, not {value}",
+    "greater_than_equal": "must be at least {ge:g}, not {value}",
+    "less_than_equal": "must be at most {le:.0f}, not {value}",
+    "string_too_long": "must have at most {max_length} characters; shorten it",
+    "too_long": "must have at most {max_length} entries; remove some",
+}
+EXPECTED = {
+    "bool_type": "true or false",
+    "dict_type": "a mapping",
+    "float_type": "a number",
+    "int_from_float": "a whole number",
+    "int_type": "a whole number",
+    "invalid_key": "a name",
+    "model_type": "a mapping",
+    "string_type": "text",
+    "too_short": "longer than nothing",
+    "string_too_short": "some text",
+    "tuple_type": "a list",
+}
+
+
+def _show(value: object) -> str:
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+# --- fields of the resource ----------------------------------------------------------------------
+
+
+def _unknown(path: Path) -> str:
+    field = str(path[-1])
+    if near := _near(path):
+        return f"unknown field '{field}'; did you mean '{near}'?"
+    homes = [home for home, fields in FIELDS.items() if field in fields and home[:1] != ("status",)]
+    if homes:
+        home = min(homes, key=len)
+        return f"unknown field '{field}' here; it belongs to {spell(home) or 'the top level'}"
+    return f"unknown field '{field}'; remove it"
+
+
+def _near(path: Path) -> str:
+    matches = difflib.get_close_matches(str(path[-1]), FIELDS.get(_plain(path[:-1]), {}), n=1)
+    return matches[0] if matches else ""
+
+
+def _description(path: Path) -> str:
+    text = FIELDS.get(_plain(path[:-1]), {}).get(str(path[-1]), "").partition(".")[0]
+    return f": {text[0].lower()}{text[1:]}" if text else ""
+
+
+def _plain(path: Path) -> Names:
+    return tuple(part for part in path if isinstance(part, str))
+
+
+def _fields(model: type[BaseModel], at: Names) -> Iterator[tuple[Names, dict[str, str]]]:
+    named = {field.alias or name: field for name, field in model.model_fields.items()}
+    yield at, {name: field.description or "" for name, field in named.items()}
+    for name, field in named.items():
+        for inner in _models(field.annotation):
+            yield from _fields(inner, (*at, name))
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models(inner)
+
+
+FIELDS: dict[Names, dict[str, str]] = dict(_fields(DDPJob, ()))

@@ -1,0 +1,131 @@
+"""SageMaker's conventions: what a job says of them, and what its scripts find in their environment.
+
+Of the hosts the agent tells (`ddpjob_agent.sagemaker`): they differ from membership to membership.
+
+May not: know pods or volumes; where the folders are is told by who creates the worker.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+from annotated_types import MaxLen
+from pydantic import Field
+
+from ddpjob_operator.api.base import Model
+from ddpjob_operator.api.fields import Argument, DnsLabel
+
+BASE = "/opt/ml"  # in a pod, as there
+MAX_CHANNELS = 20  # as there
+# Values of `distribution` that are refused, and what does the same anywhere.
+PROPRIETARY = {
+    "smddp": "is smddp, SageMaker's own library, which runs only there; torch_distributed does the "
+    "same with DDP over NCCL or gloo: take out the import of smdistributed and the backend smddp",
+    "smp": "is smp, SageMaker's own library, which runs only there; FSDP2 and tensor parallelism "
+    "of torch do the same, with torch_distributed: docs/bring-your-own.md says what is what",
+}
+NO_ENTRY_POINT = (
+    "must begin with the entry point, such as train.py; sagemaker.distribution says what starts it"
+)
+ONE_ENTRY_POINT = "is never run: with sagemaker all groups have the same entry point; remove it"
+LAUNCHER_GIVEN = "is said by sagemaker.distribution; remove it"
+TEMPLATE_GIVEN = "cannot be combined with template; give image, command and resources instead"
+LAUNCHERS = {"pytorchddp": "torchrun", "torch_distributed": "torchrun", "mpi": "mpi"}
+STARTS = {
+    "torchrun": ("torchrun",),
+    "mpi": ("mpirun", "python3", "-m", "mpi4py"),
+    "python": ("python3",),
+}
+
+
+class Channel(Model):
+    """Data that every worker reads."""
+
+    name: DnsLabel = Field(description="Name of the channel: its folder, and SM_CHANNEL_NAME.")
+    volume: dict[str, Any] = Field(description="Volume that holds it, as in a pod.")
+
+
+class SageMaker(Model):
+    """For scripts that were written for SageMaker: the command is the entry point."""
+
+    distribution: Literal["pytorchddp", "torch_distributed", "mpi", "smddp", "smp"] | None = Field(
+        default=None,
+        description="What starts the entry point: torchrun, for pytorchddp and torch_distributed; "
+        "or mpirun. smddp and smp are refused. Absent: it runs once in each worker.",
+    )
+    hyperparameters: dict[str, Argument] = Field(
+        default={}, description="Arguments of the entry point, also in SM_HPS; all as text."
+    )
+    channels: Annotated[tuple[Channel, ...], MaxLen(MAX_CHANNELS)] = Field(
+        default=(), description="Data, in SM_CHANNEL_NAME."
+    )
+    model: dict[str, Any] | None = Field(
+        default=None,
+        description="Volume for what the script leaves in SM_MODEL_DIR, as in a pod. Absent: it is "
+        "gone with its pod.",
+    )
+
+    @property
+    def launcher(self) -> str:
+        """What starts the processes, as in `spec.launcher`."""
+        return LAUNCHERS.get(self.distribution or "", "python")
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The hyperparameters, as the entry point is given them."""
+        given = sorted(self.hyperparameters.items())
+        return tuple(word for name, value in given for word in (_flag(name), value))
+
+    def command(self, entry_point: Sequence[str]) -> tuple[str, ...]:
+        """What a worker runs."""
+        return (*STARTS[self.launcher], *entry_point, *self.arguments)
+
+    def variables(self, entry_point: Sequence[str], gpus: int, base: str) -> dict[str, str]:
+        """All SM_* that stay the same; `base` is the folder that is /opt/ml in a pod."""
+        values = {name: _value(text) for name, text in self.hyperparameters.items()}
+        folders = {channel.name: f"{base}/input/data/{channel.name}" for channel in self.channels}
+        script = entry_point[0] if entry_point else ""
+        return {
+            "SM_MODEL_DIR": f"{base}/model",
+            "SM_INPUT_DIR": f"{base}/input",
+            "SM_INPUT_CONFIG_DIR": f"{base}/input/config",
+            "SM_OUTPUT_DIR": f"{base}/output",
+            "SM_OUTPUT_DATA_DIR": f"{base}/output/data",
+            "SM_CHANNELS": json.dumps(sorted(folders)),
+            **{f"SM_CHANNEL_{name.upper()}": path for name, path in folders.items()},
+            "SM_HPS": json.dumps(values, sort_keys=True),
+            **{f"SM_HP_{name.upper()}": text for name, text in self.hyperparameters.items()},
+            "SM_USER_ARGS": json.dumps(self.arguments),
+            "SM_USER_ENTRY_POINT": script,
+            "SM_MODULE_NAME": script.removesuffix(".py"),
+            "SM_NUM_GPUS": str(gpus),
+            "SM_LOG_LEVEL": "20",
+        }
+
+
+def problems(
+    sagemaker: SageMaker, entry_point: Sequence[str], launcher: str, *, template: bool
+) -> Iterator[tuple[str, str]]:
+    """What is wrong with the rest of the spec, for that: fields and what is said of them."""
+    if sagemaker.distribution in PROPRIETARY:
+        yield "sagemaker.distribution", PROPRIETARY[sagemaker.distribution]
+    if template:
+        yield "sagemaker", TEMPLATE_GIVEN
+    elif entry_point and not entry_point[0].endswith(".py"):
+        yield "command", NO_ENTRY_POINT
+    if launcher not in ("torchrun", sagemaker.launcher):
+        yield "launcher", LAUNCHER_GIVEN
+
+
+def _flag(name: str) -> str:
+    return f"-{name}" if len(name) == 1 else f"--{name}"
+
+
+def _value(text: str) -> Any:
+    """As SageMaker has it: a number or a list where the text is JSON, or else the text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,72 @@
+"""`ddpjob operator`: runs the operator, in a cluster or from a laptop.
+
+May not: do more than read options and turn errors into messages and exit codes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from typing import Annotated
+
+import typer
+
+from ddpjob_operator.controller import settings
+from ddpjob_operator.controller.settings import Settings
+from ddpjob_operator.kube.interface import ApiError, UnreachableError
+
+CANNOT_START = 2
+app = typer.Typer(no_args_is_help=True, help="Run the operator.")
+Port = Annotated[int | None, typer.Option(min=1, max=65535, show_default="none")]
+
+
+@app.callback()
+def _operator() -> None:
+    """Keeps `run` a command of its own."""
+
+
+@app.command()
+def run(
+    agent_image: Annotated[
+        str,
+        typer.Option(
+            envvar=settings.ENV_AGENT_IMAGE,
+            help="Image that holds the agent; the nodes must be able to pull it.",
+            show_default=False,
+        ),
+    ],
+    namespace: Annotated[
+        list[str] | None, typer.Option(help="Watch only this namespace; may be repeated.")
+    ] = None,
+    kubeconfig: Annotated[
+        str | None, typer.Option(help="Default: the pod's own account, else as kubectl.")
+    ] = None,
+    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
+    health_port: Port = None,
+    metrics_port: Port = None,
+) -> None:
+    """Run the operator until SIGTERM or Ctrl-C; jobs go on without it."""
+    # kopf and kubernetes take most of a second, which no other command is to wait for.
+    from ddpjob_operator.controller import handlers  # noqa: PLC0415
+    from ddpjob_operator.kube.auth import ConfigError  # noqa: PLC0415
+
+    logging.basicConfig(
+        level=settings.log_level(),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        stream=sys.stderr,
+    )
+    logging.getLogger("kopf").setLevel(logging.WARNING)  # else a line for every event
+    options = Settings(
+        agent_image=agent_image,
+        namespaces=tuple(namespace or ()),
+        kubeconfig=kubeconfig,
+        context=context,
+        health_port=health_port,
+        metrics_port=metrics_port,
+    )
+    try:
+        asyncio.run(handlers.run_operator(options))
+    except (ApiError, ConfigError, UnreachableError, OSError) as error:
+        typer.echo(f"ddpjob operator: {error}", err=True)
+        raise typer.Exit(CANNOT_START) from error

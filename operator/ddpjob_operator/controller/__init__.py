@@ -1,0 +1,1 @@
+"""The operator on a cluster: watches, a work queue, reconciliation."""

@@ -1,0 +1,134 @@
+"""Puts the operator together and runs it: queue, reflectors, followers, passes, health.
+
+May not: know kopf, which only says which jobs have changed, or decide anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+
+from ddpjob_operator.controller.cluster import CONFLICT, Cluster
+from ddpjob_operator.controller.metrics import MeteredKube, Metrics
+from ddpjob_operator.controller.reconciler import Reconciler, proxied, straight
+from ddpjob_operator.controller.settings import Settings
+from ddpjob_operator.controller.workqueue import WorkQueue
+from ddpjob_operator.kube.interface import ApiError, Kube, UnreachableError
+from ddpjob_operator.rendezvous.client import Send
+from ddpjob_operator.rendezvous.report_poller import Followers, Key
+
+RESYNC_SECONDS = 300.0  # all jobs are looked at again: heals whatever was missed
+FROZEN_SECONDS = 120.0  # a pass that has lasted, or a job that has waited, so long
+DEAF_SECONDS = 150.0  # nothing heard from a watch: two of its own time-outs
+
+log = logging.getLogger("ddpjob.controller")
+
+
+class Controller:
+    """One operator."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        settings: Settings,
+        way: Callable[[Key], Send] | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`way` leads to a job's service; none: straight, or through the API server."""
+        self._clock = clock
+        self.metrics = Metrics()
+        self._kube = MeteredKube(kube, self.metrics)
+        self._settings = settings
+        self._queue: WorkQueue[Key] = WorkQueue(first_retry=0.2, time=clock)
+        self._followers = Followers(self._queue.add)
+        self.cluster = Cluster(
+            self._kube, settings.agent_image, settings.namespaces, self.changed, clock
+        )
+        self._reconciler = Reconciler(
+            self.cluster,
+            self._followers,
+            self.metrics,
+            way or (straight if kube.in_cluster else lambda key: proxied(self._kube, key)),
+        )
+        self.metrics.waiting.set_function(lambda: len(self._queue))
+        self.metrics.delay.set_function(self._queue.oldest_waiting)
+
+    def changed(self, namespace: str, name: str) -> None:
+        """The job, or something that belongs to it, is not as it was."""
+        self._queue.add(Key(namespace, name))
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for reflector in self.cluster.reflectors:
+                    group.create_task(reflector.run())
+                for reflector in self.cluster.reflectors:
+                    await reflector.synced.wait()
+                group.create_task(self._resync())
+                for _ in range(self._settings.workers):
+                    group.create_task(self._work())
+        finally:
+            await self._followers.close()
+
+    def problems(self) -> list[str]:
+        """Why this operator should be restarted; none when it is healthy."""
+        found = []
+        if (waited := self._queue.oldest_waiting()) > FROZEN_SECONDS:
+            found.append(f"a job has been waiting, or worked on, for {waited:.0f} s")
+        for reflector in self.cluster.reflectors:
+            silent = self._clock() - reflector.last_seen()
+            if reflector.synced.is_set() and silent > DEAF_SECONDS and not reflector.error:
+                found.append(f"the watch of {reflector.path} has been silent for {silent:.0f} s")
+        return found
+
+    def obstacles(self) -> list[str]:
+        """Why this operator is not ready; none when it is."""
+        missing = [
+            f"{reflector.path}: {reflector.error or 'not listed yet'}"
+            for reflector in self.cluster.reflectors
+            if reflector.error or not reflector.synced.is_set()
+        ]
+        return [*missing, *self.problems()]
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._queue.get()
+            started = time.monotonic()
+            try:
+                after = await self._reconciler.reconcile(key)
+            except ApiError as error:
+                level = logging.DEBUG if error.status == CONFLICT else logging.WARNING
+                log.log(level, "%s/%s: the API server refuses: %s", *key, error)
+                self._failed(key)
+            except UnreachableError as error:
+                log.warning("%s/%s: %s", *key, error)
+                self._failed(key)
+            except Exception:
+                log.exception("%s/%s: a pass has failed", *key)
+                self._failed(key)
+            else:
+                self.metrics.passes.labels("done").inc()
+                self._queue.forget(key)
+                if after is not None:
+                    self._queue.add_after(key, after)
+            finally:
+                self.metrics.duration.observe(time.monotonic() - started)
+                self._queue.done(key)
+
+    def _failed(self, key: Key) -> None:
+        self.metrics.passes.labels("failed").inc()
+        self._queue.retry(key)
+
+    async def _resync(self) -> None:
+        while True:
+            try:
+                for namespace, name in await self.cluster.jobs():
+                    self.changed(namespace, name)
+            except (ApiError, UnreachableError) as error:
+                log.warning("cannot list jobs: %s", error)
+            await asyncio.sleep(RESYNC_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311 - spread

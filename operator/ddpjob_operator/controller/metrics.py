@@ -1,0 +1,96 @@
+"""What the operator counts, for Prometheus.
+
+The only user of prometheus_client. No series is named after a job: jobs come and go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from ddpjob_operator.kube.interface import ApiError, Kube, UnreachableError
+
+
+class Metrics:
+    """All series of one operator."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "ddpjob_api_requests",
+            "Requests to the API server.",
+            ("method", "resource", "code"),
+            registry=self.registry,
+        )
+        self.passes = Counter(
+            "ddpjob_reconciles", "Passes over a job.", ("result",), registry=self.registry
+        )
+        self.duration = Histogram(
+            "ddpjob_reconcile_seconds", "Duration of a pass.", registry=self.registry
+        )
+        self.waiting = Gauge("ddpjob_queue_jobs", "Jobs in the queue.", registry=self.registry)
+        self.delay = Gauge(
+            "ddpjob_queue_oldest_seconds",
+            "How long the longest waiting job has waited.",
+            registry=self.registry,
+        )
+        self.jobs = Gauge("ddpjob_jobs", "Jobs by state.", ("state",), registry=self.registry)
+        self.events = Counter(
+            "ddpjob_events", "What happened to jobs.", ("reason",), registry=self.registry
+        )
+
+
+class MeteredKube:
+    """A client of the API server whose requests are counted."""
+
+    def __init__(self, kube: Kube, metrics: Metrics) -> None:
+        self._kube = kube
+        self._requests = metrics.requests
+        self.in_cluster = kube.in_cluster
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 30,  # noqa: ASYNC109 - handed on
+    ) -> Any:
+        """As the client's own."""
+        code = "200"
+        try:
+            return await self._kube.request(
+                method, path, query=query, body=body, headers=headers, timeout=timeout
+            )
+        except ApiError as error:
+            code = str(error.status)
+            raise
+        except UnreachableError:
+            code = "none"
+            raise
+        finally:
+            self._requests.labels(method, _resource(path), code).inc()
+
+    def watch(
+        self, path: str, *, query: Mapping[str, str], silence: float
+    ) -> AsyncIterator[dict[str, Any]]:
+        """As the client's own."""
+        self._requests.labels("WATCH", _resource(path), "200").inc()
+        return self._kube.watch(path, query=query, silence=silence)
+
+    async def close(self) -> None:
+        """As the client's own."""
+        await self._kube.close()
+
+
+def _resource(path: str) -> str:
+    """`pods`, `ddpjobs/status`, `services/proxy`: without names, which have no end."""
+    parts = [part for part in path.split("/") if part]
+    rest = parts[2:] if parts[0] == "api" else parts[3:]
+    if rest[:1] == ["namespaces"]:
+        rest = rest[2:]
+    return "/".join([rest[0], *rest[2:3]]) if rest else "api"

@@ -1,0 +1,224 @@
+"""One pass over one job: observe, plan, execute, write the status, tell the events.
+
+May die anywhere in between; the next pass observes afresh. May not: decide, or remember.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from ddpjob_agent.control import Expectation, Report
+from ddpjob_operator.api import constants
+from ddpjob_operator.api.errors import problems
+from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.api.status import DDPJobStatus
+from ddpjob_operator.controller.cluster import Cluster
+from ddpjob_operator.controller.metrics import Metrics
+from ddpjob_operator.kube.interface import ApiError, Kube, UnreachableError
+from ddpjob_operator.planner import status_builder
+from ddpjob_operator.planner.actions import (
+    Action,
+    CreateWorker,
+    DeleteRendezvous,
+    DeleteWorker,
+    Expect,
+)
+from ddpjob_operator.planner.observed import Observed, Refusal
+from ddpjob_operator.planner.planner import plan
+from ddpjob_operator.rendezvous.client import Send, ServiceClient, ServiceUnavailableError, direct
+from ddpjob_operator.rendezvous.report_poller import Followers, Key
+
+CREATES_AT_ONCE = 8  # of one job
+REFUSED_SECONDS = 10.0  # until what was refused is tried again
+EXPECT_SECONDS = 0.5  # until a service that did not answer is told again
+
+log = logging.getLogger("ddpjob.reconciler")
+
+
+class Reconciler:
+    """Works on jobs, whichever it is given."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        followers: Followers,
+        metrics: Metrics,
+        way: Callable[[Key], Send],
+    ) -> None:
+        self._cluster = cluster
+        self._followers = followers
+        self._metrics = metrics
+        self._way = way
+        self._told: dict[Key, tuple[str, int, int, Expectation]] = {}  # by UID, epoch, boot
+        self._states: dict[Key, str] = {}
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Make one pass; returns after how many seconds another one is needed, if ever."""
+        raw = await self._cluster.job(*key)
+        if raw is None:
+            self._forget(key)
+            return None
+        now = datetime.now(UTC)
+        try:
+            job = DDPJob.model_validate(raw, by_alias=True, by_name=False)
+        except ValidationError as error:
+            return await self._tell_invalid(raw, error, now)
+        if job.metadata.deletion_timestamp is not None:
+            self._forget(key)
+            return None
+        return await self._pass(key, raw, job, now)
+
+    async def _pass(
+        self, key: Key, raw: dict[str, Any], job: DDPJob, now: datetime
+    ) -> float | None:
+        observed = await self._cluster.observe(job)
+        token = self._cluster.token(job)
+        observed = dataclasses.replace(observed, report=self._report(key, observed, token))
+        if self._followers.expects_first(key):
+            return None  # else each start of the operator would call every job's state unknown
+        planned = plan(observed, now)
+        refusals = await self._execute(job, planned.actions, token)
+        after = planned.requeue_after
+        if refusals:
+            planned = plan(dataclasses.replace(observed, refusals=tuple(refusals)), now)
+            after = _sooner(after, REFUSED_SECONDS)
+        silent = not await self._tell(key, job, planned.actions)
+        if silent:
+            after = _sooner(after, EXPECT_SECONDS)
+        if planned.status != job.status:
+            await self._cluster.write_status(raw, planned.status.to_json())
+        for event in planned.events:
+            log.info("%s/%s: %s: %s", *key, event.reason, event.message)
+            self._metrics.events.labels(event.reason).inc()
+            await self._cluster.emit(raw, event)
+        self._count(key, planned.status.state)
+        return after
+
+    # --- acting -----------------------------------------------------------------------------------
+
+    async def _execute(self, job: DDPJob, actions: Iterable[Action], token: str) -> list[Refusal]:
+        """Do what is to be done on the cluster, a group of workers at once; what was refused."""
+        refusals: list[Refusal] = []
+        creations = []
+        for action in actions:
+            match action:
+                case Expect():
+                    pass  # told when it is known who was refused
+                case DeleteWorker() | DeleteRendezvous():
+                    await self._cluster.delete(job, action)
+                case CreateWorker():
+                    creations.append(action)
+                case _:
+                    refusals += filter(None, [await self._cluster.create(job, action, token)])
+        limit = asyncio.Semaphore(CREATES_AT_ONCE)
+
+        async def create(action: CreateWorker) -> Refusal | None:
+            async with limit:
+                return await self._cluster.create(job, action, token)
+
+        for _, group in itertools.groupby(creations, key=lambda action: action.group):
+            refusals += filter(None, await asyncio.gather(*map(create, group)))
+        return refusals
+
+    async def _tell(self, key: Key, job: DDPJob, actions: Iterable[Action]) -> bool:
+        """Tell the service whom to expect, if that is planned; false if it does not answer."""
+        for action in actions:
+            if isinstance(action, Expect):
+                return await self._expect(key, job.metadata.uid, action.expectation)
+        return True
+
+    async def _expect(self, key: Key, uid: str, expectation: Expectation) -> bool:
+        """Tell the service, unless it knows; false if it does not answer."""
+        client, report = self._followers.client(key), self._followers.report(key)
+        service = (uid, report.epoch, report.boot) if report else (uid, 0, 0)
+        if client is None:
+            return False
+        if self._told.get(key) == (*service, expectation):
+            return True
+        try:
+            await client.expect(expectation)
+        except ServiceUnavailableError as error:
+            log.debug("%s/%s: the service does not answer: %s", *key, error)
+            return False
+        self._told[key] = (*service, expectation)
+        return True
+
+    def _report(self, key: Key, observed: Observed, token: str) -> Report | None:
+        """The report of the service that was observed, and of no other."""
+        seen = observed.rendezvous
+        if seen is None or not seen.ready:
+            if seen is None:
+                self._followers.forget(key)
+            return self._followers.report(key)
+        client = ServiceClient(self._way(key), token)
+        self._followers.follow(key, observed.job.metadata.uid, seen.epoch, token, client)
+        report = self._followers.report(key)
+        return report if report and report.epoch == seen.epoch else None
+
+    async def _tell_invalid(
+        self, raw: dict[str, Any], error: ValidationError, now: datetime
+    ) -> float | None:
+        text = "; ".join(map(str, problems(error)))
+        try:
+            old = DDPJobStatus.model_validate(raw.get("status") or {}, by_name=False)
+        except ValidationError:
+            old = DDPJobStatus()
+        status = status_builder.invalid(old, raw["metadata"].get("generation", 0), text, now)
+        if status != old:
+            await self._cluster.write_status(raw, status.to_json())
+        self._count(Key(raw["metadata"]["namespace"], raw["metadata"]["name"]), status.state)
+        return None
+
+    def _forget(self, key: Key) -> None:
+        self._followers.forget(key)
+        self._told.pop(key, None)
+        self._count(key, None)
+
+    def _count(self, key: Key, state: str | None) -> None:
+        old = self._states.pop(key, None)
+        if old is not None:
+            self._metrics.jobs.labels(old).dec()
+        if state is not None:
+            self._states[key] = state
+            self._metrics.jobs.labels(state).inc()
+
+
+def _sooner(after: float | None, seconds: float) -> float:
+    return seconds if after is None else min(after, seconds)
+
+
+def proxied(kube: Kube, key: Key) -> Send:
+    """The way to a job's service through the API server, for an operator outside the cluster."""
+    service = f"{constants.service_name(key.name)}:{constants.SERVICE_PORT}"
+    base = f"/api/v1/namespaces/{key.namespace}/services/{service}/proxy"
+
+    async def send(
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: Mapping[str, Any] | None,
+        timeout: float,  # noqa: ASYNC109 - handed on
+    ) -> Any:
+        try:
+            return await kube.request(
+                method, base + path, query=query, headers=headers, body=body, timeout=timeout
+            )
+        except (ApiError, UnreachableError) as error:
+            raise ServiceUnavailableError(str(error)) from error
+
+    return send
+
+
+def straight(key: Key) -> Send:
+    """The way to a job's service from within the cluster."""
+    return direct(f"{constants.service_name(key.name)}.{key.namespace}.svc", constants.SERVICE_PORT)

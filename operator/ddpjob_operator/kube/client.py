@@ -1,0 +1,256 @@
+"""Speaks to a cluster's API server, through the `kubernetes` package's client.
+
+Of that package the models stay unused: they check, and change, what users wrote into their
+templates.
+
+Theory of operation. Who asks is told of every failure, except where trying again cannot do harm:
+- 429: the API server has executed nothing. Any request waits as long as it was asked to.
+- 401: it has executed nothing either. Credentials are loaded anew, which runs a credential plugin
+  and reads token files again, and the request is sent once more. What still runs on the old
+  credentials, such as a watch, is left alone until they are replaced a second time.
+- 5xx and broken connections: a GET is sent again a little later. A write is not: it may have been
+  executed though no answer came.
+What a service behind the API server's proxy answers is never tried again: it is its own word.
+
+May not: know any kind of object, or decide anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import random
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import aiohttp
+from kubernetes.aio import config
+
+from ddpjob_operator.kube.auth import Access, ConfigError, from_kubeconfig, from_pod, in_pod
+from ddpjob_operator.kube.interface import ApiError, Kube, UnreachableError
+
+CONNECT_SECONDS = 10.0
+LOAD_SECONDS = 30.0  # that a request waits for new credentials
+PATIENCE = 5  # more attempts after a 429
+LONGEST_PAUSE_SECONDS = 10.0  # asked for more, give up: who asked for it may have other work
+READ_AGAIN = 2  # more attempts of a GET after a failure
+READ_AGAIN_SECONDS = 0.2
+MESSAGE_CHARACTERS = 1000
+PROXIED = re.compile(r"/(services|pods)/[^/]+/proxy(/|$)")
+
+
+class KubeClient(Kube):
+    """The API server of a cluster."""
+
+    def __init__(
+        self, api: Access, load: Callable[[], Awaitable[Access]], *, in_cluster: bool
+    ) -> None:
+        self.in_cluster = in_cluster
+        self._api = api
+        self._load = load
+        self._loading: asyncio.Task[None] | None = None
+        self._retired: Access | None = None
+
+    @classmethod
+    async def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> KubeClient:
+        """As a pod's service account, unless a kubeconfig or a context is named; or ConfigError."""
+        in_cluster = kubeconfig is None and context is None and in_pod()
+        load = from_pod if in_cluster else functools.partial(from_kubeconfig, kubeconfig, context)
+        return cls(await load(), load, in_cluster=in_cluster)
+
+    async def close(self) -> None:
+        """End all connections."""
+        for api in (self._api, self._retired):
+            if api is not None:
+                await api.close()
+
+    async def credentials(self) -> dict[str, Any]:
+        """Where the API server is and how to sign in there, loaded anew, in kopf's words."""
+        api = await self._load()
+        await api.close()
+        given = api.configuration
+        scheme, _, token = (await given.get_api_key_with_prefix("BearerToken") or "").partition(" ")
+        found = {
+            "server": given.host,
+            "ca_path": given.ssl_ca_cert,
+            "insecure": not given.verify_ssl,
+            "certificate_path": given.cert_file,
+            "private_key_path": given.key_file,
+            "scheme": scheme,
+            "token": token,
+            "proxy_url": given.proxy,
+        }
+        return {name: value for name, value in found.items() if value}
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 30,  # noqa: ASYNC109 - handed on
+    ) -> Any:
+        """The answer's JSON; raises ApiError or UnreachableError. The time-out is each attempt's."""
+        limits = aiohttp.ClientTimeout(total=timeout)
+        attempt = 0
+        while True:
+            used = self._api
+            try:
+                async with self._answer(method, path, query, body, headers, limits) as response:
+                    return _parse(response, await response.read())
+            except (ApiError, UnreachableError) as error:
+                renewed = self._api is not used
+                pause = _pause(method, path, error, attempt, renewed=renewed)
+                if pause is None:
+                    raise
+            await asyncio.sleep(pause)
+            attempt += 1
+
+    async def watch(
+        self, path: str, *, query: Mapping[str, str], silence: float
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Events, errors among them, until the server ends it; raises as `request` does."""
+        limits = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=silence)
+        query = {**query, "watch": "true"}
+        async with self._answer("GET", path, query, None, None, limits) as response:
+            rest = b""
+            async for chunk in response.content.iter_any():
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in filter(bytes.strip, lines):
+                    yield _event(line)
+
+    @contextlib.asynccontextmanager
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: Mapping[str, Any] | None,
+        headers: Mapping[str, str] | None,
+        limits: aiohttp.ClientTimeout,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """One attempt; what goes wrong, also while reading the answer, becomes one of two errors."""
+        api, response = self._api, None
+        host = api.configuration.host
+        try:
+            prepared = await api.client.param_serialize(
+                method,
+                path,
+                query_params=dict(query or {}),
+                header_params={"Accept": "application/json", **(headers or {})},
+                body=None if body is None else dict(body),
+                auth_settings=["BearerToken"],
+            )
+            answer = await api.client.call_api(*prepared, _request_timeout=limits)
+            response = answer.response
+            if not response.ok:
+                raise await self._refusal(response, api)
+            yield response
+        except TimeoutError as error:
+            seconds = limits.total or limits.sock_read
+            raise UnreachableError(f"nothing came from {host} within {seconds:g} s") from error
+        except aiohttp.ClientPayloadError as error:
+            raise UnreachableError(f"the connection to {host} broke off") from error
+        except (aiohttp.ClientError, OSError, config.ConfigException) as error:
+            reason = str(error) or type(error).__name__
+            raise UnreachableError(f"{host} cannot be reached: {reason}") from error
+        finally:
+            if response is not None:
+                _drop(response)
+
+    async def _refusal(self, response: aiohttp.ClientResponse, used: Access) -> ApiError:
+        error = _error(response, await response.text(errors="replace"))
+        if error.status == 401:
+            try:
+                await self._renew(used)
+            except ConfigError as problem:
+                error.message += f"; credentials cannot be loaded anew: {problem}"
+        return error
+
+    async def _renew(self, used: Access) -> None:
+        """Have credentials loaded anew, once for all who ask, unless that was done meanwhile."""
+        if self._api is not used:
+            return
+        if self._loading is None or self._loading.done():
+            self._loading = asyncio.create_task(self._replace())
+        try:
+            async with asyncio.timeout(LOAD_SECONDS):
+                await asyncio.shield(self._loading)
+        except TimeoutError as error:
+            raise ConfigError("the credential plugin does not come to an end") from error
+
+    async def _replace(self) -> None:
+        fresh = await self._load()
+        if self._retired is not None:
+            await self._retired.close()
+        self._api, self._retired = fresh, self._api
+
+
+def _pause(
+    method: str, path: str, error: ApiError | UnreachableError, attempt: int, *, renewed: bool
+) -> float | None:
+    """Seconds until the next attempt; None when there is to be none."""
+    if isinstance(error, ApiError) and error.status == 401:
+        return 0.0 if renewed and attempt == 0 else None
+    if PROXIED.search(path):
+        return None
+    jitter = random.uniform(1.0, 1.5)  # noqa: S311 - no secret
+    if isinstance(error, ApiError):
+        asked = error.retry_after
+        if error.status == 429 and attempt < PATIENCE:
+            asked = 1.0 if asked is None else asked
+            return asked * jitter if asked <= LONGEST_PAUSE_SECONDS else None
+        if error.status < 500:
+            return None
+    if isinstance(error.__cause__, TimeoutError):
+        return None
+    again = method == "GET" and attempt < READ_AGAIN
+    return READ_AGAIN_SECONDS * 2**attempt * jitter if again else None
+
+
+def _drop(response: aiohttp.ClientResponse) -> None:
+    """End a connection that has more to say, without waiting for the other side's goodbye."""
+    connection = response.connection  # none when all was read
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
+    response.close()
+
+
+def _parse(response: aiohttp.ClientResponse, data: bytes) -> Any:
+    try:
+        return json.loads(data) if data else None
+    except ValueError as error:
+        raise ApiError(response.status, "NoJSON", _excerpt(data)) from error
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    try:
+        event: dict[str, Any] = json.loads(line)
+    except ValueError as error:
+        raise UnreachableError(f"what came is no event: {_excerpt(line)}") from error
+    return event
+
+
+def _error(response: aiohttp.ClientResponse, text: str) -> ApiError:
+    status: dict[str, Any] = {}
+    with contextlib.suppress(ValueError):
+        parsed = json.loads(text)
+        if isinstance(parsed, dict) and parsed.get("kind") == "Status":
+            status = parsed
+    header = response.headers.get("Retry-After", "")
+    retry_after = float(header) if header.isdecimal() else None
+    return ApiError(
+        response.status,
+        status.get("reason") or response.reason or "",
+        status.get("message") or text[:MESSAGE_CHARACTERS].strip(),
+        retry_after,
+    )
+
+
+def _excerpt(data: bytes) -> str:
+    return data[:MESSAGE_CHARACTERS].decode(errors="replace").strip()

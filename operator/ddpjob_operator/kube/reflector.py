@@ -1,0 +1,289 @@
+"""A store of one kind of object, kept in step with the API server.
+
+Theory of operation. A list says what there is, a watch what changed since. Both come in order of
+the cluster's revisions, as which resource versions may be read, so one number says what is known:
+the store holds everything up to `_known`.
+- A list is the truth: what it does not name is removed, and told like any change, because a watch
+  that was interrupted may have missed a deletion. It begins over when its pages have expired.
+- A watch goes on at `_known`. It ends within a minute, so that a quiet one is known to work; one
+  that is silent for longer is dead. If there is no answer, it is opened again; if it is refused
+  for good, or again and again, all is listed anew.
+- What a request of ours has just returned is put into the store before the watch tells of it.
+  It is not put when it is older than what is known: the store has it, or had it until it was
+  deleted. While a list is under way, what was put meanwhile may be newer than the list.
+Every change in the store is told, by whichever way it came, and none is told twice.
+
+May not: know what kind of object it is, decide anything, or end because of a failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+from ddpjob_operator.kube.interface import ApiError, Kube, UnreachableError, pages
+
+PAGE = "500"
+WATCH_SECONDS = 60
+SILENCE_SECONDS = 70.0  # longer than a watch, which ends with bytes
+RELIST_SECONDS = 600.0
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 30.0
+TOO_SHORT_SECONDS = 1.0  # for a watch to end well that has told nothing
+GONE = 410
+FEW = 3  # refusals in a row that may be the API server's trouble rather than ours
+MOST_LOGGED = 100  # different messages that are remembered, so that each is logged once
+
+log = logging.getLogger(__name__)
+
+
+class Item(Protocol):
+    """What of an object is kept."""
+
+    @property
+    def namespace(self) -> str:
+        """Its namespace."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def uid(self) -> str:
+        """Its UID, which a successor of the same name does not have."""
+
+    @property
+    def version(self) -> str:
+        """Its resourceVersion."""
+
+    @property
+    def job(self) -> str:
+        """Name of the job that it belongs to."""
+
+
+T = TypeVar("T", bound=Item)
+Key = tuple[str, str]
+
+
+class Reflector(Generic[T]):
+    """The objects below a path that a label selector takes."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        path: str,
+        selector: str,
+        trim: Callable[[dict[str, Any]], T],
+        on_change: Callable[[T], None],
+        *,
+        relist_seconds: float = RELIST_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.synced = asyncio.Event()  # the first list is complete
+        self.failures = 0
+        self.error: str | None = None  # what is wrong now, for people
+        self._kube = kube
+        self.path = path
+        self._query = {"labelSelector": selector} if selector else {}
+        self._trim = trim
+        self._on_change = on_change
+        self._relist_seconds = relist_seconds
+        self._clock = clock
+        self._items: dict[Key, T] = {}
+        self._jobs: dict[Key, dict[str, T]] = {}
+        self._known = 0
+        self._relist_at: float | None = None  # none: now
+        self._put: set[Key] = set()  # while a list is under way
+        self._seen = clock()
+        self._failed = 0  # times in a row
+        self._gone = False  # one of them was that
+        self._logged: set[str] = set()
+
+    def by_job(self, namespace: str, job: str) -> tuple[T, ...]:
+        """The objects of one job, by name."""
+        return tuple(item for _, item in sorted(self._jobs.get((namespace, job), {}).items()))
+
+    def last_seen(self) -> float:
+        """When the API server last told something, on the clock."""
+        return self._seen
+
+    def put(self, obj: Mapping[str, Any]) -> None:
+        """Take what a create or delete of ours has returned, unless more is known already."""
+        if obj.get("kind") == "Status":
+            return
+        item = self._trimmed(dict(obj))
+        if item is None or int(item.version) <= self._known or not self._is_newer(item):
+            return
+        self._put.add((item.namespace, item.name))
+        self._set(item)
+
+    async def run(self) -> None:
+        """List and watch until cancelled."""
+        while True:
+            try:
+                if self._relist_at is None or self._clock() >= self._relist_at:
+                    await self._list()
+                await self._watch()
+            except Exception as error:  # noqa: BLE001 - a blind operator is worse than any error
+                await asyncio.sleep(self._pause_after(error))
+
+    # --- list and watch ---------------------------------------------------------------------------
+
+    async def _list(self) -> None:
+        self._put.clear()
+        listed: set[Key] = set()
+        revision = 0
+        async for page in pages(self._kube, self.path, {**self._query, "limit": PAGE}):
+            self._seen = self._clock()
+            for obj in page["items"] or ():
+                listed.add(_key(obj))
+                self._take(obj)
+            revision = int(page["metadata"]["resourceVersion"])
+        self._known = revision
+        for key in self._items.keys() - listed:
+            if key not in self._put or int(self._items[key].version) <= self._known:
+                self._remove(key)
+        spread = random.uniform(0.9, 1.1)  # noqa: S311 - no secret
+        self._relist_at = self._clock() + self._relist_seconds * spread
+        self.error = None
+        self.synced.set()
+
+    def _take(self, obj: dict[str, Any]) -> None:
+        """An object from a list, which is right unless a newer one was put meanwhile."""
+        item = self._trimmed(obj)
+        if item is None:
+            return
+        old = self._items.get(_key(obj))
+        same = old is not None and (old.uid, old.version) == (item.uid, item.version)
+        if not same and (_key(obj) not in self._put or self._is_newer(item)):
+            self._set(item)
+
+    async def _watch(self) -> None:
+        opened = self._clock()
+        query = {
+            **self._query,
+            "resourceVersion": str(self._known),
+            "allowWatchBookmarks": "true",
+            # Not all at the same moment.
+            "timeoutSeconds": str(random.randint(WATCH_SECONDS * 3 // 4, WATCH_SECONDS)),  # noqa: S311
+        }
+        events = self._kube.watch(self.path, query=query, silence=SILENCE_SECONDS)
+        told = False
+        try:
+            async for event in events:
+                self._apply(event)
+                self._works()
+                told = True
+        finally:
+            if isinstance(events, AsyncGenerator):
+                await events.aclose()
+        if not told and self._clock() - opened < TOO_SHORT_SECONDS:
+            raise UnreachableError("the watch ends as soon as it is opened")
+        self._works()
+
+    def _apply(self, event: dict[str, Any]) -> None:
+        kind, obj = event["type"], event["object"]
+        if kind == "ERROR":
+            raise ApiError(obj.get("code", 500), obj.get("reason", ""), obj.get("message", ""))
+        revision = int(obj["metadata"]["resourceVersion"])
+        if kind in ("ADDED", "MODIFIED"):
+            item = self._trimmed(obj)
+            if item is not None and self._is_newer(item):
+                self._set(item)
+        elif kind == "DELETED":
+            old = self._items.get(_key(obj))
+            if old is not None and old.uid == obj["metadata"]["uid"]:
+                self._remove(_key(obj))
+        self._known = revision
+
+    # --- the store --------------------------------------------------------------------------------
+
+    def _is_newer(self, item: T) -> bool:
+        old = self._items.get((item.namespace, item.name))
+        return old is None or int(old.version) < int(item.version)
+
+    def _set(self, item: T) -> None:
+        key = item.namespace, item.name
+        old = self._items.get(key)
+        if old is not None:
+            self._unindex(old)
+        self._items[key] = item
+        self._jobs.setdefault((item.namespace, item.job), {})[item.name] = item
+        if old is not None and old.job != item.job:
+            self._tell(old)
+        self._tell(item)
+
+    def _remove(self, key: Key) -> None:
+        item = self._items.pop(key)
+        self._unindex(item)
+        self._tell(item)
+
+    def _unindex(self, item: T) -> None:
+        job = self._jobs[item.namespace, item.job]
+        del job[item.name]
+        if not job:
+            del self._jobs[item.namespace, item.job]
+
+    def _tell(self, item: T) -> None:
+        try:
+            self._on_change(item)
+        except Exception as error:  # noqa: BLE001 - what was read must be applied to the end
+            self._count(f"cannot tell of {item.namespace}/{item.name}: {error!r}")
+
+    def _trimmed(self, obj: dict[str, Any]) -> T | None:
+        """None for an object that cannot be read: it must not keep the others out."""
+        try:
+            return self._trim(obj)
+        except Exception as error:  # noqa: BLE001 - whatever a foreign object makes of it
+            self._count(f"cannot read {obj.get('metadata', {}).get('name')}: {error!r}")
+            return None
+
+    # --- health -----------------------------------------------------------------------------------
+
+    def _works(self) -> None:
+        self._seen = self._clock()
+        self.error = None
+        if self._failed:
+            self._failed, self._gone = 0, False
+            self._logged.clear()
+            log.info("%s: watched again", self.path)
+
+    def _pause_after(self, error: Exception) -> float:
+        """Take note of a failure; seconds to wait, longer each time."""
+        self._failed += 1
+        if not _passes(error) or (self._failed > FEW and isinstance(error, ApiError)):
+            self._relist_at = None
+        gone = isinstance(error, ApiError) and error.status == GONE
+        if gone and not self._gone:
+            self._gone = True
+            return 0.0  # nothing is wrong: the watch has not been told of anything for long
+        self.error = str(error) or repr(error)
+        self._count(self.error)
+        pause = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(self._failed - 1, 10))
+        asked = error.retry_after if isinstance(error, ApiError) else None
+        jitter = random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+        return max(pause * jitter, min(asked or 0.0, LONGEST_PAUSE_SECONDS))
+
+    def _count(self, message: str) -> None:
+        self.failures += 1
+        if message not in self._logged:
+            if len(self._logged) > MOST_LOGGED:
+                self._logged.clear()
+            self._logged.add(message)
+            log.warning("%s: %s", self.path, message)
+
+
+def _passes(error: Exception) -> bool:
+    """Whether the watch may go on where it was, once the API server is well again."""
+    if isinstance(error, ApiError):
+        return error.status == 429 or error.status >= 500
+    return isinstance(error, UnreachableError)
+
+
+def _key(obj: dict[str, Any]) -> Key:
+    metadata = obj["metadata"]
+    return metadata.get("namespace", ""), metadata["name"]

@@ -1,0 +1,306 @@
+"""Builds what a job consists of on a cluster: the Service, the rendezvous pod, the worker pods.
+
+A worker pod is the user's: our init container puts the agent into it, the agent becomes the first
+process of the container that trains, and what the user said nothing about is filled in. What the
+user did say stays, but for what the job itself rests on: names, labels, owner, restart policy.
+
+May not: call the API server; who does validates these manifests, in full and in its own words.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from ddpjob_agent import contract
+from ddpjob_operator.api import constants
+from ddpjob_operator.api.sagemaker import BASE, SageMaker
+from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.api.worker_groups import TRAINER, Group, trainer
+from ddpjob_operator.manifests.environment import (
+    agent_environment,
+    device_environment,
+    network_environment,
+    sagemaker_environment,
+)
+from ddpjob_operator.planner.actions import CreateRendezvous, CreateWorker
+
+Manifest = dict[str, Any]
+
+AGENT_IN_IMAGE = "/opt/ddpjob/agent.pyz"
+AGENT_FOLDER = "/ddpjob"
+SNAPSHOT_FOLDER = "/snapshots"
+STATE_FOLDER = "/state"
+# A node that the control plane has lost keeps its pods for so long, at the most.
+RENDEZVOUS_TOLERATION_SECONDS = 5
+_UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_CONFINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+_OURS = {**_CONFINED, "readOnlyRootFilesystem": True, "runAsNonRoot": True}  # the agent's image
+_SECCOMP = {"seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def build_service(job: DDPJob) -> Manifest:
+    """The name under which workers find the rendezvous pod, whichever it is now."""
+    labels = {
+        constants.LABEL_JOB: job.metadata.name,
+        constants.LABEL_ROLE: constants.ROLE_RENDEZVOUS,
+    }
+    port = {
+        "name": "rendezvous",
+        "port": constants.SERVICE_PORT,
+        "targetPort": constants.SERVICE_PORT,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(job, constants.service_name(job.metadata.name), labels),
+        "spec": {"selector": labels, "ports": [port]},
+    }
+
+
+def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, token: str) -> Manifest:
+    """The pod of the rendezvous service; goes where the job's workers may go."""
+    labels = {
+        constants.LABEL_JOB: job.metadata.name,
+        constants.LABEL_ROLE: constants.ROLE_RENDEZVOUS,
+        constants.LABEL_EPOCH: str(action.epoch),
+    }
+    workers = {constants.LABEL_JOB: job.metadata.name, constants.LABEL_ROLE: constants.ROLE_WORKER}
+    apart = {"labelSelector": {"matchLabels": workers}, "topologyKey": "kubernetes.io/hostname"}
+    container = {
+        "name": "rendezvous",
+        "image": image,
+        "command": [
+            *("python3", AGENT_IN_IMAGE, "rendezvous", "--port", str(constants.SERVICE_PORT)),
+            *("--epoch", str(action.epoch), "--boot-file", f"{STATE_FOLDER}/boot"),
+        ],
+        "env": _variables({contract.ENV_TOKEN: token, contract.ENV_JOB_UID: job.metadata.uid}),
+        "ports": [{"name": "rendezvous", "containerPort": constants.SERVICE_PORT}],
+        "readinessProbe": {
+            "httpGet": {"path": "/healthz", "port": "rendezvous"},
+            "periodSeconds": 2,
+            "timeoutSeconds": 5,
+        },
+        "resources": _resources("64Mi", cpu="1", memory="256Mi"),
+        "securityContext": _OURS,
+        "volumeMounts": [{"name": "state", "mountPath": STATE_FOLDER}],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    inherited = _inherited(job)
+    tolerations = _tolerations(inherited, RENDEZVOUS_TOLERATION_SECONDS)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": _metadata(job, action.name, labels),
+        "spec": {
+            **inherited,
+            "containers": [container],
+            "volumes": [{"name": "state", "emptyDir": {}}],
+            "restartPolicy": "Always",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "securityContext": _SECCOMP,
+            "terminationGracePeriodSeconds": 5,
+            "tolerations": tolerations,
+            "affinity": {
+                "podAntiAffinity": {
+                    "preferredDuringSchedulingIgnoredDuringExecution": [
+                        {"weight": 100, "podAffinityTerm": apart}
+                    ]
+                }
+            },
+        },
+    }
+
+
+def build_worker(job: DDPJob, action: CreateWorker, image: str, token: str) -> Manifest:
+    """The pod of one worker; `image` is the one that holds the agent."""
+    group = next(group for group in job.spec.groups() if group.name == action.group)
+    template = copy.deepcopy(group.template) if group.template else _template(group)
+    labels = {
+        constants.LABEL_JOB: job.metadata.name,
+        constants.LABEL_ROLE: constants.ROLE_WORKER,
+        constants.LABEL_GROUP: action.group,
+        constants.LABEL_INDEX: str(action.index),
+        constants.LABEL_INCARNATION: str(action.incarnation),
+    }
+    given = _mapping(template.get("metadata"))
+    metadata = _metadata(job, action.name, {**_mapping(given.get("labels")), **labels})
+    if given.get("annotations"):
+        metadata["annotations"] = given["annotations"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": _worker_spec(job, group, action.name, template["spec"], image, token),
+    }
+
+
+def _worker_spec(
+    job: DDPJob, group: Group, name: str, spec: Manifest, image: str, token: str
+) -> Manifest:
+    container = trainer({"spec": spec})
+    grace = spec.get("terminationGracePeriodSeconds", contract.GRACE_SECONDS)
+    storage = job.spec.snapshot.storage
+    provided: tuple[tuple[str, Manifest, str], ...] = (
+        ("ddpjob-agent", {"emptyDir": {}}, AGENT_FOLDER),
+        ("ddpjob-snapshots", storage or {"emptyDir": {}}, SNAPSHOT_FOLDER),
+        ("ddpjob-shm", {"emptyDir": {"medium": "Memory"}}, "/dev/shm"),  # noqa: S108 - as NCCL asks
+        ("ddpjob-tmp", {"emptyDir": {}}, "/tmp"),  # noqa: S108 - the pod's own
+        *(_sagemaker_volumes(job.spec.sagemaker) if job.spec.sagemaker else ()),
+    )
+    mounts = _list(container.get("volumeMounts"))
+    taken = {path.rstrip("/") for path in _texts(mounts, "mountPath")}
+    volumes = _list(spec.get("volumes"))
+    for volume, source, path in provided:
+        if path not in taken or path == AGENT_FOLDER:  # two there are refused, clearly
+            volumes.append({**source, "name": volume})
+            mounts.append({"name": volume, "mountPath": path})
+    container.update(
+        command=["python3", f"{AGENT_FOLDER}/agent.pyz", "worker", "--"],
+        args=list(group.command),
+        env=_environment(job, group, name, token, grace, _list(container.get("env"))),
+        volumeMounts=mounts,
+    )
+    container.setdefault("securityContext", _CONFINED)
+    container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
+    if group.gpus:
+        limits = {**_mapping(_mapping(container.get("resources")).get("limits"))}
+        limits[job.spec.gpu_resource] = str(group.gpus)
+        container["resources"] = {**_mapping(container.get("resources")), "limits": limits}
+    as_root = _mapping(spec.get("securityContext")).get("runAsUser") == 0
+    install = {
+        "name": "ddpjob-agent",
+        "image": image,
+        "command": ["cp", AGENT_IN_IMAGE, f"{AGENT_FOLDER}/agent.pyz"],
+        "resources": _resources("16Mi", cpu="500m", memory="64Mi"),
+        "securityContext": {**_OURS, "runAsNonRoot": not as_root},
+        "volumeMounts": [{"name": "ddpjob-agent", "mountPath": AGENT_FOLDER}],
+    }
+    return {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": _SECCOMP,
+        "terminationGracePeriodSeconds": contract.GRACE_SECONDS,
+        **spec,
+        "tolerations": _tolerations(spec, int(job.spec.elastic.orphan_seconds)),
+        "initContainers": [install, *_list(spec.get("initContainers"))],
+        "volumes": volumes,
+        "restartPolicy": "Never",
+    }
+
+
+def _sagemaker_volumes(sagemaker: SageMaker) -> Iterator[tuple[str, Manifest, str]]:
+    yield "ddpjob-sagemaker", {"emptyDir": {}}, BASE
+    if sagemaker.model is not None:
+        yield "ddpjob-model", sagemaker.model, f"{BASE}/model"
+    for channel in sagemaker.channels:
+        yield f"ddpjob-channel-{channel.name}", channel.volume, f"{BASE}/input/data/{channel.name}"
+
+
+def _template(group: Group) -> Manifest:
+    container = {
+        "name": TRAINER,
+        "image": group.image or "",
+        "env": [entry.to_json() for entry in group.env],
+        "resources": _quantities(group.resources.to_json()),
+    }
+    return {"spec": {"containers": [container]}}
+
+
+def _environment(
+    job: DDPJob, group: Group, name: str, token: str, grace: Any, user: list[Any]
+) -> list[Manifest]:
+    service = f"{constants.service_name(job.metadata.name)}.{job.metadata.namespace}.svc"
+    ours = _variables(
+        {
+            **agent_environment(job, group),
+            contract.ENV_WORKER: name,
+            contract.ENV_SERVICE: f"{service}:{constants.SERVICE_PORT}",
+            contract.ENV_TOKEN: token,
+            contract.ENV_GRACE_SECONDS: str(grace),
+            contract.ENV_SNAPSHOT_DIR: f"{SNAPSHOT_FOLDER}/{job.metadata.name}",
+        }
+    )
+    source = {"fieldRef": {"fieldPath": "status.podIP"}}
+    ours.append({"name": contract.ENV_ADDRESS, "valueFrom": source})
+    taken, reserved = set(_texts(user, "name")), set(_texts(ours, "name"))
+    offered = {
+        **network_environment(job),
+        **device_environment(job),
+        **sagemaker_environment(job, group, BASE),
+    }
+    offered = {name: value for name, value in offered.items() if name not in taken}
+    kept = [each for each in user if not reserved.intersection(_texts([each], "name"))]
+    return [*_variables(offered), *kept, *ours]
+
+
+def _metadata(job: DDPJob, name: str, labels: Mapping[str, str]) -> Manifest:
+    owner = {
+        "apiVersion": constants.API_VERSION,
+        "kind": constants.KIND,
+        "name": job.metadata.name,
+        "uid": job.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    return {
+        "name": name,
+        "namespace": job.metadata.namespace,
+        "labels": dict(labels),
+        "ownerReferences": [owner],
+    }
+
+
+def _inherited(job: DDPJob) -> Manifest:
+    """What a template says of where its pods may go, and how images are pulled."""
+    template = job.spec.groups()[0].template or {}
+    spec = _mapping(template.get("spec"))
+    fields = ("tolerations", "imagePullSecrets", "priorityClassName", "schedulerName")
+    return {field: spec[field] for field in fields if field in spec}
+
+
+def _tolerations(spec: Manifest, seconds: int) -> list[Manifest]:
+    """The given ones, and how long the pod stays on a node that has gone silent."""
+    given = _list(spec.get("tolerations"))
+    known = set(_texts(given, "key"))
+    ours = [
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
+        for key in _UNREACHABLE
+        if key not in known
+    ]
+    return [*given, *ours]
+
+
+def _resources(request: str, **limits: str) -> Manifest:
+    """Of containers of ours; limits, because a quota may demand them."""
+    return {"requests": {"cpu": "10m", "memory": request}, "limits": limits}
+
+
+def _variables(values: Mapping[str, str]) -> list[Manifest]:
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def _quantities(resources: Manifest) -> Manifest:
+    return {
+        kind: {name: str(amount) for name, amount in amounts.items()}
+        for kind, amounts in resources.items()
+    }
+
+
+def _texts(entries: Iterable[Any], field: str) -> Iterator[str]:
+    """What this field says in those entries that have it as text."""
+    for entry in entries:
+        value = entry.get(field) if isinstance(entry, dict) else None
+        if isinstance(value, str):
+            yield value
+
+
+def _list(value: object) -> list[Any]:
+    """A copy; what is no list becomes one that the API server refuses."""
+    return list(value) if isinstance(value, list) else [] if value is None else [value]
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,177 @@
+"""Reads pods and Services, as the API server has them, into what a plan is made of.
+
+May not: call the API server, or decide anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from ddpjob_agent import contract
+from ddpjob_operator.api import constants
+from ddpjob_operator.planner.observed import Phase, Rendezvous, Worker
+
+UNSCHEDULABLE = "Unschedulable"
+# Ended containers and waiting ones are told of in these words where nothing is wrong.
+_HARMLESS = ("", "Completed", "ContainerCreating", "PodInitializing")
+
+
+@dataclasses.dataclass(frozen=True)
+class Pod:
+    """One pod of a job: what is kept of it in memory."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: str  # resourceVersion
+    job: str
+    owner: str  # UID of the job that controls it
+    role: str
+    token: str  # secret of the job, which all its pods hold
+    worker: Worker | None
+    rendezvous: Rendezvous | None
+    deleting: bool
+    live: bool  # neither ended nor about to go
+
+
+@dataclasses.dataclass(frozen=True)
+class Address:
+    """The Service that leads to a job's rendezvous pod."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    job: str
+    owner: str
+
+
+def read_address(raw: Mapping[str, Any]) -> Address:
+    """What matters of a Service."""
+    metadata = raw["metadata"]
+    return Address(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        version=metadata["resourceVersion"],
+        job=(metadata.get("labels") or {}).get(constants.LABEL_JOB, ""),
+        owner=controller(metadata),
+    )
+
+
+def read_pod(raw: Mapping[str, Any]) -> Pod:
+    """What matters of a pod."""
+    metadata, spec, status = raw["metadata"], raw.get("spec", {}), raw.get("status", {})
+    labels = metadata.get("labels") or {}
+    phase, deleting = _phase(status), metadata.get("deletionTimestamp") is not None
+    own, token = _own_container(spec)
+    reason, message = _trouble(status, own)
+    role = labels.get(constants.LABEL_ROLE, "")
+    worker = rendezvous = None
+    if role == constants.ROLE_WORKER:
+        worker = Worker(
+            name=metadata["name"],
+            group=labels.get(constants.LABEL_GROUP, ""),
+            index=_number(labels.get(constants.LABEL_INDEX)),
+            incarnation=_number(labels.get(constants.LABEL_INCARNATION)),
+            phase=_ended(status, own) or phase,
+            node=spec.get("nodeName"),
+            unschedulable=message if reason == UNSCHEDULABLE else None,
+            unschedulable_since=_since(_condition(status, "PodScheduled")),
+            deleting=deleting,
+            reason=reason,
+            message=message,
+        )
+    elif role == constants.ROLE_RENDEZVOUS:
+        ready = _condition(status, "Ready").get("status") == "True"
+        epoch = _number(labels.get(constants.LABEL_EPOCH))
+        rendezvous = Rendezvous(epoch, ready=ready, reason=reason, message=message)
+    return Pod(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        version=metadata["resourceVersion"],
+        job=labels.get(constants.LABEL_JOB, ""),
+        owner=controller(metadata),
+        role=role,
+        token=token,
+        worker=worker,
+        rendezvous=rendezvous,
+        deleting=deleting,
+        live=not deleting and phase in (Phase.PENDING, Phase.RUNNING),
+    )
+
+
+def controller(metadata: Mapping[str, Any]) -> str:
+    """UID of the object that controls this one."""
+    owners = metadata.get("ownerReferences") or ()
+    return next((owner["uid"] for owner in owners if owner.get("controller")), "")
+
+
+def _phase(status: Mapping[str, Any]) -> Phase:
+    word = status.get("phase", "Pending")
+    return Phase(word) if word in tuple(Phase) else Phase.PENDING  # Unknown: its node is silent
+
+
+def _ended(status: Mapping[str, Any], own: str) -> Phase | None:
+    """How the agent's container ended, if it did: a sidecar may keep the pod running."""
+    for container in status.get("containerStatuses") or ():
+        ended = (container.get("state") or {}).get("terminated")
+        if container["name"] == own and ended is not None:
+            return Phase.FAILED if ended.get("exitCode") else Phase.SUCCEEDED
+    return None
+
+
+def _trouble(status: Mapping[str, Any], own: str) -> tuple[str, str]:
+    """Why the pod does not run or how it ended, the most telling first."""
+    containers = [
+        *(status.get("initContainerStatuses") or ()),
+        *(status.get("containerStatuses") or ()),
+    ]
+    containers.sort(key=lambda container: container["name"] != own)
+    states = [_state(container) for container in containers]
+    ended = [s["terminated"] for s in states if s.get("terminated", {}).get("exitCode")]
+    waiting = [s["waiting"] for s in states if "waiting" in s]
+    disrupted, placed = _condition(status, "DisruptionTarget"), _condition(status, "PodScheduled")
+    whole = [status] if status.get("reason") else []  # such as Evicted
+    whole += [disrupted] if disrupted.get("status") == "True" else []
+    unplaced = [placed] if placed.get("status") == "False" else []
+    for each in (*whole, *ended, *waiting, *unplaced):
+        reason, message = each.get("reason", ""), each.get("message", "")
+        if reason not in _HARMLESS or message:
+            code = each.get("exitCode")
+            return reason, (message or (f"exit code {code}" if code else "")).strip()
+    return "", ""
+
+
+def _state(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The container's state; of one that waits to be started again, how it ended."""
+    state = container.get("state") or {}
+    looping = state.get("waiting", {}).get("reason") == "CrashLoopBackOff"
+    return (looping and container.get("lastState")) or state
+
+
+def _since(condition: Mapping[str, Any]) -> datetime | None:
+    text = condition.get("lastTransitionTime")
+    return datetime.fromisoformat(text) if text and condition.get("status") == "False" else None
+
+
+def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    conditions: Iterable[Mapping[str, Any]] = status.get("conditions") or ()
+    return next((each for each in conditions if each.get("type") == kind), {})
+
+
+def _own_container(spec: Mapping[str, Any]) -> tuple[str, str]:
+    """Name of the container that runs our code, and the job's secret, which it holds."""
+    for container in spec.get("containers") or ():
+        for entry in container.get("env") or ():
+            if entry.get("name") == contract.ENV_TOKEN:
+                return container["name"], str(entry.get("value", ""))
+    return "", ""
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isdecimal() else 0

@@ -1,0 +1,232 @@
+"""What is true of a job that has not ended, how that changes, and what it comes to in one word.
+
+May not: decide what is to be done, or read a condition back to learn what can be observed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Literal
+
+from ddpjob_agent.control import Report, State
+from ddpjob_operator.api import constants
+from ddpjob_operator.api.constants import ConditionType, Reason
+from ddpjob_operator.api.status import Condition, DDPJobStatus
+from ddpjob_operator.planner.diagnosis import Diagnosis, diagnose
+from ddpjob_operator.planner.observed import Observed, Refusal, Worker
+from ddpjob_operator.planner.placement import Roster
+from ddpjob_operator.planner.stall_message import describe
+from ddpjob_operator.planner.storage_warnings import not_shared
+
+_PRECEDENCE = (
+    ConditionType.FAILED,
+    ConditionType.COMPLETE,
+    ConditionType.SUSPENDED,
+    ConditionType.STALLED,
+    ConditionType.RESIZING,
+    ConditionType.RUNNING,
+)
+
+
+def condition(
+    type_: ConditionType,
+    holds: bool | None,
+    reason: Reason,
+    message: str = "",
+) -> Condition:
+    """A condition without its time; None is unknown."""
+    status: Literal["True", "False", "Unknown"]
+    status = "Unknown" if holds is None else "True" if holds else "False"
+    return Condition(type=type_.value, status=status, reason=reason.value, message=message)
+
+
+def set_condition(
+    conditions: Sequence[Condition], new: Condition, now: datetime
+) -> tuple[Condition, ...]:
+    """The conditions with this one in its place; its time changes only when its status flips."""
+    old = find(conditions, new.type)
+    same = old is not None and old.status == new.status
+    since = old.last_transition_time if old is not None and same else now
+    dated = new.model_copy(update={"last_transition_time": since})
+    if old is None:
+        return (*conditions, dated)
+    return tuple(dated if each.type == new.type else each for each in conditions)
+
+
+def find(conditions: Sequence[Condition], type_: str) -> Condition | None:
+    """The condition of this type."""
+    return next((each for each in conditions if each.type == type_), None)
+
+
+def is_true(conditions: Sequence[Condition], type_: str) -> bool:
+    """Whether the condition is there and holds."""
+    condition = find(conditions, type_)
+    return condition is not None and condition.status == "True"
+
+
+def finished(conditions: Sequence[Condition]) -> bool:
+    """Whether the job has ended, for good."""
+    return any(is_true(conditions, each) for each in (ConditionType.COMPLETE, ConditionType.FAILED))
+
+
+def state(conditions: Sequence[Condition]) -> str:
+    """One word: the gravest condition that holds, else Pending, Waiting or Unknown."""
+    for each in _PRECEDENCE:
+        if is_true(conditions, each):
+            return str(each)
+    running = find(conditions, ConditionType.RUNNING)
+    if running is None:
+        return "Pending"
+    return "Unknown" if running.status == "Unknown" else "Waiting"
+
+
+# --- what is true of a job ------------------------------------------------------------------------
+
+
+def running(
+    observed: Observed, status: DDPJobStatus, report: Report | None, now: datetime
+) -> Condition:
+    """Whether the processes of a membership run."""
+    kind = ConditionType.RUNNING
+    if report is None and status.membership is None:
+        text = "waiting for the rendezvous service"
+        if observed.rendezvous is not None:
+            text += _words(observed.rendezvous.message or observed.rendezvous.reason)
+        return condition(kind, False, Reason.RENDEZVOUS_NOT_READY, text)
+    if report is None:
+        text = "the rendezvous service does not answer; workers that train go on"
+        return condition(kind, None, Reason.NO_REPORT, text)
+    if report.state is not State.RUNNING or status.membership is None:
+        return condition(kind, False, Reason.WAITING, report.reason)
+    workers = _plural(len(status.membership.workers), "worker")
+    processes = _plural(status.membership.world_size, "process", "es")
+    parts = (
+        f"{workers} with {processes}",
+        unshared(observed),
+        not_shared(observed, report, now),
+        report.snapshot_trouble,
+        *report.unreachable,
+    )
+    return condition(kind, True, Reason.TRAINING, "; ".join(filter(None, parts)))
+
+
+def resizing(
+    status: DDPJobStatus, report: Report | None, roster: Roster, refusals: Sequence[Refusal]
+) -> Condition:
+    """Whether a change of the membership is due."""
+    kind = ConditionType.RESIZING
+    if report is None or report.state is not State.RUNNING or status.membership is None:
+        return condition(kind, False, Reason.NOT_RUNNING)
+    if roster.draining:
+        leaving = ", ".join(worker.name for worker in roster.draining)
+        return condition(kind, True, Reason.DRAINING, f"{leaving} must leave")
+    members = status.membership.workers
+    joining = [w for w in roster.kept if _starts(w) and w.name not in members]
+    if joining:
+        return condition(kind, True, Reason.JOINING, report.reason)
+    text = _placed(roster) + "".join(f"; {_refused(each)}" for each in refusals[:1])
+    whole = not roster.create and not roster.failing and all(map(_starts, roster.kept))
+    return condition(kind, False, Reason.AT_SIZE if whole else Reason.PARTLY_PLACED, text)
+
+
+def stalled(observed: Observed, report: Report | None, roster: Roster) -> Condition:
+    """Whether the job cannot go on unless something outside it changes, or does not go on."""
+    kind = ConditionType.STALLED
+    found = _without_service(observed)
+    if report is not None and report.stall is not None and found is None:
+        return condition(kind, True, Reason.NO_PROGRESS, describe(report.stall))
+    if roster.failing and roster.replace_after is not None:
+        worker = roster.failing[0]
+        diagnosis = diagnose(worker.reason, worker.message)
+        text = f"{worker.name} ended before it joined{_words(worker.message)}"
+        at = f"; it is replaced at {roster.replace_after:%H:%M:%S} UTC"
+        reason = diagnosis.reason if diagnosis else Reason.WORKERS_FAIL
+        return condition(kind, True, reason, f"{text}{_remedy(diagnosis)}{at}")
+    if report is None and observed.job.status.membership is not None:
+        running = True  # as far as is known
+    else:
+        running = report is not None and report.state is State.RUNNING
+    if not running:
+        found = found or _obstacle(observed, roster)
+    return found or condition(kind, False, Reason.NOT_STALLED)
+
+
+def unshared(observed: Observed) -> str:
+    """Why the snapshots are not safe: not every node sees those of the others."""
+    claim = observed.single_node_claim
+    if not claim or len({w.node for w in observed.workers if w.live and w.node}) < 2:
+        return ""
+    text = f"the workers are on several nodes, but only one node can use claim '{claim}'"
+    return f"{text}; use a claim with access mode ReadWriteMany"
+
+
+def _without_service(observed: Observed) -> Condition | None:
+    kind, job = ConditionType.STALLED, observed.job
+    epoch, name = job.status.rendezvous_epoch, job.metadata.name
+    vital = (constants.service_name(name), constants.rendezvous_name(name, epoch))
+    for refusal in observed.refusals:
+        if refusal.name in vital:
+            return condition(kind, True, refusal.reason, _refused(refusal))
+    pod = observed.rendezvous
+    diagnosis = diagnose(pod.reason, pod.message) if pod and not pod.ready else None
+    if pod is None or diagnosis is None:
+        return None
+    text = f"the rendezvous service cannot start{_words(pod.message or pod.reason)}"
+    return condition(kind, True, diagnosis.reason, text + _remedy(diagnosis))
+
+
+def _obstacle(observed: Observed, roster: Roster) -> Condition | None:
+    """Why the job does not start, or not start again, if there is more to it than time."""
+    kind = ConditionType.STALLED
+    for refusal in observed.refusals:
+        return condition(kind, True, refusal.reason, _refused(refusal))
+    stuck = [w for w in roster.kept if w in roster.stuck or _cannot_start(w)]
+    minimum = observed.job.spec.minimum
+    if len(roster.kept) + len(roster.create) - len(stuck) >= minimum or not stuck:
+        text = unshared(observed)
+        return condition(kind, True, Reason.VOLUME_NOT_SHARED, text) if text else None
+    worker = stuck[0]
+    diagnosis = diagnose(worker.reason, worker.message)
+    if worker.unschedulable and diagnosis is None:
+        text = f"{_placed(roster)}; at least {minimum} must be placed"
+        return condition(kind, True, Reason.TOO_FEW_PLACED, text)
+    reason = diagnosis.reason if diagnosis else Reason.TOO_FEW_PLACED
+    text = f"{worker.name} cannot start{_words(worker.message or worker.reason)}"
+    return condition(kind, True, reason, text + _remedy(diagnosis))
+
+
+def _cannot_start(worker: Worker) -> bool:
+    return not worker.unschedulable and diagnose(worker.reason, worker.message) is not None
+
+
+def _refused(refusal: Refusal) -> str:
+    return f"{refusal.name} was refused: {refusal.message}"
+
+
+def _remedy(diagnosis: Diagnosis | None) -> str:
+    return f"; {diagnosis.remedy}" if diagnosis else ""
+
+
+def _placed(roster: Roster) -> str:
+    placed = sum(worker.placed for worker in roster.kept)
+    total = len(roster.kept) + len(roster.create) + len(roster.failing)
+    waiting = [worker for worker in roster.kept if not _starts(worker)]
+    return f"{placed}/{total} placed" + "".join(map(_pending, waiting[:1]))
+
+
+def _starts(worker: Worker) -> bool:
+    """Whether it has a node, and nothing is known that keeps it from running there."""
+    return worker.placed and diagnose(worker.reason, worker.message) is None
+
+
+def _pending(worker: Worker) -> str:
+    return f"; {worker.name} is pending{_words(worker.message or worker.unschedulable or worker.reason)}"
+
+
+def _words(message: str) -> str:
+    return f": {message.rstrip('.')}" if message else ""
+
+
+def _plural(count: int, word: str, ending: str = "s") -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}{ending}"

@@ -1,0 +1,157 @@
+"""What is told once: transitions between the status before a pass and what the pass saw.
+
+May not: tell of anything that is merely still so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ddpjob_agent.contract import Cause, MembershipId
+from ddpjob_agent.control import Report
+from ddpjob_operator.api import constants
+from ddpjob_operator.api.constants import ConditionType, EventReason
+from ddpjob_operator.api.status import Condition, DDPJobStatus
+from ddpjob_operator.planner import conditions
+from ddpjob_operator.planner.actions import CreateWorker, Event
+from ddpjob_operator.planner.observed import Observed
+from ddpjob_operator.planner.outcome import Verdict
+from ddpjob_operator.planner.placement import Roster
+from ddpjob_operator.planner.storage_warnings import NOT_SHARED
+
+_BY_CAUSE = {
+    Cause.STARTED: EventReason.STARTED,
+    Cause.LOST: EventReason.WORKER_LOST,
+    Cause.FAILED: EventReason.RESTARTED,
+    Cause.LEFT: EventReason.WORKER_LEFT,
+    Cause.JOINED: EventReason.WORKER_JOINED,
+}
+_WARNINGS = (Cause.LOST, Cause.FAILED)
+UNREACHABLE_REMEDY = (
+    "their processes will not find each other; look at network policies, firewalls between nodes "
+    "and network.interface"
+)
+
+
+def memberships(observed: Observed, report: Report | None) -> Iterator[Event]:
+    """One for each membership since the one in status."""
+    if report is None:
+        return
+    known = observed.job.status.membership
+    newest = MembershipId.parse(known.id) if known else None
+    for each in report.rounds:
+        if newest is None or MembershipId.parse(each.id) > newest:
+            cause = Cause(each.cause)
+            size = f"{len(each.workers)} workers, {each.world_size} processes"
+            text = f"membership {each.id} with {size}: {each.detail or each.cause}"
+            yield Event(_BY_CAUSE[cause].value, text, cause in _WARNINGS)
+
+
+def repeats(observed: Observed, report: Report | None) -> Iterator[Event]:
+    """One for steps that are done again, and were not known of before."""
+    known = observed.job.status.restarts.repeated_steps
+    if report is not None and report.repeated_steps > known:
+        text = f"{again(report.repeated_steps - known)}: the newest snapshot was older"
+        yield Event(EventReason.STEPS_REPEATED.value, text)
+
+
+def again(steps: int) -> str:
+    """So many are."""
+    return "1 step is done again" if steps == 1 else f"{steps} steps are done again"
+
+
+def overdue(observed: Observed, report: Report | None) -> Iterator[Event]:
+    """One for each worker that had too little time for its last step."""
+    known = observed.job.status.overdue_workers
+    for each in report.overdue if report else ():
+        if each.worker not in known:
+            text = (
+                f"{each.worker} was ended before it had done and saved its last step: {each.seconds:.0f} s"
+                " were too few. Nothing but what came after the last snapshot is lost. Where steps or"
+                " saves take that long, raise template.spec.terminationGracePeriodSeconds"
+            )
+            yield Event(EventReason.GRACE_PERIOD_TOO_SHORT.value, text, warning=True)
+
+
+def stuck(observed: Observed, report: Report | None) -> Iterator[Event]:
+    """One for each time a process hung in a collective that had broken."""
+    for text in report.stuck if report else ():
+        if text not in observed.job.status.stuck:
+            yield Event(EventReason.PROCESS_STUCK.value, text, warning=True)
+
+
+def unreachable(observed: Observed, report: Report | None) -> Iterator[Event]:
+    """Workers that train together cannot open connections to each other."""
+    told = report.unreachable if report else ()
+    if told and told != observed.job.status.unreachable:
+        text = f"{'; '.join(told)}: {UNREACHABLE_REMEDY}"
+        yield Event(EventReason.UNREACHABLE.value, text, warning=True)
+
+
+def degraded(observed: Observed, report: Report | None) -> Iterator[Event]:
+    """Snapshots are saved less well than they could be."""
+    old = observed.job.status.snapshot
+    trouble = report.snapshot_trouble if report else ""
+    if trouble and (old is None or old.trouble != trouble):
+        yield Event(EventReason.SNAPSHOT_DEGRADED.value, trouble, warning=True)
+
+
+def files(observed: Observed, report: Report | None, status: DDPJobStatus) -> Iterator[Event]:
+    """The script's own files are on no other worker, or cannot be copied."""
+    old = observed.job.status
+    reason = EventReason.SNAPSHOT_NOT_SHARED.value
+    if reason in status.warned and reason not in old.warned:
+        yield Event(reason, NOT_SHARED, warning=True)
+    trouble = report.files.trouble if report and report.files else ""
+    if trouble and (old.snapshot is None or old.snapshot.files_trouble != trouble):
+        text = f"{trouble}; the job goes on, with the copies that it has. Make room on that volume"
+        yield Event(EventReason.FILES_NOT_KEPT.value, text, warning=True)
+
+
+def replacements(observed: Observed, roster: Roster) -> Iterator[Event]:
+    """One for each worker that takes another one's place."""
+    refused = {refusal.name for refusal in observed.refusals}
+    for action in roster.create:
+        if action.name not in refused and (how := _departure(observed, action)):
+            text = f"{how}; {action.name} takes its place"
+            yield Event(EventReason.WORKER_REPLACED.value, text)
+
+
+def end(verdict: Verdict) -> Event:
+    """The job has completed or failed."""
+    failed = verdict.type is ConditionType.FAILED
+    reason = EventReason.FAILED if failed else EventReason.COMPLETED
+    return Event(reason.value, verdict.message, failed)
+
+
+def changes(observed: Observed, status: DDPJobStatus) -> Iterator[Event]:
+    """The job was suspended, was resumed, or cannot go on; the last again for another reason."""
+    old, new = observed.job.status.conditions, status.conditions
+    if _flips(old, new, ConditionType.SUSPENDED):
+        yield Event(EventReason.SUSPENDED.value, "the job is suspended")
+    if _flips(new, old, ConditionType.SUSPENDED):
+        yield Event(EventReason.RESUMED.value, "the job is resumed")
+    before, now = (_stalled(each) for each in (old, new))
+    if now is not None and (before is None or before.reason != now.reason):
+        yield Event(now.reason, now.message, warning=True)
+
+
+def _stalled(given: Sequence[Condition]) -> Condition | None:
+    found = conditions.find(given, ConditionType.STALLED)
+    return found if found is not None and found.status == "True" else None
+
+
+def _flips(old: Sequence[Condition], new: Sequence[Condition], type_: ConditionType) -> bool:
+    return conditions.is_true(new, type_) and not conditions.is_true(old, type_)
+
+
+def _departure(observed: Observed, new: CreateWorker) -> str:
+    job = observed.job
+    name = constants.worker_name(job.metadata.name, new.group, new.index, new.incarnation - 1)
+    old = next((worker for worker in observed.workers if worker.name == name), None)
+    if old is not None and old.terminal:
+        return f"{name} has ended" + (f" ({old.message})" if old.message else "")
+    if old is not None:
+        return f"{name} is being deleted"
+    membership = job.status.membership
+    return f"{name} is gone" if membership and name in membership.workers else ""

@@ -1,0 +1,82 @@
+"""Whether a job has ended, how, and what people are told of it.
+
+May not: count restarts; the rendezvous service does, it sees every exit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime, timedelta
+from typing import Literal
+
+from ddpjob_agent.control import Report, State
+from ddpjob_operator.api.constants import ConditionType, Reason
+from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.planner.observed import Observed, Phase
+
+TAIL_LINES = 20
+TAIL_CHARACTERS = 4000
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """How the job ended."""
+
+    type: Literal[ConditionType.COMPLETE, ConditionType.FAILED]
+    reason: Reason
+    message: str
+
+
+def verdict(observed: Observed, report: Report | None, now: datetime) -> Verdict | None:
+    """How the job ended, if it has."""
+    if report is not None and report.state is State.COMPLETE:
+        return Verdict(ConditionType.COMPLETE, Reason.COMPLETED, report.reason)
+    if report is not None and report.state is State.FAILED:
+        return Verdict(ConditionType.FAILED, _reason(report), _tell(report))
+    if report is None and _all_succeeded(observed):
+        message = "every worker ended with exit code 0"
+        return Verdict(ConditionType.COMPLETE, Reason.COMPLETED, message)
+    deadline = deadline_of(observed.job)
+    if deadline is not None and now >= deadline:
+        seconds = observed.job.spec.active_deadline_seconds
+        message = f"the job ran for longer than activeDeadlineSeconds ({seconds})"
+        return Verdict(ConditionType.FAILED, Reason.DEADLINE_EXCEEDED, message)
+    return None
+
+
+def deadline_of(job: DDPJob) -> datetime | None:
+    """When the job fails for having run too long."""
+    seconds, start = job.spec.active_deadline_seconds, job.status.start_time
+    return start + timedelta(seconds=seconds) if seconds is not None and start else None
+
+
+def _all_succeeded(observed: Observed) -> bool:
+    """An agent ends with 0 only when its service said complete: the word survives the service."""
+    membership = observed.job.status.membership
+    good = {worker.name for worker in observed.workers if worker.phase is Phase.SUCCEEDED}
+    return membership is not None and set(membership.workers) <= good
+
+
+def _reason(report: Report) -> Reason:
+    if report.failure is None:
+        return Reason.TOO_MANY_LOSSES
+    return Reason.COMMAND_FAILED if report.failure.permanent else Reason.APPLICATION_FAILED
+
+
+def _tell(report: Report) -> str:
+    failure = report.failure
+    if failure is None:
+        return report.reason
+    parts = [report.reason]
+    if failure.summary not in report.reason:
+        parts.append(failure.summary)
+    if failure.traceback:
+        who = "" if failure.rank is None else f" of rank {failure.rank}"
+        parts.append(f"Traceback{who}:\n{_tail(failure.traceback)}")
+    return "\n".join(parts)
+
+
+def _tail(text: str) -> str:
+    lines = text.rstrip().splitlines()
+    tail = "\n".join(lines[-TAIL_LINES:])[-TAIL_CHARACTERS:]
+    return tail if tail == text.rstrip() else f"...\n{tail}"

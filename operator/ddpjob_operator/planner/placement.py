@@ -1,0 +1,160 @@
+"""Which workers stay, go, and are to come.
+
+Theory of operation. Of every group, `replicas` live workers stay: running ones before pending
+ones, low indices before high ones. The others drain: the rendezvous service leaves them out of
+the next membership, and then they are deleted. Missing workers are created at the lowest free
+indices; an incarnation is one more than any ever seen at its index, so that a name is not used
+again while a predecessor hangs in its deletion. A worker that is gone or has ended is thereby
+replaced at once, unless it ended before it joined and was not the first: then after a pause,
+because the next one probably ends likewise. A worker that the scheduler has had no node for, for a
+while, is stuck: it stays, but nobody waits for it.
+
+May not: know how workers are made, or read a clock.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+
+from ddpjob_agent.control import Report, State
+from ddpjob_operator.api import constants
+from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.api.worker_groups import Group
+from ddpjob_operator.planner.actions import CreateWorker, DeleteWorker
+from ddpjob_operator.planner.observed import Observed, Phase, Worker
+
+MAX_PAUSE_SECONDS = 300.0
+SCHEDULING_SECONDS = 10.0  # a volume may still have to be bound, a node still to be freed
+Slot = tuple[str, int]  # group and index
+
+
+@dataclasses.dataclass(frozen=True)
+class Roster:
+    """The decision about all workers of a job."""
+
+    kept: tuple[Worker, ...]
+    draining: tuple[Worker, ...]
+    create: tuple[CreateWorker, ...]
+    delete: tuple[DeleteWorker, ...]
+    failing: tuple[Worker, ...]  # ended before they joined, to be replaced after a pause
+    replace_after: datetime | None  # end of that pause
+    stuck: tuple[Worker, ...] = ()  # of those kept: there is no node for them
+    stuck_at: datetime | None = None  # when the next one will count as such
+
+
+def arrange(observed: Observed, now: datetime) -> Roster:
+    """What is to become of every worker."""
+    kept, draining, missing = [], [], list[Slot]()
+    groups = observed.job.spec.groups()
+    for group in groups:
+        stay, go, slots = _divide(group, observed.workers)
+        kept += stay
+        draining += go
+        missing += slots
+    known = {group.name for group in groups}
+    draining += [w for w in observed.workers if w.live and w.group not in known]
+    failing = tuple(_failing(observed, missing))
+    replace_after = _pause(observed.job, failing, now)
+    if replace_after is not None:
+        paused = {(worker.group, worker.index) for worker in failing}
+        missing = [slot for slot in missing if slot not in paused]
+    else:
+        failing = ()
+    done = [w for w in observed.workers if w.terminal and not w.deleting and w not in failing]
+    removable = [w for w in draining if _may_go(w, observed.report)]
+    waiting = {worker.name: _stuck_at(worker, now) for worker in kept if worker.unschedulable}
+    return Roster(
+        stuck=tuple(w for w in kept if w.name in waiting and waiting[w.name] <= now),
+        stuck_at=min((at for at in waiting.values() if at > now), default=None),
+        kept=tuple(kept),
+        draining=tuple(draining),
+        create=_creations(observed, missing),
+        delete=tuple(DeleteWorker(worker.name) for worker in (*removable, *done)),
+        failing=failing,
+        replace_after=replace_after,
+    )
+
+
+def joined_ever(job: DDPJob, report: Report | None) -> set[str]:
+    """Workers that the rendezvous service has, or had in a membership, as far as is known."""
+    known = set(job.status.membership.workers if job.status.membership else ())
+    if report is not None:
+        known.update(report.workers, *(each.workers for each in report.rounds))
+        known.update(_members(report))
+    return known
+
+
+def _members(report: Report) -> set[str]:
+    return {m.worker for m in report.membership.members} if report.membership else set()
+
+
+def _divide(
+    group: Group, workers: Iterable[Worker]
+) -> tuple[list[Worker], list[Worker], list[Slot]]:
+    live = [worker for worker in workers if worker.live and worker.group == group.name]
+    live.sort(key=lambda w: (w.phase is not Phase.RUNNING, w.index, -w.incarnation))
+    taken = {worker.index for worker in live}
+    free = (index for index in itertools.count() if index not in taken)
+    missing = itertools.islice(free, max(0, group.replicas - len(live)))
+    stay, go = live[: group.replicas], live[group.replicas :]
+    stay.sort(key=lambda worker: worker.index)
+    return stay, go, [(group.name, index) for index in missing]
+
+
+def _stuck_at(worker: Worker, now: datetime) -> datetime:
+    since = worker.unschedulable_since
+    return now if since is None else since + timedelta(seconds=SCHEDULING_SECONDS)
+
+
+def _may_go(worker: Worker, report: Report | None) -> bool:
+    """A draining worker that trains is needed until the others have regrouped without it."""
+    if worker.phase is Phase.PENDING:
+        return True
+    if report is None:
+        return False
+    return report.state is not State.RUNNING or worker.name not in _members(report)
+
+
+def _failing(observed: Observed, missing: Iterable[Slot]) -> Iterator[Worker]:
+    joined = joined_ever(observed.job, observed.report)
+    for slot in missing:
+        past = [w for w in observed.workers if (w.group, w.index) == slot]
+        last = max(past, key=lambda worker: worker.incarnation, default=None)
+        if last and last.phase is Phase.FAILED and last.incarnation > 1 and last.name not in joined:
+            yield last
+
+
+def _pause(job: DDPJob, failing: tuple[Worker, ...], now: datetime) -> datetime | None:
+    if not failing:
+        return None
+    if job.status.replace_after is not None:
+        return job.status.replace_after if now < job.status.replace_after else None
+    tries = min(16, max(worker.incarnation for worker in failing) - 2)
+    seconds = min(job.spec.failure_policy.backoff_seconds * 2**tries, MAX_PAUSE_SECONDS)
+    return now + timedelta(seconds=seconds) if seconds else None
+
+
+def _creations(observed: Observed, missing: Iterable[Slot]) -> tuple[CreateWorker, ...]:
+    job = observed.job.metadata.name
+    size = {group.name: group.gpus for group in observed.job.spec.groups()}
+    highest: dict[Slot, int] = {}
+    for group, index, incarnation in _seen(observed):
+        slot = (group, index)
+        highest[slot] = max(incarnation, highest.get(slot, 0))
+    return tuple(
+        CreateWorker(constants.worker_name(job, group, index, n), group, index, n)
+        # The largest first: else small ones take the nodes that only these fit on.
+        for group, index in sorted(missing, key=lambda slot: -size[slot[0]])
+        for n in (1 + highest.get((group, index), 0),)
+    )
+
+
+def _seen(observed: Observed) -> Iterator[tuple[str, int, int]]:
+    for worker in observed.workers:
+        yield worker.group, worker.index, worker.incarnation
+    for name in joined_ever(observed.job, observed.report):
+        if parts := constants.parse_worker_name(observed.job.metadata.name, name):
+            yield parts

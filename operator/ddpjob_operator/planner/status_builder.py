@@ -1,0 +1,205 @@
+"""The status that a pass comes to: counts, what the service reports, and conditions.
+
+May not: decide what is to be done, or remember what can be observed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from ddpjob_agent.control import KeptFiles, Report
+from ddpjob_operator.api import constants
+from ddpjob_operator.api.constants import ConditionType, EventReason, Reason
+from ddpjob_operator.api.status import (
+    Condition,
+    DDPJobStatus,
+    GroupStatus,
+    MembershipStatus,
+    ProgressStatus,
+    RestartsStatus,
+    SnapshotStatus,
+)
+from ddpjob_operator.planner import conditions
+from ddpjob_operator.planner.observed import Observed, Phase
+from ddpjob_operator.planner.outcome import Verdict
+from ddpjob_operator.planner.placement import Roster
+from ddpjob_operator.planner.storage_warnings import not_shared
+
+MAX_TOLD = 20  # of a kind, in status: more than a service tells of at a time
+
+
+def active(
+    observed: Observed, report: Report | None, roster: Roster, now: datetime
+) -> DDPJobStatus:
+    """Status of a job that runs, or would if it could."""
+    old = observed.job.status
+    status = _counted(
+        observed,
+        {
+            **_reported(old, report, now),
+            "warned": _warned(observed, report, now),
+            "start_time": old.start_time or now,
+            "replace_after": roster.replace_after,
+        },
+    )
+    found = (
+        conditions.running(observed, status, report, now),
+        conditions.resizing(status, report, roster, observed.refusals),
+        conditions.condition(ConditionType.SUSPENDED, False, Reason.NOT_SUSPENDED),
+        conditions.stalled(observed, report, roster),
+    )
+    return _concluded(observed, status, found, now)
+
+
+def suspended(observed: Observed, now: datetime) -> DDPJobStatus:
+    """Status of a job that the user has paused; resumed, it starts anew from its snapshot."""
+    cleared = {"start_time": None, "membership": None, "replace_after": None}
+    status = _counted(observed, {**cleared, "restarts": RestartsStatus()})
+    until = "spec.suspend is false" if observed.job.spec.suspend else "spec.replicas is above 0"
+    text = f"the job is suspended; it resumes when {until}"
+    found = (
+        conditions.condition(ConditionType.RUNNING, False, Reason.SUSPENDED, text),
+        conditions.condition(ConditionType.RESIZING, False, Reason.NOT_RUNNING),
+        conditions.condition(ConditionType.SUSPENDED, True, Reason.SUSPENDED, text),
+        conditions.condition(ConditionType.STALLED, False, Reason.NOT_STALLED),
+    )
+    return _concluded(observed, status, found, now)
+
+
+def ended(
+    observed: Observed, report: Report | None, verdict: Verdict, now: datetime
+) -> DDPJobStatus:
+    """Status of a job that has just completed or failed."""
+    status = _counted(
+        observed,
+        {
+            **_reported(observed.job.status, report, now),
+            "completion_time": now,
+            "replace_after": None,
+        },
+    )
+    found = (
+        conditions.condition(ConditionType.RUNNING, False, verdict.reason),
+        conditions.condition(ConditionType.RESIZING, False, Reason.NOT_RUNNING),
+        conditions.condition(ConditionType.SUSPENDED, False, Reason.NOT_SUSPENDED),
+        conditions.condition(ConditionType.STALLED, False, Reason.NOT_STALLED),
+        conditions.condition(verdict.type, True, verdict.reason, verdict.message),
+    )
+    return _concluded(observed, status, found, now)
+
+
+def invalid(old: DDPJobStatus, generation: int, problems: str, now: datetime) -> DDPJobStatus:
+    """Status of a job whose spec cannot be read: nothing else can be said of it."""
+    found = conditions.condition(ConditionType.STALLED, True, Reason.INVALID_SPEC, problems)
+    seen = found.model_copy(update={"observed_generation": generation})
+    current = conditions.set_condition(old.conditions, seen, now)
+    return old.model_copy(update={"conditions": current, "state": conditions.state(current)})
+
+
+def remains(observed: Observed) -> DDPJobStatus:
+    """Status of a job that ended earlier: only the workers are counted."""
+    return _counted(observed, {})
+
+
+def _concluded(
+    observed: Observed, status: DDPJobStatus, found: Iterable[Condition], now: datetime
+) -> DDPJobStatus:
+    generation = observed.job.metadata.generation
+    current = status.conditions
+    for each in found:
+        seen = each.model_copy(update={"observed_generation": generation})
+        current = conditions.set_condition(current, seen, now)
+    return status.model_copy(update={"conditions": current, "state": conditions.state(current)})
+
+
+# --- what is counted and reported ----------------------------------------------------------------
+
+
+def _counted(observed: Observed, changes: dict[str, Any]) -> DDPJobStatus:
+    job = observed.job
+    live = [worker for worker in observed.workers if worker.live]
+    groups = tuple(
+        GroupStatus(
+            name=group.name,
+            replicas=group.replicas,
+            placed=sum(worker.placed for worker in live if worker.group == group.name),
+            ready=sum(w.phase is Phase.RUNNING for w in live if w.group == group.name),
+        )
+        for group in job.spec.groups()
+    )
+    return job.status.model_copy(
+        update={
+            **changes,
+            "observed_generation": job.metadata.generation,
+            "groups": groups,
+            "ready": f"{sum(g.ready for g in groups)}/{sum(g.replicas for g in groups)}",
+            "replicas": sum(worker.group == constants.MAIN_GROUP for worker in live),
+            "selector": constants.selector(job.metadata.name),
+        }
+    )
+
+
+def _reported(old: DDPJobStatus, report: Report | None, now: datetime) -> dict[str, Any]:
+    if report is None:
+        return {}
+    failures = max(report.failures, old.restarts.application)
+    losses = max(report.losses, old.restarts.infrastructure)
+    news: dict[str, Any] = {
+        "membership": _membership(old, report, now),
+        "restarts": RestartsStatus(
+            application=failures,
+            infrastructure=losses,
+            total=failures + losses,
+            repeated_steps=max(report.repeated_steps, old.restarts.repeated_steps),
+        ),
+        "overdue_workers": _with(old.overdue_workers, (each.worker for each in report.overdue)),
+        "stuck": _with(old.stuck, report.stuck),
+        "unreachable": report.unreachable,
+    }
+    if report.step is not None:
+        metrics = {n: v for n, v in report.metrics.items() if math.isfinite(v)}  # else no JSON
+        news["progress"] = ProgressStatus(
+            step=report.step, total_steps=report.total_steps, metrics=metrics
+        )
+    if report.snapshot_step is not None or report.files is not None:
+        news["snapshot"] = _snapshot(old.snapshot or SnapshotStatus(), report)
+    return news
+
+
+def _snapshot(old: SnapshotStatus, report: Report) -> SnapshotStatus:
+    files = report.files or KeptFiles()
+    kept_at = old.files_kept_at if files.at is None else datetime.fromtimestamp(files.at, UTC)
+    return SnapshotStatus(
+        step=old.step if report.snapshot_step is None else report.snapshot_step,
+        skipped=report.snapshots_skipped or None,
+        trouble=report.snapshot_trouble or None,
+        files_kept_at=kept_at and kept_at.replace(microsecond=0),
+        files_trouble=files.trouble or None,
+    )
+
+
+def _warned(observed: Observed, report: Report | None, now: datetime) -> tuple[str, ...]:
+    warned = observed.job.status.warned
+    new = EventReason.SNAPSHOT_NOT_SHARED.value
+    return (*warned, new) if new not in warned and not_shared(observed, report, now) else warned
+
+
+def _with(told: Iterable[str], news: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*told, *news)))[-MAX_TOLD:]
+
+
+def _membership(old: DDPJobStatus, report: Report, now: datetime) -> MembershipStatus | None:
+    new = report.membership
+    if new is None or (old.membership and old.membership.id == str(new.id)):
+        return old.membership
+    times = {each.id: datetime.fromtimestamp(each.since, UTC) for each in report.rounds}
+    return MembershipStatus(
+        id=str(new.id),
+        workers=tuple(member.worker for member in new.members),
+        world_size=new.world_size,
+        since=times.get(str(new.id), now),
+        cause=new.cause.value,
+    )

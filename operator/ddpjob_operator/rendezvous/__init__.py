@@ -1,0 +1,1 @@
+"""HTTP to the rendezvous service of a job."""

@@ -1,0 +1,105 @@
+"""Follows the reports of all rendezvous services, one long poll for each.
+
+Tells at once when a report says something new, and every so often when only the training has got
+on: each telling costs a write of the status. May not: decide anything, or call the API server by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ddpjob_agent.control import Report
+from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError
+
+PROGRESS_SECONDS = 10.0
+FIRST_RETRY_SECONDS = 0.2
+LAST_RETRY_SECONDS = 5.0
+
+
+class Key(NamedTuple):
+    """A job."""
+
+    namespace: str
+    name: str
+
+
+@dataclasses.dataclass
+class _Follower:
+    identity: tuple[str, int, str]  # of the job, its epoch, the token
+    client: ServiceClient
+    task: asyncio.Task[None] | None = None
+    tried: bool = False  # it has answered, or has been found not to
+    report: Report | None = None
+
+
+class Followers:
+    """The newest report of every job."""
+
+    def __init__(self, on_report: Callable[[Key], None]) -> None:
+        self._on_report = on_report
+        self._followers: dict[Key, _Follower] = {}
+
+    def __len__(self) -> int:
+        return len(self._followers)
+
+    def follow(self, key: Key, uid: str, epoch: int, token: str, client: ServiceClient) -> None:
+        """See to it that this service, and no earlier one of the job, is being followed."""
+        identity = (uid, epoch, token)
+        old = self._followers.get(key)
+        if old is not None and old.identity == identity:
+            return
+        self.forget(key)
+        follower = self._followers[key] = _Follower(identity, client)
+        follower.task = asyncio.create_task(self._poll(key, follower))
+
+    def forget(self, key: Key) -> None:
+        """The service is gone, and with it what it reported."""
+        follower = self._followers.pop(key, None)
+        if follower is not None and follower.task is not None:
+            follower.task.cancel()
+
+    def report(self, key: Key) -> Report | None:
+        """The newest report."""
+        follower = self._followers.get(key)
+        return follower.report if follower else None
+
+    def expects_first(self, key: Key) -> bool:
+        """Whether the first report may come any moment; it is told then, or that there is none."""
+        follower = self._followers.get(key)
+        return follower is not None and not follower.tried
+
+    def client(self, key: Key) -> ServiceClient | None:
+        """Speaks to the service that is being followed."""
+        follower = self._followers.get(key)
+        return follower.client if follower else None
+
+    async def close(self) -> None:
+        """Stop following."""
+        tasks = [f.task for f in self._followers.values() if f.task is not None]
+        for key in list(self._followers):
+            self.forget(key)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _poll(self, key: Key, follower: _Follower) -> None:
+        version, retry = 0, FIRST_RETRY_SECONDS
+        while True:
+            wait = PROGRESS_SECONDS if version else 0.0
+            try:
+                report = await follower.client.report(after=version, wait=wait, only_news=True)
+            except ServiceUnavailableError:
+                version = 0
+                if not follower.tried:
+                    follower.tried = True
+                    self._on_report(key)
+                await asyncio.sleep(retry)
+                retry = min(2 * retry, LAST_RETRY_SECONDS)
+                continue
+            retry = FIRST_RETRY_SECONDS
+            follower.tried = True
+            if follower.report is None or report != follower.report:
+                follower.report = report
+                self._on_report(key)
+            version = report.version
