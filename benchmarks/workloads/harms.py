@@ -11,8 +11,8 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpjob_trainer.model import ElasticModel
-from ddpjob_trainer.step import Step
+from ddpjob_trainer.elastic.ddp_model import ElasticModel
+from ddpjob_trainer.elastic.step import Step
 
 
 class Harm:

@@ -44,12 +44,13 @@ class Ours(Way):
     """`Snapshots`, all settings at their defaults but `keep`."""
 
     def __init__(self, training: Training, folder: Path) -> None:
-        from ddpjob_trainer import Snapshots, reporting  # noqa: PLC0415 - not where DLRover is
+        from ddpjob_trainer import Snapshots  # noqa: PLC0415 - not where DLRover is
+        from ddpjob_trainer.reporting import progress  # noqa: PLC0415 - not where DLRover is
 
         self._training = training
         self._snapshots = Snapshots(folder, keep=1)
         self._at = 0.0
-        reporting.saved = self._saved
+        progress.saved = self._saved
 
     def _saved(self, *_: Any, **__: Any) -> None:
         self._at = time.perf_counter()

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch.distributed
 
-from ddpjob_agent import c10d_protocol as protocol
-from ddpjob_agent.c10d_protocol import Op
+from ddpjob_agent.c10d import protocol
+from ddpjob_agent.c10d.protocol import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

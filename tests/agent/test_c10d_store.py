@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpjob_agent import c10d_protocol as protocol
-from ddpjob_agent.c10d_protocol import Op, ProtocolError, Request
-from ddpjob_agent.c10d_server import StoreBackend, serve_client
-from ddpjob_agent.c10d_store import Applied, Entry, Store
+from ddpjob_agent.c10d import protocol
+from ddpjob_agent.c10d.protocol import Op, ProtocolError, Request
+from ddpjob_agent.c10d.server import StoreBackend, serve_client
+from ddpjob_agent.c10d.store import Applied, Entry, Store
 
 MUST_WAIT = None
 

@@ -10,11 +10,11 @@ import pytest
 from agent.views import NOW, hello, membership, running, worker
 from ddpjob_agent.contract import Member
 from ddpjob_agent.control import Expectation, Policy
-from ddpjob_agent.copies import Copy, Part, Stock, Word, digest_of, newest
-from ddpjob_agent.files import Files
-from ddpjob_agent.membership import decide_membership
-from ddpjob_agent.registry import Registry
-from ddpjob_agent.view import Action, Decision, Worker
+from ddpjob_agent.file_sync.policy import Files
+from ddpjob_agent.file_sync.replica import Copy, Part, Stock, Word, digest_of, newest
+from ddpjob_agent.membership.policy import decide_membership
+from ddpjob_agent.membership.state import Action, Decision, Worker
+from ddpjob_agent.service.registry import Registry
 
 A, B, C = (Member(name, f"{name}-first", "127.0.0.1", 1) for name in "abc")
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_agent.warm.channel import AGENT, Request
-from ddpjob_agent.warm.forkserver import ForkedAgent, ForkServer
+from ddpjob_agent.forkserver.agents import ForkedAgent, ForkServer
+from ddpjob_agent.forkserver.channel import AGENT, Request
 from forking import imports
 
 # In place of an agent: writes down how it was started, and ends when it is told to.

@@ -17,13 +17,13 @@ import pytest
 
 from agent.keeping import snapshot
 from ddpjob_agent.contract import Cause, Member, Membership, MembershipId
-from ddpjob_agent.copies import NOTHING, Copy, Part, Word, digest_of
-from ddpjob_agent.exchange import Exchange, NotGivenError, fetch
-from ddpjob_agent.holdings import Holdings
-from ddpjob_agent.keeper import Keeper
-from ddpjob_agent.shelf import FOLDER, NEW, Shelf, open_shelf
-from ddpjob_agent.tracked import Tracked
-from ddpjob_agent.wire import MAGIC, accept
+from ddpjob_agent.file_sync.inventory import Holdings
+from ddpjob_agent.file_sync.local_files import Tracked
+from ddpjob_agent.file_sync.replica import NOTHING, Copy, Part, Word, digest_of
+from ddpjob_agent.file_sync.replica_store import FOLDER, NEW, Shelf, open_shelf
+from ddpjob_agent.file_sync.syncer import Keeper
+from ddpjob_agent.file_sync.transfer import Exchange, NotGivenError, fetch
+from ddpjob_agent.net.framing import MAGIC, accept
 
 TOKEN = "the token of this job"
 

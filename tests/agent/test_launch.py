@@ -9,8 +9,8 @@ import pytest
 from torch.distributed import TCPStore
 
 from ddpjob_agent.contract import Launcher, Member
-from ddpjob_agent.free_port import FreePort
-from ddpjob_agent.launch import Command, Meeting, prepare
+from ddpjob_agent.worker.launch import Command, Meeting, prepare
+from ddpjob_agent.worker.reserved_port import FreePort
 
 FOUR = Member("job-worker-000-1", "x", "10.0.0.1", 4)
 TWO = Member("job-spot-000-1", "y", "10.0.0.2", 2)

@@ -9,10 +9,10 @@ import pytest
 
 from agent.views import NOW, failure, membership, names, running, worker
 from ddpjob_agent.contract import Cause
-from ddpjob_agent.live_membership import BROKEN_SECONDS
-from ddpjob_agent.membership import decide_membership
-from ddpjob_agent.planned import PROMISE_SECONDS
-from ddpjob_agent.view import Action, Decision, View, Worker
+from ddpjob_agent.membership.live_policy import BROKEN_SECONDS
+from ddpjob_agent.membership.planned_change import PROMISE_SECONDS
+from ddpjob_agent.membership.policy import decide_membership
+from ddpjob_agent.membership.state import Action, Decision, View, Worker
 
 ABC = membership("a", "b", "c")
 

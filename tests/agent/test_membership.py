@@ -10,8 +10,8 @@ import pytest
 from agent.views import NOW, POLICY, failure, membership, names, running, view, worker
 from ddpjob_agent.contract import Cause, Member, MembershipId
 from ddpjob_agent.control import Expectation
-from ddpjob_agent.membership import decide_membership
-from ddpjob_agent.view import Action, Worker
+from ddpjob_agent.membership.policy import decide_membership
+from ddpjob_agent.membership.state import Action, Worker
 
 # --- the first membership -----------------------------------------------------------------------
 

@@ -9,9 +9,9 @@ import pytest
 from agent.views import NOW, hello, membership, names, running, worker
 from ddpjob_agent.contract import Cause, Member
 from ddpjob_agent.control import Expectation, Policy
-from ddpjob_agent.membership import decide_membership
-from ddpjob_agent.registry import Registry
-from ddpjob_agent.view import Action, Decision, Worker
+from ddpjob_agent.membership.policy import decide_membership
+from ddpjob_agent.membership.state import Action, Decision, Worker
+from ddpjob_agent.service.registry import Registry
 
 SAVED = {"snapshot_step": 40, "saved_at": NOW}
 

@@ -11,7 +11,7 @@ import pytest
 from agent.views import hello
 from ddpjob_agent.contract import Member, MembershipId
 from ddpjob_agent.control import Expectation, Policy, Report, Stall, Standing, State
-from ddpjob_agent.registry import Registry
+from ddpjob_agent.service.registry import Registry
 
 WALL = 1_700_000_000.0
 NAMES = ("a", "b", "c")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from ddpjob_agent.contract import Cause, Member, Membership, MembershipId, Message
-from ddpjob_agent.reach import Reach
+from ddpjob_agent.worker.connectivity import Reach
 from ddpjob_operator.local.rendezvous_process import free_port
 
 HOST = "127.0.0.1"

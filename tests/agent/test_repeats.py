@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddpjob_agent.contract import MembershipId
-from ddpjob_agent.repeats import Repeats
+from ddpjob_agent.service.repeated_steps import Repeats
 
 
 def membership(n: int) -> MembershipId:

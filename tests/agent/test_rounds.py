@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddpjob_agent.contract import Cause, Membership, MembershipId
-from ddpjob_agent.rounds import Rounds
+from ddpjob_agent.service.history import Rounds
 
 
 def saved(step: int, **more: object) -> dict[str, object]:

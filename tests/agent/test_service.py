@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ddpjob_agent.c10d_protocol import Op, Request
+from ddpjob_agent.c10d.protocol import Op, Request
 from ddpjob_agent.contract import PROTOCOL, Member, Membership, Message
 from ddpjob_agent.control import Expectation, Policy, Report
-from ddpjob_agent.link import Link, OvertakenError
-from ddpjob_agent.wire import RefusedError, WireError, WrongTokenError, connect
+from ddpjob_agent.net.framing import RefusedError, WireError, WrongTokenError, connect
+from ddpjob_agent.net.service_connection import Link, OvertakenError
 from ddpjob_operator.local.rendezvous_process import free_port
 from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError, direct
 

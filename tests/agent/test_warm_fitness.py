@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_agent.warm.fitness import (
+from ddpjob_agent.forkserver.eligibility import (
     UnfitError,
     check_arguments,
     check_environment,

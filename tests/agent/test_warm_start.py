@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob_agent.warm.standby import Standby
+from ddpjob_agent.forkserver.client import Standby
 
 SCRIPTS = Path(__file__).parent / "scripts"
 AGENT = Path(__file__).resolve().parents[2] / "trainer-image"

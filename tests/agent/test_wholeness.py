@@ -13,8 +13,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from ddpjob_agent import wholeness
-from ddpjob_agent.wholeness import damage_of, damage_of_folders
+from ddpjob_agent.file_sync import integrity
+from ddpjob_agent.file_sync.integrity import damage_of, damage_of_folders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -122,7 +122,7 @@ def test_an_archive_within_a_cut_one_is_not_taken_for_it() -> None:
         archive.writestr("inner.npz", by_numpy())
         archive.writestr("more", b"x" * 1000)
     content = outer.getvalue()
-    inner_end = content.index(b"more") - wholeness.ENTRY_BYTES
+    inner_end = content.index(b"more") - integrity.ENTRY_BYTES
     assert "another archive" in judge(content[:inner_end])
 
 
@@ -153,7 +153,7 @@ def test_nothing_of_a_pickle_is_executed() -> None:
 
 def test_a_large_file_is_judged_by_its_end_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     content = by_torch({"a": torch.randn(5000)})
-    monkeypatch.setattr(wholeness, "DEEP_BYTES", len(content) - 1)
+    monkeypatch.setattr(integrity, "DEEP_BYTES", len(content) - 1)
     assert judge(content) == ""
     assert judge(content[:-1]) != ""
     large = pickle.dumps(b"x" * len(content))

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from ddpjob_agent.wire import MAX_FRAME_BYTES, Connection, WireError
+from ddpjob_agent.net.framing import MAX_FRAME_BYTES, Connection, WireError
 
 
 @pytest.mark.parametrize(

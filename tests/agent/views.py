@@ -7,7 +7,7 @@ from typing import Any
 
 from ddpjob_agent.contract import Cause, Failure, Member, Membership, MembershipId
 from ddpjob_agent.control import Expectation, Policy
-from ddpjob_agent.view import View, Worker
+from ddpjob_agent.membership.state import View, Worker
 
 POLICY = Policy(settle=3, startup_wait=300, min_between_joins=300, max_join_wait=900, backoff=5)
 NOW = 1000.0

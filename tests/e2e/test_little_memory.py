@@ -10,8 +10,8 @@ STEPS = 6
 # The state takes more than half of what is free: there is room for it, and not for a second one.
 SCRIPT = f"""
 import torch
-from ddpjob_trainer import Snapshots, limits, step_done
-numbers = int(limits.room().free * 0.55) // 4
+from ddpjob_trainer import Snapshots, host_memory, step_done
+numbers = int(host_memory.room().free * 0.55) // 4
 model = torch.nn.ParameterList([torch.nn.Parameter(torch.ones(numbers))])
 snapshots = Snapshots()
 for step in range(1, {STEPS} + 1):

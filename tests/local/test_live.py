@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ddpjob_trainer import manifest
-from ddpjob_trainer.shelf import Shelf
+from ddpjob_trainer.snapshots.model import manifest
+from ddpjob_trainer.snapshots.storage.directory import Shelf
 from driving import Run, in_background, job_text, running
 from ledger import SCRIPT, STEPS, Ledger
 from scenes import Job, Scene, play
@@ -22,7 +22,8 @@ COMMAND = "[torchrun, train.py, end]"
 # Every rank writes a part of each snapshot, although the state is small.
 IN_PARTS = SCRIPT.replace(
     "from ddpjob_trainer import Loop",
-    "from ddpjob_trainer import Loop, parts; parts.LEAST_BYTES = 1; "
+    "from ddpjob_trainer import Loop; from ddpjob_trainer.snapshots.model import write_plan; "
+    "write_plan.LEAST_BYTES = 1; "
     "os.environ['DDPJOB_SNAPSHOT_DIR'] = 'snapshots'",
 )
 # On request a process loses its connections, once, while it and its node are well; or does not come

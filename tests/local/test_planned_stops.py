@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ddpjob_agent.agent import LEAVE_SECONDS, RESERVE_SECONDS
 from ddpjob_agent.contract import GRACE_SECONDS
+from ddpjob_agent.worker.agent import LEAVE_SECONDS, RESERVE_SECONDS
 from driving import Run, job_text, running
 from ledger import Ledger
 from scenes import Job, Scene, play
@@ -24,15 +24,16 @@ from stories import stories
 SCRIPT = """
     import json, os, pathlib, socket, sys, time
     import torch, torch.distributed as dist
-    from ddpjob_trainer import Snapshots, folder, step_done
+    from ddpjob_trainer import Snapshots, step_done
+    from ddpjob_trainer.snapshots.storage import snapshot_dir
 
-    write = folder.write
+    write = snapshot_dir.write
 
     def write_slowly(*what):
         time.sleep(2 if pathlib.Path("slow-writes").exists() else 0)
         return write(*what)
 
-    folder.write = write_slowly
+    snapshot_dir.write = write_slowly
     ledger = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     ledger.connect("ledger.sock")
     end = pathlib.Path(sys.argv[1])

@@ -116,7 +116,7 @@ def test_one_of_several_processes_killed(tmp_path: Path) -> None:
 def warm_parents(run: Run) -> list[psutil.Process]:
     """Of all workers: those that have imported torch, and wait."""
     everybody = [p for p in marked(run.backend.job.metadata.uid) if ENV_WORKER in p.environ()]
-    return [p for p in everybody if any("ddpjob_agent.warm" in word for word in p.cmdline())]
+    return [p for p in everybody if any("ddpjob_agent.forkserver" in word for word in p.cmdline())]
 
 
 def test_killed_warm_parent_costs_no_more_than_a_cold_start(tmp_path: Path) -> None:
@@ -159,7 +159,9 @@ def test_torch_is_imported_once_for_all_nodes(
     def importers() -> int:
         """Processes that have imported torch, not been forked from one that had."""
         everybody = psutil.Process().children(recursive=True)
-        return len([p for p in everybody if "ddpjob_agent.warm.parent import" in str(p.cmdline())])
+        return len(
+            [p for p in everybody if "ddpjob_agent.forkserver.server import" in str(p.cmdline())]
+        )
 
     others = importers()
 

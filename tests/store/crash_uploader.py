@@ -18,9 +18,11 @@ from typing import Any
 
 import torch
 
-from ddpjob_trainer import Snapshots, objects, reporting
-from ddpjob_trainer.bucket import Bucket
-from ddpjob_trainer.objects import Objects
+from ddpjob_trainer import Snapshots
+from ddpjob_trainer.reporting import progress
+from ddpjob_trainer.snapshots.storage import obstore_client
+from ddpjob_trainer.snapshots.storage.object_store import Bucket
+from ddpjob_trainer.snapshots.storage.obstore_client import Objects
 
 WIDTH = 400_000
 KEEP = 2
@@ -92,14 +94,14 @@ def in_a_child(work: Callable[[Callable[[object], None]], None]) -> tuple[list[A
 
 def main(uri: str, doing: str) -> None:
     torch.set_num_threads(1)
-    objects.PART_BYTES = 5 << 20
+    obstore_client.PART_BYTES = 5 << 20
     moments, killed = -1, True
     while killed:
         moments += 1  # with none left to count the first is not killed at all
         step = moments + 1
 
         def save(tell: Callable[[object], None], step: int = step, moments: int = moments) -> None:
-            reporting.saved = lambda step, **_: tell(step)
+            progress.saved = lambda step, **_: tell(step)
             snapshots = Snapshots(uri, KEEP)
             if moments:
                 die_after(moments, doing)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import obstore
 from obstore.store import S3Store
 
-from ddpjob_trainer import places
-from ddpjob_trainer.bucket import Bucket
-from ddpjob_trainer.manifest import name_of
+from ddpjob_trainer.snapshots.model.manifest import name_of
+from ddpjob_trainer.snapshots.storage import resolve
+from ddpjob_trainer.snapshots.storage.object_store import Bucket
 from trainer.runs import Run
 
 
@@ -38,7 +38,7 @@ def delete(uri: str, name: str) -> None:
 
 
 def bucket(uri: str, keep: int = 9) -> Bucket:
-    found = places.find(uri, keep)
+    found = resolve.find(uri, keep)
     assert isinstance(found, Bucket)
     return found
 

@@ -13,9 +13,10 @@ import obstore
 import pytest
 import safetensors.torch
 
-from ddpjob_trainer import SnapshotError, Snapshots, objects
+from ddpjob_trainer import SnapshotError, Snapshots
 from ddpjob_trainer.__main__ import main
-from ddpjob_trainer.manifest import name_of
+from ddpjob_trainer.snapshots.model.manifest import name_of
+from ddpjob_trainer.snapshots.storage import obstore_client
 from store.objects_of import after, bucket, content, delete, names, parts_of, replace, store
 from store.server import Server
 from trainer.conftest import Listener
@@ -83,7 +84,7 @@ def test_objects_are_as_the_format_says(uri: str) -> None:
 def test_a_large_one_is_sent_and_fetched_in_parts(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "PART_BYTES", 5 << 20)  # S3 takes none that is smaller
+    monkeypatch.setattr(obstore_client, "PART_BYTES", 5 << 20)  # S3 takes none that is smaller
     run = after(1, width=LARGE)
     Snapshots(uri).save(1, **run.parts(), wait=True)
     _, tensors = parts_of(uri, 1)

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from ddpjob_agent import contract
-from ddpjob_trainer import OvertakenError, SnapshotError, Snapshots, objects
-from ddpjob_trainer.fences import Owner
-from ddpjob_trainer.manifest import name_of
-from ddpjob_trainer.objects import Objects
+from ddpjob_trainer import OvertakenError, SnapshotError, Snapshots
+from ddpjob_trainer.snapshots.model.fencing import Owner
+from ddpjob_trainer.snapshots.model.manifest import name_of
+from ddpjob_trainer.snapshots.storage import obstore_client
+from ddpjob_trainer.snapshots.storage.obstore_client import Objects
 from store.objects_of import bucket, names
 from trainer import test_fences as in_a_directory
 from trainer.runs import Run, assert_same
@@ -146,12 +147,12 @@ def test_two_that_both_count_save_one_step(directory: Prefix) -> None:
 def test_a_store_that_replaces_what_it_should_only_create_is_refused(
     directory: Prefix, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put = objects.obstore.put
+    put = obstore_client.obstore.put
 
     def careless(*arguments: object, mode: object = None, **options: object) -> object:
         return put(*arguments, **options)
 
-    monkeypatch.setattr(objects.obstore, "put", careless)
+    monkeypatch.setattr(obstore_client.obstore, "put", careless)
     with pytest.raises(SnapshotError, match=r"replaces an object .* \(If-None-Match: \*\)"):
         directory.start("1.1.1")
     monkeypatch.undo()

@@ -38,7 +38,9 @@ def test_killed_at_any_request_and_between_pieces(
     last = len(attempts)
     assert bucket(uri).complete()[0] == last
     assert len(bucket(uri).all_steps()) == 2, "those that are kept"
-    monkeypatch.setattr("ddpjob_trainer.bucket.PATIENCE", timedelta(seconds=-1))
+    monkeypatch.setattr(
+        "ddpjob_trainer.snapshots.storage.object_store.PATIENCE", timedelta(seconds=-1)
+    )
     bucket(uri, keep=2).prune()
     left = [name for name in names(uri) if name.startswith("step-")]
     assert len(left) == 4, "a day later there are no tensors without a manifest"

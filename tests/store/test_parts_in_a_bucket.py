@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ddpjob_trainer import OvertakenError, Snapshots, parts
-from ddpjob_trainer.fences import Owner
-from ddpjob_trainer.manifest import UnusableError
-from ddpjob_trainer.parts import PartsMissingError
+from ddpjob_trainer import OvertakenError, Snapshots
+from ddpjob_trainer.snapshots.model import write_plan
+from ddpjob_trainer.snapshots.model.fencing import Owner
+from ddpjob_trainer.snapshots.model.manifest import UnusableError
+from ddpjob_trainer.snapshots.model.write_plan import PartsMissingError
 from store.objects_of import after, bucket, content, delete, names, parts_of, replace
 from trainer.in_parts import content_of, publish
 from trainer.runs import Run, assert_same
@@ -17,7 +18,7 @@ ME = Owner("", "me")
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "LEAST_BYTES", 1)
+    monkeypatch.setattr(write_plan, "LEAST_BYTES", 1)
 
 
 def kinds(uri: str, step: int) -> list[str]:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_trainer import AwayError, SnapshotError, Snapshots, objects
+from ddpjob_trainer import AwayError, SnapshotError, Snapshots
+from ddpjob_trainer.snapshots.storage import obstore_client
 from store.objects_of import after, delete, names
 from store.server import OTHER, OTHERS_SECRET, Server
 from trainer.conftest import Listener
@@ -21,7 +22,7 @@ LISTED = "Allow these credentials to list, read, write and delete objects there.
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "PATIENCE", timedelta(seconds=2))
+    monkeypatch.setattr(obstore_client, "PATIENCE", timedelta(seconds=2))
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +82,7 @@ def test_an_endpoint_that_is_none(uri: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_without_the_library(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "obstore", None)
+    monkeypatch.setattr(obstore_client, "obstore", None)
     with pytest.raises(SnapshotError, match="another package in this image: pip install obstore"):
         Snapshots(uri)
 
@@ -168,13 +169,13 @@ def test_what_cannot_be_read_just_now_is_not_passed_over(
     uri = at_the_server(uri, own_server, monkeypatch)
     for step in (1, 2):
         Snapshots(uri).save(step, **after(step).parts(), wait=True)
-    fetch = objects.Objects.fetch
+    fetch = obstore_client.Objects.fetch
 
     def late(*arguments: object) -> bool:
         own_server.stop()
         return fetch(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(objects.Objects, "fetch", late)
+    monkeypatch.setattr(obstore_client.Objects, "fetch", late)
     with pytest.raises(SnapshotError, match=r"Cannot read .*step-000000000002: it cannot be"):
         Snapshots(uri).load(**Run().parts())
 
@@ -198,7 +199,9 @@ def test_tensors_without_a_manifest_go_when_nobody_can_still_want_them(
     snapshots.save(4, **after(4).parts(), wait=True)
     left = {int(name[5:17]) for name in names(uri) if name.startswith("step-")}
     assert left == {1, 2, 4}, "step 1 may still get a manifest that counts, step 3 may not"
-    monkeypatch.setattr("ddpjob_trainer.bucket.PATIENCE", timedelta(seconds=-1))
+    monkeypatch.setattr(
+        "ddpjob_trainer.snapshots.storage.object_store.PATIENCE", timedelta(seconds=-1)
+    )
     snapshots.save(5, **after(5).parts(), wait=True)
     left = {int(name[5:17]) for name in names(uri) if name.startswith("step-")}
     assert left == {2, 4, 5}

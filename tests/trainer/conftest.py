@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ddpjob_agent import contract
-from ddpjob_trainer import reporting
+from ddpjob_trainer.reporting import progress
 from trainer.forked import environment
 from trainer.runs import Run
 
@@ -20,7 +20,7 @@ from trainer.runs import Run
 def no_job(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", *(v for k, v in vars(contract).items() if k[:4] == "ENV_")):
         monkeypatch.delenv(name, raising=False)
-    reporting._steps.begin()  # nothing of the test before
+    progress._steps.begin()  # nothing of the test before
 
 
 @pytest.fixture

@@ -22,51 +22,57 @@ from typing import Any
 
 import torch
 
-from ddpjob_trainer import Snapshots, durable, fence_folders, fences, folder, image, shelf
+from ddpjob_trainer import Snapshots
+from ddpjob_trainer.snapshots.model import fencing
+from ddpjob_trainer.snapshots.storage import dir_fences, directory, durable, snapshot_dir
+from ddpjob_trainer.tensors import safetensors_writer
 from trainer.runs import Run
 
-TRACED = {each.__file__ for each in (durable, fence_folders, fences, folder, image, shelf, shutil)}
+TRACED = {
+    each.__file__
+    for each in (durable, dir_fences, fencing, snapshot_dir, safetensors_writer, directory, shutil)
+}
 MEMORY_ONLY = {"__init__", "place", "copy", "take", "_chunks", "_pieces", "raw"}  # of image
 
 
-def save(run: Run, directory: Path, at: Callable[[int], object]) -> None:
+def save(run: Run, folder: Path, at: Callable[[int], object]) -> None:
     """Calls `at` before each line, with its number, and once after the last one."""
     numbers = itertools.count(1)
 
     def trace(frame: FrameType, event: str, _argument: Any) -> Any:
         code = frame.f_code
-        in_memory = code.co_filename == image.__file__ and code.co_name in MEMORY_ONLY
+        in_memory = code.co_filename == safetensors_writer.__file__ and code.co_name in MEMORY_ONLY
         if code.co_filename not in TRACED or in_memory:
             return None
         if event == "line":
             at(next(numbers))
         return trace
 
-    snapshots = Snapshots(directory, keep=2)
+    snapshots = Snapshots(folder, keep=2)
     sys.settrace(trace)
     snapshots.save(3, **run.parts(), wait=True)
     sys.settrace(None)
     at(next(numbers))
 
 
-def spans(run: Run, directory: Path) -> list[tuple[int, int]]:
+def spans(run: Run, folder: Path) -> list[tuple[int, int]]:
     """The first and the last line of each."""
     found: list[tuple[int, int]] = []
     before: list[tuple[Path, bytes]] = []
 
     def look(line: int) -> None:
         nonlocal before
-        paths = sorted(directory.rglob("*"))
+        paths = sorted(folder.rglob("*"))
         now = [(path, path.read_bytes() if path.is_file() else b"") for path in paths]
         first = found.pop()[0] if now == before else line
         found.append((first, line))
         before = now
 
-    save(run, directory, look)
+    save(run, folder, look)
     return found
 
 
-def attempt(run: Run, directory: Path, line: int, last: int) -> None:
+def attempt(run: Run, folder: Path, line: int, last: int) -> None:
     """In a process of its own, which is killed before that line."""
 
     def die(at: int) -> None:
@@ -75,7 +81,7 @@ def attempt(run: Run, directory: Path, line: int, last: int) -> None:
 
     child = os.fork()
     if child == 0:
-        save(run, directory, die)
+        save(run, folder, die)
         os._exit(0)
     _, status = os.waitpid(child, 0)
     expected = -signal.SIGKILL if line < last else 0

@@ -19,8 +19,8 @@ from typing import IO, Any
 import pytest
 
 import driving
-from ddpjob_agent.warm.standby import start_parent, until_ready
-from ddpjob_agent.warm.workers import WarmProcess
+from ddpjob_agent.forkserver.client import start_parent, until_ready
+from ddpjob_agent.forkserver.popen import WarmProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 COLD = os.environ.get("DDPJOB_COLD") == "1"

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import distributed
 
-from ddpjob_trainer.handover import BEGINNING, Agreement, State, exchange
-from ddpjob_trainer.sending import PACK_BYTES
+from ddpjob_trainer.transfer.agreement import BEGINNING, Agreement, State, exchange
+from ddpjob_trainer.transfer.broadcast import PACK_BYTES
 from trainer.runs import assert_same
 
 

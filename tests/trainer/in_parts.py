@@ -6,12 +6,16 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
-from ddpjob_trainer import state, together
-from ddpjob_trainer.content import Content
-from ddpjob_trainer.fences import Fence
-from ddpjob_trainer.parts import Part, never
-from ddpjob_trainer.place import Place, Seers
-from ddpjob_trainer.together import Call
+from ddpjob_trainer.collectives import Seers
+from ddpjob_trainer.snapshots import write_round
+from ddpjob_trainer.snapshots.model.fencing import Fence
+from ddpjob_trainer.snapshots.model.staging import Content
+from ddpjob_trainer.snapshots.model.write_plan import Part, never
+from ddpjob_trainer.snapshots.storage.base import (
+    Place,
+)
+from ddpjob_trainer.snapshots.write_round import Call
+from ddpjob_trainer.tensors import training_state
 from trainer.runs import Run
 
 BOTH = Seers((0, 1), (0, 1), 1)
@@ -21,10 +25,10 @@ def content_of(
     step: int, run: Run, rank: int, fence: Fence, word: str, over: Callable[[], bool] = never
 ) -> tuple[Content, Part]:
     """What one rank writes; the caller has seen to it that the state is large enough."""
-    content = Content(step, state.collect(run.model, None, optimizer=run.optimizer))
-    still = state.changed_by_step(run.model, run.optimizer)
+    content = Content(step, training_state.collect(run.model, None, optimizer=run.optimizer))
+    still = training_state.changed_by_step(run.model, run.optimizer)
     call = Call(is_free=True, fence=fence.number, word=word)
-    part = together.take(content, still, BOTH, rank, call, over)
+    part = write_round.take(content, still, BOTH, rank, call, over)
     assert part is not None
     assert part.writers == 2
     return content, part

@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from ddpjob_trainer import Batches, Loop, Snapshots
+from ddpjob_trainer.data.partition import share_of, split
 from ddpjob_trainer.errors import SnapshotError
-from ddpjob_trainer.shares import share_of, split
 from trainer.playing import Numbers
 from trainer.runs import Run, assert_same
 

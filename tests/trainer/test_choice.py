@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddpjob_trainer.choice import Choice, Holding, Offer, choose
-from ddpjob_trainer.fences import Fence, Owner
+from ddpjob_trainer.snapshots.model.fencing import Fence, Owner
+from ddpjob_trainer.snapshots.model.selection import Choice, Holding, Offer, choose
 
 ME = Owner("job", "1.1.9")
 

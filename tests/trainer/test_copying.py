@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ddpjob_trainer.copying import Copying
+from ddpjob_trainer.tensors.copy_jobs import Copying
 
 PATIENCE = 120
 

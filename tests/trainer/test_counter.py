@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddpjob_agent.contract import ENV_STEPS
-from ddpjob_agent.launch import STEPS_FILE, steps_done
+from ddpjob_agent.worker.launch import STEPS_FILE, steps_done
 from ddpjob_trainer import Snapshots, step_done
 from trainer.forked import Forks
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ddpjob_trainer import SnapshotError, Snapshots, folder
-from ddpjob_trainer.manifest import MANIFEST, TENSORS, name_of
-from ddpjob_trainer.shelf import Shelf
+from ddpjob_trainer import SnapshotError, Snapshots
+from ddpjob_trainer.snapshots.model.manifest import MANIFEST, TENSORS, name_of
+from ddpjob_trainer.snapshots.storage import snapshot_dir
+from ddpjob_trainer.snapshots.storage.directory import Shelf
 from trainer.forked import Forks, environment
 from trainer.runs import Run, assert_same
 
@@ -174,13 +175,15 @@ def edit(path: Path, **changes: Any) -> None:
 def renamed(path: Path) -> None:
     manifest = (path / MANIFEST).read_bytes().replace(b'"step": ', b'"step": 4')
     (path / MANIFEST).write_bytes(manifest)
-    (path / folder.COMMIT).write_bytes(folder._commit_record(manifest))
+    (path / snapshot_dir.COMMIT).write_bytes(snapshot_dir._commit_record(manifest))
 
 
 def with_unknown_checksum(path: Path) -> None:
     files = json.loads((path / MANIFEST).read_text())["files"]
     edit(path, files={name: {"size": each["size"], "md9": "0"} for name, each in files.items()})
-    (path / folder.COMMIT).write_bytes(folder._commit_record((path / MANIFEST).read_bytes()))
+    (path / snapshot_dir.COMMIT).write_bytes(
+        snapshot_dir._commit_record((path / MANIFEST).read_bytes())
+    )
 
 
 def other_folder(path: Path) -> None:
@@ -193,8 +196,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "tensors cut in half": (cut_in_half, "has .* bytes instead of"),
     "bit flipped in a tensor": (lambda p: flip_bit(p / TENSORS), "checksum of tensors"),
     "bit flipped in the manifest": (lambda p: flip_bit(p / MANIFEST), "damaged: manifest"),
-    "commit missing": (lambda p: (p / folder.COMMIT).unlink(), "incomplete: COMMIT is missing"),
-    "commit empty": (lambda p: (p / folder.COMMIT).write_text(""), "damaged: manifest"),
+    "commit missing": (
+        lambda p: (p / snapshot_dir.COMMIT).unlink(),
+        "incomplete: COMMIT is missing",
+    ),
+    "commit empty": (lambda p: (p / snapshot_dir.COMMIT).write_text(""), "damaged: manifest"),
     "tensors missing": (lambda p: (p / TENSORS).unlink(), "tensors.safetensors is missing"),
     "manifest cut": (lambda p: os.truncate(p / MANIFEST, 40), "is not JSON"),
     "name of another step": (renamed, "it holds step 4"),
@@ -270,7 +276,7 @@ def test_the_newest_stay(tmp_path: Path) -> None:
 
 def test_incomplete_ones_do_not_count_among_those_that_stay(tmp_path: Path) -> None:
     save(tmp_path, 1, 2, 3)
-    (path_of(tmp_path, 3) / folder.COMMIT).unlink()
+    (path_of(tmp_path, 3) / snapshot_dir.COMMIT).unlink()
     save(tmp_path, 4, keep=2)
     assert steps_in(tmp_path) == [4, 3, 2]
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
 from ddpjob_trainer import Batches, Loop
-from ddpjob_trainer.exact import Node, Tree, subtrees
-from ddpjob_trainer.shares import shards_of
+from ddpjob_trainer.data.deterministic import Node, Tree, subtrees
+from ddpjob_trainer.data.partition import shards_of
 from trainer.forked import Forks
 from trainer.runs import Run
 

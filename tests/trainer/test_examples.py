@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ddpjob_agent import contract
-from ddpjob_trainer import folder
-from ddpjob_trainer.manifest import name_of
-from ddpjob_trainer.shelf import Shelf
+from ddpjob_trainer.snapshots.model.manifest import name_of
+from ddpjob_trainer.snapshots.storage import snapshot_dir
+from ddpjob_trainer.snapshots.storage.directory import Shelf
 from trainer.forked import Forks, Program
 from trainer.runs import assert_same
 
@@ -88,7 +88,7 @@ def test_digits_killed_in_mid_run_ends_as_if_it_had_not_been(
     assert messages[0] == {"event": "resumed", "step": newest, "loaded": True}
     assert messages[1]["step"] == newest + 1
     assert ("saved", end) in [(each["event"], each["step"]) for each in messages]
-    broken, whole = (folder.read(tmp_path / name / name_of(end)) for name in RUNS)
+    broken, whole = (snapshot_dir.read(tmp_path / name / name_of(end)) for name in RUNS)
     del broken["random"]["python"], whole["random"]["python"]  # nobody has seeded it
     del broken["random"]["numpy"], whole["random"]["numpy"]
     assert_same(broken, whole)
@@ -103,7 +103,7 @@ def test_digits_gives_the_same_weights_on_any_number_of_processes(
         with (tmp_path / "out").open("w") as output:
             process = forks.torchrun(*digits(10, processes), env=env, output=output)
         output_of(process, tmp_path / "out")
-        states.append(folder.read(tmp_path / str(processes) / name_of(10))["model"])
+        states.append(snapshot_dir.read(tmp_path / str(processes) / name_of(10))["model"])
     for name, tensor in states[0].items():
         assert states[1][name] == pytest.approx(tensor, abs=1e-5), name
 

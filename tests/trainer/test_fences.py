@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from ddpjob_agent import contract
-from ddpjob_trainer import OvertakenError, Snapshots, durable, fence_folders, fences
-from ddpjob_trainer.manifest import name_of, step_of
+from ddpjob_trainer import OvertakenError, Snapshots
+from ddpjob_trainer.snapshots.model import fencing
+from ddpjob_trainer.snapshots.model.manifest import name_of, step_of
+from ddpjob_trainer.snapshots.storage import dir_fences, durable
 from trainer.runs import Run, assert_same
 
 
@@ -192,7 +194,7 @@ def test_fences_stay_few_and_the_oldest_writer_is_limited(directory: Directory) 
     directory.just_before(name_of(2), many)
     with pytest.raises(OvertakenError):
         directory.save(oldest, 2)
-    assert len(directory.fences()) == fences.KEEP
+    assert len(directory.fences()) == fencing.KEEP
     assert directory.start("1.1.60")[1] == 1
 
 
@@ -202,10 +204,10 @@ def test_a_fence_that_cannot_be_read_is_passed_over(
     snapshots, _ = directory.start("1.1.1")
     record = directory.path / "fence-000000000007"
     record.mkdir()
-    (record / fence_folders.RECORD).write_text('{"job": "job", "membership": "first", "step": 0}')
+    (record / dir_fences.RECORD).write_text('{"job": "job", "membership": "first", "step": 0}')
     with caplog.at_level(logging.WARNING, "ddpjob"):
         directory.save(snapshots, 1)
-    assert f"{record / fence_folders.RECORD} is ignored" in caplog.text
+    assert f"{record / dir_fences.RECORD} is ignored" in caplog.text
     assert directory.start("1.1.2")[1] == 1
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_trainer import SnapshotError, limits
-from ddpjob_trainer.fitting import Fit, fit
-from ddpjob_trainer.limits import Room
+from ddpjob_trainer import SnapshotError, host_memory
+from ddpjob_trainer.host_memory import Room
+from ddpjob_trainer.snapshots.memory_budget import Fit, fit
 
 LIMIT = 1600  # of which 100 are left to training
 
@@ -92,14 +92,14 @@ def test_the_tightest_limit_above_the_process_counts(tmp_path: Path) -> None:
     v2(groups / "pods" / "mine" / "trainer", "max", 100)
     v2(groups / "pods" / "mine", 1000, 700)
     v2(groups / "pods", 2000, 900)
-    assert limits.room(groups, proc) == Room(1000, 300)
+    assert host_memory.room(groups, proc) == Room(1000, 300)
 
 
 def test_what_the_kernel_gives_up_is_free_and_what_lies_in_memory_is_not(tmp_path: Path) -> None:
     groups, proc = tmp_path / "cgroup", tmp_path / "proc"
     put(proc, cgroup="0::/")
     v2(groups, 1000, 700, cached=300, shared=100)
-    assert limits.room(groups, proc) == Room(1000, 500)
+    assert host_memory.room(groups, proc) == Room(1000, 500)
 
 
 def test_the_first_version_of_cgroups(tmp_path: Path) -> None:
@@ -109,14 +109,14 @@ def test_the_first_version_of_cgroups(tmp_path: Path) -> None:
     files = {"memory__limit_in_bytes": 1000, "memory__usage_in_bytes": 700, "memory__stat": stat}
     put(groups / "memory" / "pod", **files)
     put(groups / "memory", **{**files, "memory__limit_in_bytes": 2**63 - 4096})
-    assert limits.room(groups, proc) == Room(1000, 500)
+    assert host_memory.room(groups, proc) == Room(1000, 500)
 
 
 @pytest.mark.parametrize("cgroup", ["0::/nowhere", "", "1:name=systemd:/"])
 def test_where_nobody_tells_there_is_no_limit(tmp_path: Path, cgroup: str) -> None:
     put(tmp_path, cgroup=cgroup)
-    assert limits.room(tmp_path / "none", tmp_path) is None
-    assert limits.room(tmp_path / "none", tmp_path / "none") is None
+    assert host_memory.room(tmp_path / "none", tmp_path) is None
+    assert host_memory.room(tmp_path / "none", tmp_path / "none") is None
 
 
 MOUNTS = r"""
@@ -139,4 +139,4 @@ def test_what_lies_in_memory(tmp_path: Path, name: str, expected: bool) -> None:
     (tmp_path / "proc" / "mountinfo").write_text(mounts)
     for folder in ("memory/disk", "a space"):
         (tmp_path / folder).mkdir(parents=True)
-    assert limits.lies_in_memory(tmp_path / name, tmp_path / "proc") is expected
+    assert host_memory.lies_in_memory(tmp_path / name, tmp_path / "proc") is expected

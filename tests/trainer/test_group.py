@@ -15,7 +15,7 @@ from trainer.forked import Forks
 ENTERS = """
 import os, sys, threading, torch
 from torch import distributed
-from ddpjob_trainer.group import Group
+from ddpjob_trainer.elastic.process_group import Group
 
 def break_off_when_connecting():
     while not over.wait(0.01):

@@ -11,9 +11,11 @@ import safetensors.torch
 import torch
 import xxhash
 
-from ddpjob_trainer import SnapshotError, Snapshots, durable, folder, image
-from ddpjob_trainer.image import TYPES, Image, Memory
-from ddpjob_trainer.manifest import MANIFEST, TENSORS, name_of
+from ddpjob_trainer import SnapshotError, Snapshots
+from ddpjob_trainer.snapshots.model.manifest import MANIFEST, TENSORS, name_of
+from ddpjob_trainer.snapshots.storage import durable, snapshot_dir
+from ddpjob_trainer.tensors import safetensors_writer
+from ddpjob_trainer.tensors.safetensors_writer import TYPES, Image, Memory
 from trainer.runs import Run, assert_same
 
 OF_ALL_TYPES = {
@@ -87,10 +89,10 @@ def test_without_xxhash_the_checksum_is_another(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Snapshots(tmp_path).save(1, **run.parts(), wait=True)
-    monkeypatch.setattr(image, "xxhash", None)
+    monkeypatch.setattr(safetensors_writer, "xxhash", None)
     with pytest.raises(SnapshotError, match="xxh3_128, which needs another package here: pip"):
         Snapshots(tmp_path).load(**run.parts())
-    monkeypatch.setattr(image, "CHECKSUM", "sha256")
+    monkeypatch.setattr(safetensors_writer, "CHECKSUM", "sha256")
     Snapshots(tmp_path).save(2, **run.parts(), wait=True)
     monkeypatch.undo()
     loaded = Snapshots(tmp_path).load(**run.parts())
@@ -110,7 +112,7 @@ def test_snapshots_of_format_1_are_read(tmp_path: Path) -> None:
     file = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
     raw = json.dumps(manifest | {"version": 1, "files": {TENSORS: file}}).encode()
     (path / MANIFEST).write_bytes(raw)
-    (path / folder.COMMIT).write_text(f"{hashlib.sha256(raw).hexdigest()}  {MANIFEST}\n")
+    (path / snapshot_dir.COMMIT).write_text(f"{hashlib.sha256(raw).hexdigest()}  {MANIFEST}\n")
     again = Run(seed=1)
     loaded = Snapshots(tmp_path).load(**again.parts())
     assert loaded is not None

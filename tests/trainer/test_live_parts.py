@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from ddpjob_agent.contract import MembershipId
-from ddpjob_trainer.attempt import Attempt
-from ddpjob_trainer.handover import Agreement, State
-from ddpjob_trainer.randomness import draw_from
+from ddpjob_trainer.elastic.step_rollback import Attempt
+from ddpjob_trainer.tensors.rng_state import draw_from
+from ddpjob_trainer.transfer.agreement import Agreement, State
 from trainer.forked import Forks, Program
 from trainer.runs import Counter, Run, assert_same
 

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from ddpjob_agent import live
-from ddpjob_agent.c10d_server import StoreBackend, serve_client
-from ddpjob_agent.c10d_store import Store
+from ddpjob_agent.c10d.server import StoreBackend, serve_client
+from ddpjob_agent.c10d.store import Store
 from ddpjob_agent.contract import (
     ENV_GROUP_SOCKET,
     ENV_LIVE,
@@ -26,6 +25,7 @@ from ddpjob_agent.contract import (
     MembershipId,
     Place,
 )
+from ddpjob_agent.worker import live_processes
 from ledger import Ledger
 
 MEMBERSHIPS = int(os.environ.get("DDPJOB_CHANGES", "50"))
@@ -83,7 +83,7 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 
 async def go_through_all(folder: Path, env: dict[str, str], ledger: Ledger) -> None:
     given_up: list[bool] = []
-    agent = live.Live(PROCESSES, lambda _: None, given_up.append)
+    agent = live_processes.Live(PROCESSES, lambda _: None, given_up.append)
     await agent.listen(str(folder / "group.sock"))
     backend = StoreBackend(Store())
     server = await asyncio.start_server(
@@ -125,7 +125,7 @@ async def go_through_all(folder: Path, env: dict[str, str], ledger: Ledger) -> N
 def test_nothing_piles_up_over_many_memberships(
     tmp_path: Path, python_env: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "ARRIVE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(live_processes, "ARRIVE_SECONDS", PATIENCE_SECONDS)
     (tmp_path / "train.py").write_text(SCRIPT)
     ledger = Ledger(tmp_path)
     try:

@@ -10,12 +10,14 @@ import pytest
 import safetensors.torch
 import torch
 
-from ddpjob_trainer import Snapshots, folder, parts
-from ddpjob_trainer.fences import Owner
-from ddpjob_trainer.image import Sum
-from ddpjob_trainer.manifest import TENSORS, UnusableError, name_of
-from ddpjob_trainer.parts import Part, PartsMissingError, divide, gather
-from ddpjob_trainer.shelf import Shelf
+from ddpjob_trainer import Snapshots
+from ddpjob_trainer.snapshots.model import write_plan
+from ddpjob_trainer.snapshots.model.fencing import Owner
+from ddpjob_trainer.snapshots.model.manifest import TENSORS, UnusableError, name_of
+from ddpjob_trainer.snapshots.model.write_plan import Part, PartsMissingError, divide, gather
+from ddpjob_trainer.snapshots.storage import snapshot_dir
+from ddpjob_trainer.snapshots.storage.directory import Shelf
+from ddpjob_trainer.tensors.safetensors_writer import Sum
 from trainer.forked import COLD, Forks
 from trainer.in_parts import content_of, files_in, publish
 from trainer.runs import Run, assert_same
@@ -59,7 +61,7 @@ def test_the_first_one_waits_for_all_records() -> None:
     def read(number: int) -> bytes | None:
         asked.append(number)
         is_done = asked.count(number) > 4 - number  # the last one before the others
-        return parts.record(Sum(number, "sha256", "ab"), "") if is_done else None
+        return write_plan.record(Sum(number, "sha256", "ab"), "") if is_done else None
 
     assert [*gather(part_of(3), read).items()] == [
         ("tensors-1.safetensors", Sum(1, "sha256", "ab")),
@@ -78,7 +80,7 @@ def test_it_gives_up_when_the_others_have_gone() -> None:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "LEAST_BYTES", 1)
+    monkeypatch.setattr(write_plan, "LEAST_BYTES", 1)
 
 
 @pytest.fixture
@@ -137,7 +139,7 @@ def test_a_manifest_that_names_a_file_elsewhere_is_refused(
     record["files"]["../step/tensors-1.safetensors"] = record["files"].pop("tensors-1.safetensors")
     raw = json.dumps(record).encode()
     (shelf.path(3) / "manifest.json").write_bytes(raw)
-    (shelf.path(3) / "COMMIT").write_bytes(folder._commit_record(raw))
+    (shelf.path(3) / "COMMIT").write_bytes(snapshot_dir._commit_record(raw))
     with pytest.raises(UnusableError, match="no name of a file in it"):
         shelf.check(3)
 
@@ -165,7 +167,7 @@ def test_who_comes_too_late_hears_of_it(
 ) -> None:
     shelf = Shelf(tmp_path, 3)
     content, part = content_of(3, trained, 1, shelf.take(Owner("", "me"), 0), "0" * 8)
-    tell = folder.tell
+    tell = snapshot_dir.tell
 
     def given_up(path: Path, number: int, record: bytes) -> None:
         for each in path.iterdir():
@@ -173,7 +175,7 @@ def test_who_comes_too_late_hears_of_it(
         path.rmdir()
         tell(path, number, record)
 
-    monkeypatch.setattr(folder, "tell", given_up)
+    monkeypatch.setattr(snapshot_dir, "tell", given_up)
     with pytest.raises(PartsMissingError):
         shelf.contribute(3, content, part)
 

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddpjob_trainer import Snapshots, fences, parts, reporting
-from ddpjob_trainer.fence_folders import FenceFolders
-from ddpjob_trainer.shelf import Shelf
+from ddpjob_trainer import Snapshots
+from ddpjob_trainer.reporting import progress
+from ddpjob_trainer.snapshots.model import fencing, write_plan
+from ddpjob_trainer.snapshots.storage.dir_fences import FenceFolders
+from ddpjob_trainer.snapshots.storage.directory import Shelf
 from trainer import in_parts
 from trainer.power import Disk, Op, Recorder, write
 from trainer.runs import Run, assert_same
@@ -52,14 +54,14 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         patch.setenv("DDPJOB_MEMBERSHIP", "1.1.2")
         recorder = Recorder(live)
         recorder.adopt()
-        patch.setattr(reporting, "saved", lambda step, **_: recorder.say(f"saved {step}"))
-        patch.setattr(reporting, "resumed", lambda _, **__: recorder.say("fence stands"))
+        patch.setattr(progress, "saved", lambda step, **_: recorder.say(f"saved {step}"))
+        patch.setattr(progress, "resumed", lambda _, **__: recorder.say("fence stands"))
         recorder.install(patch)
         after = Snapshots(keep=2)
         after.load(**Run().parts())
         for step in (3, 4):
             after.save(step, **trained(step).parts(), wait=True)
-        patch.setattr(parts, "LEAST_BYTES", 1)
+        patch.setattr(write_plan, "LEAST_BYTES", 1)
         in_parts.publish(Shelf(live, 2), 5, trained(5), after._turn.fence())
         recorder.say("saved 5")
     return Story(base, recorder.ops, {step: trained(step).weights() for step in (1, 2, 3, 4, 5)})
@@ -92,7 +94,7 @@ def judge(story: Story, path: Path, announced: int, *, has_fence: bool) -> Itera
         yield f"{path.name}: {announced} was announced, {loaded and loaded.step} is there"
     else:
         assert_same(run.weights(), story.weights[loaded.step])
-    owners = [fence.owner.membership for fence in fences.Fences(FenceFolders(path)).all()]
+    owners = [fence.owner.membership for fence in fencing.Fences(FenceFolders(path)).all()]
     if has_fence and "1.1.2" not in owners:
         yield f"{path.name}: the fence is gone"
 

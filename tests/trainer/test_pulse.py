@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 SCRIPT = """
     import json, sys, time
-    from ddpjob_trainer import reporting
+    from ddpjob_trainer.reporting import progress
 
     def wait_for_data():
         json.dumps(time.sleep(3600))
 
-    reporting.resumed(41)
-    reporting.step_done(42)
+    progress.resumed(41)
+    progress.step_done(42)
     wait_for_data()
 """
 

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from ddpjob_agent import contract
-from ddpjob_trainer import reporting, step_done
+from ddpjob_trainer import step_done
+from ddpjob_trainer.reporting import progress
 
 if TYPE_CHECKING:
     from trainer.conftest import Listener
@@ -57,8 +58,8 @@ def test_metrics_that_json_cannot_hold_are_left_out(listener: Listener) -> None:
 
 
 def test_saved_and_resumed_travel(listener: Listener) -> None:
-    reporting.saved(20)
-    reporting.resumed(0)
+    progress.saved(20)
+    progress.resumed(0)
     assert listener.pending() == [
         {"event": "saved", "step": 20},
         {"event": "resumed", "step": 0},
@@ -68,8 +69,8 @@ def test_saved_and_resumed_travel(listener: Listener) -> None:
 def test_only_rank_0_reports(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     step_done(1)
-    reporting.saved(1)
-    reporting.resumed(1)
+    progress.saved(1)
+    progress.resumed(1)
     assert listener.pending() == []
 
 
@@ -84,14 +85,14 @@ def test_without_an_agent_nothing_happens(
     if path is not None:
         monkeypatch.setenv(contract.ENV_REPORT_SOCKET, path)
     step_done(1, 2, loss=1.0)
-    reporting.saved(1)
-    reporting.resumed(1)
+    progress.saved(1)
+    progress.resumed(1)
 
 
 def test_a_full_socket_drops_steps_without_waiting(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reporting, "PATIENCE", 3600)  # a step that waited would hang the test
+    monkeypatch.setattr(progress, "PATIENCE", 3600)  # a step that waited would hang the test
     fill(listener.path)
     step_done(1, 3, loss=1.0)
     step_done(2, 3, accuracy=0.5)
@@ -105,8 +106,8 @@ def test_a_full_socket_drops_steps_without_waiting(
 
 def test_a_full_socket_does_not_hold_up_rare_reports_for_ever(listener: Listener) -> None:
     fillers = fill(listener.path)
-    reporting.saved(1)
-    reporting.resumed(1)
+    progress.saved(1)
+    progress.resumed(1)
     assert len(listener.pending()) == fillers
 
 
@@ -114,7 +115,7 @@ def test_of_many_steps_the_newest_is_told(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the pulse, if none comes after it; of each metric the newest value is in it."""
-    monkeypatch.setattr(reporting, "INTERVAL", 3600)
+    monkeypatch.setattr(progress, "INTERVAL", 3600)
     for step in range(1, 100):
         step_done(step, 200, **({"loss": 1 / step} if step < 50 else {"accuracy": 0.5}))
     told = [listener.next()]
@@ -131,10 +132,10 @@ def test_of_many_steps_the_newest_is_told(
 def test_what_comes_after_a_step_is_told_after_it(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reporting, "INTERVAL", 3600)
+    monkeypatch.setattr(progress, "INTERVAL", 3600)
     for step in (1, 2):
         step_done(step)
-    reporting.saved(2)
+    progress.saved(2)
     assert events(listener) == [("step", 1), ("step", 2), ("saved", 2)]
 
 
@@ -142,10 +143,10 @@ def test_steps_of_a_membership_that_is_over_are_not_told_in_the_next(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first step of the new one is told at once."""
-    monkeypatch.setattr(reporting, "INTERVAL", 3600)
+    monkeypatch.setattr(progress, "INTERVAL", 3600)
     for step in (1, 2):
         step_done(step)
-    reporting.resumed(0)
+    progress.resumed(0)
     step_done(1)
     told = [each for each in events(listener) if each != ("step", 2)]  # of the pulse, perhaps
     assert told == [("step", 1), ("resumed", 0), ("step", 1)]
@@ -170,7 +171,7 @@ def test_the_last_step_waits_for_room(listener: Listener, monkeypatch: pytest.Mo
             return super().send(*arguments)
 
     monkeypatch.setattr(socket, "socket", Watched)
-    monkeypatch.setattr(reporting, "PATIENCE", 100)
+    monkeypatch.setattr(progress, "PATIENCE", 100)
     fillers = fill(listener.path)
     training = threading.Thread(target=step_done, args=(9, 9), kwargs={"accuracy": 1.0})
     training.start()

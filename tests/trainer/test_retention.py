@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpjob_trainer.retention import superfluous
+from ddpjob_trainer.snapshots.model.retention import superfluous
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from ddpjob_agent import contract
-from ddpjob_trainer import Loaded, SnapshotError, Snapshots, folder
-from ddpjob_trainer.manifest import name_of
+from ddpjob_trainer import Loaded, SnapshotError, Snapshots
+from ddpjob_trainer.snapshots.model.manifest import name_of
+from ddpjob_trainer.snapshots.storage import snapshot_dir
 from trainer.runs import Run, assert_same
 
 if TYPE_CHECKING:
@@ -304,5 +305,5 @@ def test_copies_of_one_step_are_the_same_whoever_draws_random_numbers(tmp_path: 
         torch.manual_seed(number)
         random.seed(number)
         Snapshots(tmp_path / str(number)).save(7, **run.parts(), wait=True)
-        digests.append(folder.offer(tmp_path / str(number) / name_of(7)).digest)
+        digests.append(snapshot_dir.offer(tmp_path / str(number) / name_of(7)).digest)
     assert digests[0] == digests[1] != digests[2]

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddpjob_trainer import Snapshots, folder
+from ddpjob_trainer import Snapshots
 from ddpjob_trainer.__main__ import main
-from ddpjob_trainer.manifest import TENSORS, name_of
+from ddpjob_trainer.snapshots.model.manifest import TENSORS, name_of
+from ddpjob_trainer.snapshots.storage import snapshot_dir
 from trainer.runs import Run, assert_same
 
 
@@ -33,7 +34,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_list(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (directory / name_of(1) / folder.COMMIT).unlink()
+    (directory / name_of(1) / snapshot_dir.COMMIT).unlink()
     assert main(["list", str(directory)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["3", "2", "1"]

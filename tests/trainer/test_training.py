@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from ddpjob_agent.contract import MembershipId
-from ddpjob_trainer import training as training_module
-from ddpjob_trainer.training import Training
+from ddpjob_trainer.elastic import train_state as training_module
+from ddpjob_trainer.elastic.train_state import Training
 from trainer.runs import Counter, Run, assert_same
 
 MEMBERSHIP = MembershipId(1, 1, 7)

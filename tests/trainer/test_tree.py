@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 import torch
 
-from ddpjob_trainer import SnapshotError, tree
-from ddpjob_trainer.image import TYPES
+from ddpjob_trainer import SnapshotError
+from ddpjob_trainer.tensors import serialization
+from ddpjob_trainer.tensors.safetensors_writer import TYPES
 from trainer.runs import assert_same
 
 Colour = enum.IntEnum("Colour", ["RED"])
 
 
 def there_and_back(value: Any) -> Any:
-    node, tensors = tree.flatten(value)
-    return tree.restore(json.loads(json.dumps(node, allow_nan=False)), tensors)
+    node, tensors = serialization.flatten(value)
+    return serialization.restore(json.loads(json.dumps(node, allow_nan=False)), tensors)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def test_an_ordered_dict_comes_back_as_a_dict() -> None:
 
 def test_a_shared_tensor_is_stored_once_and_shared_again() -> None:
     tied = torch.randn(4)
-    _, tensors = tree.flatten([tied, tied])
+    _, tensors = serialization.flatten([tied, tied])
     assert len(tensors) == 1
     first, second = there_and_back([tied, tied])
     assert first is second
@@ -69,7 +70,7 @@ def test_a_shared_tensor_is_stored_once_and_shared_again() -> None:
 
 def test_overlapping_views_are_tensors_of_their_own() -> None:
     base = torch.arange(6.0)
-    _, tensors = tree.flatten([base, base[1:3], base[2:]])
+    _, tensors = serialization.flatten([base, base[1:3], base[2:]])
     assert len(tensors) == 3
     assert_same(there_and_back([base, base[1:3], base[2:]]), [base, base[1:3], base[2:]])
 
@@ -92,11 +93,11 @@ def test_overlapping_views_are_tensors_of_their_own() -> None:
 )
 def test_what_cannot_be_expressed_is_refused_by_its_path(value: Any, path: str) -> None:
     with pytest.raises(SnapshotError, match=path):
-        tree.flatten(value, "optimizer")
+        serialization.flatten(value, "optimizer")
 
 
 def test_a_list_that_contains_itself_is_refused() -> None:
     value: list[Any] = []
     value.append(value)
     with pytest.raises(SnapshotError, match="extra contains itself"):
-        tree.flatten(value, "extra")
+        serialization.flatten(value, "extra")

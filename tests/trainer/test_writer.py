@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from ddpjob_trainer import OvertakenError, SnapshotError, Snapshots, durable, limits
-from ddpjob_trainer.image import Image
-from ddpjob_trainer.limits import Room
-from ddpjob_trainer.manifest import TENSORS, name_of
-from ddpjob_trainer.shelf import Shelf
-from ddpjob_trainer.writer import Writer
+from ddpjob_trainer import OvertakenError, SnapshotError, Snapshots, host_memory
+from ddpjob_trainer.host_memory import Room
+from ddpjob_trainer.snapshots.async_writer import Writer
+from ddpjob_trainer.snapshots.model.manifest import TENSORS, name_of
+from ddpjob_trainer.snapshots.storage import durable
+from ddpjob_trainer.snapshots.storage.directory import Shelf
+from ddpjob_trainer.tensors.safetensors_writer import Image
 from trainer.runs import Run, assert_same
 
 if TYPE_CHECKING:
@@ -165,10 +166,11 @@ def test_the_next_one_hears_of_what_went_wrong(
 def test_a_script_that_just_ends_has_saved(tmp_path: Path, python_env: dict[str, str]) -> None:
     script = f"""
 import time
-from ddpjob_trainer import Snapshots, folder
+from ddpjob_trainer import Snapshots
+from ddpjob_trainer.snapshots.storage import snapshot_dir
 from trainer.runs import Run
-write = folder.write
-folder.write = lambda *what: (time.sleep(0.5), write(*what))
+write = snapshot_dir.write
+snapshot_dir.write = lambda *what: (time.sleep(0.5), write(*what))
 Snapshots({str(tmp_path)!r}).save(7, **Run().parts())
 """
     subprocess.run([sys.executable, "-c", script], env=python_env, check=True)
@@ -212,7 +214,7 @@ def test_who_goes_on_by_new_right_does_not_hear_that_it_was_overtaken_before(
 
 
 def leave(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
-    monkeypatch.setattr(limits, "room", lambda: Room(16 * free, 2 * free))
+    monkeypatch.setattr(host_memory, "room", lambda: Room(16 * free, 2 * free))
 
 
 def test_without_memory_for_a_copy_training_waits_and_that_is_told(
@@ -254,7 +256,7 @@ def test_a_directory_in_memory_keeps_what_the_limit_allows(
     directory, alone = tmp_path / "in_memory", tmp_path / "alone"
     Snapshots(alone).save(1, **run.parts(), wait=True)
     size = (alone / name_of(1) / TENSORS).stat().st_size
-    monkeypatch.setattr(limits, "lies_in_memory", lambda _: True)
+    monkeypatch.setattr(host_memory, "lies_in_memory", lambda _: True)
     leave(monkeypatch, 4 * size)
     snapshots = Snapshots(directory, keep=3)
     for step in range(1, 6):

@@ -11,14 +11,14 @@ import sys
 
 from torch.distributed import run
 
-from ddpjob_agent.warm import script, torchrun
+from ddpjob_agent.forkserver import child, torchrun_patch
 
 
 def main(path: str, arguments: list[str]) -> None:
     parent = socket.socket(socket.AF_UNIX)
     parent.connect(path)
-    torchrun.fork_from(parent, os.environ.copy())  # no test differs in what counts at import
-    with script.quick_end():
+    torchrun_patch.fork_from(parent, os.environ.copy())  # no test differs in what counts at import
+    with child.quick_end():
         run.main(arguments)
         raise SystemExit
 

@@ -17,7 +17,8 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpjob_trainer import SnapshotError, Snapshots, stored
+from ddpjob_trainer import SnapshotError, Snapshots
+from ddpjob_trainer.tensors import safetensors_reader
 from trainer.runs import Run
 
 HARMED = ("numbers", "name", "disk")  # what rank 0 has of the newest one
@@ -32,8 +33,8 @@ def damage(file: Path, text: bytes) -> None:
 
 def break_off_once() -> None:
     """The disk does not give the second piece of what is read next."""
-    stored.CHUNK_BYTES = 64  # type: ignore[attr-defined]
-    fill, seen = stored._fill, 0
+    safetensors_reader.CHUNK_BYTES = 64  # type: ignore[attr-defined]
+    fill, seen = safetensors_reader._fill, 0
 
     def broken(*arguments: Any) -> None:
         nonlocal seen
@@ -42,7 +43,7 @@ def break_off_once() -> None:
             raise OSError(errno.EIO, "Input/output error")
         fill(*arguments)
 
-    stored._fill = broken  # type: ignore[assignment]
+    safetensors_reader._fill = broken  # type: ignore[assignment]
 
 
 def main(rank: int, out: Path, kind: str) -> None:

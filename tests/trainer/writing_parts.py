@@ -18,8 +18,10 @@ from typing import Any
 import torch
 from torch import distributed
 
-from ddpjob_trainer import SnapshotError, Snapshots, durable, parts
-from ddpjob_trainer.shelf import Shelf
+from ddpjob_trainer import SnapshotError, Snapshots
+from ddpjob_trainer.snapshots.model import write_plan
+from ddpjob_trainer.snapshots.storage import durable
+from ddpjob_trainer.snapshots.storage.directory import Shelf
 from trainer.runs import Run
 
 RANKS = 3
@@ -57,7 +59,7 @@ class Rank:
         )
 
     def small(self) -> None:
-        parts.LEAST_BYTES = 1 << 20
+        write_plan.LEAST_BYTES = 1 << 20
         self.together()
 
     def busy(self) -> None:
@@ -118,7 +120,7 @@ class Rank:
 def main(rank: int, out: Path, kind: str) -> None:
     logging.disable()
     torch.set_num_threads(1)
-    parts.LEAST_BYTES = 1
+    write_plan.LEAST_BYTES = 1
     distributed.init_process_group("gloo", f"file://{out}/meet", world_size=RANKS, rank=rank)
     mine = Rank(rank, out)
     getattr(mine, kind)()

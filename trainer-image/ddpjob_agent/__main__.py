@@ -18,11 +18,12 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from . import contract, mpi_programs
-from .agent import Agent, Settings
-from .contract import Exit, Launcher
-from .registry import Registry
-from .rendezvous import RendezvousServer
+from ddpjob_agent import contract
+from ddpjob_agent.contract import Exit, Launcher
+from ddpjob_agent.launchers import mpi_helpers
+from ddpjob_agent.service.registry import Registry
+from ddpjob_agent.service.server import RendezvousServer
+from ddpjob_agent.worker.agent import Agent, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,11 +65,11 @@ def main(arguments: list[str] | None = None) -> int:
         if options.role == "worker":
             return asyncio.run(_run_worker(options.argv, os.environ))
         if options.role == "mpi-lead":
-            return mpi_programs.lead(options.argv, os.environ)
+            return mpi_helpers.lead(options.argv, os.environ)
         if options.role == "mpi-follow":
-            return mpi_programs.follow(os.environ)
+            return mpi_helpers.follow(os.environ)
         if options.role == "mpi-shell":
-            return mpi_programs.shell(options.hosts, options.argv, os.environ)
+            return mpi_helpers.shell(options.hosts, options.argv, os.environ)
         return asyncio.run(_run_service(options, os.environ))
     except UsageError as error:
         print(f"ddpjob-agent: {error}", file=sys.stderr)

@@ -10,7 +10,7 @@ import dataclasses
 import enum
 from typing import TYPE_CHECKING, Any
 
-from .contract import Failure, Membership
+from ddpjob_agent.contract import Failure, Membership
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

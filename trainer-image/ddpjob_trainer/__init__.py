@@ -6,13 +6,13 @@ Importing it opens no file and no socket.
 
 from __future__ import annotations
 
-from ddpjob_trainer.batches import Batches
+from ddpjob_trainer.data.batch_sampler import Batches
+from ddpjob_trainer.data.lr_scaling import scale_rate
+from ddpjob_trainer.data.stream import Stream
+from ddpjob_trainer.elastic.loop import Loop
 from ddpjob_trainer.errors import AwayError, OvertakenError, SnapshotError
-from ddpjob_trainer.loop import Loop
-from ddpjob_trainer.rate import scale_rate
-from ddpjob_trainer.reporting import step_done
-from ddpjob_trainer.snapshot import Loaded, Snapshots
-from ddpjob_trainer.stream import Stream
+from ddpjob_trainer.reporting.progress import step_done
+from ddpjob_trainer.snapshots.manager import Loaded, Snapshots
 
 __all__ = [
     "AwayError",

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from ddpjob_trainer import places
 from ddpjob_trainer.errors import SnapshotError
-from ddpjob_trainer.manifest import UnusableError
-from ddpjob_trainer.objects import StoreError
-from ddpjob_trainer.place import Place
-from ddpjob_trainer.shelf import Shelf
+from ddpjob_trainer.snapshots.model.manifest import UnusableError
+from ddpjob_trainer.snapshots.storage import resolve
+from ddpjob_trainer.snapshots.storage.base import Place
+from ddpjob_trainer.snapshots.storage.directory import Shelf
+from ddpjob_trainer.snapshots.storage.obstore_client import StoreError
 
 COUNTS, OVERTAKEN = "", "overtaken: does not count"
 
@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit code 0, or 1 when something is damaged or missing; argparse's 2 for a wrong command."""
     given = _parser().parse_args(arguments)
     try:
-        place = places.find(given.place, getattr(given, "keep", 1))
+        place = resolve.find(given.place, getattr(given, "keep", 1))
     except SnapshotError as error:
         print(error, file=sys.stderr)
         return 1

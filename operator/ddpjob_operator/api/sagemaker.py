@@ -1,6 +1,6 @@
 """SageMaker's conventions: what a job says of them, and what its scripts find in their environment.
 
-Of the hosts the agent tells (`ddpjob_agent.sagemaker`): they differ from membership to membership.
+Of the hosts the agent tells (`ddpjob_agent.launchers.sagemaker`): they differ from membership to membership.
 
 May not: know pods or volumes; where the folders are is told by who creates the worker.
 """

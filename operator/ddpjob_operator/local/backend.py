@@ -21,7 +21,7 @@ from pathlib import Path
 from ddpjob_agent import contract
 from ddpjob_agent.contract import Launcher
 from ddpjob_agent.control import Expectation, Report
-from ddpjob_agent.warm.forkserver import ForkServer
+from ddpjob_agent.forkserver.agents import ForkServer
 from ddpjob_operator.agent_bundle import build_agent
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus

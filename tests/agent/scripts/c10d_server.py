@@ -11,8 +11,8 @@ import json
 import sys
 from typing import Any
 
-from ddpjob_agent.c10d_server import StoreBackend, serve_client
-from ddpjob_agent.c10d_store import Store
+from ddpjob_agent.c10d.server import StoreBackend, serve_client
+from ddpjob_agent.c10d.store import Store
 
 
 class Server:

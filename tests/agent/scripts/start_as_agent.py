@@ -8,8 +8,8 @@ import os
 import signal
 import sys
 
-from ddpjob_agent.processes import Processes
-from ddpjob_agent.warm.standby import Standby
+from ddpjob_agent.forkserver.client import Standby
+from ddpjob_agent.worker.process_tree import Processes
 
 
 async def main() -> None:

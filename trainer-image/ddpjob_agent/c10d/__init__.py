@@ -1,0 +1,1 @@
+"""The protocol of torch's TCPStore, served and spoken."""

@@ -1,0 +1,55 @@
+"""A client of a c10d store for programs without torch: what `mpi_programs` needs of one.
+
+May not: reconnect; a store that goes away is an OSError.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+from ddpjob_agent.c10d.protocol import MAGIC, Op, encode_bytes, encode_integer
+
+
+class StoreClient:
+    """One connection; requests are answered in their order."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)))
+        self._socket.sendall(struct.pack("<BI", Op.VALIDATE, MAGIC))
+
+    def close(self) -> None:
+        """No more requests."""
+        self._socket.close()
+
+    def set(self, key: str, value: str) -> None:
+        """Returns when others can see it."""
+        self._send(Op.SET, encode_bytes(key.encode()) + encode_bytes(value.encode()))
+        self.get(key)  # SET has no answer
+
+    def get(self, key: str) -> str:
+        """The value of a key, as soon as it has one."""
+        self._send(Op.WAIT, encode_integer(1) + encode_bytes(key.encode()))
+        self._receive(1)
+        self._send(Op.GET, encode_bytes(key.encode()))
+        (length,) = struct.unpack("<Q", self._receive(8))
+        return self._receive(length).decode()
+
+    def add(self, key: str, number: int) -> int:
+        """The sum, which begins at 0."""
+        self._send(Op.ADD, encode_bytes(key.encode()) + encode_integer(number))
+        (total,) = struct.unpack("<q", self._receive(8))
+        return int(total)
+
+    def _send(self, op: Op, arguments: bytes) -> None:
+        self._socket.sendall(bytes([op]) + arguments)
+
+    def _receive(self, size: int) -> bytes:
+        found = bytearray()
+        while len(found) < size:
+            part = self._socket.recv(size - len(found))
+            if not part:
+                raise ConnectionError("the store has closed the connection")
+            found += part
+        return bytes(found)

@@ -1,0 +1,189 @@
+"""Serves stock c10d clients: requests that wait for a store, and one client's connection.
+
+`StoreBackend` lets requests wait for a `Store` in this process, `serve_client` speaks to one
+client over any `Backend`, be it that store or an agent's link to the service.
+
+May not: listen, know agents or the service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Iterable
+from typing import Protocol
+
+from ddpjob_agent.c10d import protocol
+from ddpjob_agent.c10d.protocol import BLOCKING, Op, ProtocolError, Request
+from ddpjob_agent.c10d.store import Applied, Entry, Store
+
+log = logging.getLogger("ddpjob.c10d")
+
+
+class Backend(Protocol):
+    """Answers the requests of c10d clients, here or elsewhere."""
+
+    async def execute(self, request: Request) -> bytes:
+        """The reply, once there is one; ProtocolError or OSError if there will be none.
+
+        Gets neither VALIDATE, PING nor CANCEL_WAIT. A wait is ended by cancelling this.
+        """
+        ...
+
+
+class _Waiter:
+    def __init__(self, request: Request, missing: set[bytes]) -> None:
+        self.request = request
+        self.missing = missing
+        self.done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+
+class StoreBackend:
+    """A store in this process, with requests that wait for it. For one event loop."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiters: dict[bytes, dict[_Waiter, None]] = {}  # by missing key, oldest first
+
+    async def execute(self, request: Request) -> bytes:
+        """The reply, once there is one."""
+        return (await self.apply(request)).reply
+
+    async def apply(self, request: Request) -> Applied:
+        """Like execute(), with what the request changed."""
+        if request.op is Op.BARRIER:
+            return await self._arrive(request)
+        if request.op is Op.WAIT:
+            return Applied(await self._wait(request))
+        applied = self._store.apply(request)
+        assert applied is not None
+        self._wake(applied.changed)
+        return applied
+
+    def restore(self, entries: Iterable[Entry]) -> None:
+        """Store.restore() for a store that clients may be waiting for already."""
+        self._wake(self._store.restore(entries))
+
+    async def _arrive(self, request: Request) -> Applied:
+        arrival = await self.apply(Request(Op.ADD, request.keys, number=1))
+        try:
+            reply = await self._wait(request)
+        except asyncio.CancelledError:
+            # An agent whose connection broke asks again: it must not count twice.
+            if self._store.apply(request) is None:
+                self._store.apply(Request(Op.ADD, request.keys, number=-1))
+            raise
+        return dataclasses.replace(arrival, reply=reply)
+
+    async def _wait(self, request: Request) -> bytes:
+        applied = self._store.apply(request)
+        if applied is not None:
+            return applied.reply
+        missing = {key for key in request.keys if self._store.apply(_only(request, key)) is None}
+        waiter = _Waiter(request, missing)
+        for key in missing:
+            self._waiters.setdefault(key, {})[waiter] = None
+        try:
+            return await waiter.done
+        finally:
+            for key in tuple(waiter.missing):
+                self._satisfy(waiter, key)
+
+    def _wake(self, changed: Iterable[Entry]) -> None:
+        """At once, not when the waiter's turn comes: the key may be deleted again by then."""
+        for entry in changed:
+            for waiter in tuple(self._waiters.get(entry.key, ())):
+                applied = self._store.apply(_only(waiter.request, entry.key))
+                if applied is None:
+                    continue
+                self._satisfy(waiter, entry.key)
+                if not waiter.missing and not waiter.done.done():
+                    waiter.done.set_result(applied.reply)
+                    if entry.value is None:
+                        break  # one waiter for each push: who else came would find nothing
+
+    def _satisfy(self, waiter: _Waiter, key: bytes) -> None:
+        waiter.missing.discard(key)
+        waiters = self._waiters[key]
+        del waiters[waiter]
+        if not waiters:
+            del self._waiters[key]
+
+
+async def serve_client(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, backend: Backend
+) -> None:
+    """Serve one connection until it ends, or until its client breaks the protocol."""
+    client = _Client(reader, writer, backend)
+    try:
+        await client.serve()
+    except (ProtocolError, OSError) as error:
+        log.info("c10d client dropped: %s", error)
+    finally:
+        writer.close()
+        await client.end_wait()
+
+
+class _Client:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, backend: Backend
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._backend = backend
+        self._wait: asyncio.Task[None] | None = None
+
+    async def serve(self) -> None:
+        first = await protocol.read_request(self._reader)
+        if first is None:
+            return
+        if first.op is not Op.VALIDATE:
+            raise ProtocolError(f"{first.op.name} before VALIDATE")
+        while True:
+            request = await protocol.read_request(self._reader)
+            if request is None:
+                return
+            if request.op in BLOCKING:
+                await self._start_wait(request)
+            else:
+                self._writer.write(await self._answer(request))
+                await self._writer.drain()
+
+    async def _answer(self, request: Request) -> bytes:
+        if request.op is Op.VALIDATE:
+            raise ProtocolError("VALIDATE twice")
+        if request.op is Op.PING:
+            return protocol.encode_pong(request.number)
+        if request.op is Op.CANCEL_WAIT:
+            await self.end_wait()
+            return protocol.WAIT_CANCELED
+        return await self._backend.execute(request)
+
+    async def _start_wait(self, request: Request) -> None:
+        if self._wait is not None and not self._wait.done():
+            raise ProtocolError(f"{request.op.name} while another request waits")
+        self._wait = asyncio.create_task(self._answer_later(request))
+        await asyncio.sleep(0)  # if it need not wait, answer before the next request
+
+    async def _answer_later(self, request: Request) -> None:
+        try:
+            self._writer.write(await self._backend.execute(request))
+        except (ProtocolError, OSError) as error:
+            log.info("c10d client dropped: %s", error)
+            self._writer.close()
+        except Exception:
+            self._writer.close()
+            raise
+
+    async def end_wait(self) -> None:
+        if self._wait is None:
+            return
+        self._wait.cancel()
+        await asyncio.wait({self._wait})
+        if not self._wait.cancelled():
+            self._wait.result()
+
+
+def _only(request: Request, key: bytes) -> Request:
+    return dataclasses.replace(request, keys=(key,))

@@ -1,0 +1,126 @@
+"""From which copy of the script's files a membership begins, and who is to keep a newer one.
+
+Theory of operation. Everything hangs on a *scope*: a membership, or its end. In each the agents
+tell once more what they have, when none of their processes runs.
+
+    all members, and who leaves, have told ──► the newest copy is named, with who has it
+    all members have it in place           ──► go: all processes start from the same bytes
+    a newer copy is made while they run    ──► one other worker gets it, too: then it is safe
+    the membership has ended, none follows ──► who stays gets the newest from who leaves
+
+May not: read a clock, open anything, keep anything of an earlier scope.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ddpjob_agent.file_sync.replica import NOTHING, Copy, Stock, Word, newest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ddpjob_agent.contract import Member
+
+ENOUGH = 2  # workers that have a copy: one may be lost
+
+
+class Files:
+    """What the agents told in the present scope."""
+
+    def __init__(self) -> None:
+        self.scope = ""
+        self._stocks: dict[str, Stock] = {}
+        self._go = False
+
+    def enter(self, scope: str) -> None:
+        """From now on this is the scope."""
+        if scope != self.scope:
+            self.scope = scope
+            self._stocks.clear()
+            self._go = False
+
+    def hear(self, worker: str, stock: Stock) -> None:
+        """What this worker has; of an older scope it counts no more."""
+        if stock.scope == self.scope:
+            self._stocks[worker] = stock
+            self._go = self._go or stock.begun
+
+    @property
+    def trouble(self) -> str:
+        """What keeps a worker from keeping copies, if anything."""
+        stocks = sorted(self._stocks.items())
+        return next((f"{name}: {each.trouble}" for name, each in stocks if each.trouble), "")
+
+    def safe(self, members: Sequence[Member]) -> Copy | None:
+        """The newest copy of this membership that the loss of one worker would not take away."""
+        found = (copy for copy in self._copies(members) if self._is_safe(copy, members))
+        return newest(copy for copy in found if copy.membership == self.scope and copy.seconds > 0)
+
+    def advance(self, members: Sequence[Member], leaving: Sequence[Member]) -> None:
+        """Let the members start, if all have the newest copy in place."""
+        stocks = [self._stocks.get(member.worker) for member in members]
+        told = all(member.worker in self._stocks for member in leaving)
+        copy = newest(self._copies((*members, *leaving)))
+        digest = copy.digest if copy else NOTHING
+        if told and all(stock is not None and stock.here == digest for stock in stocks):
+            self._go = True
+
+    def word(self, member: Member, members: Sequence[Member], leaving: Sequence[Member]) -> Word:
+        """What this one is to do in a membership of `members`; `leaving` are no more in it."""
+        if self._go:
+            return self._word_while_running(member, members)
+        everybody = (*members, *leaving)
+        wait = member not in members
+        if any(each.worker not in self._stocks for each in everybody):
+            return Word(self.scope, wait=wait)
+        copy = newest(self._copies(everybody))
+        holders = self._holders(copy.digest, everybody) if copy else ()
+        return Word(self.scope, wait=True) if wait else Word(self.scope, copy, holders, put=True)
+
+    def _word_while_running(self, member: Member, members: Sequence[Member]) -> Word:
+        copy = newest(self._copies(members))
+        if copy is None or self._is_safe(copy, members) or member != self._second(copy, members):
+            return Word(self.scope, go=True)
+        holders = self._holders(copy.digest, members)
+        return Word(self.scope, copy, holders, go=True, keep=True)
+
+    def word_at_end(
+        self, member: Member, staying: Sequence[Member], leaving: Sequence[Member], *, more: bool
+    ) -> Word:
+        """The same while no membership runs; `more`: workers are still to come."""
+        everybody = (*staying, *leaving)
+        goes = member not in staying
+        if any(each.worker not in self._stocks for each in everybody):
+            return Word(self.scope, wait=goes and (more or bool(staying)))
+        copy = newest(self._copies(everybody))
+        if copy is None:
+            return Word(self.scope)
+        having = [each for each in everybody if self._has(each, copy.digest)]
+        wait = goes and member in having and not set(having) & set(staying)
+        if goes or member in having:
+            return Word(self.scope, wait=wait and (more or bool(staying)))
+        return Word(self.scope, copy, self._holders(copy.digest, everybody), keep=True)
+
+    def _copies(self, members: Sequence[Member]) -> list[Copy]:
+        stocks = (self._stocks.get(member.worker) for member in members)
+        return [copy for stock in stocks if stock is not None for copy in stock.copies]
+
+    def _holders(self, digest: str, members: Sequence[Member]) -> tuple[tuple[str, int], ...]:
+        return tuple(
+            (member.address, self._stocks[member.worker].port)
+            for member in members
+            if self._has(member, digest)
+        )
+
+    def _is_safe(self, copy: Copy, members: Sequence[Member]) -> bool:
+        return len(self._holders(copy.digest, members)) >= min(ENOUGH, len(members))
+
+    def _second(self, copy: Copy, members: Sequence[Member]) -> Member:
+        """Who is to have it, too: whoever comes after the first who has it."""
+        first = next(i for i, each in enumerate(members) if self._has(each, copy.digest))
+        return members[(first + 1) % len(members)]
+
+    def _has(self, member: Member, digest: str) -> bool:
+        stock = self._stocks.get(member.worker)
+        return stock is not None and stock.has(digest)

@@ -1,0 +1,123 @@
+"""Copies of the files that a script saves its state to: how they are ordered, and what is said of them.
+
+A copy is of the membership under which its last write was complete, so many seconds after that
+began on the clock of whoever saw it. No clock is compared between machines: a copy of a later
+membership is newer, whatever the time, and a membership counts what it began from as its own.
+
+May not: read a clock, open anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ddpjob_agent.contract import MembershipId
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+BEFORE_ALL = "0.0.0"  # of files that nobody saw written
+NOTHING = ""  # the digest of no files at all
+
+
+class Part(NamedTuple):
+    """One file of a copy."""
+
+    name: str  # as the job names it: below the working directory, or absolute
+    size: int
+    digest: str
+    mode: int
+
+
+def digest_of(parts: Sequence[Part]) -> str:
+    """What tells one content from another: all names and bytes."""
+    if not parts:
+        return NOTHING
+    facts = json.dumps([part[:3] for part in parts]).encode()
+    return hashlib.blake2b(facts, digest_size=16).hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class Copy:
+    """All files of a job at one time, whole."""
+
+    membership: str
+    seconds: float
+    digest: str
+    size: int  # bytes
+
+    def __str__(self) -> str:
+        return f"the copy of {self.seconds:.0f} s into membership {self.membership}"
+
+    @property
+    def age(self) -> tuple[MembershipId, float, str]:
+        """Orders copies, the newest last; the digest only lets all come to the same."""
+        return MembershipId.parse(self.membership), self.seconds, self.digest
+
+
+def newest(copies: Iterable[Copy]) -> Copy | None:
+    """The one to go on from."""
+    return max(copies, key=lambda copy: copy.age, default=None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stock:
+    """What an agent says that it has, in answer to the last word."""
+
+    scope: str  # of that word
+    copies: tuple[Copy, ...] = ()
+    here: str | None = None  # digest of what lies in the script's place; None: it is not whole
+    begun: bool = False  # the processes of this scope have been started from it
+    port: int = 0  # where others get copies from
+    trouble: str = ""  # why a copy could not be kept
+
+    def has(self, digest: str) -> bool:
+        """Whether it can give this one to others."""
+        return any(copy.digest == digest for copy in self.copies)
+
+    def to_json(self) -> dict[str, Any]:
+        """As it travels."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Stock:
+        """Inverse of to_json()."""
+        return cls(**{**data, "copies": tuple(Copy(**copy) for copy in data["copies"])})
+
+
+@dataclasses.dataclass(frozen=True)
+class Word:
+    """What the service says to one agent about the files.
+
+    scope: told again what is there, once nothing runs: the service decides from that.
+    put: put the copy in place, or clear that if there is none, and tell; then go: start.
+    keep: get the copy for others' sake.
+    wait: this worker goes, but has what others do not have yet.
+    """
+
+    scope: str  # a membership, or one with "+" when it has ended and none follows yet
+    copy: Copy | None = None
+    holders: tuple[tuple[str, int], ...] = ()  # address and port of who has it
+    put: bool = False
+    go: bool = False
+    keep: bool = False
+    wait: bool = False
+
+    @property
+    def digest(self) -> str:
+        """Of what is to be in place."""
+        return self.copy.digest if self.copy else NOTHING
+
+    def to_json(self) -> dict[str, Any]:
+        """As it travels."""
+        return {**dataclasses.asdict(self), "holders": [list(each) for each in self.holders]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Word:
+        """Inverse of to_json()."""
+        copy = data["copy"]
+        holders = tuple((address, port) for address, port in data["holders"])
+        return cls(**{**data, "copy": Copy(**copy) if copy else None, "holders": holders})

@@ -1,0 +1,253 @@
+"""Keeps the files that an unchanged script saves its state to: the agent's side of `files`.
+
+    nothing runs ──► tell what is there ──► put in place what the service names ──► go
+    go           ──► look at the files again and again; whenever they are whole and quiet, copy them
+                     and tell; get what another worker has copied, when asked to
+
+A thread does what blocks on the disk. Follows the newest word of the service only; a full disk is
+told of, and ends nothing.
+May not: start or end processes, or decide which copy counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Callable, TypeVar
+
+from ddpjob_agent.file_sync.fetcher import FullError, Getter
+from ddpjob_agent.file_sync.replica import Stock, Word
+from ddpjob_agent.file_sync.transfer import Exchange
+from ddpjob_agent.file_sync.watcher import Watch, complain
+
+if TYPE_CHECKING:
+    from ddpjob_agent.contract import Membership, Message
+    from ddpjob_agent.file_sync.inventory import At, Holdings
+    from ddpjob_agent.file_sync.local_files import Seen
+
+RETRY_SECONDS = 0.5
+GET_SECONDS = 120.0  # to reach somebody who has the copy that all begin from
+FAREWELL_SECONDS = 2.0  # for the service to answer that this worker goes
+
+T = TypeVar("T")
+
+log = logging.getLogger("ddpjob.files")
+
+
+class Keeper:
+    """Of one worker; does nothing before `listen`. `changed`: `may_start` may have become true."""
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        token: str,
+        send: Callable[[Message], None],
+        changed: Callable[[], None],
+    ) -> None:
+        self._holdings = holdings
+        self._token = token
+        self._send = send
+        self._changed = changed
+        self._exchange = Exchange(token, holdings.find, self._lose)
+        self._following: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._disk = ThreadPoolExecutor(1, "files")
+        self._stock = Stock("")
+        self._word: Word | None = None
+        self._members: tuple[str, ...] = ()
+        self._news = asyncio.Event()
+        self._entered = ""  # the scope whose copy has become that membership's
+        self._is_idle = True  # no process of the script runs
+        self._ran = ""  # the membership whose processes ran last
+        self._watch: Watch | None = None  # over these
+        self.obstacle = ""  # why what all begin from cannot be put in place here
+
+    async def listen(self, address: str) -> None:
+        """Give copies to others from now on, and follow the service's words."""
+        await self._exchange.listen(address)
+        me = (address, self._exchange.port)
+        self._getter = Getter(self._holdings, self._token, self._on_disk, me)
+        self._following = asyncio.ensure_future(self._follow())
+
+    def close(self) -> None:
+        """Do nothing more."""
+        if self._following is None:
+            return
+        self._holdings.end()
+        self._following.cancel()
+        if self._watch is not None:
+            self._watch.stop()
+        self._exchange.close()
+        self._disk.shutdown(wait=False)
+
+    # --- what the agent says --------------------------------------------------------------------------
+
+    def stock(self) -> Message | None:
+        """What a service that lost its memory must know."""
+        return self._stock.to_json() if self._stock.scope else None
+
+    def hear(self, order: Message) -> None:
+        """The service's newest order; it may say something of the files."""
+        said = order.get("files") if self._following is not None else None
+        word = Word.from_json(said) if said else None
+        if word == self._word:
+            return
+        old, self._word = self._word, word
+        if order["type"] == "run":
+            self._members = tuple(each["worker"] for each in order["membership"]["members"])
+        if word is not None and old is not None and word.scope == old.scope:
+            self._note_loss(old, word)
+        if word is None or old is None or word.scope != old.scope:
+            self.obstacle = ""
+        self._news.set()
+
+    @staticmethod
+    def _note_loss(old: Word, new: Word) -> None:
+        if old.copy is None or not (old.put and new.put):
+            return
+        if new.copy is None or new.copy.age < old.copy.age:
+            log.warning("nobody has %s any more: going on from %s", old.copy, new.copy or "nothing")
+
+    def idle(self) -> None:
+        """No process of the script runs now."""
+        if self._watch is not None:
+            self._watch.stop()
+        self._is_idle = True
+        self._news.set()
+
+    def may_start(self, membership: Membership) -> bool:
+        """Whether everybody has in place what this membership begins from."""
+        if self._word is None or self.obstacle:
+            return True
+        return self._entered == self._word.scope == str(membership.id)
+
+    def start(self, membership: Membership) -> None:
+        """Its processes are about to start."""
+        self._is_idle = False
+        self._ran = str(membership.id)
+        self._watch = None
+        if self._word is not None:
+            tell = functools.partial(self._tell, self._ran)
+            self._watch = Watch(self._holdings, self._ran, self._on_disk, tell)
+            self._say(dataclasses.replace(self._stock, here=None, begun=True))
+
+    def hurry(self) -> None:
+        """The processes are to be ended by plan: see at once whether they write."""
+        if self._watch is not None:
+            self._watch.hurry()
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether the files change, or are not whole or not copied yet; see `hurry`."""
+        return self._watch is not None and self._watch.is_writing
+
+    def is_owed(self, left_for: float) -> bool:
+        """Whether others still need this worker, that has been leaving for so many seconds."""
+        word = self._word
+        if word is None:
+            return False
+        if word.scope == self._ran and word.go:  # the service has not answered yet
+            return left_for < FAREWELL_SECONDS
+        return word.wait
+
+    # --- what the service says ------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            acting = asyncio.ensure_future(self._act(self._word))
+            news = asyncio.ensure_future(self._news.wait())
+            try:
+                await asyncio.wait({acting, news}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                news.cancel()
+                while not acting.done():  # before Python 3.12 one cancellation may be swallowed
+                    acting.cancel()
+                    await asyncio.wait({acting}, timeout=0.5)
+            complain(acting)
+
+    async def _act(self, word: Word | None) -> None:
+        if word is None:
+            return
+        holdings = self._holdings
+        if not self._is_idle:
+            if word.keep:
+                await self._keep_for_others(word)
+        elif self._stock.scope != word.scope:
+            await self._on_disk(holdings.take_stock, self._written_at)
+            await self._tell(word.scope)
+        elif word.go and self._entered != word.scope:
+            await self._on_disk(holdings.begin, word.scope, self._members)
+            self._entered = word.scope
+            self._changed()
+        elif word.keep:
+            await self._keep_for_others(word)
+        elif word.put and {holdings.here, self._stock.here} != {word.digest}:
+            await self._put_in_place(word)  # or only told, if a newer word broke that off
+
+    def _written_at(self, seen: tuple[Seen, ...]) -> At | None:
+        """When these files were written, if it was under this agent's eyes."""
+        return self._watch.written_at(seen) if self._watch is not None else None
+
+    async def _put_in_place(self, word: Word) -> None:
+        """Not a moment before all of it is here; what makes that impossible is told."""
+        until = time.monotonic() + GET_SECONDS
+        try:
+            await self._put_until(word, until)
+        except OSError as error:
+            where = f" ({error.filename})" if error.filename else ""
+            what = f"{error.strerror or error}{where}"
+            self.obstacle = f"the script's files cannot be put in place: {what}"
+            self._changed()
+        else:
+            await self._tell(word.scope)
+
+    async def _put_until(self, word: Word, until: float) -> None:
+        holdings, straight = self._holdings, False
+        while holdings.here != word.digest:
+            if word.copy is None:
+                await self._on_disk(holdings.clear)
+            elif not await self._on_disk(holdings.put, word.copy):
+                if self._stock.has(word.digest):
+                    await self._tell(word.scope)  # it was here
+                try:
+                    given = await self._getter.get(word.copy, word.holders, straight=straight)
+                except FullError:
+                    given = straight = True
+                if not given:
+                    await asyncio.sleep(RETRY_SECONDS)
+                if time.monotonic() > until:
+                    raise OSError(0, f"nobody gave them within {GET_SECONDS:.0f} s")
+
+    async def _keep_for_others(self, word: Word) -> None:
+        assert word.copy is not None
+        with contextlib.suppress(FullError):
+            while not self._holdings.find(word.digest):
+                if not await self._getter.get_for_others(word.copy, word.holders):
+                    await asyncio.sleep(RETRY_SECONDS)
+        await self._tell(word.scope)
+
+    def _lose(self, digest: str) -> None:
+        self._holdings.lose(digest)
+        self._telling = asyncio.ensure_future(self._tell(self._stock.scope))
+
+    async def _tell(self, scope: str) -> None:
+        """What is here now, in this scope."""
+        holdings, still = self._holdings, self._is_idle
+        copies = await self._on_disk(functools.partial(holdings.copies, still=still))
+        here = holdings.here if still else None
+        port, trouble = self._exchange.port, holdings.trouble
+        self._say(Stock(scope, copies, here, not still, port, trouble))
+
+    def _say(self, stock: Stock) -> None:
+        self._stock = stock
+        self._send({"type": "files", **stock.to_json()})
+
+    async def _on_disk(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await self._loop.run_in_executor(self._disk, work, *arguments)

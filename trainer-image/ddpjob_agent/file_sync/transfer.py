@@ -1,0 +1,159 @@
+"""Copies of the script's files from agent to agent, over connections that prove the job's token.
+
+    asks   {"type": "give", "digest": …}
+    gives  {"type": "copy", "parts": […]}, then the bytes of all parts; or {"type": "absent"}
+
+Who asks verifies every byte. Disk is read and written in threads, a chunk at a time, so that
+memory and the event loop stay free.
+May not: decide who gets what, or where it lies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+from typing import IO, TYPE_CHECKING, Callable
+
+from ddpjob_agent.file_sync.local_files import CHUNK_BYTES
+from ddpjob_agent.file_sync.replica import Part, digest_of
+from ddpjob_agent.net.framing import (
+    HANDSHAKE_SECONDS,
+    MAGIC,
+    Connection,
+    RefusedError,
+    WireError,
+    accept,
+    connect,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SILENCE_SECONDS = 20.0  # without a byte: the other side is gone, or its disk is
+
+log = logging.getLogger("ddpjob.files")
+
+Source = tuple["tuple[Part, ...]", "list[str]"]  # parts and where they lie
+
+
+class NotGivenError(Exception):
+    """The other agent does not have the copy, or not any more as it was."""
+
+
+class Exchange:
+    """Gives copies to other agents.
+
+    `find` says where the parts of one lie, `lose` is told of one that is not what it was.
+    """
+
+    def __init__(
+        self, token: str, find: Callable[[str], Source | None], lose: Callable[[str], None]
+    ) -> None:
+        self._token = token
+        self._find = find
+        self._lose = lose
+        self.port = 0
+
+    async def listen(self, address: str) -> None:
+        """On a free port of this address, or of all; raises OSError."""
+        try:
+            self._server = await asyncio.start_server(self._connected, address, 0)
+        except OSError:  # it is not one of this machine's own
+            self._server = await asyncio.start_server(self._connected, "0.0.0.0", 0)  # noqa: S104
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def close(self) -> None:
+        """Give nothing more."""
+        self._server.close()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            first = await asyncio.wait_for(reader.readexactly(len(MAGIC)), HANDSHAKE_SECONDS)
+            if first == MAGIC:
+                shaking = accept(reader, writer, self._token)
+                connection = await asyncio.wait_for(shaking, HANDSHAKE_SECONDS)
+                request = await asyncio.wait_for(connection.receive(), HANDSHAKE_SECONDS)
+                if request is not None and request["type"] == "give":
+                    await self._give(connection, str(request["digest"]))
+        except (WireError, RefusedError, KeyError) as error:
+            log.warning("refused %s: %s", writer.get_extra_info("peername"), error)
+        except (asyncio.TimeoutError, asyncio.IncompleteReadError, OSError) as error:
+            log.info("a copy was not taken to its end: %r", error)
+        except asyncio.CancelledError:
+            log.debug("the agent ends")
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the agent ends
+                writer.close()
+
+    async def _give(self, connection: Connection, digest: str) -> None:
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(None, self._find, digest)
+        if found is None:
+            connection.send({"type": "absent"})
+            await connection.drain()
+            return
+        parts, paths = found
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context(open(path, "rb")) for path in paths]  # noqa: ASYNC230
+            connection.send({"type": "copy", "parts": parts})
+            for part, file in zip(parts, files):
+                if not await self._stream(connection, part, file):
+                    self._lose(digest)
+                    return
+
+    @staticmethod
+    async def _stream(connection: Connection, part: Part, file: IO[bytes]) -> bool:
+        """Send a part; returns whether it still is what it was."""
+        loop, digest = asyncio.get_running_loop(), hashlib.blake2b(digest_size=16)
+        while data := await loop.run_in_executor(None, file.read, CHUNK_BYTES):
+            await loop.run_in_executor(None, digest.update, data)
+            await asyncio.wait_for(connection.send_bytes(data), SILENCE_SECONDS)
+        return digest.hexdigest() == part.digest
+
+
+async def fetch(
+    address: str,
+    port: int,
+    token: str,
+    digest: str,
+    stage: Callable[[tuple[Part, ...]], Sequence[str]],
+) -> tuple[Part, ...]:
+    """Get a copy from who has it, into the files that `stage` names.
+
+    Raises NotGivenError, OSError (also of the own disk), WireError, WrongTokenError.
+    """
+    connection = await connect(address, port, token)
+    try:
+        connection.send({"type": "give", "digest": digest})
+        answer = await asyncio.wait_for(connection.receive(), SILENCE_SECONDS)
+        if answer is None or answer["type"] != "copy":
+            raise NotGivenError("it has no such copy")
+        parts = tuple(Part(*each) for each in answer["parts"])
+        if digest_of(parts) != digest:
+            raise NotGivenError("it offers another copy")
+        loop = asyncio.get_running_loop()
+        targets = await loop.run_in_executor(None, stage, parts)
+        for part, target in zip(parts, targets):
+            with open(target, "wb") as file:  # noqa: ASYNC230 - it only makes an empty file
+                await _receive(connection, part, file)
+    except asyncio.TimeoutError as error:
+        raise NotGivenError(f"nothing came for {SILENCE_SECONDS:.0f} s") from error
+    finally:
+        connection.close()
+    return parts
+
+
+async def _receive(connection: Connection, part: Part, file: IO[bytes]) -> None:
+    loop, left, digest = asyncio.get_running_loop(), part.size, hashlib.blake2b(digest_size=16)
+    while left:
+        receiving = connection.receive_bytes(min(left, CHUNK_BYTES))
+        data = await asyncio.wait_for(receiving, SILENCE_SECONDS)
+        if not data:
+            raise NotGivenError(f"{part.name} came to {part.size - left} of {part.size} bytes")
+        left -= len(data)
+        digest.update(data)
+        await loop.run_in_executor(None, file.write, data)
+    if digest.hexdigest() != part.digest:
+        raise NotGivenError(f"{part.name} is not what it was when it was copied")

@@ -1,0 +1,160 @@
+"""The side of a run of simulated nodes: one process imports torch, all agents are started by it.
+
+Each agent gets a fork of that process as its warm parent, so that however many nodes there are torch
+is imported once. An agent that cannot be started so is left to be started as ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+from typing import TYPE_CHECKING
+
+from ddpjob_agent.forkserver import channel
+from ddpjob_agent.forkserver.client import ask, start_parent, until_ready
+from ddpjob_agent.forkserver.eligibility import UnfitError, check_environment, interpreter_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ddpjob_agent.forkserver.channel import Request
+
+
+log = logging.getLogger("ddpjob.warm")
+
+
+class ForkServer:
+    """Starts agents that need not import torch."""
+
+    def __init__(self, log: str, path: str = "") -> None:
+        """`log` is a file for what the importing process prints.
+
+        With `path`, the socket of a process that has imported torch already, that one is used.
+        """
+        self._log = log
+        self._path = path
+        self._begun = False
+        self.process: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+        self._greeting: asyncio.Task[str] | None = None
+
+    def _begin(self, argv: Sequence[str], imports: Mapping[str, str]) -> None:
+        self._begun = True
+        try:
+            if self._path:
+                self._channel = socket.socket(socket.AF_UNIX)
+                self._channel.connect(self._path)
+            else:
+                python, _ = interpreter_of(argv, imports)
+                with open(self._log, "ab") as output:
+                    self.process, self._channel = start_parent(
+                        python, imports, output=output.fileno()
+                    )
+            self._greeting = asyncio.ensure_future(until_ready(self._channel))
+        except (UnfitError, OSError) as error:
+            self.close()
+            log.info("no fork server: %s", error)
+
+    async def start(
+        self, request: Request, output: int, argv: Sequence[str], imports: Mapping[str, str]
+    ) -> ForkedAgent | None:
+        """Start an agent; None: it cannot be started in this way, and has to be executed.
+
+        It will run `argv`, with torch imported in the environment `imports`. The first call
+        starts the process that imports torch, for commands like this one.
+        """
+        if not self._begun:
+            self._begin(argv, imports)
+        if self._greeting is None:
+            return None
+        try:
+            python, environment = json.loads(await self._greeting)
+            if interpreter_of(argv, imports)[0] != python:
+                raise UnfitError(f"torch is imported by {python}")
+            check_environment(environment, imports)
+            assert self._channel is not None
+            return ForkedAgent(*await ask(self._channel, request, output, output))
+        except UnfitError as error:
+            log.info("%s has a warm parent of its own: %s", argv, error)
+        except OSError as error:
+            log.warning("no fork server: %s", error)
+        return None
+
+    def give_up(self) -> None:
+        """Do not wait for torch any longer, if it is not imported yet."""
+        if self._greeting is not None and not self._greeting.done():
+            self.close()
+
+    def close(self) -> None:
+        """End the process that imported torch; agents that are left get SIGTERM."""
+        if self._greeting is not None:
+            self._greeting.cancel()
+            self._greeting = None
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+class ForkedAgent:
+    """An agent that was started by a fork server: what is used of `asyncio.subprocess.Process`."""
+
+    def __init__(self, pid: int, line: socket.socket) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._line = line
+        channel.tell(line, channel.PID, pid)  # let it run
+        self._ended = asyncio.ensure_future(self._follow())
+
+    async def _follow(self) -> None:
+        loop, told = asyncio.get_running_loop(), {}
+        with contextlib.suppress(OSError):
+            told = channel.understand(await loop.sock_recv(self._line, channel.LINE_BYTES))
+        self._line.close()
+        if channel.EXIT not in told:  # the server ended first: nobody will tell
+            await _until_gone(self.pid)
+        self.returncode = told.get(channel.EXIT, -signal.SIGKILL)
+
+    async def wait(self) -> int:
+        """The exit code, once there is one."""
+        await asyncio.shield(self._ended)
+        assert self.returncode is not None
+        return self.returncode
+
+    def terminate(self) -> None:
+        """Send SIGTERM, unless it has ended."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL, unless it has ended."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+async def _until_gone(pid: int) -> None:
+    """Wait for the end of a process that is another one's child."""
+    loop = asyncio.get_running_loop()
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    gone = asyncio.Event()
+    loop.add_reader(descriptor, gone.set)
+    try:
+        await gone.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)

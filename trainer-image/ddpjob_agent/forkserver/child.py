@@ -1,0 +1,155 @@
+"""Run a Python program in a process that was forked, as `python -u PROGRAM` would.
+
+Everything that tells the fork from a fresh process is put right here; what is imported stays.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import importlib.machinery
+import io
+import logging
+import os
+import runpy
+import signal
+import sys
+import types
+from typing import TYPE_CHECKING
+
+from ddpjob_agent.forkserver.proc_title import show
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import NoReturn
+
+    from ddpjob_agent.forkserver.channel import Request
+
+OURS = "ddpjob_agent"  # the script may have one of its own, of another version
+
+
+def settle(request: Request, descriptors: list[int]) -> None:
+    """Take over session, standard streams, directory, environment and names."""
+    os.setsid()
+    take_streams(descriptors)
+    os.environ.clear()
+    os.environ.update(request.environment)
+    os.chdir(request.directory)
+    if "tempfile" in sys.modules:
+        vars(sys.modules["tempfile"])["tempdir"] = None  # it keeps what TMPDIR was
+    command = [sys.executable, "-u", *request.arguments]
+    show(command, request.environment.items())
+    if sys.version_info >= (3, 10):
+        sys.orig_argv = command
+    _renew_chance()
+
+
+def take_streams(descriptors: list[int]) -> None:
+    """Make these the standard streams."""
+    for target, descriptor in enumerate(descriptors[:3]):
+        os.dup2(descriptor, target)
+    for descriptor in set(descriptors[:3]) - {0, 1, 2}:
+        os.close(descriptor)
+
+
+def _renew_chance() -> None:
+    """A fresh process draws its own; Python's `random` does so after a fork by itself."""
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
+    if "multiprocessing" in sys.modules:
+        sys.modules["multiprocessing"].current_process().authkey = os.urandom(32)
+
+
+def run(arguments: list[str]) -> NoReturn:
+    """Be `python -u ARGUMENTS`; ends by SystemExit, as that would."""
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__builtins__=builtins, __annotations__={})
+    sys.modules["__main__"] = main
+    for name in [each for each in sys.modules if each.partition(".")[0] == OURS]:
+        del sys.modules[name]
+    try:
+        if arguments[0] == "-m":
+            _put_on_path(os.getcwd())
+            sys.argv = ["-m", *arguments[2:]]
+            getattr(runpy, "_run_module_as_main")(arguments[1])  # noqa: B009 - `python -m` calls it
+        else:
+            _put_on_path(os.path.dirname(os.path.realpath(arguments[0])))
+            sys.argv = list(arguments)
+            _run_file(os.path.abspath(arguments[0]), main)
+    except SystemExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever a program may end by
+        _end(error)
+    raise SystemExit
+
+
+@contextlib.contextmanager
+def quick_end() -> Iterator[None]:
+    """End the process at SystemExit, without the seconds that taking all modules apart takes."""
+    try:
+        yield
+    except SystemExit as end:
+        code = end.code
+    if code is not None and not isinstance(code, int):
+        sys.stderr.write(f"{code}\n")
+        code = 1
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit((code or 0) & 0xFF)
+
+
+class _Last:
+    """Is destroyed after all modules, and closes standard error then."""
+
+    def __init__(self) -> None:
+        self._nothing = os.open(os.devnull, os.O_WRONLY)
+
+    def __del__(self, dup2: Callable[[int, int], int] = os.dup2) -> None:
+        dup2(self._nothing, 2)
+
+
+def end_quietly() -> None:
+    """At the end: have nobody complain of what was imported in advance, and is not taken apart.
+
+    The collector leaves alone what is frozen: it would touch, and so copy, all shared memory, and
+    take seconds. Some native libraries then count what was never destroyed, when Python has ended.
+    """
+    vars(sys)["_ddpjob_last"] = _Last()
+
+
+def _put_on_path(folder: str) -> None:
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, folder)
+
+
+def _run_file(path: str, main: types.ModuleType) -> None:
+    try:
+        with io.open_code(path) as file:
+            source = file.read()
+    except OSError as error:
+        why = f"[Errno {error.errno}] {error.strerror}"
+        sys.stderr.write(f"{sys.executable}: can't open file {path!r}: {why}\n")
+        raise SystemExit(2) from error
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
+    main.__dict__.update(
+        __file__=path, __loader__=loader, __package__=None, __spec__=None, __cached__=None
+    )
+    program = compile(source, path, "exec", dont_inherit=True)
+    exec(program, main.__dict__)  # noqa: S102 - it is what was asked for
+
+
+def _end(error: BaseException) -> NoReturn:
+    """Tell of an error as Python does at the end, without the frames of this module."""
+    traceback = error.__traceback__
+    mine = _end.__code__.co_filename
+    while traceback is not None and traceback.tb_frame.f_code.co_filename == mine:
+        traceback = traceback.tb_next
+    sys.excepthook(type(error), error.with_traceback(traceback), traceback)
+    if isinstance(error, KeyboardInterrupt):
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    raise SystemExit(1) from None

@@ -1,0 +1,96 @@
+"""A training process that torchrun started warm: what it uses of `subprocess.Popen`.
+
+Forked and reaped by the warm parent, which tells how it ended.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+from ddpjob_agent.forkserver import channel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class WarmProcess:
+    """`args` are those of a Python, with -u, that is not executed; raises OSError if it cannot."""
+
+    def __init__(
+        self,
+        parent: socket.socket,
+        args: Sequence[str],
+        env: Mapping[str, str],
+        streams: tuple[int, int, int],
+    ) -> None:
+        self.args = list(args)
+        self.returncode: int | None = None
+        self._line, theirs = socket.socketpair()
+        request = channel.Request(channel.PROGRAM, self.args[2:], dict(env), os.getcwd())
+        with theirs:
+            channel.send(parent, request, [*streams, theirs.fileno()])
+        select.select([self._line], [], [])
+        told = self._told()
+        if channel.PID not in told:
+            raise OSError("it cannot be forked any more")
+        self.pid = told[channel.PID]
+
+    def _told(self) -> Mapping[str, int]:
+        # Left in the socket: a signal may end the caller before it has kept what it read.
+        try:
+            text = self._line.recv(channel.LINE_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return {}
+        return channel.understand(text)
+
+    def poll(self) -> int | None:
+        """The exit code; None while it runs."""
+        if self.returncode is None:
+            closed = self._is_closed()  # before it is read: what was told last is told by then
+            self.returncode = self._told().get(channel.EXIT)
+            if self.returncode is None and closed and not self._is_alive():
+                self.returncode = -signal.SIGKILL  # its parent ended first: nobody will tell
+            if self.returncode is not None:
+                self._line.close()
+        return self.returncode
+
+    def _is_alive(self) -> bool:
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def _is_closed(self) -> bool:
+        poll = select.poll()
+        poll.register(self._line, select.POLLRDHUP)
+        return bool(poll.poll(0))
+
+    def wait(self, timeout: float | None = None) -> int:
+        """As of `subprocess.Popen`."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while self.poll() is None:
+            if end is not None and time.monotonic() > end:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+            time.sleep(0.01)
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """As of `subprocess.Popen`."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """As of `subprocess.Popen`."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """As of `subprocess.Popen`."""
+        self.send_signal(signal.SIGKILL)

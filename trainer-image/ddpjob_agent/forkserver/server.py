@@ -1,0 +1,291 @@
+"""The process that imports torch once and forks: no threads, no device, one loop.
+
+Runs in the Python of the user's torchrun. Its owner is an agent, or a run of simulated nodes, whose
+agents it starts, each with a fork of itself as warm parent. Ends with its owner. Imports nothing of
+ddpjob's but this package and the contract; knows nothing of memberships.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import inspect
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+from ddpjob_agent.contract import ENV_WARM_PARENT
+from ddpjob_agent.forkserver import (
+    channel,
+    eligibility,
+    proc_title,
+    torchrun_patch,
+)
+from ddpjob_agent.forkserver import (
+    child as script,
+)
+from ddpjob_agent.forkserver.channel import AGENT, READY, TORCHRUN, UNFIT, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+PR_SET_PDEATHSIG, CLONE_NEWNET = 1, 0x40000000
+# torch imports the second when it first makes an optimizer or wraps a model, which is always.
+IMPORTS = ("torch.distributed.run", "torch._dynamo")
+
+
+class Birth(NamedTuple):
+    """What a forked process is to become."""
+
+    request: Request
+    descriptors: list[int]
+    line: socket.socket
+    channel: socket.socket | None  # of torchrun, to ask the parent for training processes
+    parent: int  # id of the process that forked it
+
+
+def main(descriptor: int, path: str = "") -> None:
+    """Import, say so, and fork for the owner of the socket until it hangs up.
+
+    With a path, for everybody who connects there as well.
+    """
+    die_with_parent(signal.SIGKILL, os.getppid())
+    owner, before = socket.socket(fileno=descriptor), dict(os.environ)
+    listener = socket.create_server(path, family=socket.AF_UNIX) if path else None
+    gc.disable()  # importing makes much and little of it is garbage: a sixth of the time
+    names = (*eligibility.in_advance(os.environ), "torch")
+    named = " and ".join(names)
+    try:
+        _import(names)
+        reason = _unfit(named)
+    except Exception as error:  # noqa: BLE001 - the user's installation may do anything
+        reason = f"cannot import {named}: {type(error).__name__}: {error}"
+    if reason:
+        owner.sendall(f"{UNFIT} {reason}\n".encode())
+        return
+    greeting = f"{READY} {json.dumps([sys.executable, before])}\n".encode()
+    owner.sendall(greeting)
+    gc.freeze()  # so that a child's collector does not touch, and copy, what it shares
+    gc.enable()
+    atexit.register(script.end_quietly)
+    birth = _Parent(owner, listener, greeting).serve()
+    while birth is not None and birth.request.kind == AGENT:
+        birth = _Parent(_become_agent(birth)).serve()
+    if birth is None:
+        os._exit(0)  # nobody needs the seconds that taking all modules apart takes
+    _live(birth, before)
+
+
+def die_with_parent(number: int, parent: int) -> None:
+    """Have the kernel send a signal to this process when its parent has ended."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def _import(names: Sequence[str]) -> None:
+    for name in (*names, *IMPORTS):
+        __import__(name)
+    inspect.stack()  # fills a table of all modules, which torchrun's rendezvous looks things up in
+
+
+def _unfit(named: str) -> str:
+    """Why it is not safe to fork this process; empty if it is."""
+    torch = sys.modules["torch"]
+    if torch.cuda.is_initialized() or _open_devices():
+        return f"importing {named} opened a GPU"
+    if not torchrun_patch.is_known():
+        return f"torch {torch.__version__} starts training processes in a way that is not known"
+    child = os.fork()  # thread pools that can be forked, as OpenBLAS's, end at the first fork
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    threads = len(os.listdir("/proc/self/task"))
+    return f"importing {named} left {threads - 1} threads running" if threads > 1 else ""
+
+
+def _open_devices() -> bool:
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{name}").startswith(("/dev/nvidia", "/dev/kfd")):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+class _Parent:
+    """Forks for its owner, and for those whom it has forked or accepted."""
+
+    def __init__(
+        self, owner: socket.socket, listener: socket.socket | None = None, greeting: bytes = b""
+    ) -> None:
+        self._owner = owner
+        self._listener = listener
+        self._greeting = greeting
+        self._lines: dict[int, socket.socket] = {}  # of children, by their ids
+        self._agents: dict[int, socket.socket] = {}  # who asked for them, by their ids
+        self._selector = selectors.DefaultSelector()
+        self._wake, self._wake_end = socket.socketpair()
+        for end in (self._wake, self._wake_end):
+            end.setblocking(False)
+        for each in (owner, listener, self._wake):
+            if each is not None:
+                self._selector.register(each, selectors.EVENT_READ)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake_end.fileno(), warn_on_full_buffer=False)
+
+    def serve(self) -> Birth | None:
+        """Fork when asked; returns in each child what it is to be, and None at the end."""
+        while True:
+            for key, _ in self._selector.select():
+                asker = key.fileobj
+                assert isinstance(asker, socket.socket)
+                if asker is self._wake:
+                    self._wake.recv(4096)
+                    self._reap()
+                elif asker is self._listener:
+                    self._accept(self._listener)
+                elif (asked := channel.receive(asker)) is not None:
+                    birth = self._fork(asker, *asked)
+                    if birth is not None:
+                        return birth
+                else:
+                    self._hung_up(asker)
+                    if asker is self._owner:
+                        return None
+
+    def _accept(self, listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with contextlib.suppress(OSError):  # it may be gone already; it is read as that
+            connection.sendall(self._greeting)
+        self._selector.register(connection, selectors.EVENT_READ)
+
+    def _hung_up(self, asker: socket.socket) -> None:
+        """Whoever asked for agents is gone: end these as their parent's death would."""
+        self._selector.unregister(asker)
+        asker.close()
+        for agent, by in self._agents.items():
+            if by is asker:
+                os.kill(agent, signal.SIGTERM)
+
+    def _fork(self, by: socket.socket, request: Request, descriptors: list[int]) -> Birth | None:
+        line = socket.socket(fileno=descriptors.pop())
+        is_torchrun = request.kind == TORCHRUN
+        ours, theirs = socket.socketpair() if is_torchrun else (None, None)
+        me = os.getpid()
+        child = os.fork()
+        if child == 0:
+            if is_torchrun and os.fork() != 0:
+                os._exit(0)  # the agent, a subreaper, becomes the parent of torchrun
+            self._forget()
+            if ours is not None:
+                ours.close()
+            return Birth(request, descriptors, line, theirs, me)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if ours is not None and theirs is not None:
+            os.waitpid(child, 0)
+            line.close()
+            theirs.close()
+            self._selector.register(ours, selectors.EVENT_READ)
+        else:
+            self._lines[child] = line
+            if request.kind == AGENT:
+                self._agents[child] = by
+        return None
+
+    def _forget(self) -> None:
+        """In the child: let go of everything that is the parent's."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for key in list(self._selector.get_map().values()):
+            assert isinstance(key.fileobj, socket.socket)
+            key.fileobj.close()
+        self._selector.close()
+        self._wake_end.close()
+        for line in self._lines.values():
+            line.close()
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                child, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if child == 0:
+                return
+            self._agents.pop(child, None)
+            line = self._lines.pop(child, None)
+            if line is not None:
+                channel.tell(line, channel.EXIT, os.waitstatus_to_exitcode(status))
+                line.close()
+
+
+def _become_agent(birth: Birth) -> socket.socket:
+    """Execute the agent, with a warm parent below it; returns in that one, with its owner."""
+    request, agent = birth.request, os.getpid()
+    die_with_parent(signal.SIGTERM, birth.parent)
+    os.setsid()
+    script.take_streams(birth.descriptors)
+    os.chdir(request.directory)
+    if request.network:
+        _enter_network(request.network)
+    channel.tell(birth.line, channel.PID, agent)
+    if not birth.line.recv(1):  # until its starter knows it, or else would start another one
+        os._exit(0)
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        ours.close()
+        birth.line.close()
+        os.setsid()
+        die_with_parent(signal.SIGKILL, agent)
+        proc_title.show([sys.executable, "-m", __name__], request.environment.items())
+        theirs.sendall(f"{READY}\n".encode())
+        return theirs
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; a new program must not
+        signal.signal(number, signal.SIG_DFL)
+    os.set_inheritable(ours.fileno(), True)
+    environment = {**request.environment, ENV_WARM_PARENT: f"{ours.fileno()} {child}"}
+    try:
+        os.execvpe(request.arguments[0], request.arguments, environment)  # noqa: S606 - asked for
+    except OSError as error:
+        sys.stderr.write(f"ddpjob: cannot execute {request.arguments[0]}: {error.strerror}\n")
+        os._exit(127)
+
+
+def _enter_network(path: str) -> None:
+    """Move to another network namespace; needs CAP_SYS_ADMIN."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(path, "rb") as namespace:
+        if libc.setns(namespace.fileno(), CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {path}")
+
+
+def _live(birth: Birth, before: Mapping[str, str]) -> None:
+    """Never returns: the end of the program is the end of the process.
+
+    `before` is the environment in which torch was imported, which sets some variables itself.
+    """
+    imported = {name: value for name, value in os.environ.items() if name not in before}
+    script.settle(birth.request, birth.descriptors)
+    channel.tell(birth.line, channel.PID, os.getpid())
+    if birth.channel is not None:
+        if not birth.line.recv(1):  # until the agent knows whom it has started
+            os._exit(0)
+        birth.line.close()
+        torchrun_patch.fork_from(birth.channel, before)
+        torchrun_patch.hurry(birth.request.environment.get("PET_NNODES", ""))
+        with script.quick_end():
+            script.run(birth.request.arguments)
+    for name, value in imported.items():
+        os.environ.setdefault(name, value)
+    birth.line.close()
+    script.run(birth.request.arguments)

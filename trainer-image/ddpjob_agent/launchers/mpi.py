@@ -1,0 +1,56 @@
+"""The launcher `mpi`: the command, which runs mpirun, at the first worker; its daemons elsewhere.
+
+    first worker                                       every other one
+    lead ─► command ─► mpirun ─► shell ── a line, over the membership's store ──► follow ─► daemon
+
+Here is what each worker starts and what mpirun is told; the three programs are `mpi_programs`.
+mpirun takes what it is not told on its command line from the environment: the hosts with their
+slots, and what to reach them with instead of ssh. Open MPI 5 reads PRTE_MCA_*, 4 OMPI_MCA_*.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import TYPE_CHECKING
+
+from ddpjob_agent.contract import ENV_STORE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ddpjob_agent.contract import Member
+
+HOSTS_FILE, SHELL_FILE = "hosts", "shell"
+
+
+def command(argv: Sequence[str], agent: Sequence[str], *, first: bool) -> tuple[str, ...]:
+    """What a worker starts for the user's command `argv`; `agent` starts one of our programs."""
+    return (*agent, "mpi-lead", "--", *argv) if first else (*agent, "mpi-follow")
+
+
+def variables(
+    members: Sequence[Member], agent: Sequence[str], folder: str, store: str
+) -> dict[str, str]:
+    """What mpirun is told; writes the files that are named there into `folder`."""
+    hosts, shell = os.path.join(folder, HOSTS_FILE), os.path.join(folder, SHELL_FILE)
+    with open(hosts, "w", encoding="utf-8") as file:
+        file.writelines(f"{each.worker} slots={each.processes}\n" for each in members)
+    with open(shell, "w", encoding="utf-8") as file:
+        file.write(f'exec {shlex.join(agent)} mpi-shell {shlex.quote(hosts)} "$@"\n')
+    return {
+        ENV_STORE: store,
+        "PRTE_MCA_plm_ssh_agent": f"sh {shell}",
+        "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+        "PRTE_MCA_prte_default_hostfile": hosts,
+        "PRTE_MCA_prte_do_not_resolve": "1",  # the hosts' names are the workers'
+        "PRTE_MCA_prte_leave_session_attached": "1",
+        "PRTE_ALLOW_RUN_AS_ROOT": "1",
+        "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_plm_rsh_agent": f"sh {shell}",
+        "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+        "OMPI_MCA_orte_default_hostfile": hosts,
+        "OMPI_MCA_orte_leave_session_attached": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }

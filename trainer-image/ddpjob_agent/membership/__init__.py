@@ -1,0 +1,1 @@
+"""Who trains together, and from when. Pure."""

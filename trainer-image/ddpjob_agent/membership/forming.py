@@ -1,0 +1,164 @@
+"""Forming a membership: who may be in, in which order, and what is its one cause.
+
+May not: decide when; that is `membership` and `live_membership`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ddpjob_agent.contract import Cause, Membership, MembershipId
+from ddpjob_agent.membership.state import Action, Decision
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ddpjob_agent.control import Policy
+    from ddpjob_agent.membership.state import View, Worker
+
+MAX_BACKOFF_SECONDS = 300.0
+
+
+def members_of(view: View, current: Membership) -> tuple[list[Worker], list[str]]:
+    """The workers of `current` that are still the same, and the names of those that are not."""
+    table = {worker.member.worker: worker for worker in view.workers}
+    members, gone = [], []
+    for member in current.members:
+        worker = table.get(member.worker)
+        if worker is None or worker.member.incarnation != member.incarnation:
+            gone.append(member.worker)
+        else:
+            members.append(worker)
+    return members, gone
+
+
+def leaves(view: View, worker: Worker) -> bool:
+    """Whether this worker goes by agreement."""
+    assert view.expectation is not None
+    draining = worker.member.worker in view.expectation.draining
+    return worker.leaving or draining or worker.is_being_ended(view.policy)
+
+
+def is_lost(view: View, worker: Worker, now: float) -> bool:
+    """Whether nobody waits for this worker any more."""
+    return worker.lost_at(view.policy) <= now
+
+
+def eligible(view: View, now: float) -> list[Worker]:
+    """Workers that a new membership may hold: connected, alive, expected, staying."""
+    return [
+        worker
+        for worker in view.workers
+        if worker.closed_at is None
+        and not is_lost(view, worker, now)
+        and worker.unexpected_at is None
+        and not worker.rests(now)
+        and not leaves(view, worker)
+    ]
+
+
+def shortage(policy: Policy, present: Sequence[Worker]) -> str | None:
+    """What there is too little of for a membership, in words; None: it is enough."""
+    if len(present) < policy.minimum:
+        return f"{len(present)} of at least {policy.minimum} workers"
+    groups = [worker.member.worker.rsplit("-", 2)[0] for worker in present]
+    for group, minimum in policy.minimums:
+        if groups.count(group) < minimum:
+            return f"{groups.count(group)} of at least {minimum} workers of {group}"
+    return None
+
+
+def doubts(view: View, members: Sequence[Worker], now: float) -> list[float]:
+    """When it will be known of each doubtful member whether it is lost, too: one loss, one change.
+
+    In doubt is whose connection is closed, and who has been silent for most of the deadline.
+    """
+    limit = view.policy.heartbeat_deadline
+    return [
+        worker.lost_at(view.policy)
+        for worker in members
+        if not is_lost(view, worker, now)
+        and (worker.closed_at is not None or now - worker.last_heard > 0.8 * limit)
+    ]
+
+
+def next_loss(view: View, now: float) -> float | None:
+    """When the next worker is lost unless it is heard from."""
+    times = [worker.lost_at(view.policy) for worker in view.workers]
+    return min((at for at in times if at > now), default=None)
+
+
+def end_of_rest(view: View, now: float) -> float | None:
+    """When the next command may be started again that failed at L2."""
+    times = (worker.rests_until for worker in view.workers)
+    return min((at for at in times if at > now), default=None)
+
+
+def soonest(*times: float | None) -> float | None:
+    """The earliest of those that are known."""
+    return min((at for at in times if at is not None), default=None)
+
+
+def pause_after(failures: int, policy: Policy) -> float:
+    """Seconds until the next attempt, after so many failures in a row."""
+    return min(policy.backoff * 2.0 ** (failures - 1), MAX_BACKOFF_SECONDS)
+
+
+def too_many_losses(view: View, lost: Sequence[str]) -> Decision | None:
+    """The end of the job, where these losses are more than it may have."""
+    limit = view.policy.max_losses
+    losses = view.current.losses + 1 if view.current and lost else 0
+    if not lost or limit is None or losses <= limit:
+        return None
+    reason = f"lost {', '.join(lost)}: more than {limit} restarts by lost workers"
+    return Decision(Action.FAIL, reason)
+
+
+def form(
+    view: View,
+    present: Sequence[Worker],
+    reason: str,
+    after: int | None = None,
+    failed: Sequence[str] = (),
+) -> Decision:
+    """A new membership of all who are present: survivors keep their order, joiners come last."""
+    old = view.current.members if view.current else ()
+    here = {(w.member.worker, w.member.incarnation): w.member for w in present}
+    staying = [here[key] for m in old if (key := (m.worker, m.incarnation)) in here]
+    arriving = sorted(
+        (member for member in here.values() if member not in staying), key=lambda m: m.worker
+    )
+    left = {worker.member.worker for worker in view.workers if leaves(view, worker)}
+    missing = [member.worker for member in old if member not in staying]
+    lost = sorted({*view.lost, *(name for name in missing if name not in {*left, *failed})})
+    cause = _cause(view, lost, missing)
+    facts = (
+        ("lost", lost),
+        ("left", [name for name in missing if name in left]),
+        ("joined", [member.worker for member in arriving]),
+    )
+    parts = [f"{word} {', '.join(names)}" for word, names in facts if names]
+    if view.blamed is not None:
+        parts.insert(0, view.blamed.summary)
+    membership = Membership(
+        id=MembershipId(view.epoch, view.boot, view.current.id.n + 1 if view.current else 1),
+        members=(*staying, *arriving),
+        cause=cause,
+        detail="; ".join(parts),
+        failures=view.failures,
+        losses=(view.current.losses if view.current else 0) + (cause is Cause.LOST),
+        after=after,
+        snapshot_step=view.snapshot_step,
+        repeated_steps=view.repeated_steps,
+    )
+    return Decision(Action.FORM, reason, membership=membership)
+
+
+def _cause(view: View, lost: Sequence[str], missing: Sequence[str]) -> Cause:
+    if view.current is None:
+        return Cause.STARTED
+    if lost:
+        return Cause.LOST
+    if view.blamed is not None:
+        return Cause.FAILED
+    return Cause.LEFT if missing else Cause.JOINED

@@ -1,0 +1,162 @@
+"""Supervising a membership whose processes stay over changes (L2): who goes on, who rests, when.
+
+A loss or failure is one change at once: whoever is left goes on in memory, and the worker whose
+command failed rests, starts again and joins. A planned change waits for the end of a step.
+
+    running ──(member lost, or its command failed)──► FORM lost, failed
+            ──(connections broke, and nobody is gone)──► FORM failed: the same members
+            ──(a member leaves, or a worker is ready to join)──► `planned`
+
+May not: read a clock, open anything, keep state, import asyncio.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from ddpjob_agent.membership.forming import (  # fmt: skip
+    doubts,
+    eligible,
+    end_of_rest,
+    form,
+    is_lost,
+    members_of,
+    next_loss,
+    pause_after,
+    shortage,
+    soonest,
+    too_many_losses,
+)
+from ddpjob_agent.membership.planned_change import plan_change
+from ddpjob_agent.membership.state import Action, Decision
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ddpjob_agent.contract import Failure, Membership
+    from ddpjob_agent.membership.state import View, Worker
+
+BROKEN_SECONDS = 5.0  # after connections broke nobody was found to be gone: it was them alone
+ECHO_SECONDS = 1.0  # a death that looks like another one's echo waits for the news of that one
+
+
+def supervise_live(view: View, current: Membership, now: float) -> Decision:
+    """The next action while `current` runs."""
+    members, gone = members_of(view, current)
+    lost = gone + [worker.member.worker for worker in members if is_lost(view, worker, now)]
+    unsure = doubts(view, members, now) if lost else []
+    if unsure:
+        return Decision(Action.KEEP, f"lost {', '.join(lost)}; others in doubt", min(unsure))
+    failed = [worker for worker in members if worker.exit_at is not None]
+    if lost or failed:
+        echo = None if lost else _echo(view, members, failed, now)
+        return echo or _go_on(view, now, lost, failed)
+    if any(worker.done or worker.finished for worker in members):
+        return _end(view, members, now)
+    if view.broken is not None:
+        return _connect_anew(view, view.broken, now)
+    return plan_change(view, current, members, _present(view, now), now)
+
+
+def _end(view: View, members: Sequence[Worker], now: float) -> Decision:
+    """Workers have finished: nothing changes any more but by a loss or a failure."""
+    if all(worker.done for worker in members):
+        return Decision(Action.COMPLETE, "every worker ended with exit code 0")
+    again = soonest(next_loss(view, now), end_of_rest(view, now))
+    action = Action.KEEP if view.asked_at is None else Action.UNASK
+    return Decision(action, "some workers have finished", again)
+
+
+def _connect_anew(view: View, broken: Failure, now: float) -> Decision:
+    """Connections broke: the same members go on, once nobody turns out to be gone."""
+    at = view.broken_at + BROKEN_SECONDS
+    if now >= at:
+        return _go_on(view, now, (), (), broken)
+    reason = "connections broke; waiting to hear who is gone"
+    return Decision(Action.KEEP, reason, soonest(next_loss(view, now), at))
+
+
+def _echo(
+    view: View, members: Sequence[Worker], failed: Sequence[Worker], now: float
+) -> Decision | None:
+    """Whether to wait: a process that died of another one's death is not to blame for it."""
+    if not all(worker.failure and worker.failure.consequential for worker in failed):
+        return None
+    first = min(worker.exit_at for worker in failed if worker.exit_at is not None)
+    unheard = [worker for worker in members if worker.last_heard < first + ECHO_SECONDS]
+    if not unheard:
+        return None
+    reason = f"a command failed; waiting to hear that {unheard[0].member.worker} is alive"
+    again = min(worker.lost_at(view.policy) for worker in unheard)
+    return Decision(Action.KEEP, reason, max(again, now))
+
+
+def _go_on(
+    view: View,
+    now: float,
+    lost: Sequence[str],
+    failed: Sequence[Worker],
+    broken: Failure | None = None,
+) -> Decision:
+    """Without those who are lost, and those who must start again."""
+    assert view.current is not None
+    policy = view.policy
+    too_many = too_many_losses(view, lost)
+    if too_many is not None:
+        return too_many
+    # A failure counts once, however many processes had it in the same membership.
+    current = str(view.current.id)  # of who failed before it was in any
+    counts = not lost and any((w.failed_in or current) != view.counted_in for w in failed)
+    counts = counts or broken is not None
+    failure = _first(failed) or broken
+    count = view.failures + counts
+    if failure is not None and failure.permanent:
+        return Decision(Action.FAIL, failure.summary, failure=failure)
+    if counts and failure is not None and count > policy.max_failures:
+        reason = f"{failure.summary} (failure {count}, {policy.max_failures} restarts allowed)"
+        return Decision(Action.FAIL, reason, failure=failure)
+    names = tuple(worker.member.worker for worker in failed)
+    facts = Decision(
+        Action.HALT,
+        "",
+        lost=tuple(lost),
+        failure=None if lost else failure,
+        failed=names,
+        rest_until=now if lost else now + pause_after(max(count, 1), policy),
+        counts=counts,
+    )
+    view = dataclasses.replace(
+        view,
+        failures=count,
+        blamed=facts.failure,
+        workers=tuple(w for w in view.workers if w.member.worker not in names),
+    )
+    present = _present(view, now)
+    short = shortage(policy, present)
+    if short is not None:
+        what = f"lost {', '.join(lost)}" if lost else failure.summary if failure else "a failure"
+        reason = f"{what}: {short} are left"
+        again = soonest(next_loss(view, now), facts.rest_until)
+        return dataclasses.replace(facts, reason=reason, again_at=again)
+    formed = form(view, present, "the others go on", failed=() if lost else names)
+    return dataclasses.replace(
+        facts, action=formed.action, reason=formed.reason, membership=formed.membership
+    )
+
+
+def _first(failed: Sequence[Worker]) -> Failure | None:
+    failures = [worker.failure for worker in failed if worker.failure is not None]
+    return min(failures, key=lambda f: (f.consequential, f.at), default=None)
+
+
+def _present(view: View, now: float) -> list[Worker]:
+    """Who can be in the next membership without holding it up: members, and who is ready."""
+    assert view.current is not None
+    inside = {(member.worker, member.incarnation) for member in view.current.members}
+    return [
+        worker
+        for worker in eligible(view, now)
+        if (worker.member.worker, worker.member.incarnation) in inside
+        or worker.ready_at is not None
+    ]

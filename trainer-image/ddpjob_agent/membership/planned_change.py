@@ -1,0 +1,62 @@
+"""A change that nobody is surprised by: at the end of a step that all processes agree on.
+
+The processes are asked how far they may get before they hear more, and the new membership names
+the last step of the old one (`Membership.after`). No step is cut in two. At L2 they change in
+memory after that step; at L1 they save it, and all start again from there.
+
+    running ──(a member leaves, or a worker may join)──► ASK
+    asked   ──(all have promised, or PROMISE_SECONDS are over)──► FORM left, joined; HALT
+
+May not: read a clock, open anything, keep state, import asyncio.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from ddpjob_agent.membership.forming import end_of_rest, form, leaves, next_loss, shortage, soonest
+from ddpjob_agent.membership.joining import joiners_of, wait_for_joiners
+from ddpjob_agent.membership.state import Action, Decision
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ddpjob_agent.contract import Membership
+    from ddpjob_agent.membership.state import View, Worker
+
+PROMISE_SECONDS = 5.0  # a process answers at once, whatever its main thread does
+
+
+def plan_change(
+    view: View,
+    current: Membership,
+    members: Sequence[Worker],
+    present: Sequence[Worker],
+    now: float,
+) -> Decision:
+    """The next action towards one, if there is a reason; `present` are those who could be in."""
+    leaving = [worker for worker in members if leaves(view, worker)]
+    joiners = joiners_of(current, present)
+    wait = wait_for_joiners(view, joiners, present, now)
+    if wait is not None and not leaving:
+        if view.asked_at is not None:
+            return Decision(Action.UNASK, wait.reason)
+        return dataclasses.replace(wait, again_at=soonest(wait.again_at, end_of_rest(view, now)))
+    if wait is not None:
+        present = [worker for worker in present if worker not in joiners]
+    if view.asked_at is None:
+        return Decision(Action.ASK, "running; asking for the step to change at")
+    promises = [worker.promise for worker in members]
+    known = [promise for promise in promises if promise is not None]
+    until = view.asked_at + PROMISE_SECONDS
+    if len(known) < len(promises) and now < until:
+        reason = "running; waiting to hear at which step to change"
+        return Decision(Action.KEEP, reason, soonest(until, next_loss(view, now)))
+    after = max(known) if len(known) == len(promises) else None
+    short = shortage(view.policy, present)
+    if short is not None:
+        names = ", ".join(worker.member.worker for worker in leaving)
+        reason = f"{names} left: {short} are left"
+        return Decision(Action.HALT, reason, next_loss(view, now), after=after)
+    return form(view, present, "a planned change", after)

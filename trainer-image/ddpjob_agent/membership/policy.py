@@ -1,0 +1,171 @@
+"""Who trains together now, and why: the policy of the rendezvous service as one pure function.
+
+Theory of operation. The service keeps a table of registered workers and asks
+`decide_membership` after every event, and again at `Decision.again_at`. The answer follows from
+the arguments alone, the time included. A membership is never edited: each change is a new one,
+with one cause.
+
+    no membership ──(all expected are here, or startupWait is over)──► FORM started
+    running ──(member lost)──► FORM lost            ──(below the minimum)──► HALT
+            ──(member leaves)──► FORM left; at L1 after an agreed step, see `planned`
+            ──(command failed, all members heard since)──► BACKOFF ──(time is up)──► FORM failed
+            ──(joiner, when joinPolicy lets it in)──► FORM joined
+            ──(all commands ended with 0)──► COMPLETE
+    halted  ──(enough workers again)──► FORM
+
+An exit is not blamed on the application before every member of the membership has been heard
+from `CONFIRM_SECONDS` after it: survivors of a lost node fail within milliseconds of the loss.
+
+This is the course of L0 and L1, where every process starts again with every membership. Where
+processes stay (L2), `live_membership` supervises instead.
+
+May not: read a clock, open anything, keep state, import asyncio.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ddpjob_agent.membership.forming import (
+    doubts,
+    eligible,
+    end_of_rest,
+    form,
+    is_lost,
+    leaves,
+    members_of,
+    next_loss,
+    pause_after,
+    shortage,
+    soonest,
+    too_many_losses,
+)
+from ddpjob_agent.membership.joining import joiners_of, wait_for_joiners
+from ddpjob_agent.membership.live_policy import supervise_live
+from ddpjob_agent.membership.planned_change import plan_change
+from ddpjob_agent.membership.state import Action, Decision
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ddpjob_agent.contract import Membership
+    from ddpjob_agent.membership.state import View, Worker
+
+CONFIRM_SECONDS = 1.0
+TOGETHER_SECONDS = 1.0  # commands that failed together start together
+
+
+def decide_membership(view: View, now: float) -> Decision:
+    """The next action, given all that is known at `now`."""
+    if view.expectation is None:
+        return Decision(Action.KEEP, "waiting for the operator to say which workers to expect")
+    if view.current is None or not view.running:
+        return _assemble(view, now)
+    if view.live:
+        return supervise_live(view, view.current, now)
+    return _supervise(view, view.current, now)
+
+
+# --- no membership is running -------------------------------------------------------------------
+
+
+def _assemble(view: View, now: float) -> Decision:
+    assert view.expectation is not None
+    policy, present = view.policy, eligible(view, now)
+    here = {worker.member.worker for worker in present}
+    missing = [name for name in view.expectation.workers if name not in here]
+    short = shortage(policy, present)
+    if short is not None:
+        reason = f"{short} are here"
+        again = soonest(next_loss(view, now), end_of_rest(view, now))
+        return Decision(Action.KEEP, reason + _waiting_for(missing), again)
+    if now < view.resume_at:
+        what = view.blamed.summary if view.blamed else "a worker failed"
+        return Decision(Action.KEEP, f"{what}; backing off", view.resume_at)
+    rest = end_of_rest(view, now)
+    if rest is not None and rest - now <= TOGETHER_SECONDS:
+        return Decision(Action.KEEP, "waiting for workers that start again", rest)
+    if missing and view.blamed is None:
+        newest = max(worker.registered_at for worker in present)
+        ready_at = newest + policy.settle
+        if view.current is None:
+            ready_at = max(ready_at, view.expected_since + policy.startup_wait)
+        if now < ready_at:
+            reason = f"{len(present)} workers are here" + _waiting_for(missing)
+            return Decision(Action.KEEP, reason, soonest(ready_at, next_loss(view, now)))
+    return form(view, present, "enough workers are here")
+
+
+def _waiting_for(missing: Sequence[str]) -> str:
+    if not missing:
+        return ""
+    rest = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+    return f"; waiting for {', '.join(missing[:3])}{rest}"
+
+
+# --- a membership is running --------------------------------------------------------------------
+
+
+def _supervise(view: View, current: Membership, now: float) -> Decision:
+    members, gone = members_of(view, current)
+    lost = gone + [w.member.worker for w in members if is_lost(view, w, now)]
+    leaving = [w.member.worker for w in members if leaves(view, w)]
+    unsure = doubts(view, members, now) if lost else []
+    if unsure:
+        return Decision(Action.KEEP, f"lost {', '.join(lost)}; others in doubt", min(unsure))
+    stops = members and all(worker.stops for worker in members)
+    if lost or (leaving and not stops):
+        return _shrink(view, now, lost, leaving)
+    if members and all(worker.done for worker in members):
+        return Decision(Action.COMPLETE, "every worker ended with exit code 0")
+    failed = [worker for worker in members if worker.exit_at is not None]
+    if failed:
+        return _blame(view, members, failed, now)
+    if any(worker.done for worker in members):
+        return Decision(Action.KEEP, "some workers have finished", next_loss(view, now))
+    change = plan_change if stops else _consider_joiners
+    return change(view, current, members, eligible(view, now), now)
+
+
+def _shrink(view: View, now: float, lost: Sequence[str], leaving: Sequence[str]) -> Decision:
+    present = eligible(view, now)
+    too_many = too_many_losses(view, lost)
+    if too_many is not None:
+        return too_many
+    short = shortage(view.policy, present)
+    if short is not None:
+        what = f"lost {', '.join(lost)}" if lost else f"{', '.join(leaving)} left"
+        reason = f"{what}: {short} are left"
+        return Decision(Action.HALT, reason, next_loss(view, now), lost=tuple(lost))
+    return form(view, present, "a member is gone")
+
+
+def _blame(view: View, members: Sequence[Worker], failed: Sequence[Worker], now: float) -> Decision:
+    first = min(worker.exit_at for worker in failed if worker.exit_at is not None)
+    unheard = [w for w in members if w.last_heard < first + CONFIRM_SECONDS]
+    if unheard:
+        names = ", ".join(w.member.worker for w in unheard[:3])
+        reason = f"a command failed; waiting to hear that {names} is alive"
+        again = min(worker.lost_at(view.policy) for worker in unheard)
+        return Decision(Action.KEEP, reason, max(again, now))
+    failures = [worker.failure for worker in failed if worker.failure is not None]
+    failure = min(failures, key=lambda f: (f.consequential, f.at))
+    if failure.permanent:
+        return Decision(Action.FAIL, failure.summary, failure=failure)
+    count = view.failures + 1
+    if count > view.policy.max_failures:
+        reason = f"{failure.summary} (failure {count}, {view.policy.max_failures} restarts allowed)"
+        return Decision(Action.FAIL, reason, failure=failure)
+    pause = pause_after(count, view.policy)
+    reason = f"{failure.summary}; restart {count} of {view.policy.max_failures} in {pause:.0f} s"
+    return Decision(Action.BACKOFF, reason, now + pause, failure=failure)
+
+
+def _consider_joiners(
+    view: View, current: Membership, _: Sequence[Worker], present: Sequence[Worker], now: float
+) -> Decision:
+    joiners = joiners_of(current, present)
+    wait = wait_for_joiners(view, joiners, present, now)
+    if wait is not None:
+        return wait
+    return form(view, present, "workers join")

@@ -1,0 +1,1 @@
+"""The connection between an agent and the rendezvous service."""

@@ -1,0 +1,218 @@
+"""The agent's one connection to the rendezvous service: kept up, and everything unanswered resent.
+
+Offers the c10d store of the current membership as requests over that connection. Keeps the last
+entry of every key that this agent wrote, so that a service which lost its memory gets it back.
+Knows nothing of processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import logging
+import random
+import time
+from typing import TYPE_CHECKING, Callable
+
+from ddpjob_agent.c10d.store import Entry
+from ddpjob_agent.net.framing import Connection, RefusedError, WireError, WrongTokenError, connect
+
+if TYPE_CHECKING:
+    from ddpjob_agent.c10d.protocol import Request
+    from ddpjob_agent.contract import Message
+
+BEAT_SECONDS = 1.0
+SILENCE_SECONDS = 10.0  # a service that says nothing for so long has lost us, or we it
+RETRY_SECONDS = (0.05, 1.0)  # first and longest pause between attempts
+# First and longest attempt: while the service moves to another pod, packets to the old one may
+# be swallowed, and only a new connection gets the new address.
+ATTEMPT_SECONDS = (2.0, 10.0)
+
+# For so long another token may be the fault of an address that was another job's a moment ago.
+STRANGER_SECONDS = 10.0
+
+log = logging.getLogger("ddpjob.link")
+
+
+class OvertakenError(ConnectionError):
+    """The membership that a request belongs to is no longer the current one."""
+
+
+class _Pending:
+    def __init__(self, message: Message) -> None:
+        self.message = message
+        self.answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+
+class Link:
+    """Talks to the service; `hello` says who we are at every (re)connection, `beat` how we are."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        token: str,
+        hello: Callable[[], Message],
+        receive: Callable[[Message], None],
+        beat: Callable[[], Message] = dict,
+    ) -> None:
+        self._address = (host, port)
+        self._token = token
+        self._hello = hello
+        self._receive = receive
+        self._words = beat
+        self._connection: Connection | None = None
+        self._pending: dict[int, _Pending] = {}
+        self._numbers = itertools.count(1)
+        self._entries: dict[bytes, Entry] = {}
+        self.membership = ""  # whose store requests go to
+        self._holds = False  # its requests, when it is overtaken
+        self._left = asyncio.Event()  # that membership
+        self.last_heard = time.monotonic()
+
+    def enter(self, membership: str, *, hold: bool = False) -> None:
+        """From now on the store is that of this membership; older requests are overtaken.
+
+        `hold`: when it is overtaken itself, requests stay unanswered until it is left.
+        """
+        if (membership, hold) == (self.membership, self._holds):
+            return
+        self._holds = hold
+        self._left.set()
+        self._left = asyncio.Event()
+        if membership == self.membership:
+            return
+        self.membership = membership
+        self._entries.clear()
+        for pending in self._pending.values():
+            if not pending.answer.done():
+                pending.answer.set_exception(OvertakenError(membership))
+
+    def leave(self, membership: str) -> None:
+        """No store from now on, if it was that one."""
+        if membership == self.membership:
+            self.enter("")
+
+    @property
+    def connected(self) -> bool:
+        """Whether the service hears us."""
+        return self._connection is not None
+
+    def reconnect(self) -> None:
+        """Say hello anew: what it says has changed."""
+        if self._connection is not None:
+            self._connection.close()
+
+    def send(self, message: Message) -> None:
+        """Send if connected; what must not get lost belongs into hello, too."""
+        if self._connection is not None:
+            self._connection.send(message)
+
+    async def execute(self, request: Request, membership: str) -> bytes:
+        """A store request of one membership; survives reconnections; raises OvertakenError."""
+        if membership != self.membership:
+            raise OvertakenError(membership)
+        left = self._left
+        number = next(self._numbers)
+        message = {
+            "type": "store",
+            "id": number,
+            "membership": membership,
+            "request": request.to_json(),
+        }
+        pending = self._pending[number] = _Pending(message)
+        self.send(message)
+        try:
+            answer = await pending.answer
+        except asyncio.CancelledError:
+            self.send({"type": "cancel", "id": number})
+            raise
+        finally:
+            del self._pending[number]
+        if answer.get("overtaken") and self._holds and membership == self.membership:
+            await left.wait()
+        if "reply" not in answer:
+            raise OvertakenError(membership)
+        return base64.b64decode(answer["reply"])
+
+    async def run(self) -> None:
+        """Stay connected for ever; raises RefusedError when it is not for us."""
+        pause, patience = RETRY_SECONDS[0], ATTEMPT_SECONDS[0]
+        strange_since: float | None = None
+        while True:
+            try:
+                connection = await connect(*self._address, self._token, patience)
+            except (OSError, WireError, WrongTokenError) as error:
+                if not isinstance(error, WrongTokenError):
+                    strange_since = None
+                elif strange_since is None:
+                    strange_since = time.monotonic()
+                elif time.monotonic() - strange_since > STRANGER_SECONDS:
+                    raise
+                log.debug("no rendezvous service: %r", error)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+                pause = min(2 * pause, RETRY_SECONDS[1])
+                patience = min(1.5 * patience, ATTEMPT_SECONDS[1])
+                continue
+            pause, patience, strange_since = RETRY_SECONDS[0], ATTEMPT_SECONDS[0], None
+            try:
+                await self._talk(connection)
+            except WireError as error:
+                log.warning("the rendezvous service sent what cannot be read: %s", error)
+            finally:
+                self._connection = None
+                connection.close()
+            log.info("connection to the rendezvous service lost; trying again")
+
+    async def _talk(self, connection: Connection) -> None:
+        hello = self._hello()
+        is_current = (hello["membership"] or {}).get("id") == self.membership
+        entries = [entry.to_json() for entry in self._entries.values()] if is_current else []
+        connection.send({"type": "hello", **hello, "entries": entries})
+        self._connection = connection
+        for pending in list(self._pending.values()):
+            connection.send(pending.message)
+        loop = asyncio.get_running_loop()
+        beats = asyncio.ensure_future(self._beat(connection))
+        silence = loop.call_later(SILENCE_SECONDS, self._give_up, connection)
+        try:
+            while True:
+                message = await connection.receive()
+                silence.cancel()
+                silence = loop.call_later(SILENCE_SECONDS, self._give_up, connection)
+                if message is None:
+                    return
+                self.last_heard = time.monotonic()
+                if message["type"] == "refused":
+                    raise RefusedError(
+                        f"{message['reason']}; use an agent of the service's version"
+                    )
+                if message["type"] == "stored":
+                    self._stored(message)
+                elif message["type"] != "beat":
+                    self._receive(message)
+        finally:
+            silence.cancel()
+            beats.cancel()
+
+    @staticmethod
+    def _give_up(connection: Connection) -> None:
+        log.warning("the rendezvous service has been silent for %.0f s", SILENCE_SECONDS)
+        connection.close()
+
+    def _stored(self, message: Message) -> None:
+        pending = self._pending.get(message["id"])
+        if pending is None:
+            return
+        if pending.message["membership"] == self.membership:
+            for item in message.get("entries", ()):
+                entry = Entry.from_json(item)
+                self._entries[entry.key] = entry
+        if not pending.answer.done():
+            pending.answer.set_result(message)
+
+    async def _beat(self, connection: Connection) -> None:
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            connection.send({"type": "beat", **self._words()})

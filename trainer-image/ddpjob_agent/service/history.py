@@ -1,0 +1,165 @@
+"""The history of a job's memberships, as status and timelines show it.
+
+May not: read a clock or decide anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from ddpjob_agent.contract import Event, Membership, MembershipId
+from ddpjob_agent.control import Overdue, Round
+from ddpjob_agent.service.repeated_steps import Repeats
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MAX_ROUNDS = 50
+MAX_OVERDUE = 10
+MAX_STUCK = 10
+MAX_UNREACHABLE = 5  # workers that are told of, and so many others for each
+
+
+class Rounds:
+    """Keeps the last rounds and what the processes reported, of the newest one."""
+
+    def __init__(self) -> None:
+        self._rounds: list[Round] = []
+        self.step: int | None = None
+        self.total_steps: int | None = None
+        self.metrics: dict[str, float] = {}
+        self.snapshot_step: int | None = None
+        self.snapshots_skipped = 0  # between that one and the one before
+        self._troubles: dict[int, str] = {}  # by directory
+        self._are_old = False  # the troubles: of the membership before
+        self._copies: set[int] = set()  # directories that have the snapshot of step...
+        self._copied_step: int | None = None
+        self._overdue: list[Overdue] = []
+        self._stuck: list[str] = []
+        self._unreachable: dict[str, Sequence[str]] = {}  # for each worker; of the newest round
+        self._repeats = Repeats()
+
+    @property
+    def snapshot_trouble(self) -> str:
+        """What makes saving worse than it could be; empty if nothing does."""
+        return next(filter(None, map(self._troubles.get, sorted(self._troubles))), "")
+
+    @property
+    def repeated_steps(self) -> int:
+        """Done again so far, since snapshots were older."""
+        return self._repeats.total
+
+    def all(self) -> tuple[Round, ...]:
+        """Oldest first."""
+        return tuple(self._rounds)
+
+    def overdue(self) -> tuple[Overdue, ...]:
+        """Who did not get to its last step; oldest first."""
+        return tuple(self._overdue)
+
+    def exceed(self, worker: str, seconds: float) -> None:
+        """This worker's processes were ended, having had so many seconds for their last step."""
+        self._overdue.append(Overdue(worker, seconds))
+        del self._overdue[:-MAX_OVERDUE]
+
+    def stuck(self) -> tuple[str, ...]:
+        """Who did not come out of a broken membership, in words; oldest first."""
+        return tuple(self._stuck)
+
+    def hang(self, worker: str, membership: str, step: int | None) -> None:
+        """A process of this worker did not; it is ended, and left the state of that step."""
+        fate = (
+            "was ended, and its state is lost"
+            if step is None
+            else f"was ended; another one goes on with its state, of step {step}"
+        )
+        self._stuck.append(
+            f"{worker}: a process did not come out of a collective of membership {membership}, "
+            f"which had broken. It {fate}"
+        )
+        del self._stuck[:-MAX_STUCK]
+
+    def unreachable(self) -> tuple[str, ...]:
+        """Who cannot reach whom, in words."""
+        found = sorted(self._unreachable.items())
+        told = [f"{worker} cannot reach {_some(others)}" for worker, others in found]
+        rest = len(told) - MAX_UNREACHABLE
+        more = (f"{rest} more workers cannot reach others",) if rest > 0 else ()
+        return (*told[:MAX_UNREACHABLE], *more)
+
+    def cannot_reach(self, worker: str, others: Sequence[str]) -> None:
+        """This member cannot open connections to these."""
+        self._unreachable[worker] = others
+
+    def begin(self, membership: Membership, wall: float) -> None:
+        """A membership was formed, or relearned from an agent."""
+        self._rounds.append(
+            Round(
+                id=str(membership.id),
+                cause=membership.cause.value,
+                detail=membership.detail,
+                workers=tuple(member.worker for member in membership.members),
+                world_size=membership.world_size,
+                since=wall,
+                snapshot_step=self.snapshot_step,
+            )
+        )
+        del self._rounds[:-MAX_ROUNDS]
+        self._are_old = True
+        self._unreachable = {}
+        self._repeats.begin(membership.id, membership.repeated_steps)
+
+    def had_done(self, membership: str, step: int) -> None:
+        """What the processes of a worker left behind that were in this membership."""
+        self._repeats.had_done(MembershipId.parse(membership), step)
+        self._count_repeats()
+
+    def hear(self, message: Mapping[str, Any], wall: float) -> None:
+        """Take a report of the processes, see `contract.Event`; raises KeyError, ValueError."""
+        event, step = Event(message["event"]), int(message["step"])
+        if event is Event.SAVED:
+            place = message.get("place", 0)
+            if self._are_old:
+                self._troubles, self._are_old = {}, False
+            self._troubles[place] = str(message.get("trouble", ""))
+            is_safe = self._saved(step, place, message.get("places", 1))
+            self.snapshots_skipped = (
+                message.get("skipped", 0) if is_safe else self.snapshots_skipped
+            )
+        elif event is Event.RESUMED:
+            self._repeats.resumed(step, loaded=message.get("loaded", False))
+            self._update(resumed_step=step)
+            self._count_repeats()
+        elif event is Event.STEP:
+            self._stepped(step, wall)
+            self.total_steps = message.get("total") or self.total_steps
+            self.metrics.update(message.get("metrics", {}))
+
+    def _saved(self, step: int, place: int, places: int) -> bool:
+        """Where each worker has a directory of its own, a snapshot is safe once it lies in two."""
+        if step != self._copied_step:
+            self._copied_step, self._copies = step, set()
+        self._copies.add(place)
+        is_safe = len(self._copies) >= min(2, places)
+        self.snapshot_step = step if is_safe else self.snapshot_step
+        return is_safe
+
+    def _stepped(self, step: int, wall: float) -> None:
+        self.step = step
+        self._repeats.stepped(step)
+        if self._rounds and self._rounds[-1].first_step is None:
+            self._update(first_step=step, first_step_at=wall)
+        self._update(last_step=step)
+
+    def _count_repeats(self) -> None:
+        self._update(repeated_steps=self._repeats.newest)
+
+    def _update(self, **changes: Any) -> None:
+        if self._rounds:
+            self._rounds[-1] = dataclasses.replace(self._rounds[-1], **changes)
+
+
+def _some(names: Sequence[str]) -> str:
+    rest = len(names) - MAX_UNREACHABLE
+    return ", ".join(names[:MAX_UNREACHABLE]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,70 @@
+"""What each worker should be doing, while the job runs: follows from the state alone.
+
+May not: change anything, read a clock or import asyncio.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ddpjob_agent.membership.forming import leaves
+
+if TYPE_CHECKING:
+    from ddpjob_agent.contract import Membership, Message
+    from ddpjob_agent.membership.last_step import LastStep
+    from ddpjob_agent.membership.state import View
+    from ddpjob_agent.service.file_sync import Safekeeping
+    from ddpjob_agent.service.worker_table import Roster
+
+
+class Orders(NamedTuple):
+    """All that orders follow from."""
+
+    view: View
+    roster: Roster
+    files: Safekeeping
+    last: LastStep | None
+
+    def order_for(self, worker: str, now: float) -> Message:
+        """For this worker: `run` the membership, `halt`, or `stay` in memory."""
+        view, known = self.view, self.roster.get(worker)
+        current = view.current if view.running else None
+        if known and current and known.member in current.members:
+            return {
+                "type": "run",
+                "membership": current.to_json(),
+                "live": view.live,
+                "asked": view.asked_at is not None,
+                "last": self._word_of_last(now),
+                "files": self.files.word(view, worker, now),
+                "port": self._port(current),
+                "reach": self._reach(current),
+            }
+        if known is None or not view.live or known.rests(now):
+            return {
+                "type": "halt",
+                "last": self._word_of_last(now),
+                "files": self.files.word(view, worker, now),
+                "planned": not view.lost and view.blamed is None,
+            }
+        last = self.last
+        after = last.step if last is not None and last.binds(known.member) else None
+        leave = view.expectation is not None and leaves(view, known)
+        save = not view.running and after is not None
+        return {"type": "stay", "leave": leave, "after": after, "save": save}
+
+    def _port(self, membership: Membership) -> int | None:
+        """At which the processes of its first member can be met."""
+        first = self.roster.get(membership.members[0].worker)
+        return first.port if first else None
+
+    def _reach(self, membership: Membership) -> Message:
+        """Where its members try whether they can reach each other."""
+        known = (self.roster.get(member.worker) for member in membership.members)
+        return {each.member.worker: each.reach for each in known if each and each.reach}
+
+    def _word_of_last(self, now: float) -> Message | None:
+        if self.last is None:
+            return None
+        saved = self.view.live or self.last.is_done(self.roster.all(), self.view.policy, now)
+        return self.last.to_json(saved=saved)

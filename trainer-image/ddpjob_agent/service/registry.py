@@ -1,0 +1,415 @@
+"""What the rendezvous service knows: registered workers, the current membership, its history.
+
+Events of agents and operator go in, `decide` applies `membership.decide_membership` until
+nothing changes, and `orders` says what each worker should be doing. Level-triggered: an
+order depends on the state alone, so a lost message is healed by the next look.
+
+May not: open sockets, read a clock (`now` is passed in) or import asyncio.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from ddpjob_agent.contract import Cause, Event, Failure, Member, Membership, Message
+from ddpjob_agent.control import Expectation, Policy, Report, Stall, State
+from ddpjob_agent.membership.forming import pause_after
+from ddpjob_agent.membership.last_step import LastStep
+from ddpjob_agent.membership.policy import decide_membership
+from ddpjob_agent.membership.state import Action, Decision, View, Worker
+from ddpjob_agent.service.file_sync import Safekeeping
+from ddpjob_agent.service.history import Rounds
+from ddpjob_agent.service.orders import Orders
+from ddpjob_agent.service.stall_detector import Progress
+from ddpjob_agent.service.worker_table import Roster
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class Registry:
+    """The state of one job's rendezvous."""
+
+    def __init__(self, epoch: int, boot: int, wall_offset: float) -> None:
+        self._view = View(policy=Policy(), workers=(), epoch=epoch, boot=boot)
+        self._roster = Roster()
+        self._wall_offset = wall_offset  # seconds since the epoch at monotonic zero
+        self._rounds = Rounds()
+        self._progress = Progress()
+        self._stall: Stall | None = None
+        self._reason = ""
+        self._state = State.WAITING
+        self._failure: Failure | None = None
+        self._last: LastStep | None = None
+        self._files = Safekeeping(self._roster)
+        self.unseen: set[str] = set()  # members known from other agents only, since a restart
+
+    @property
+    def current(self) -> Membership | None:
+        """The newest membership, running or not."""
+        return self._view.current
+
+    # --- events ---------------------------------------------------------------------------------
+
+    def expect(self, expectation: Expectation, now: float) -> None:
+        """The operator says which workers to count on."""
+        since = self._view.expected_since if self._view.expectation else now
+        self._set(
+            expectation=expectation,
+            expected_since=since,
+            policy=expectation.policy,
+            failures=max(self._view.failures, expectation.failures),
+        )
+        self._roster.expect(expectation, now)
+
+    def hello(self, message: Mapping[str, Any], now: float) -> str:
+        """An agent registers, or comes back; returns the worker's name."""
+        member = Member(**message["member"])
+        held = message.get("membership")
+        membership = Membership.from_json(held) if held else None
+        current = self._view.current
+        if membership and (current is None or membership.id > current.id):
+            self._adopt(membership, now)
+        known = self._roster.row_for(member, now)
+        current = self._view.current
+        if (
+            current
+            and membership
+            and membership.id == current.id
+            and known.member in current.members
+        ):
+            self.unseen.discard(member.worker)
+            failure = message["failure"] and Failure.from_json(message["failure"])
+            known = dataclasses.replace(
+                known,
+                done=message["done"],
+                failure=failure,
+                exit_at=(known.exit_at or now) if failure else None,
+                failed_in=str(membership.id),
+                stops=message.get("stops", False),
+            )
+            if not message["running"] and self._view.running:
+                self._set(running=False, lost=(*self._view.lost, member.worker))
+            if message.get("had_done"):
+                self.had_done(message["had_done"])
+            for event in message.get("reports", ()):
+                self._rounds.hear(event, now + self._wall_offset)
+            self._set(snapshot_step=self._rounds.snapshot_step)
+        if message.get("files"):
+            self.told_files(member.worker, message["files"])
+        if message.get("stopped"):
+            self.stopped(member.worker, {"membership": message["stopped"]})
+        if message["live"]:
+            self._set(live=True)
+        known = dataclasses.replace(
+            known,
+            last_heard=now,
+            closed_at=None,
+            ready_at=(known.ready_at or now) if message["ready"] else None,
+            finished=message["finished"],
+            port=message.get("port"),
+            reach=message.get("reach"),
+        )
+        self._roster.put(known, now)
+        return member.worker
+
+    def _adopt(self, membership: Membership, now: float) -> None:
+        """Relearn a membership that was formed before this service started."""
+        self._set(current=membership, running=True, formed_at=now, failures=membership.failures)
+        self._rounds.begin(membership, now + self._wall_offset)
+        self._progress.begin(membership, None)
+        self._state = State.RUNNING
+        self.unseen = {member.worker for member in membership.members}
+        policy = self._view.policy
+        closed_at = now + policy.heartbeat_deadline - policy.reconnect_grace
+        for member in membership.members:
+            if self._roster.get(member.worker) is None:
+                ghost = Worker(member, registered_at=now, last_heard=now, closed_at=closed_at)
+                self._roster.put(ghost, now)
+
+    def heard(self, worker: str, now: float) -> None:
+        """Any message came from this worker."""
+        self._roster.change(worker, last_heard=now)
+
+    def forgive(self, seconds: float) -> None:
+        """This service itself stood still for so long: nobody's silence in it counts."""
+        self._roster.forgive(seconds)
+        self._progress.forgive(seconds)
+
+    def closed(self, worker: str, now: float) -> None:
+        """The connection of this worker is gone."""
+        self._roster.change(worker, closed_at=now)
+
+    def left(self, worker: str) -> None:
+        """This worker says that it is about to end."""
+        self._roster.change(worker, leaving=True)
+
+    def overdue(self, worker: str, message: Mapping[str, Any]) -> None:
+        """The processes of this worker did not get to the last step that was wanted of them."""
+        self._rounds.exceed(worker, float(message["seconds"]))
+
+    def stuck(self, worker: str, message: Mapping[str, Any]) -> None:
+        """Processes of this worker do not come out of a broken membership, and are ended."""
+        step = message["step"]
+        self._rounds.hang(worker, str(message["membership"]), None if step is None else int(step))
+
+    def unreachable(self, worker: str, message: Mapping[str, Any]) -> None:
+        """This worker cannot open connections to these others."""
+        if self._is_current(worker, message):
+            self._rounds.cannot_reach(worker, list(map(str, message["workers"])))
+
+    def had_done(self, message: Mapping[str, Any]) -> None:
+        """Processes were ended; so many steps had they done in their membership."""
+        self._rounds.had_done(message["membership"], int(message["step"]))
+
+    def exited(self, worker: str, message: Mapping[str, Any], now: float) -> None:
+        """The command of this worker ended, well or badly."""
+        if self._view.live:
+            self._exited_live(worker, message, now)
+            return
+        if not self._is_current(worker, message):
+            return
+        if message["failure"] is None:
+            self._roster.change(worker, done=True)
+        else:
+            self._roster.change(worker, exit_at=now, failure=Failure.from_json(message["failure"]))
+
+    def _exited_live(self, worker: str, message: Mapping[str, Any], now: float) -> None:
+        known = self._roster.get(worker)
+        if known is None or not message["live"]:
+            return  # it belongs to the start before anybody knew that the processes stay
+        failure = message["failure"] and Failure.from_json(message["failure"])
+        if self._view.running and self.is_member(worker):
+            exit_at = now if failure else None
+            self._roster.change(
+                worker, done=failure is None, exit_at=exit_at, failure=failure,
+                failed_in=message["membership"],
+            )  # fmt: skip
+        elif failure:  # nobody waits for it: the job is not to blame, but it rests
+            pause = pause_after(known.failures + 1, self._view.policy)
+            self._roster.rest(worker, now + pause)
+
+    def live(self) -> None:
+        """Processes ask to stay over changes: they all start once more, for good."""
+        if not self._view.live:
+            self._set(live=True)
+            self._roster.change_all(done=False, exit_at=None, failure=None, ready_at=None)
+
+    def ready(self, worker: str, now: float) -> None:
+        """All processes of this worker can be in a membership."""
+        self._roster.change(worker, ready_at=now)
+
+    def promised(self, worker: str, step: int) -> None:
+        """The processes of this worker begin no later step before they hear more."""
+        if self._view.asked_at is not None:
+            self._roster.change(worker, promise=step)
+
+    def stops(self, worker: str, message: Mapping[str, Any]) -> None:
+        """The processes of this worker can be told after which step to stop."""
+        if self._is_current(worker, message):
+            self._roster.change(worker, stops=True)
+
+    def stopped(self, worker: str, message: Mapping[str, Any]) -> None:
+        """The processes of this worker do nothing more in a membership."""
+        if self._last is not None and message["membership"] == str(self._last.membership.id):
+            self._last.stopped.add(worker)
+
+    def told_files(self, worker: str, message: Mapping[str, Any]) -> None:
+        """The agent of this worker says which copies of the script's files it has."""
+        self._files.hear(self._view, worker, message)
+
+    def finished(self, worker: str) -> None:
+        """A process of this worker has done all steps."""
+        self._roster.change(worker, finished=True)
+
+    def broke(self, worker: str, message: Mapping[str, Any], now: float) -> None:
+        """Processes of this worker lost connections of this membership."""
+        current = self._view.current
+        is_news = self._view.broken is None
+        if is_news and current and message["membership"] == str(current.id):
+            summary = f"{worker} lost its connection to others: {message['why']}"
+            failure = Failure(now + self._wall_offset, summary, consequential=True)
+            self._set(broken=failure, broken_at=now)
+
+    def reported(self, worker: str, message: Mapping[str, Any], now: float) -> None:
+        """The processes of this worker say how far they are."""
+        if not self._is_current(worker, message):
+            return
+        before, report = self._rounds.snapshot_step, message["report"]
+        self._rounds.hear(report, now + self._wall_offset)
+        if Event(report["event"]) is Event.STEP:
+            self._progress.stepped(int(report["step"]), now, now + self._wall_offset)
+        if self._rounds.snapshot_step != before:
+            self._set(snapshot_step=self._rounds.snapshot_step, saved_at=now)
+
+    def alive(self, worker: str, processes: Sequence[Mapping[str, Any]], now: float) -> None:
+        """The agent of this worker tells of each of its processes, with its membership."""
+        current = [each for each in processes if self._is_current(worker, each)]
+        self._progress.heard(worker, current, now)
+
+    def _is_current(self, worker: str, message: Mapping[str, Any]) -> bool:
+        """Whether a word about a membership comes from a member, while it runs."""
+        view = self._view
+        return bool(
+            view.current
+            and view.running
+            and message["membership"] == str(view.current.id)
+            and self.is_member(worker)
+        )
+
+    # --- decisions ------------------------------------------------------------------------------
+
+    def decide(self, now: float) -> float | None:
+        """Apply decisions until there is nothing to do; returns when to look again."""
+        again_at = self._decide(now)
+        if self._files.follow(self._view, now, now + self._wall_offset):
+            self._set(kept_at=now)
+        self._stall = self._progress.judge(
+            self._view.policy,
+            now,
+            due=self._step_is_due(),
+            changing=self._view.asked_at is not None,
+        )
+        return again_at
+
+    def _step_is_due(self) -> bool:
+        """Whether the processes run, and have not done what they have to do."""
+        step, total = self._rounds.step, self._rounds.total_steps
+        at_end = step is not None and total is not None and step >= total
+        over = at_end or any(worker.done or worker.finished for worker in self._roster.all())
+        return self._state is State.RUNNING and self._view.running and not over
+
+    def _decide(self, now: float) -> float | None:
+        while self._state not in (State.COMPLETE, State.FAILED):
+            self._set(
+                workers=self._roster.all(),
+                policy=self._policy(),
+                repeated_steps=self._rounds.repeated_steps,
+            )
+            decision = decide_membership(self._view, now)
+            self._reason = decision.reason
+            if decision.action is Action.KEEP:
+                return decision.again_at
+            self._apply(decision, now)
+        return None
+
+    def _policy(self) -> Policy:
+        """The job's, with the patience that the level and the evidence leave."""
+        view = self._view
+        policy = view.expectation.policy if view.expectation else view.policy
+        if view.live:
+            deadline = min(policy.heartbeat_deadline, policy.live_deadline)
+            policy = dataclasses.replace(policy, heartbeat_deadline=deadline)
+        if view.broken:  # a closed connection is no network's hiccup
+            policy = dataclasses.replace(policy, reconnect_grace=0.0)
+        return policy
+
+    def _apply(self, decision: Decision, now: float) -> None:
+        if decision.failure:
+            self._failure = decision.failure
+        if decision.counts:
+            counted_in = str(self._view.current.id) if self._view.current else ""
+            self._set(failures=self._view.failures + 1, counted_in=counted_in)
+        for worker in decision.failed:
+            self._roster.rest(worker, decision.rest_until)
+        if decision.action is Action.FORM:
+            assert decision.membership is not None
+            self._begin(decision.membership, now)
+        elif decision.action is Action.HALT:
+            self._state = State.WAITING
+            self._agree(decision.after, broken=bool(decision.lost or decision.failure))
+            self._set(
+                running=False, lost=decision.lost, blamed=decision.failure, asked_at=None
+            )  # fmt: skip
+        elif decision.action in (Action.ASK, Action.UNASK):
+            self._set(asked_at=now if decision.action is Action.ASK else None)
+            self._roster.change_all(promise=None)
+        elif decision.action is Action.BACKOFF:
+            assert decision.again_at is not None
+            self._state = State.WAITING
+            self._set(
+                running=False,
+                blamed=decision.failure,
+                failures=self._view.failures + 1,
+                resume_at=decision.again_at,
+            )
+        else:
+            self._state = State.COMPLETE if decision.action is Action.COMPLETE else State.FAILED
+            self._set(running=False)
+
+    def _agree(self, after: int | None, *, broken: bool) -> None:
+        """Keep the last step of the membership that ends; nobody can do it once that is broken.
+
+        Processes that do not stay may still be at that of an earlier one.
+        """
+        if after is not None and self._view.current is not None:
+            self._last = LastStep(self._view.current, after)
+        elif broken or self._view.live:
+            self._last = None
+
+    def _begin(self, membership: Membership, now: float) -> None:
+        self._state = State.RUNNING
+        self._agree(membership.after, broken=membership.cause in (Cause.LOST, Cause.FAILED))
+        self._set(
+            current=membership, running=True, formed_at=now, saved_at=None, kept_at=None,
+            lost=(), blamed=None, resume_at=0.0, broken=None, asked_at=None,
+        )  # fmt: skip
+        self._rounds.begin(membership, now + self._wall_offset)
+        waits = self._view.live and membership.after is not None
+        self._progress.begin(membership, now, waits_for_last=waits)
+        self.unseen = set()
+        self._roster.begin(self._view.policy, now)
+
+    # --- what follows from the state --------------------------------------------------------------
+
+    def knows(self, worker: str) -> bool:
+        """Whether this worker is still in the table; who is not must register again."""
+        return self._roster.get(worker) is not None
+
+    def is_member(self, worker: str) -> bool:
+        """Whether the worker, in its present incarnation, is in the current membership."""
+        known, current = self._roster.get(worker), self._view.current
+        return bool(known and current and known.member in current.members)
+
+    def order_for(self, worker: str, now: float) -> Message:
+        """What this worker should be doing now."""
+        if self._state in (State.COMPLETE, State.FAILED):
+            ok = self._state is State.COMPLETE
+            return {"type": "finish", "ok": ok, "reason": self._reason}
+        return Orders(self._view, self._roster, self._files, self._last).order_for(worker, now)
+
+    def report(self, version: int) -> Report:
+        """What the operator reads."""
+        view, rounds = self._view, self._rounds
+        return Report(
+            version=version,
+            epoch=view.epoch,
+            boot=view.boot,
+            state=self._state,
+            reason=self._reason,
+            workers=tuple(
+                sorted(w.member.worker for w in self._roster.all() if w.closed_at is None)
+            ),
+            membership=view.current,
+            failures=view.failures,
+            losses=view.current.losses if view.current else 0,
+            step=rounds.step,
+            total_steps=rounds.total_steps,
+            metrics=dict(rounds.metrics),
+            snapshot_step=rounds.snapshot_step,
+            failure=self._failure,
+            rounds=rounds.all(),
+            live=view.live,
+            stall=self._stall,
+            overdue=rounds.overdue(),
+            stuck=rounds.stuck(),
+            unreachable=rounds.unreachable(),
+            repeated_steps=rounds.repeated_steps,
+            snapshots_skipped=rounds.snapshots_skipped,
+            snapshot_trouble=rounds.snapshot_trouble,
+            files=self._files.report(),
+        )
+
+    def _set(self, **changes: Any) -> None:
+        self._view = dataclasses.replace(self._view, **changes)

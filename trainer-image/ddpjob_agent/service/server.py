@@ -1,0 +1,261 @@
+"""The rendezvous service of one job: sockets and timers around `registry` and `shared_store`.
+
+Agents and the operator use one port; the first bytes tell them apart. Decides nothing: every
+decision is made in `membership`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import time
+from typing import TYPE_CHECKING, Callable
+
+from ddpjob_agent.c10d.protocol import ProtocolError
+from ddpjob_agent.contract import PROTOCOL, Member, Message
+from ddpjob_agent.control import Expectation, Report
+from ddpjob_agent.net.framing import (
+    HANDSHAKE_SECONDS,
+    MAGIC,
+    Connection,
+    WireError,
+    WrongTokenError,
+    accept,
+)
+from ddpjob_agent.service.c10d_stores import SharedStore
+from ddpjob_agent.service.http_api import METHODS, Controller
+
+if TYPE_CHECKING:
+    from ddpjob_agent.service.registry import Registry
+
+TICK_SECONDS = 0.5
+STALL_SECONDS = 1.0  # a tick that is later by more than this: the service itself stood still
+
+log = logging.getLogger("ddpjob.rendezvous")
+
+
+class _Session:
+    """One connected agent."""
+
+    def __init__(self, connection: Connection, member: Member) -> None:
+        self.connection = connection
+        self.member = member
+        self.worker = member.worker
+        self.order: Message | None = None
+        self.requests: dict[int, asyncio.Task[None]] = {}
+
+
+class RendezvousServer:
+    """Serves one job until it is cancelled."""
+
+    def __init__(self, registry: Registry, token: str) -> None:
+        self._registry = registry
+        self._token = token
+        self._controller = Controller(token, self._report_after, self._expect)
+        self._sessions: dict[str, _Session] = {}
+        self._store = SharedStore(registry)
+        self._report = registry.report(version=1)
+        self._news_version = 1  # of the last report that told more than progress
+        self._reported = asyncio.Condition()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_tick = time.monotonic()
+
+    async def run(self, host: str, port: int) -> None:
+        """Listen and serve; raises OSError when the port is taken."""
+        server = await asyncio.start_server(self._connected, host, port)
+        log.info("listening on %s", server.sockets[0].getsockname())
+        async with server:
+            while True:
+                await asyncio.sleep(TICK_SECONDS)
+                self._turn()
+
+    # --- connections ----------------------------------------------------------------------------
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            first = await asyncio.wait_for(reader.readexactly(len(MAGIC)), HANDSHAKE_SECONDS)
+            if first == MAGIC:
+                connection = await asyncio.wait_for(
+                    accept(reader, writer, self._token), HANDSHAKE_SECONDS
+                )
+                await self._serve_agent(connection)
+            elif first in METHODS:
+                await self._controller.serve(first, reader, writer)
+        except (WireError, WrongTokenError) as error:
+            log.warning("refused %s: %s", writer.get_extra_info("peername"), error)
+        except (asyncio.TimeoutError, asyncio.IncompleteReadError, ConnectionError) as error:
+            log.debug("connection ended: %r", error)
+        except asyncio.CancelledError:
+            log.debug("the service ends")
+        finally:
+            writer.close()
+
+    async def _serve_agent(self, connection: Connection) -> None:
+        hello = await asyncio.wait_for(connection.receive(), HANDSHAKE_SECONDS)
+        if hello is None:
+            return
+        try:
+            session = self._register(connection, hello)
+        except (KeyError, TypeError, ValueError) as error:
+            raise WireError(f"a hello that cannot be read: {error!r}") from error
+        try:
+            self._turn()
+            while True:
+                message = await connection.receive()
+                if message is None:
+                    break
+                self._handle(session, message)
+                await connection.drain()
+        except (KeyError, TypeError, ValueError, ProtocolError) as error:
+            raise WireError(f"{session.worker} sent what cannot be read: {error!r}") from error
+        finally:
+            self._unregister(session)
+
+    def _register(self, connection: Connection, hello: Message) -> _Session:
+        if hello["type"] != "hello" or hello["protocol"] != PROTOCOL:
+            reason = f"protocol {PROTOCOL} is spoken here, not {hello.get('protocol')}"
+            connection.send({"type": "refused", "reason": reason})
+            raise WireError(reason)
+        worker = self._registry.hello(hello, time.monotonic())
+        session = _Session(connection, Member(**hello["member"]))
+        older = self._sessions.pop(worker, None)
+        if older is not None:
+            self._drop(older)
+        self._sessions[worker] = session
+        self._store.follow()
+        held = hello.get("membership") or {}
+        if self._registry.is_member(worker):
+            self._store.restore(held.get("id", ""), hello["entries"])
+        log.info("%s registered", worker)
+        return session
+
+    def _unregister(self, session: _Session) -> None:
+        self._drop(session)
+        if self._sessions.get(session.worker) is session:
+            del self._sessions[session.worker]
+            self._registry.closed(session.worker, time.monotonic())
+            self._turn()
+
+    @staticmethod
+    def _drop(session: _Session) -> None:
+        session.connection.close()
+        for task in session.requests.values():
+            task.cancel()
+
+    def _handle(self, session: _Session, message: Message) -> None:
+        now, kind = time.monotonic(), message["type"]
+        self._registry.heard(session.worker, now)
+        if kind == "store":
+            self._start_request(session, message)
+        elif kind == "cancel":
+            task = session.requests.get(message["id"])
+            if task is not None:
+                task.cancel()
+        elif kind == "beat":
+            self._registry.alive(session.worker, message.get("processes", ()), now)
+            session.connection.send({"type": "beat"})
+            self._turn()
+        else:
+            self._told(session.worker, kind, message, now)
+            self._turn()
+
+    def _told(self, worker: str, kind: str, message: Message, now: float) -> None:
+        registry = self._registry
+        tellers: dict[str, Callable[[], None]] = {
+            "exited": lambda: registry.exited(worker, message, now),
+            "report": lambda: registry.reported(worker, message, now),
+            "had_done": lambda: registry.had_done(message),
+            "bye": lambda: registry.left(worker),
+            "unreachable": lambda: registry.unreachable(worker, message),
+            "overdue": lambda: registry.overdue(worker, message),
+            "stuck": lambda: registry.stuck(worker, message),
+            "live": registry.live,
+            "ready": lambda: registry.ready(worker, now),
+            "promise": lambda: registry.promised(worker, int(message["step"])),
+            "stops": lambda: registry.stops(worker, message),
+            "stopped": lambda: registry.stopped(worker, message),
+            "files": lambda: registry.told_files(worker, message),
+            "finished": lambda: registry.finished(worker),
+            "broken": lambda: registry.broke(worker, message, now),
+        }
+        if kind in tellers:
+            tellers[kind]()
+
+    # --- store ----------------------------------------------------------------------------------
+
+    def _start_request(self, session: _Session, message: Message) -> None:
+        task = asyncio.ensure_future(self._serve_request(session, message))
+        session.requests[message["id"]] = task
+        task.add_done_callback(lambda _: session.requests.pop(message["id"], None))
+
+    async def _serve_request(self, session: _Session, message: Message) -> None:
+        session.connection.send(await self._store.answer(session.member, message))
+
+    # --- decisions and reports --------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        """Let the registry decide, then bring every agent and the report up to date."""
+        now = time.monotonic()
+        stall = now - self._last_tick - TICK_SECONDS
+        self._last_tick = now
+        if stall > STALL_SECONDS:
+            log.warning("stood still for %.1f s; nobody's silence in it counts", stall)
+            self._registry.forgive(stall)
+        again_at = self._registry.decide(now)
+        self._store.follow()
+        for session in list(self._sessions.values()):
+            if not self._registry.knows(session.worker):
+                session.connection.close()
+                continue
+            order = self._registry.order_for(session.worker, now)
+            if order != session.order:
+                session.connection.send(order)
+                session.order = order
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if again_at is not None:
+            delay = max(0.0, again_at - now)
+            self._timer = asyncio.get_running_loop().call_later(delay, self._turn)
+        self._publish()
+
+    def _publish(self) -> None:
+        report = self._registry.report(self._report.version)
+        if report == self._report:
+            return
+        if report.reason != self._report.reason:
+            log.info("%s: %s", report.state, report.reason)
+        version = report.version + 1
+        if report.without_progress() != self._report.without_progress():
+            self._news_version = version
+        self._report = dataclasses.replace(report, version=version)
+        task = asyncio.ensure_future(self._wake_polls())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _wake_polls(self) -> None:
+        async with self._reported:
+            self._reported.notify_all()
+
+    async def _report_after(self, version: int, seconds: float, only_news: bool) -> Report:
+        """The report as soon as it is not `version`, or as it is after `seconds`."""
+
+        def differs() -> bool:
+            if only_news and version <= self._report.version:
+                return self._news_version > version
+            return self._report.version != version
+
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._until(differs), seconds)
+        return self._report
+
+    async def _until(self, differs: Callable[[], bool]) -> None:
+        async with self._reported:
+            await self._reported.wait_for(differs)
+
+    def _expect(self, expectation: Expectation) -> None:
+        self._registry.expect(expectation, time.monotonic())
+        self._turn()

@@ -1,0 +1,127 @@
+"""Whether the processes of the current membership hang, and which of them the others wait for.
+
+The first process reports steps, each one says every second where it is. A job hangs when its next
+step has not come for many times as long as one takes, and for twice as long as any pause that
+ended by itself, such as an evaluation. That is told, and nothing is done about it.
+
+May not: read a clock (`now` is passed in), open anything or import asyncio.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from ddpjob_agent.control import Stall, Standing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ddpjob_agent.contract import Membership
+    from ddpjob_agent.control import Policy
+
+WINDOW = 51  # the last pauses between steps, whose median counts
+SILENT_SECONDS = 5.0  # a process says every second that it is alive
+
+
+@dataclasses.dataclass(frozen=True)
+class _Process:
+    worker: str
+    step: int
+    where: str
+    heard_at: float
+
+
+class Progress:
+    """What is known of the steps of one membership, and of how long a step takes."""
+
+    def __init__(self) -> None:
+        self._pauses: collections.deque[float] = collections.deque(maxlen=WINDOW)
+        self._longest = 0.0  # that ended with a step
+        self._first: float | None = None  # how long the first step took, with all before it
+        self._begun_at: float | None = None
+        self._step: int | None = None
+        self._at = 0.0
+        self._wall = 0.0
+        self._world_size = 0
+        self._processes: dict[int, _Process] = {}
+        self._stall: Stall | None = None
+
+    def begin(
+        self, membership: Membership, now: float | None, *, waits_for_last: bool = False
+    ) -> None:
+        """A membership was formed, or relearned at an unknown time.
+
+        If it waits for the last step of the one before, it waits for what hangs there.
+        """
+        if not waits_for_last:
+            self._stall = None
+        self._begun_at, self._step = now, None
+        self._world_size = membership.world_size
+        self._processes.clear()
+
+    def stepped(self, step: int, now: float, wall: float) -> None:
+        """The first process has done this step; `wall` is the time for people."""
+        if step == self._step:
+            return
+        if self._step is None:
+            self._first = None if self._begun_at is None else now - self._begun_at
+        elif step > self._step:
+            self._pauses.append((now - self._at) / (step - self._step))
+            self._longest = max(self._longest, now - self._at)
+        self._step, self._at, self._wall, self._stall = step, now, wall, None
+
+    def heard(self, worker: str, processes: Iterable[Mapping[str, Any]], now: float) -> None:
+        """An agent tells of its processes, see `contract.Event.ALIVE`."""
+        for each in processes:
+            rank, heard_at = int(each["rank"]), now - float(each["age"])
+            self._processes[rank] = _Process(
+                worker, int(each["step"]), str(each["where"]), heard_at
+            )
+
+    def forgive(self, seconds: float) -> None:
+        """The service stood still for so long, and heard nothing of what was said in it."""
+        self._at += seconds
+        for rank, each in self._processes.items():
+            self._processes[rank] = dataclasses.replace(each, heard_at=each.heard_at + seconds)
+
+    def judge(self, policy: Policy, now: float, *, due: bool, changing: bool) -> Stall | None:
+        """How the processes hang, if they do; `due`: a step is to come."""
+        if not due:
+            self._stall = None
+        elif self._stall is None and self._step is not None and not changing:
+            usual = self.usual()
+            least = max(policy.stall_seconds, 2 * self._longest)
+            if now - self._at > max(least, policy.stall_steps * (usual or 0.0)) and self._knows:
+                self._stall = Stall(self._wall, self._step, usual, self._standings(now))
+        return self._stall
+
+    @property
+    def _knows(self) -> bool:
+        """Whether there is a measure of how long a step takes."""
+        return bool(self._pauses) or self._first is not None
+
+    def usual(self) -> float | None:
+        """Seconds that a step takes; before the second one, what the first took at most."""
+        if not self._pauses:
+            return self._first
+        return sorted(self._pauses)[len(self._pauses) // 2]
+
+    def _standings(self, now: float) -> tuple[Standing, ...]:
+        furthest = max((each.step for each in self._processes.values()), default=None)
+        alike: dict[Standing, list[int]] = {}
+        for rank, each in sorted(self._processes.items()):
+            silent = now - each.heard_at > SILENT_SECONDS
+            lags = silent or each.step != furthest
+            point = Standing((), (), each.step, each.where, silent, lags)
+            alike.setdefault(point, []).append(rank)
+        unheard = [rank for rank in range(self._world_size) if rank not in self._processes]
+        found = [self._standing(point, ranks) for point, ranks in alike.items()]
+        if found and unheard:
+            found.append(Standing(tuple(unheard), (), None))
+        return tuple(sorted(found, key=lambda each: not each.lags))
+
+    def _standing(self, point: Standing, ranks: list[int]) -> Standing:
+        workers = dict.fromkeys(self._processes[rank].worker for rank in ranks)
+        return dataclasses.replace(point, ranks=tuple(ranks), workers=tuple(workers))

@@ -1,0 +1,90 @@
+"""The table of registered workers: one frozen row each, replaced with every event.
+
+May not: decide, read a clock, know of memberships but that a new one begins.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from ddpjob_agent.membership.state import Worker
+
+if TYPE_CHECKING:
+    from ddpjob_agent.contract import Member
+    from ddpjob_agent.control import Expectation, Policy
+
+
+class Roster:
+    """Workers by name; a name that it does not know is passed over."""
+
+    def __init__(self) -> None:
+        self._workers: dict[str, Worker] = {}
+        self._expectation: Expectation | None = None
+
+    def all(self) -> tuple[Worker, ...]:
+        """In the order of their registration."""
+        return tuple(self._workers.values())
+
+    def get(self, name: str) -> Worker | None:
+        """This worker's row."""
+        return self._workers.get(name)
+
+    def row_for(self, member: Member, now: float) -> Worker:
+        """The row of who registers: a new one for a new incarnation."""
+        known = self._workers.get(member.worker)
+        if known is None or known.member.incarnation != member.incarnation:
+            return Worker(member, registered_at=now, last_heard=now)
+        return known
+
+    def put(self, worker: Worker, now: float) -> None:
+        """A new row, or another one for the same worker."""
+        self._workers[worker.member.worker] = self._named(worker, now)
+
+    def expect(self, expectation: Expectation, now: float) -> None:
+        """From now on these are the workers that the operator names."""
+        self._expectation = expectation
+        for name, worker in self._workers.items():
+            self._workers[name] = self._named(worker, now)
+
+    def _named(self, worker: Worker, now: float) -> Worker:
+        expectation = self._expectation
+        if expectation is None:
+            return worker
+        known = worker.member.worker in (*expectation.workers, *expectation.draining)
+        since = None if known else worker.unexpected_at or now
+        return dataclasses.replace(worker, unexpected_at=since)
+
+    def change(self, name: str, **changes: Any) -> None:
+        """Another row for this worker."""
+        if name in self._workers:
+            self._workers[name] = dataclasses.replace(self._workers[name], **changes)
+
+    def change_all(self, **changes: Any) -> None:
+        """The same for every worker."""
+        for name in self._workers:
+            self.change(name, **changes)
+
+    def rest(self, name: str, until: float) -> None:
+        """The command of this worker failed, and is not started again before."""
+        self.change(
+            name, exit_at=None, failure=None, done=False, ready_at=None, rests_until=until,
+            failures=self._workers[name].failures + 1,
+        )  # fmt: skip
+
+    def forgive(self, seconds: float) -> None:
+        """Nobody's silence in the last so many seconds counts."""
+        for name, worker in self._workers.items():
+            closed_at = worker.closed_at if worker.closed_at is None else worker.closed_at + seconds
+            self.change(name, last_heard=worker.last_heard + seconds, closed_at=closed_at)
+
+    def begin(self, policy: Policy, now: float) -> None:
+        """A membership begins: what belonged to the last one is forgotten, and who is lost."""
+        self._workers = {
+            name: dataclasses.replace(
+                worker, done=False, exit_at=None, failure=None, promise=None, stops=False,
+                finished=False, ready_at=None if worker.done else worker.ready_at,
+            )
+            for name, worker in self._workers.items()
+            if worker.lost_at(policy) > now
+        }  # fmt: skip

@@ -1,0 +1,447 @@
+"""The agent: first process of a worker pod, obeys the rendezvous service for the user's command.
+
+    service ──run M──► stop what runs, start the command with M's environment ──exit──► service
+            ──halt───► stop what runs
+            ──finish─► stop what runs, end
+
+At L2 the command is started once, and its processes are told of each membership (`live`):
+
+    service ──run M──► start it unless it runs; its processes enter M
+            ──stay───► start it unless it runs; its processes wait in memory, or leave
+
+Only the highest membership seen is obeyed. Decides nothing else: not who is lost, nor what a
+failure means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import shutil
+import signal
+import tempfile
+import time
+import uuid
+from typing import TYPE_CHECKING, NamedTuple
+
+from ddpjob_agent.contract import (  # fmt: skip
+    GROUP_SOCKET,
+    PROTOCOL,
+    REPORT_SOCKET,
+    Cause,
+    Exit,
+    Failure,
+    Launcher,
+    Member,
+    Membership,
+    Message,
+    Place,
+)
+from ddpjob_agent.file_sync.inventory import Holdings
+from ddpjob_agent.file_sync.local_files import Tracked
+from ddpjob_agent.file_sync.replica_store import open_shelf
+from ddpjob_agent.file_sync.syncer import Keeper
+from ddpjob_agent.forkserver.client import Standby
+from ddpjob_agent.net.framing import RefusedError
+from ddpjob_agent.net.service_connection import Link
+from ddpjob_agent.worker.c10d_relay import Relay
+from ddpjob_agent.worker.connectivity import Reach
+from ddpjob_agent.worker.failure_report import read_failure
+from ddpjob_agent.worker.graceful_stop import Stopping
+from ddpjob_agent.worker.launch import Command, import_environment, steps_done
+from ddpjob_agent.worker.live_processes import Live
+from ddpjob_agent.worker.process_tree import Processes
+from ddpjob_agent.worker.progress_socket import Reports
+from ddpjob_agent.worker.runs import Launch, Starts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+FORWARDED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGWINCH)
+PLANNED = (Cause.JOINED, Cause.LEFT)
+PLANNED_STOP_SECONDS = 3.0  # between SIGTERM and SIGKILL, where the processes are healthy
+LEAVE_SECONDS = 10.0  # the same when the pod is told to go
+RESERVE_SECONDS = 5.0  # of the pod's grace, for whatever else there is to do
+
+log = logging.getLogger("ddpjob.agent")
+
+
+class Settings(NamedTuple):
+    """What the agent is told at its start."""
+
+    worker: str
+    processes: int
+    host: str
+    port: int
+    token: str
+    address: str
+    orphan_seconds: float
+    grace_seconds: float
+    warm_start: bool
+    termination_log: str
+    program: tuple[str, ...]  # that runs one of the agent's roles
+    warm_parent: tuple[int, int] | None = None  # descriptor and process id, if there is one
+    launcher: Launcher = Launcher.TORCHRUN
+    files: tuple[str, ...] = ()  # that an unchanged script saves to
+    snapshot_folder: str = ""
+
+
+class Agent:
+    """Runs one worker."""
+
+    def __init__(
+        self, settings: Settings, argv: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
+        self._settings = settings
+        self._argv = argv
+        self._environment = environment
+        incarnation = uuid.uuid4().hex
+        self._me = Member(settings.worker, incarnation, settings.address, settings.processes)
+        self._folder = tempfile.mkdtemp(prefix="ddpjob-")
+        self._link = Link(
+            settings.host, settings.port, settings.token, self._hello, self._obey, self._how
+        )
+        self._relay = Relay(self._link)
+        user = Command(argv, environment)
+        self._starts = Starts(self._folder, user, settings.launcher, settings.program)
+        self._reach = Reach(self._link.send)
+        self._reports = Reports(self._report)
+        self._live = Live(settings.processes, self._link.send, self._replace)
+        self._membership: Membership | None = None  # the highest seen
+        self._order = ("", "")  # the newest: its type, its membership
+        self._wanted: Launch | None = None
+        self._started: Launch | None = None  # whose processes there may be
+        patience = max(0.0, settings.grace_seconds - LEAVE_SECONDS - RESERVE_SECONDS)
+        self._stopping = Stopping(self._live, self._link.send, patience)
+        self._had_done: Message | None = None  # steps, of the processes that were ended last
+        self._done = False
+        self._failure: Failure | None = None
+        self._finish: Message | None = None
+        self._left_at: float | None = None
+        self._halted_by_plan = False
+        self._wake = asyncio.Event()
+        files = Tracked(settings.files, os.getcwd(), settings.worker)
+        shared = settings.snapshot_folder if settings.files else ""
+        shelf = open_shelf((shared, self._folder), settings.worker)
+        self._keeper = Keeper(
+            Holdings(files, shelf), settings.token, self._link.send, self._wake.set
+        )
+        self._standby = Standby()
+        self._ended = asyncio.Event()  # the command that was started last
+
+    async def run(self) -> int:
+        """Work until the job ends or a signal comes; returns the exit code."""
+        self._processes = Processes(self._exited, self._standby)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._leave)
+        for number in FORWARDED:
+            loop.add_signal_handler(number, self._processes.signal, number)
+        environment = import_environment(self._environment, self._settings.processes)
+        wanted, given = self._settings.warm_start, self._settings.warm_parent
+        self._standby.begin(self._argv, environment, wanted=wanted, given=given)
+        await self._relay.start()
+        await self._starts.local_store.start()
+        self._reports.listen(os.path.join(self._folder, REPORT_SOCKET))
+        await self._live.listen(os.path.join(self._folder, GROUP_SOCKET))
+        await self._reach.listen(self._settings.address)
+        if self._settings.files:
+            await self._keeper.listen(self._settings.address)
+        tasks = [
+            asyncio.ensure_future(self._register()),
+            asyncio.ensure_future(self._watch_orphanhood()),
+            asyncio.ensure_future(self._supervise()),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await next(iter(done))
+        except RefusedError as error:
+            log.error("%s", error)  # noqa: TRY400 - no traceback for people
+            return Exit.REFUSED
+        finally:
+            self._standby.close()
+            await self._processes.stop(grace=0)
+            self._keeper.close()
+            self._live.close()
+            self._reports.close()
+            self._starts.port.close()
+            self._reach.close()
+            for task in tasks:
+                task.cancel()
+            shutil.rmtree(self._folder, ignore_errors=True)
+        return self._exit_code()
+
+    async def _register(self) -> None:
+        """Only when a start is as quick as it will ever be: others stop to let this worker in."""
+        await self._standby.wait()
+        await self._link.run()
+
+    # --- what the service says --------------------------------------------------------------------
+
+    def _hello(self) -> Message:
+        return {
+            "protocol": PROTOCOL,
+            "member": dataclasses.asdict(self._me),
+            "membership": self._membership and self._membership.to_json(),
+            "running": self._wanted is not None,
+            "live": self._wanted is not None and self._wanted.live,
+            "ready": self._live.ready,
+            "finished": self._live.finished,
+            "stops": self._live.stops,
+            "stopped": self._stopping.stopped_in,
+            "had_done": self._had_done,
+            "done": self._done,
+            "failure": self._failure and self._failure.to_json(),
+            "reports": self._reports.recall(),
+            "files": self._keeper.stock(),
+            "port": self._starts.port.number,
+            "reach": self._reach.port,
+        }
+
+    def _how(self) -> Message:
+        return {"processes": self._reports.alive()}
+
+    def _obey(self, order: Message) -> None:
+        if order["type"] == "run":
+            self._enter(Membership.from_json(order["membership"]), order)
+        elif order["type"] == "stay":
+            self._order = ("stay", "")
+            self._stay()
+            facts = {name: order[name] for name in ("leave", "after", "save")}
+            self._live.tell(Place(**facts))
+        elif order["type"] == "halt":
+            self._order = ("halt", "")
+            self._wanted = None
+            self._halted_by_plan = order.get("planned", False)
+            self._hear_last_step(order, asked=False)
+            self._keeper.hear(order)
+        elif order["type"] == "finish":
+            self._finish, self._wanted = order, None
+        self._wake.set()
+
+    def _enter(self, membership: Membership, order: Message) -> None:
+        held = self._membership
+        if self._me not in membership.members or (held and membership.id < held.id):
+            return  # meant for who this worker was before, or overtaken
+        self._keeper.hear(order)
+        if held is None or membership.id > held.id:
+            self._membership = membership
+            self._reach.check(membership, self._me, order.get("reach", {}))
+            self._done, self._failure = False, None
+            if not order["live"]:
+                self._wanted = Launch(membership, order.get("port"))
+            elif self._live.finished:  # too late to change; they load what was saved at the end
+                self._wanted = Launch(None)
+        if order["live"]:
+            self._link.enter(str(membership.id))
+            self._order = ("run", str(membership.id))
+            self._stay()
+            first_rank = sum(each.processes for each in _before(self._me, membership))
+            self._live.tell(Place(membership, first_rank, asked=order["asked"]))
+        else:
+            self._hear_last_step(order, asked=order["asked"])
+
+    def _hear_last_step(self, order: Message, *, asked: bool) -> None:
+        running = self._started.membership if self._started is not None else None
+        self._stopping.hear(order, running, asked=asked)
+
+    def _stay(self) -> None:
+        """Live processes are to run, and started again if they ended under another order."""
+        wanted = self._wanted
+        if wanted is None or not wanted.live or wanted.ended_under not in (None, self._order):
+            self._wanted = Launch(None)
+            self._done, self._failure = False, None
+
+    # --- processes --------------------------------------------------------------------------------
+
+    async def _supervise(self) -> None:
+        while not self._finish and not self._leaving:
+            await self._wake.wait()
+            self._wake.clear()
+            if self._started is not None and self._started is not self._wanted:
+                await self._let_stop(self._started)
+                await self._processes.stop(self._grace())
+                self._tell_steps(self._started)
+                self._started = None
+                self._keeper.idle()
+            if self._wanted is not None and self._started is None and not self._leaving:
+                await self._stopping.let_save()
+            if self._wanted is not None and self._started is None and not self._leaving:
+                membership = self._wanted.membership
+                if membership is None or self._keeper.may_start(membership):
+                    await self._start(self._wanted)
+        if self._left_at is not None:
+            if self._started is not None:
+                await self._let_stop(self._started)
+            await self._processes.stop(LEAVE_SECONDS)
+            self._keeper.idle()
+            await self._hand_over(self._left_at)
+
+    async def _hand_over(self, since: float) -> None:
+        """Others may still need what only this worker has of the script's files."""
+        until = since + self._settings.grace_seconds - RESERVE_SECONDS
+        while self._keeper.is_owed(time.monotonic() - since) and self._link.connected:
+            if self._finish is not None or time.monotonic() > until:
+                break
+            await asyncio.sleep(0.05)
+
+    async def _let_stop(self, launch: Launch) -> None:
+        """Let the processes do what they have to before they are ended."""
+        self._keeper.hurry()
+        await self._stopping.wait(lambda: self._has_to_do(launch))
+        if launch.membership is None:
+            return
+        self._stopping.stopped(launch.membership)
+        if self._wanted is None or not self._wanted.live:
+            self._link.leave(str(launch.membership.id))
+
+    def _tell_steps(self, launch: Launch) -> None:
+        """How far the processes were, which may not have said it: nothing of them runs any more."""
+        membership = str(launch.membership.id) if launch.membership else self._live.entered
+        step = steps_done(self._starts.logs)
+        if membership and step is not None:
+            self._had_done = {"membership": membership, "step": step}
+            self._link.send({"type": "had_done", **self._had_done})
+
+    def _has_to_do(self, launch: Launch) -> bool:
+        if self._ended.is_set():
+            return False
+        if launch.live:
+            return self._leaving
+        if self._live.stops:
+            awaits_word = self._leaving and self._wanted is launch
+            return self._stopping.has_step_to_do(awaits_word=awaits_word)
+        return self._ends_by_plan() and self._keeper.is_writing
+
+    def _ends_by_plan(self) -> bool:
+        """Whether what runs is ended while it could go on."""
+        if self._leaving or self._wanted is None:
+            return self._leaving or self._halted_by_plan
+        return self._wanted.membership is not None and self._wanted.membership.cause in PLANNED
+
+    def _grace(self) -> float:
+        """Seconds that what runs has to end, before what is wanted starts."""
+        wanted = self._wanted.membership if self._wanted else None
+        return PLANNED_STOP_SECONDS if wanted is not None and wanted.cause in PLANNED else 0
+
+    async def _start(self, launch: Launch) -> None:
+        self._started = launch
+        if launch.membership is not None and self._keeper.obstacle:
+            self._fail(Failure(time.time(), self._keeper.obstacle))
+            return
+        if launch.membership is not None:
+            self._keeper.start(launch.membership)
+            # A torchrun that lost its store would end the processes amid their last step.
+            self._link.enter(str(launch.membership.id), hold=True)
+        self._stopping.begin(launch.membership)
+        self._ended.clear()
+        self._reports.begin()
+        self._live.begin()
+        try:
+            command = self._starts.next(launch, self._me, self._relay.port)
+            await self._processes.start(*command)
+        except OSError as error:
+            summary = f"cannot start {self._argv[0]!r}: {error.strerror}"
+            self._fail(Failure(time.time(), summary, exit_code=127, permanent=True))
+
+    def _replace(self, has_left: bool) -> None:
+        """Live processes are stuck. With their state others take their place: who meets waits."""
+        if not has_left:
+            self._give_up()
+        elif self._wanted is not None and self._wanted.live:
+            self._wanted = Launch(None, inherits=True)
+            self._wake.set()
+
+    def _give_up(self) -> None:
+        """Live processes are stuck, or unseen for too long: end them, and be a new worker."""
+        self._me = dataclasses.replace(self._me, incarnation=uuid.uuid4().hex)
+        self._wanted = None
+        self._link.reconnect()
+        self._wake.set()
+
+    def _exited(self, code: int) -> None:
+        launch = self._started
+        self._reports.end()
+        self._ended.set()
+        if launch is None or launch is not self._wanted:
+            return
+        log.info("the command ended with exit code %d", code)
+        if code == 0:
+            self._done = True
+            self._tell_exit(launch)
+            return
+        tail, traceback_at = bytes(self._processes.stderr_tail), self._processes.traceback_at
+        self._fail(read_failure(code, time.time(), tail, traceback_at, self._starts.logs))
+
+    def _fail(self, failure: Failure) -> None:
+        assert self._started is not None
+        self._failure = failure
+        log.warning("%s", failure.summary)
+        self._tell_exit(self._started)
+
+    def _tell_exit(self, launch: Launch) -> None:
+        launch.ended_under = self._order
+        failure = self._failure and self._failure.to_json()
+        self._link.send(
+            {
+                "type": "exited",
+                "membership": str(launch.membership.id)
+                if launch.membership
+                else self._live.entered,
+                "live": launch.live,
+                "failure": failure,
+            }
+        )
+
+    def _report(self, report: Message) -> None:
+        if self._started is None:
+            return
+        launch = self._started.membership
+        membership = report.get("membership") or (str(launch.id) if launch else "")
+        self._link.send({"type": "report", "membership": membership, "report": report})
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    @property
+    def _leaving(self) -> bool:
+        return self._left_at is not None
+
+    def _leave(self) -> None:
+        log.info("told to go")
+        self._left_at = time.monotonic()
+        self._stopping.leave()
+        self._link.send({"type": "bye"})
+        self._wake.set()
+
+    async def _watch_orphanhood(self) -> None:
+        limit = self._settings.orphan_seconds
+        while True:
+            await asyncio.sleep(min(1.0, limit / 4))
+            silence = time.monotonic() - self._link.last_heard
+            if self._wanted is not None and silence > limit:
+                log.warning("no rendezvous service for %.0f s: the processes are stopped", silence)
+                if self._wanted.live:
+                    self._give_up()
+                self._wanted = None
+                self._halted_by_plan = False
+                self._link.reconnect()
+                self._wake.set()
+
+    def _exit_code(self) -> int:
+        if self._finish is None:
+            return Exit.STOPPED
+        if self._finish["ok"]:
+            return Exit.OK
+        try:
+            with open(self._settings.termination_log, "w", encoding="utf-8") as file:
+                file.write(self._finish["reason"])
+        except OSError as error:
+            log.debug("no termination message: %s", error)
+        return Exit.FAILED
+
+
+def _before(me: Member, membership: Membership) -> tuple[Member, ...]:
+    """The members whose processes have lower ranks than mine."""
+    return membership.members[: membership.members.index(me)]

@@ -1,0 +1,76 @@
+"""Whether the workers of a membership can open connections to each other, as their processes will.
+
+Each agent listens on a port where nothing is said, and tries those of all others when a membership
+begins, while the processes start. Only what fails is told; nothing waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Callable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ddpjob_agent.contract import Member, Membership, Message
+
+CONNECT_SECONDS = 5.0
+ATTEMPTS = 2  # a packet may be lost
+AT_ONCE = 64  # connections
+
+
+class Reach:
+    """Of one worker; `port` is None before `listen`."""
+
+    def __init__(self, send: Callable[[Message], None]) -> None:
+        self._send = send
+        self._checking: asyncio.Task[None] | None = None
+        self._server: asyncio.AbstractServer | None = None
+        self.port: int | None = None
+
+    async def listen(self, address: str) -> None:
+        """Let others try from now on, if this worker has that address."""
+        with contextlib.suppress(OSError):
+            server = await asyncio.start_server(_hang_up, address, 0)
+            self._server, self.port = server, server.sockets[0].getsockname()[1]
+
+    def check(self, membership: Membership, me: Member, ports: Mapping[str, int]) -> None:
+        """Try all other members whose ports are known; what was begun before is given up."""
+        self._stop()
+        others = [each for each in membership.members if each != me and each.worker in ports]
+        work = self._check(str(membership.id), others, ports)
+        self._checking = asyncio.ensure_future(work)
+
+    def close(self) -> None:
+        """Try no more, and let nobody try."""
+        self._stop()
+        if self._server is not None:
+            self._server.close()
+
+    def _stop(self) -> None:
+        if self._checking is not None:
+            self._checking.cancel()
+
+    async def _check(self, membership: str, others: list[Member], ports: Mapping[str, int]) -> None:
+        gate = asyncio.Semaphore(AT_ONCE)
+        tries = (_can_connect(each.address, ports[each.worker], gate) for each in others)
+        found = await asyncio.gather(*tries)
+        missing = [each.worker for each, reached in zip(others, found) if not reached]
+        if missing:
+            self._send({"type": "unreachable", "membership": membership, "workers": missing})
+
+
+async def _can_connect(address: str, port: int, gate: asyncio.Semaphore) -> bool:
+    async with gate:
+        for _ in range(ATTEMPTS):
+            with contextlib.suppress(OSError, asyncio.TimeoutError):
+                connecting = asyncio.open_connection(address, port)
+                _, writer = await asyncio.wait_for(connecting, CONNECT_SECONDS)
+                writer.close()
+                return True
+    return False
+
+
+async def _hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.close()

@@ -1,0 +1,200 @@
+"""What went wrong in a command that ended badly, in the words of the process that failed first.
+
+Sources, best first: the error files of scripts under torch's @record; tracebacks on stderr, with
+torch's "[rank1]:" prefix or without; torchrun's own "Root Cause" paragraph; the last line on
+stderr that is not torchrun's; the exit code.
+Reads files; starts nothing.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+import signal
+from typing import NamedTuple
+
+from ddpjob_agent.contract import Failure
+
+MAX_TRACEBACK_CHARS = 4000
+MAX_SUMMARY_CHARS = 500
+# What a process says when it dies of the death of another one.
+ECHO = re.compile(
+    r"Connection (closed|reset) by peer|Broken pipe|Connection refused|recvBytes|sendBytes"
+    r"|ncclRemoteError|NCCL communicator was aborted|remote process exited|DistNetworkError"
+    r"|DistStoreError|Socket Timeout"
+)
+MAX_MESSAGE_LINES = 20  # of an exception: where it ends is not marked
+_RANK = re.compile(r"\[rank(\d+)\]:\s?")
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
+# Python says where a script cannot be parsed without a traceback's first line.
+_SYNTAX = re.compile(
+    r'^  File ".*", line \d+\n(?:    .*\n)*(?:Syntax|Indentation|Tab)Error: .*', re.MULTILINE
+)
+_CHAIN = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+_LOG = re.compile(r"\[?[DIWEF]\d{4} \d\d:\d\d:\d\d\.\d+ ")
+_ROOT_CAUSE = re.compile(
+    r"Root Cause \(first observed failure\):.*?rank\s+: (\d+) .*?exitcode\s+: (-?\d+)", re.DOTALL
+)
+# mpirun, of Open MPI 5 and 4: a signal, an exit code, or a process that ended all others.
+_MPIRUN = re.compile(
+    r"process rank (?P<killed>\d+) with PID \d+ on node \S+\s+exited\s+on\s+signal (?P<signal>\d+)"
+    r"|Process name: \[.*,(?P<ended>\d+)\]\s+Exit code:\s+(?P<code>\d+)"
+    r'|process rank (?P<aborted>\d+) with PID \d+ on node \S+\s+calling\s+"abort"'
+)
+_MPIRUNS_RULE = re.compile(r"^-{40,}\n", re.MULTILINE)  # above and below what it says
+_MPIS_ECHO = re.compile(r"\[\S+:\d+\] ")
+
+
+class _Story(NamedTuple):
+    rank: int | None
+    traceback: str
+    exceptions: list[str]  # the first line of each, from the cause to the last
+
+    @property
+    def summary(self) -> str:
+        """The exception that ended the process, unless it only echoes another one's death."""
+        own = [line for line in self.exceptions if not ECHO.search(line)]
+        return (own or self.exceptions)[-1]
+
+    @property
+    def is_echo(self) -> bool:
+        return bool(ECHO.search(self.exceptions[0]))
+
+
+def read_failure(
+    exit_code: int, ended_at: float, stderr: bytes, traceback_at: float | None, log_dir: str
+) -> Failure:
+    """The failure of a command; times in seconds since the epoch."""
+    text = stderr.decode(errors="replace").replace("\0", "")
+    recorded = _recorded(log_dir)
+    stories = [recorded[0]] if recorded else _tracebacks(text)
+    at = recorded[1] if recorded else min(ended_at, traceback_at or ended_at)
+    rank, code = _root(text, exit_code)
+    story = next((story for story in stories if not story.is_echo), None)
+    if story is None and code < 0:
+        what = f"was ended by {_signal_name(-code)}"
+        return Failure(ended_at, f"{_who(rank)} {what}", rank=rank, exit_code=code)
+    story = story or next(iter(stories), None)
+    if story is None:
+        words = _last_words(text)
+        told = f"; last on stderr: {words}" if words else ""
+        summary = f"{_who(rank)} ended with exit code {code}{told}"[:MAX_SUMMARY_CHARS]
+        return Failure(at, summary, rank=rank, exit_code=code)
+    who = story.rank if story.rank is not None else rank
+    return Failure(
+        at=at,
+        summary=f"{_who(who)}: {story.summary}"[:MAX_SUMMARY_CHARS],
+        traceback=story.traceback[-MAX_TRACEBACK_CHARS:],
+        rank=who,
+        exit_code=code,
+        consequential=story.is_echo,
+    )
+
+
+def _root(text: str, exit_code: int) -> tuple[int | None, int]:
+    """The rank that failed first, and how it ended, if torchrun or mpirun says so."""
+    root = _ROOT_CAUSE.search(text)
+    if root:
+        return int(root[1]), int(root[2])
+    told = _MPIRUN.search(text)
+    if not told:
+        return None, exit_code
+    if told["killed"]:
+        return int(told["killed"]), -int(told["signal"])
+    return int(told["ended"] or told["aborted"]), int(told["code"] or exit_code)
+
+
+def _who(rank: int | None) -> str:
+    return "the command" if rank is None else f"rank {rank}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _recorded(log_dir: str) -> tuple[_Story, float] | None:
+    """The oldest error file that torch's @record wrote, and its time."""
+    paths = glob.glob(os.path.join(glob.escape(log_dir), "**", "error.json"), recursive=True)
+    for path in sorted(paths, key=os.path.getmtime):
+        try:
+            with open(path, encoding="utf-8") as file:
+                message = json.load(file)["message"]
+            story = _story(message["extraInfo"]["py_callstack"].splitlines(), None)[0]
+            return story, os.path.getmtime(path)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            continue
+    return None
+
+
+def _tracebacks(text: str) -> list[_Story]:
+    """Tracebacks in order of their first lines, torchrun's own left out."""
+    streams: dict[int | None, list[tuple[int, str]]] = {}  # by rank: number and text of its lines
+    for number, line in enumerate(text.splitlines()):
+        match = _RANK.match(line)
+        rank, bare = (int(match[1]), line[match.end() :]) if match else (None, line)
+        streams.setdefault(rank, []).append((number, bare))
+    found = []
+    for rank, numbered in streams.items():
+        lines = [line for _, line in numbered]
+        at = 0
+        while at < len(lines):
+            if not _TRACEBACK.match(lines[at]):
+                at += 1
+                continue
+            story, length = _story(lines[at:], rank)
+            if "ChildFailedError" not in story.summary:
+                found.append((numbered[at][0], story))
+            at += length
+    if not found:
+        found = [(0, _syntax_error(match[0])) for match in _SYNTAX.finditer(text)][:1]
+    return [story for _, story in sorted(found, key=lambda pair: pair[0])]
+
+
+def _story(lines: list[str], rank: int | None) -> tuple[_Story, int]:
+    """The traceback that begins with the first line, with all it is chained to; and its length."""
+    exceptions, end = [], 0
+    while True:
+        end += 1
+        # Processes that fail together mix their lines: another one's first line ends nothing.
+        while end < len(lines) and (lines[end].startswith(" ") or _TRACEBACK.match(lines[end])):
+            end += 1
+        exceptions.append(lines[min(end, len(lines) - 1)].strip())
+        limit = min(end + MAX_MESSAGE_LINES, len(lines))
+        end += 1
+        while end < limit and not _ends_message(lines[end]):
+            end += 1
+        following = end + 1 if end < len(lines) and lines[end] in _CHAIN else len(lines)
+        while following < len(lines) and not lines[following]:
+            following += 1
+        if following == len(lines) or not _TRACEBACK.match(lines[following]):
+            return _Story(rank, "\n".join(lines[:end]).rstrip(), exceptions), end
+        end = following
+
+
+def _ends_message(line: str) -> bool:
+    return line in _CHAIN or bool(_TRACEBACK.match(line) or _LOG.match(line))
+
+
+def _syntax_error(text: str) -> _Story:
+    return _Story(None, text, [text.rpartition("\n")[2]])
+
+
+def _last_words(text: str) -> str:
+    """The last line before torchrun or mpirun tells of the end, log lines left out."""
+    own, *told = _MPIRUNS_RULE.split(text)
+    words = ""
+    for line in own.splitlines():
+        if _LOG.match(line):
+            if "failed (exitcode" in line:
+                return words
+        elif line.strip() and not _MPIS_ECHO.match(line):
+            words = line.strip()
+    return words or next((part.splitlines()[0] for part in told if part.strip()), "")

@@ -1,0 +1,84 @@
+"""The end of processes that are to stop by agreement: after which step, and who still does it.
+
+Waits for what was agreed on; ends nothing, and decides nothing about memberships.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import TYPE_CHECKING, Callable
+
+from ddpjob_agent.contract import Place
+
+if TYPE_CHECKING:
+    from ddpjob_agent.contract import Membership, Message
+    from ddpjob_agent.worker.live_processes import Live
+
+log = logging.getLogger("ddpjob.agent")
+
+
+class Stopping:
+    """What the processes of one worker have to do before they are ended; `patience` in seconds."""
+
+    def __init__(self, live: Live, send: Callable[[Message], None], patience: float) -> None:
+        self._live = live
+        self._send = send
+        self._patience = patience
+        self._last_step: int | None = None  # of what runs: after it all stop, having saved
+        self._asked = False  # whether that is about to be agreed on
+        self._all_saved = asyncio.Event()  # no other worker still does the step that was agreed on
+        self._all_saved.set()
+        self.stopped_in = ""  # the last membership whose processes had nothing more to do
+
+    def hear(self, order: Message, running: Membership | None, *, asked: bool) -> None:
+        """Tell processes that were started for one membership after which step that ends."""
+        last = order.get("last")
+        self._asked = asked
+        if last is None or last.get("saved", True):
+            self._all_saved.set()
+        else:
+            self._all_saved.clear()
+        if running is None:
+            return
+        is_mine = last is not None and last["membership"] == str(running.id)
+        self._last_step = last["step"] if last is not None and is_mine else None
+        self._live.tell(Place(after=self._last_step, save=is_mine, asked=asked))
+
+    def begin(self, membership: Membership | None) -> None:
+        """Processes are about to start, for one membership or to stay."""
+        self._last_step = None
+        if membership is not None:
+            self._live.tell(Place(asked=self._asked))
+
+    def leave(self) -> None:
+        """This worker goes: it waits for nobody else."""
+        self._all_saved.set()
+
+    def has_step_to_do(self, *, awaits_word: bool) -> bool:
+        """Whether the processes are still to do the agreed step, or `awaits_word` of one."""
+        due = awaits_word or self._last_step is not None
+        return due and self._live.stops and not self._live.stopped
+
+    async def wait(self, is_busy: Callable[[], bool]) -> None:
+        """Let the processes do what they have to, while there is patience."""
+        until = time.monotonic() + self._patience
+        while is_busy():
+            if time.monotonic() > until:
+                seconds = self._patience
+                log.warning("no end of a step or save in %.0f s: the processes are ended", seconds)
+                self._send({"type": "overdue", "seconds": seconds})
+                break
+            await asyncio.sleep(0.01)
+
+    def stopped(self, membership: Membership) -> None:
+        """The processes have nothing more to do in this one."""
+        self.stopped_in = str(membership.id)
+        self._send({"type": "stopped", "membership": self.stopped_in})
+
+    async def let_save(self) -> None:
+        """Wait for what others save just now: the processes to be started load it."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._all_saved.wait(), self._patience)

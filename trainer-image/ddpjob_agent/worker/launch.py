@@ -1,0 +1,147 @@
+"""What a worker starts in one membership, and in which environment.
+
+torchrun reads every flag that the user did not give from PET_*, so the user's own flags win. A
+script that is started without it gets what such scripts know from other clusters.
+Also the file in which processes leave how far they are.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from ddpjob_agent import contract
+from ddpjob_agent.contract import Launcher
+from ddpjob_agent.launchers import mpi, sagemaker
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ddpjob_agent.contract import Member
+
+STEPS_FILE = "steps"
+# Who gives one of these, as a flag or as PET_*, has a store that somebody must host.
+OWN_STORE = ("--standalone", "pet-standalone", "rdzv-endpoint")
+USUAL_PORT = 29500  # torch's own; where the service is of a version that knows of no port
+# Never reach the user's processes.
+AGENT_ONLY = (contract.ENV_TOKEN, contract.ENV_SERVICE, contract.ENV_WARM_PARENT)
+
+
+def steps_done(logs: str) -> int | None:
+    """By the process that had done most of those that were started with `logs`; None: no word."""
+    try:
+        with open(os.path.join(logs, STEPS_FILE), "rb") as file:
+            content = file.read()
+    except OSError:
+        return None
+    size = contract.STEPS_BYTES
+    words = (content[at : at + size] for at in range(0, len(content), size))
+    return max((int.from_bytes(word, "little") for word in words), default=None)
+
+
+def import_environment(base: Mapping[str, str], processes: int) -> dict[str, str]:
+    """The one in which torch is imported for warm starts: as torchrun will make it."""
+    few = {"OMP_NUM_THREADS": "1"} if processes > 1 else {}
+    return {**few, **_without_agents_own(base)}
+
+
+class Meeting(NamedTuple):
+    """Where the processes of one start meet, and what they share with their agent."""
+
+    members: tuple[Member, ...]  # in the order of their ranks; one where the processes stay
+    me: Member
+    endpoint: str  # host:port of the c10d store, for torchrun
+    port: int | None  # that is free at the first member, for a store of the user's
+    sockets: str  # folder of the agent's sockets
+    logs: str  # folder for what torchrun writes, and for what mpirun reads
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this worker has the lowest ranks."""
+        return self.me == self.members[0]
+
+
+class Command(NamedTuple):
+    """What the agent starts."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+
+
+def prepare(
+    user: Command,
+    launcher: Launcher,
+    agent: Sequence[str],
+    meeting: Meeting,
+    ours: Mapping[str, str],
+) -> Command:
+    """The user's command with what it needs to meet the others; what the user set stays.
+
+    `agent` is what starts one of our own programs.
+    """
+    argv, base = user
+    if launcher is Launcher.TORCHRUN:
+        found = _torchruns_flags(argv, base, meeting)
+    elif launcher is Launcher.MPI:
+        argv = mpi.command(argv, agent, first=meeting.is_first)
+        found = mpi.variables(meeting.members, agent, meeting.logs, meeting.endpoint)
+    else:
+        found = _scripts_variables(meeting)
+    if base.get(contract.ENV_SAGEMAKER):
+        found |= sagemaker.variables(meeting.members, meeting.me)
+        sagemaker.make_folders(base)
+    sockets = {
+        contract.ENV_REPORT_SOCKET: os.path.join(meeting.sockets, contract.REPORT_SOCKET),
+        contract.ENV_GROUP_SOCKET: os.path.join(meeting.sockets, contract.GROUP_SOCKET),
+        contract.ENV_STEPS: os.path.join(meeting.logs, STEPS_FILE),
+    }
+    given = {**_nodes(meeting), **found, **_without_agents_own(base), **sockets, **ours}
+    return Command(argv, given)
+
+
+def _nodes(meeting: Meeting) -> dict[str, str]:
+    """What users write into command lines and read in scripts, on every kind of cluster."""
+    return {
+        "MASTER_ADDR": meeting.members[0].address,
+        "MASTER_PORT": str(meeting.port or USUAL_PORT),
+        "NNODES": str(len(meeting.members)),
+        "NODE_RANK": str(meeting.members.index(meeting.me)),
+        "NPROC_PER_NODE": str(meeting.me.processes),
+    }
+
+
+def _torchruns_flags(
+    argv: Sequence[str], base: Mapping[str, str], meeting: Meeting
+) -> dict[str, str]:
+    flags = {
+        "PET_NNODES": str(len(meeting.members)),
+        "PET_NPROC_PER_NODE": str(meeting.me.processes),
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": meeting.endpoint,
+        "PET_RDZV_ID": base.get(contract.ENV_JOB_UID, "ddpjob"),
+        "PET_LOCAL_ADDR": meeting.me.address,
+        "PET_MAX_RESTARTS": "0",
+        "PET_LOG_DIR": meeting.logs,
+    }
+    said = " ".join([*argv, *base]).lower().replace("_", "-")
+    if not any(word in said for word in OWN_STORE):
+        flags["PET_RDZV_CONF"] = "is_host=0"
+    return flags
+
+
+def _scripts_variables(meeting: Meeting) -> dict[str, str]:
+    """RANK and WORLD_SIZE count workers, as elsewhere: a script may start processes of its own."""
+    members, at = meeting.members, meeting.members.index(meeting.me)
+    variables = {
+        "RANK": str(at),
+        "WORLD_SIZE": str(len(members)),
+        contract.ENV_FIRST_RANK: str(sum(each.processes for each in members[:at])),
+        contract.ENV_WORLD_SIZE: str(sum(each.processes for each in members)),
+    }
+    if all(each.processes == 1 for each in members):
+        variables |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    return variables
+
+
+def _without_agents_own(base: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in base.items() if name not in AGENT_ONLY}

@@ -1,0 +1,187 @@
+"""Live processes (L2): those that stay when the membership changes, and their line to the agent.
+
+A Unix stream socket; JSON lines both ways. The agent tells each process its `Place`, the newest
+one only; the processes say how far they are (`Answer`). Who does not come out of a broken
+membership while its main thread stands still is given up: all processes are asked to leave their
+state to those that come in their place, and `late` is told whether one did.
+Starts and kills nothing; knows nothing of the service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from typing import TYPE_CHECKING, Callable
+
+from ddpjob_agent.contract import LEAVE_STATE, Answer, Place
+from ddpjob_agent.worker.live_process import Process, is_over
+
+if TYPE_CHECKING:
+    from ddpjob_agent.contract import Message
+
+ARRIVE_SECONDS = 10.0  # at most, without any movement, on the way out of a broken membership
+LEAVE_SECONDS = 60.0  # at most, to write its state to the node's disk
+SILENCE_SECONDS = 5.0  # who says nothing for so long, of what it says every second, leaves none
+POLL_SECONDS = 0.1
+MAX_LINE_BYTES = 1 << 20
+
+log = logging.getLogger("ddpjob.live")
+
+
+class Live:
+    """The processes of one worker."""
+
+    def __init__(
+        self, processes: int, send: Callable[[Message], None], late: Callable[[bool], None]
+    ) -> None:
+        self._count = processes
+        self._send = send
+        self._late = late
+        self._processes: dict[int, Process] = {}
+        self._place = Place()
+        self._told_at = 0.0
+        self._was_ready = False
+        self.entered = ""  # the last membership that a process of this start has entered
+
+    async def listen(self, path: str) -> None:
+        """Open the socket at `path`."""
+        self._server = await asyncio.start_unix_server(self._connected, path, limit=MAX_LINE_BYTES)
+        self._watch = asyncio.ensure_future(self._watch_arrivals())
+
+    def close(self) -> None:
+        """Listen and watch no more."""
+        self._server.close()
+        self._watch.cancel()
+
+    @property
+    def ready(self) -> bool:
+        """Whether all processes could be in another membership: none is in one yet, or still."""
+        processes = self._processes.values()
+        return self._are_all_here and not any(each.entered or each.stops for each in processes)
+
+    @property
+    def stops(self) -> bool:
+        """Whether all processes can be told after which step to stop."""
+        return self._are_all_here and all(each.stops for each in self._processes.values())
+
+    @property
+    def stopped(self) -> bool:
+        """Whether they all have done so."""
+        return self._are_all_here and all(each.stopped for each in self._processes.values())
+
+    @property
+    def _are_all_here(self) -> bool:
+        return len(self._processes) == self._count
+
+    @property
+    def finished(self) -> bool:
+        """Whether a process has done all its steps, and changes no more."""
+        return any(process.finished for process in self._processes.values())
+
+    def begin(self) -> None:
+        """The command starts anew."""
+        for process in self._processes.values():
+            process.writer.close()
+        self._processes.clear()
+        self._was_ready = False
+        self.entered = ""
+
+    def tell(self, place: Place) -> None:
+        """What the processes are to do, now and when they connect."""
+        if place == self._place:
+            return
+        if not (place.asked and self._place.asked):
+            for process in self._processes.values():
+                process.promise = None
+        self._place = place
+        self._told_at = asyncio.get_running_loop().time()
+        for process in self._processes.values():
+            process.tell(place)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        process: Process | None = None
+        try:
+            while line := await reader.readline():
+                message = json.loads(line)
+                answer, local_rank = Answer(message["answer"]), int(message["local_rank"])
+                if answer is Answer.LIVE:
+                    self._send({"type": "live"})
+                    continue
+                if process is None:
+                    process = self._processes[local_rank] = Process(writer, local_rank)
+                    process.tell(self._place)
+                self._heard(process, answer, message)
+        except (KeyError, TypeError, ValueError) as error:
+            log.warning("a process says what cannot be read: %r", error)
+        except (ConnectionError, asyncio.CancelledError) as error:
+            log.debug("a process is gone: %r", error)
+        finally:
+            if process is not None and self._processes.get(process.local_rank) is process:
+                del self._processes[process.local_rank]
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the agent ends
+                writer.close()
+
+    def _heard(self, process: Process, answer: Answer, message: Message) -> None:
+        process.hear(answer, message, asyncio.get_running_loop().time())
+        if answer is Answer.PROMISE:
+            promises = [each.promise for each in self._processes.values()]
+            known = [promise for promise in promises if promise is not None]
+            if self._are_all_here and len(known) == self._count and self._place.asked:
+                self._send({"type": "promise", "step": max(known)})
+        elif answer is Answer.BROKEN:
+            self._send(
+                {"type": "broken", "membership": message["membership"], "why": message["why"]}
+            )
+        elif answer is Answer.ENTERED:
+            self.entered = process.entered
+        elif answer is Answer.STOPS and self.stops:
+            self._send({"type": "stops", "membership": message["membership"]})
+        elif answer is Answer.FINISHED:
+            self._send({"type": "finished"})
+        if self.ready and not self._was_ready:
+            self._send({"type": "ready"})
+        self._was_ready = self.ready
+
+    async def _watch_arrivals(self) -> None:
+        while True:
+            await asyncio.sleep(ARRIVE_SECONDS / 10)
+            stuck = [p for p in self._processes.values() if self._is_stuck(p)]
+            for process in stuck:
+                log.warning(
+                    "local rank %d does not come out of its collective: it is at %s",
+                    process.local_rank, process.where,
+                )  # fmt: skip
+            if stuck:
+                left = None if self._place.leave else await self._have_state_left()
+                if any(self._processes.get(process.local_rank) is process for process in stuck):
+                    entered = stuck[0].entered
+                    self._send({"type": "stuck", "membership": entered, "step": left})
+                    self.begin()
+                    self._late(left is not None)
+
+    async def _have_state_left(self) -> int | None:
+        """Have those who are to be ended leave their state; the steps of the furthest that did."""
+        loop = asyncio.get_running_loop()
+        asked, until = [*self._processes.values()], loop.time() + LEAVE_SECONDS
+        for process in asked:
+            process.asked_to_leave = True
+            process.say(LEAVE_STATE)
+        # Silence, too, is waited for.
+        while loop.time() < until and any(self._is_leaving(each) for each in asked):  # noqa: ASYNC110
+            await asyncio.sleep(POLL_SECONDS)
+        left = [process.left for process in asked if process.left is not None]
+        log.info("left are the states of steps %s", left)
+        return max(left, default=None)
+
+    def _is_leaving(self, process: Process) -> bool:
+        is_here = self._processes.get(process.local_rank) is process
+        silence = asyncio.get_running_loop().time() - process.heard_at
+        return is_here and process.asked_to_leave and silence < SILENCE_SECONDS
+
+    def _is_stuck(self, process: Process) -> bool:
+        if process.finished or not process.entered or not is_over(process.entered, self._place):
+            return False
+        now = asyncio.get_running_loop().time()
+        return now - max(self._told_at, process.moved_at) > ARRIVE_SECONDS

@@ -1,0 +1,171 @@
+"""The processes below the agent: starts the command, reaps, and ends the whole tree.
+
+As PID 1, or as a subreaper elsewhere, the agent becomes the parent of every process that its
+own parent leaves behind: torchrun's workers, which have sessions of their own, DataLoader
+workers, daemons. So the tree below the agent is all there is to kill. Linux only. Knows nothing
+of memberships.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Callable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from ddpjob_agent.forkserver.client import Standby
+
+PR_SET_CHILD_SUBREAPER = 36
+TAIL_BYTES = 128 << 10
+TRACEBACK = b"Traceback (most recent call last)"
+
+log = logging.getLogger("ddpjob.processes")
+
+
+def descendants(root: int) -> list[int]:
+    """Process ids below `root`, zombies included."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", encoding="latin-1") as stat:
+                    parent = int(stat.read().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            children.setdefault(parent, []).append(int(name))
+    found: list[int] = []
+    todo = [root]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def _execute(argv: Sequence[str], environment: Mapping[str, str], stderr: int) -> int:
+    child = subprocess.Popen(
+        argv, env=environment, stdin=subprocess.DEVNULL, stderr=stderr, start_new_session=True
+    )
+    child.returncode = 0  # reaped by `Processes`
+    return child.pid
+
+
+class Processes:
+    """The command of one membership and whatever it started; the warm parent is left alone."""
+
+    def __init__(self, on_exit: Callable[[int], None], standby: Standby) -> None:
+        self._on_exit = on_exit
+        self._standby = standby
+        self._command: int | None = None
+        self._pipe: int | None = None
+        self.stderr_tail = bytearray()
+        self.traceback_at: float | None = None  # when the first traceback was printed
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "cannot become a subreaper")
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
+
+    async def start(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start the command, warm if it can be; raises OSError when it cannot be executed."""
+        self._close_pipe()
+        self.stderr_tail.clear()
+        self.traceback_at = None
+        reader, writer = os.pipe()
+        try:
+            warm = await self._standby.start(environment, writer)
+            self._command = warm.pid if warm else _execute(argv, environment, writer)
+        except BaseException:
+            os.close(reader)
+            raise
+        finally:
+            os.close(writer)
+        os.set_blocking(reader, False)
+        self._pipe = reader
+        self._loop.add_reader(reader, self._pump)
+        if warm:
+            warm.go()
+
+    def signal(self, number: int) -> None:
+        """Forward a signal to the command."""
+        if self._command is not None:
+            os.kill(self._command, number)
+
+    async def stop(self, grace: float) -> None:
+        """End the whole tree: SIGTERM first if `grace` seconds are given, then SIGKILL."""
+        self._command = None
+        asked: set[int] = set()
+        deadline = time.monotonic() + grace
+        while time.monotonic() < deadline and self._alive():
+            asked |= self._signal_all(signal.SIGTERM, but=asked)
+            await asyncio.sleep(0.02)
+        warn_at = time.monotonic() + 10
+        while self._alive():
+            self._signal_all(signal.SIGKILL)
+            await asyncio.sleep(0.01)
+            if time.monotonic() > warn_at:
+                log.warning("processes %s do not die", descendants(os.getpid()))
+                warn_at += 60
+        self._close_pipe()
+
+    def _alive(self) -> bool:
+        self._reap()
+        return bool(self._all())
+
+    def _all(self) -> set[int]:
+        return {*descendants(os.getpid())} - {self._standby.pid}
+
+    def _signal_all(self, number: int, but: AbstractSet[int] = frozenset()) -> set[int]:
+        found = self._all() - but
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        return found
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._standby.ended(pid)
+            if pid == self._command:
+                self._command = None
+                self._pump()
+                self._on_exit(os.waitstatus_to_exitcode(status))
+
+    def _pump(self) -> None:
+        """Pass stderr on as it comes, keeping its end for the story of a failure."""
+        while self._pipe is not None:
+            try:
+                data = os.read(self._pipe, 64 << 10)
+            except BlockingIOError:
+                return
+            if not data:
+                self._close_pipe()
+                return
+            if self.traceback_at is None and TRACEBACK in data:
+                self.traceback_at = time.time()
+            self.stderr_tail += data
+            del self.stderr_tail[:-TAIL_BYTES]
+            with contextlib.suppress(OSError):  # a full disk under the log ends no job
+                sys.stderr.buffer.write(data)
+                sys.stderr.buffer.flush()
+
+    def _close_pipe(self) -> None:
+        if self._pipe is not None:
+            self._loop.remove_reader(self._pipe)
+            os.close(self._pipe)
+            self._pipe = None

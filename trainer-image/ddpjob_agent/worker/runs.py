@@ -1,0 +1,87 @@
+"""Starts of the command, one after the other: what each is for, its folder, and what it is told.
+
+Starts and ends no process: `processes` does.
+"""
+
+from __future__ import annotations
+
+import glob
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from ddpjob_agent.contract import ENV_LEFT_STATE, ENV_LIVE, ENV_MEMBERSHIP, ENV_STORE
+from ddpjob_agent.worker.c10d_relay import HOST, LocalStore
+from ddpjob_agent.worker.launch import Command, Meeting, prepare
+from ddpjob_agent.worker.reserved_port import FreePort
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ddpjob_agent.contract import Launcher, Member, Membership
+
+log = logging.getLogger("ddpjob.agent")
+
+
+class Launch:
+    """One start of the command: for one membership, or for processes that stay (None)."""
+
+    def __init__(
+        self, membership: Membership | None, port: int | None = None, *, inherits: bool = False
+    ) -> None:
+        self.membership = membership
+        self.port = port  # that is free at its first member
+        self.inherits = inherits  # the state that stuck processes left
+        self.ended_under: tuple[str, str] | None = None  # the order under which it ended
+
+    @property
+    def live(self) -> bool:
+        """Whether its processes stay when the membership changes."""
+        return self.membership is None
+
+
+class Starts:
+    """Of one agent's command."""
+
+    def __init__(
+        self, folder: str, user: Command, launcher: Launcher, program: Sequence[str]
+    ) -> None:
+        """`program` starts one of the agent's own roles."""
+        self._folder = folder
+        self._user = user
+        self._launcher = launcher
+        self._program = program
+        self._count = 0
+        self.local_store = LocalStore()
+        self.port = FreePort()
+
+    @property
+    def logs(self) -> str:
+        """The folder of the last one."""
+        return os.path.join(self._folder, str(self._count))
+
+    def next(self, launch: Launch, me: Member, relay: int) -> Command:
+        """What is to be started; `relay` is the port of the membership's store. Raises OSError."""
+        self._count += 1
+        os.mkdir(self.logs)
+        self.local_store.renew()
+        left = os.path.join(self._folder, "left")
+        if not launch.inherits:
+            for path in glob.glob(f"{glob.escape(left)}.*"):
+                os.unlink(path)
+        store = f"{HOST}:{relay}"
+        membership = launch.membership
+        if membership is None:
+            log.info("starting processes that stay")
+            local = f"{HOST}:{self.local_store.port}"
+            meeting = Meeting((me,), me, local, self.port.number, self._folder, self.logs)
+            ours = {ENV_LIVE: "1", ENV_STORE: store, ENV_LEFT_STATE: left}
+        else:
+            log.info(
+                "membership %s (%s): %d workers, world size %d",
+                membership.id, membership.cause, len(membership.members), membership.world_size,
+            )  # fmt: skip
+            members = membership.members
+            meeting = Meeting(members, me, store, launch.port, self._folder, self.logs)
+            ours = {ENV_MEMBERSHIP: str(membership.id)}
+        return prepare(self._user, self._launcher, self._program, meeting, ours)

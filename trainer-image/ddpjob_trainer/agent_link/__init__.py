@@ -1,0 +1,1 @@
+"""The connection between a process and its agent."""

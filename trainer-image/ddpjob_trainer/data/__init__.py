@@ -1,0 +1,1 @@
+"""Which samples each process trains on, in which order, and how many."""

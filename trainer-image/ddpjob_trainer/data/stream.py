@@ -1,0 +1,152 @@
+"""Batches of data that has no index: every rank reads all of them and takes its share of each.
+
+    stream = Stream(DataLoader(iterable_dataset, batch_size=60, collate_fn=list, num_workers=1))
+
+The loader must give the same batches to every process, so nothing is sharded by rank in it; its
+`batch_size` is that of all ranks together. A change of the ranks costs nothing: who has a batch at
+hand takes another share of it. Who comes later reads up to where the others are, unless the loader
+can be told where that is: torchdata's StatefulDataLoader can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from torch.utils.data import default_collate
+
+from ddpjob_trainer.data.partition import Share
+from ddpjob_trainer.data.position import Source
+
+Batch = list[Any]  # of samples
+
+
+class Stream(Source):
+    """Iterating gives this rank's part of batch after batch, collated, to the end of the epoch."""
+
+    def __init__(
+        self, loader: Iterable[Batch], *, collate_fn: Callable[[Batch], Any] = default_collate,
+        most: int | None = None, speed: float | None = None,
+    ) -> None:  # fmt: skip
+        """`loader` gives lists of samples. `most`: samples that a rank can hold at a time.
+
+        `speed`: of this rank, compared with the others, which all give one.
+        """
+        super().__init__(most, speed)
+        self._loader = loader
+        self._collate = collate_fn
+        self._iterator: Iterator[Batch] | None = None
+        self._hand: Batch | None = None  # read, and not yet trained on
+        self._skip = 0  # samples of the epoch to be passed over
+        self._told: Any = None  # the loader's own state, to be loaded before it is opened
+        self._before: Any = None  # the same, from before the batch at hand
+
+    def share(self) -> Share:
+        """What this rank does of the batch at hand. Raises RuntimeError at the end of the epoch."""
+        if not self._read():
+            raise RuntimeError("the epoch has ended")
+        assert self._hand is not None
+        return self._share_of(0, len(self._hand))
+
+    def commit(self) -> None:
+        """The batch at hand has been trained on, by all ranks."""
+        assert self._hand is not None
+        self.position += len(self._hand)
+        self._hand = None
+
+    def has_more(self, epochs: int) -> bool:
+        """Whether there is another batch before the end of so many epochs; reads it."""
+        while self.epoch < epochs:
+            if self._read():
+                return True
+            self._end_epoch()
+        return False
+
+    def remaining(self, epochs: int) -> None:
+        """Nobody knows how many there are."""
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch = self.epoch
+        while self.epoch == epoch and self._read():
+            share, batch = self.share(), self._hand
+            assert batch is not None
+            first = share.first
+            for count in share.parts:
+                yield self._collate(batch[first : first + count])
+                first += count
+            if self._hand is batch:
+                raise RuntimeError("say when a batch has been trained on: `with stream.part():`")
+        if self.epoch == epoch:
+            self._end_epoch()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where training is, with the loader's own state if it has one."""
+        state = {"epoch": self.epoch, "position": self.position, "loader": None}
+        if hasattr(self._loader, "state_dict"):
+            state["loader"] = self._told or (
+                self._loader.state_dict() if self._hand is None else self._before
+            )
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Inverse of state_dict(); goes on reading where that is possible."""
+        ahead = state["position"] - self.position
+        if self._iterator is None or state["epoch"] != self.epoch or ahead < 0:
+            self._close()
+            self._skip, self._told = state["position"], state["loader"]
+        elif ahead > 0:
+            self._pass_over(ahead)
+        self.epoch, self.position = state["epoch"], state["position"]
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def _read(self) -> bool:
+        """Whether there is a batch at hand, or one more in this epoch."""
+        if self._iterator is None:
+            self._open()
+        if self._hand is None:
+            if hasattr(self._loader, "state_dict"):
+                self._before = self._loader.state_dict()
+            self._hand = self._next()
+        return self._hand is not None
+
+    def _open(self) -> None:
+        tell = getattr(getattr(self._loader, "dataset", None), "set_epoch", None)
+        if tell is not None:
+            tell(self.epoch)
+        if self._told is not None:
+            self._loader.load_state_dict(self._told)  # type: ignore[attr-defined]
+            self._skip, self._told = 0, None
+        self._iterator = iter(self._loader)
+        skip, self._skip = self._skip, 0
+        self._pass_over(skip)
+
+    def _pass_over(self, count: int) -> None:
+        while count > 0:
+            batch = self._next() if self._hand is None else self._hand
+            if batch is None:
+                raise ValueError(
+                    f"the data is not the same: it ends {count} samples before where training was"
+                )
+            self._hand = batch[count:] or None
+            count -= len(batch)
+
+    def _next(self) -> Batch | None:
+        assert self._iterator is not None
+        batch = next(self._iterator, None)
+        if batch is not None and not isinstance(batch, list):
+            raise TypeError(
+                f"the loader gives a {type(batch).__name__} where a list of samples is needed: "
+                "DataLoader(..., collate_fn=list), and collate_fn of Stream makes tensors of them"
+            )
+        return batch
+
+    def _end_epoch(self) -> None:
+        if self.position == 0:
+            raise ValueError("the loader gave nothing in a whole epoch")
+        self._close()
+        self.epoch, self.position = self.epoch + 1, 0
+
+    def _close(self) -> None:
+        self._iterator = self._hand = self._told = self._before = None
+        self._skip = 0

@@ -1,0 +1,1 @@
+"""The training loop that stays in its processes while the membership changes."""

@@ -1,0 +1,392 @@
+"""The training loop whose processes stay when workers come and go (level L2).
+
+    loop = Loop(model, optimizer, loader=loader, epochs=10)
+    for step in loop:
+        with step:
+            optimizer.zero_grad()
+            for inputs, targets in step.parts():
+                step.backward(loss_fn(loop.model(inputs), targets))
+            optimizer.step()
+
+A change breaks the collectives of the step in progress, or waits for its end if it is planned. The
+surviving processes form the new group in memory; who has done fewer steps, or has just come, gets
+the state from who has done the most; then the same step comes again, or the next one. A step
+counts as done once the optimizer has stepped. Without an agent it is a plain loop.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed
+
+from ddpjob_agent import contract
+from ddpjob_agent.contract import Answer, Membership, Place
+from ddpjob_trainer.agent_link import connection
+from ddpjob_trainer.data.stream import Stream
+from ddpjob_trainer.elastic.data_feed import Feed
+from ddpjob_trainer.elastic.ddp_model import ElasticModel
+from ddpjob_trainer.elastic.process_group import Group, backend_for
+from ddpjob_trainer.elastic.step import Step
+from ddpjob_trainer.elastic.train_state import Training
+from ddpjob_trainer.errors import OvertakenError, SnapshotError
+from ddpjob_trainer.reporting import progress
+from ddpjob_trainer.snapshots.manager import VARIABLES, Snapshots
+from ddpjob_trainer.tensors import rng_state
+from ddpjob_trainer.transfer.agreement import BEGINNING, Agreement, State, agree, exchange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch.utils.data import DataLoader
+
+    from ddpjob_trainer.elastic.step_rollback import Attempt
+
+NEWS_SECONDS = 60.0  # within which a broken group is followed by a new membership
+_BROKEN = re.compile(
+    r"gloo|NCCL|nccl|Connection (closed|reset|refused)|Broken pipe|[Ss]ocket|process group"
+)
+
+_log = logging.getLogger("ddpjob")
+
+
+class Loop:
+    """Iterate over it; every rank does, in every process of the job."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        steps: int | None = None,
+        loader: DataLoader[Any] | Stream | None = None,
+        epochs: int | None = None,
+        deterministic: int | None = None,
+        balance: bool = False,
+        scheduler: Any = None,
+        scaler: Any = None,
+        extra: Any = None,
+        snapshots: Snapshots | None = None,
+        **ddp_options: Any,
+    ) -> None:
+        """Over `steps`, or `epochs` of a `loader`: a Stream, or one whose batch_sampler is Batches.
+
+        `deterministic`: the same bits whoever comes and goes; so many shards, a power of two.
+        `balance`: slower processes take less of each batch, as measured after each change.
+        `scheduler` is stepped here, once per step; `scaler` is a GradScaler; `extra` has
+        state_dict and load_state_dict.
+        Snapshots are those of the job unless given. Options go to DistributedDataParallel.
+        Returns when the agent knows of this process; a process that was started for one
+        membership only is started again here, once.
+        """
+        if (steps is None) == (epochs is None) or (epochs is not None and loader is None):
+            raise ValueError("a Loop needs either steps, or epochs and a loader")
+        if (steps or 0) < 0 or (epochs or 0) < 0:
+            raise ValueError(f"steps is {steps}, epochs is {epochs}: they count what is to do")
+        if deterministic is not None:
+            _check_deterministic(deterministic, loader, ddp_options)
+        if balance and (loader is None or deterministic is not None):
+            raise ValueError("balance needs a loader, and cannot be deterministic: it goes by time")
+        self.model = ElasticModel(model, ddp_options, alone=deterministic is not None)
+        self.steps = steps  # None: nobody knows yet
+        self._epochs = epochs
+        self._feed = None
+        if loader is not None:
+            self._feed = Feed(loader, self.model, shards=deterministic, balance=balance)
+        self._optimizer = optimizer
+        if snapshots is None and any(map(os.environ.get, VARIABLES)):
+            snapshots = Snapshots(share=True)
+        self._snapshots = snapshots
+        self._training = Training(model, optimizer, self._feed, extra, scheduler, scaler)
+        self._device = next(iter(model.parameters()), torch.empty(0)).device
+        self._saved: int | None = None
+        self._membership: Membership | None = None
+        self._broken = False
+        self._group = Group(backend_for(self._device))
+        self._line = connection.connect(self._group, self._training.leave)
+        importlib.import_module("torch._dynamo")  # DDP would, for a second, amid the first change
+
+    # --- the loop -------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Step]:
+        if self._line is None:
+            self._enter_alone()
+        else:
+            self._inherit()
+            self._line.start()
+        while True:
+            self._obey()
+            done = self._done
+            if self._has_more(done):
+                step = Step(self, done)
+                yield step
+                if not step.was_tried:
+                    raise RuntimeError("the body of the loop belongs into `with step:`")
+            elif self._finish():
+                return
+
+    def _inherit(self) -> None:
+        path = connection.left_state()
+        if path is not None:
+            self._training.inherit(path)
+
+    def _has_more(self, done: int) -> bool:
+        if self.steps is None and not self.feed.source.has_more(self._epochs or 0):
+            self.steps = done
+            if self._line is not None:
+                self._line.at(done, self._last)
+        return self.steps is None or done < self.steps
+
+    @property
+    def _done(self) -> int:
+        """Steps, by this process's state; it has one."""
+        done = self._training.done
+        assert done is not None
+        return done
+
+    @property
+    def _last(self) -> int:
+        """The number of the last step; more than there can be, while nobody knows."""
+        return sys.maxsize if self.steps is None else self.steps - 1
+
+    @property
+    def feed(self) -> Feed:
+        """Where a step's samples come from."""
+        if self._feed is None:
+            raise RuntimeError("the Loop has no loader: Loop(model, optimizer, loader=...)")
+        return self._feed
+
+    def begin(self) -> Attempt:
+        """A step begins."""
+        return self._training.begin()
+
+    def end(self, step: Step, attempt: Attempt, error: BaseException | None) -> bool:
+        """A step ends, well or badly; whether the error is dealt with."""
+        if error is not None and not self._is_break(error):
+            self._training.end()
+            return False
+        if error is None and self._feed is not None:
+            self._feed.check()
+        if error is None or attempt.applied:
+            self._count(step)
+        else:
+            self._training.undo()
+        if error is not None:
+            self._await_news(error)
+        return True
+
+    def _count(self, step: Step) -> None:
+        done = self._training.count()
+        step.done = True
+        progress.step_done(done, self.steps, **step.metrics)
+        if self._snapshots is not None and self._snapshots.due(done):
+            self._save(done)
+        if self._line is not None:
+            self._line.at(done, self._last)
+
+    def _save(self, done: int, *, wait: bool = False) -> None:
+        assert self._snapshots is not None
+        extra = self._training.extra
+        try:
+            if self._saved == done:
+                self._snapshots.wait()
+                return
+            self._snapshots.meet()
+            is_saved = self._snapshots.save(
+                done,
+                wait=wait,
+                model=self.model.module,
+                extra=None if extra is None else extra.state_dict(),
+                **self._training.parts,
+            )
+        except OvertakenError as error:
+            if self._line is None:
+                raise
+            _log.warning("%s", error)
+            self._await_news(error)
+        except RuntimeError as error:
+            if isinstance(error, SnapshotError) or not self._is_break(error):
+                raise
+            self._await_news(error)
+        else:
+            self._saved = done if is_saved else self._saved
+
+    def _save_for_good(self) -> None:
+        if self._snapshots is not None and self._training.done is not None:
+            self._save(self._done, wait=True)
+
+    def _finish(self) -> bool:
+        """All steps are done: leave together; False if the membership changed meanwhile."""
+        self._save_for_good()
+        try:
+            distributed.barrier()
+        except RuntimeError as error:
+            if not self._is_break(error):
+                raise
+            self._await_news(error)
+            return False
+        if self._line is not None:
+            self._line.say(Answer.FINISHED)
+        self._leave_group()
+        return True
+
+    # --- changes --------------------------------------------------------------------------------
+
+    def _obey(self) -> None:
+        """Be where the agent wants this process before the next step."""
+        if self._line is None:
+            return
+        while True:
+            place = self._line.place
+            if place.membership is None:
+                if self._passed(place.after):
+                    if place.save and self._membership is not None:
+                        self._save_for_good()
+                    self._leave_group()
+                    if place.leave:
+                        raise SystemExit(0)
+                    self._line.arrived(None)
+                    self._line.wait_for_news(place)
+                    continue
+            elif self._is_left_for(place.membership):
+                self._regroup(place, place.membership)
+                continue
+            if self._line.may_begin(self._done):
+                return
+            self._line.wait_for_news(place)
+
+    def _is_left_for(self, other: Membership) -> bool:
+        mine = self._membership
+        if mine is None:
+            return True
+        return other.id > mine.id and (other.stops_at_once(mine.id) or self._passed(other.after))
+
+    def _passed(self, after: int | None) -> bool:
+        """Whether the group has done the last step that is wanted of it."""
+        if self._membership is None or after is None or self._broken:
+            return True
+        return self._done > after
+
+    def _regroup(self, place: Place, membership: Membership) -> None:
+        assert self._line is not None
+        self._leave_group()
+        self._saved = None  # what is being written together may never be whole
+        self._line.arrived(membership)
+        rank = place.first_rank + int(os.environ.get("LOCAL_RANK", "0"))
+        try:
+            store = self._group.meet(os.environ[contract.ENV_STORE], str(membership.id))
+            if not self._line.entering(membership):
+                return
+            mine = self._training.progress
+            agreement = agree(store, rank, membership.world_size, mine)
+            self._group.enter(store, rank, membership.world_size)
+            os.environ.update(
+                RANK=str(rank),
+                WORLD_SIZE=str(membership.world_size),
+                **{contract.ENV_MEMBERSHIP: str(membership.id)},
+            )
+            self._share(agreement, membership.snapshot_step, rank)
+            if self._feed is not None:
+                self._feed.meet()
+        except RuntimeError as error:
+            if not self._is_break(error):
+                raise
+            self._broken = True
+            self._await_news(error)
+            self._leave_group()
+            return
+        self._membership, self._training.membership = membership, membership.id
+        self._line.entered(membership)
+        self._line.at(self._ready(), self._last)
+
+    def _enter_alone(self) -> None:
+        """The group that torchrun's environment describes, or none but this process."""
+        if "RANK" in os.environ:
+            distributed.init_process_group(self._group.backend)
+        else:
+            store = distributed.HashStore()
+            distributed.init_process_group(self._group.backend, store=store, rank=0, world_size=1)
+        world_size = distributed.get_world_size()
+        self._share(Agreement((None,) * world_size), None, distributed.get_rank())
+        if self._feed is not None:
+            self._feed.meet()
+        self._ready()
+
+    def _share(self, agreement: Agreement, snapshot_step: int | None, rank: int) -> None:
+        """Bring this process to the state that all go on with."""
+        newest = agreement.newest
+        old = newest is None or newest.step < (snapshot_step or 0)
+        if self._snapshots is not None and old and self._load(self._snapshots):
+            return
+        if newest is None:  # nobody has done anything: all begin like rank 0
+            newest = State(0, BEGINNING)
+            agreement = Agreement((newest, *[None] * (len(agreement.states) - 1)))
+        taken = exchange(agreement, rank, self._device, self._training.collect)
+        with self._training.changing:
+            if taken is not None:
+                if self._snapshots is not None:
+                    self._snapshots.let_change()
+                self._training.restore(taken)
+                rng_state.draw_from(taken["extra"]["random"], rank)
+            self._training.done, self._training.done_in = newest
+        if self._snapshots is not None:
+            self._snapshots.goes_on(newest.step)
+
+    def _load(self, snapshots: Snapshots) -> bool:
+        """Go on with the newest snapshot; whether there is one."""
+        with self._training.changing:
+            loaded = snapshots.load(model=self.model.module, **self._training.parts)
+            if loaded is None:
+                return False
+            if self._training.extra is not None:
+                self._training.extra.load_state_dict(loaded.extra)
+            self._training.done = self._saved = loaded.step
+            self._training.done_in = BEGINNING
+            return True
+
+    def _ready(self) -> int:
+        """In the group, with its state."""
+        self._broken = False
+        self._optimizer.zero_grad(set_to_none=True)
+        self.model.wrap()
+        if self._feed is not None:
+            self._feed.restart()
+            if self._epochs is not None:
+                remaining = self._feed.source.remaining(self._epochs)
+                self.steps = None if remaining is None else self._done + remaining
+        progress.resumed(self._done)
+        return self._done
+
+    def _leave_group(self) -> None:
+        self.model.unwrap()
+        self._group.leave()
+        self._membership = None
+
+    def _is_break(self, error: BaseException) -> bool:
+        """Whether an exception means that the group is broken, not the script."""
+        if self._line is None or not isinstance(error, RuntimeError):
+            return False
+        known = isinstance(error, distributed.DistError) or bool(_BROKEN.search(str(error)))
+        return known or self._line.is_over()
+
+    def _await_news(self, error: BaseException) -> None:
+        """A broken group is followed by a new membership; if it is not, the error stands."""
+        assert self._line is not None
+        self._broken = True
+        _log.info("the group is broken off: %s", error)
+        if not self._line.wait_until_over(NEWS_SECONDS, str(error).partition("\n")[0]):
+            raise error
+
+
+def _check_deterministic(shards: int, loader: Any, ddp_options: dict[str, Any]) -> None:
+    if loader is None or ddp_options:
+        raise ValueError("deterministic needs a loader, and takes no options of DDP")
+    if shards < 1 or shards & (shards - 1):
+        raise ValueError(f"deterministic is {shards}: a power of two is needed, as 8")
+    torch.use_deterministic_algorithms(True, warn_only=True)

@@ -1,0 +1,57 @@
+"""One step of a `Loop`, as the script sees it: its number, its samples, and where it begins and ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import distributed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+    from typing import Self
+
+    import torch
+
+    from ddpjob_trainer.elastic.loop import Loop
+    from ddpjob_trainer.elastic.step_rollback import Attempt
+
+
+class Step:
+    """One step of the loop, to be done in `with step:`; comes again if it was cut off."""
+
+    def __init__(self, loop: Loop, number: int) -> None:
+        self._loop = loop
+        self._attempt: Attempt | None = None
+        self.number = number  # steps done before
+        self.rank = distributed.get_rank()
+        self.world_size = distributed.get_world_size()
+        self.metrics: dict[str, float] = {}
+        self.done = False  # it counts; False after `with step:` if it was cut off and comes again
+
+    def parts(self) -> Iterator[Any]:
+        """What the loader has for this rank: mostly one thing; more, where memory is short."""
+        return self._loop.feed.parts()
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Of the mean loss over the part in hand: gradients become those of the whole batch."""
+        self._loop.feed.backward(loss)
+
+    def report(self, **metrics: float) -> None:
+        """Numbers that go with this step's progress report."""
+        self.metrics.update(metrics)
+
+    def __enter__(self) -> Self:
+        self._attempt = self._loop.begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> bool:
+        assert self._attempt is not None
+        return self._loop.end(self, self._attempt, error)
+
+    @property
+    def was_tried(self) -> bool:
+        """Whether the body ran in `with step:`."""
+        return self._attempt is not None

@@ -1,0 +1,40 @@
+"""One attempt at a step: what must be undone when its collectives break.
+
+Parameters change in the optimizer's step only, after all gradients have been reduced. So an
+attempt that broke before it leaves the model's buffers, random states and the user's own state to
+be put back; one that broke after it is a step done.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from ddpjob_trainer.tensors import rng_state
+
+
+class Attempt:
+    """Remembers what a step may change before it counts."""
+
+    def __init__(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Any
+    ) -> None:
+        self._model = model
+        self._optimizer = optimizer
+        self._extra = extra
+        self._buffers = [buffer.detach().clone() for buffer in model.buffers()]
+        self._own = None if extra is None else copy.deepcopy(extra.state_dict())
+        self._random = rng_state.states()
+        self.applied = False  # the optimizer has stepped
+
+    def undo(self) -> None:
+        """As if it had not begun."""
+        with torch.no_grad():
+            for buffer, before in zip(self._model.buffers(), self._buffers, strict=True):
+                buffer.copy_(before)
+        if self._extra is not None:
+            self._extra.load_state_dict(self._own)
+        rng_state.restore(self._random)
+        self._optimizer.zero_grad(set_to_none=True)

@@ -1,0 +1,1 @@
+"""What a process tells its agent: steps, metrics, signs of life."""

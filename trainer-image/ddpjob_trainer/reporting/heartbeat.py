@@ -1,0 +1,99 @@
+"""Every process says once a second that it is alive, how far it is and where in the script.
+
+From that one sees which process the others wait for when no step gets done: one that has done
+fewer steps, that says nothing, or that is at another line. A thread of its own says it: training
+only writes down a number. Without an agent nothing happens, without a rank it says nothing. Does not
+import torch.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddpjob_agent.contract import Event
+from ddpjob_trainer.reporting import datagram, step_counter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+SECONDS = 1.0
+_LIBRARIES = (
+    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    str(Path(__file__).parents[1]),
+)
+_PACKAGES = ("site-packages", "dist-packages")
+
+
+class _Pulse:
+    """Begins with the first step that this process is at."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.also: list[Callable[[], object]] = []  # to be done with each beat
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._beat, name="ddpjob-pulse", daemon=True)
+            self._thread.start()
+
+    def _beat(self) -> None:
+        while True:
+            path, rank = datagram.listener(), os.environ.get("RANK", "")
+            if path is not None and rank.isdecimal():
+                datagram.send(path, self._message(int(rank)), patience=0)
+            for do in self.also:
+                do()
+            time.sleep(SECONDS)
+
+    def _message(self, rank: int) -> dict[str, object]:
+        return {
+            "event": Event.ALIVE.value,
+            "rank": rank,
+            "step": self.step,
+            "where": _where(threading.main_thread()),
+            "membership": datagram.membership(),
+        }
+
+
+_pulse = _Pulse()
+
+
+def at(step: int) -> None:
+    """This process has done so many steps; only writes it down."""
+    step_counter.write(step)
+    _pulse.step = int(step)
+    if datagram.listener() is not None:
+        _pulse.begin()
+
+
+def also(do: Callable[[], object]) -> None:
+    """Have this done with each beat, by its thread; it must not raise."""
+    _pulse.also.append(do)
+
+
+def _where(thread: threading.Thread) -> str:
+    """The innermost line of a thread that is not a library's, such as `train.py:31 in main`."""
+    frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - the only way
+    innermost, own = frame, frame
+    while own is not None and _is_library(own):
+        own = own.f_back
+    found = own or innermost
+    if found is None:
+        return ""
+    code = found.f_code
+    name = "" if code.co_name == "<module>" else f" in {code.co_name}"
+    return f"{Path(code.co_filename).name}:{found.f_lineno}{name}"
+
+
+def _is_library(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    is_package = any(part in _PACKAGES for part in Path(file).parts)
+    return is_package or file.startswith(("<", *_LIBRARIES))

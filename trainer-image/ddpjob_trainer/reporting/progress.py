@@ -1,0 +1,145 @@
+"""Tells the worker's agent how far training is: one JSON datagram per event, mostly from rank 0.
+
+A report must never cost training anything: nothing here raises, nothing waits longer than
+`PATIENCE`, and steps are told of a few times a second, however short they are: agent and training
+share the cores. Without an agent, as on a laptop, every function does nothing. Does not import torch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import math
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from ddpjob_agent import contract
+from ddpjob_trainer.reporting import datagram, heartbeat
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PATIENCE = 2.0  # seconds that a rare report may wait for room in the agent's socket
+INTERVAL = 0.2  # seconds between two reports of steps
+
+_log = logging.getLogger("ddpjob")
+
+
+class _Steps:
+    """The newest report of a step: sent at once, or once its time has come.
+
+    If no other step comes it goes with the next beat of the pulse, or at Python's end.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """A process that was forked has said nothing, and nobody in it holds a lock."""
+        self._lock = threading.Lock()
+        self.begin()
+
+    def begin(self) -> None:
+        """What has been told was of another membership."""
+        with self._lock:
+            self._waiting: dict[str, object] | None = None
+            self._metrics: dict[str, float] = {}  # not told yet
+            self._again_at = -math.inf
+
+    def tell(self, message: Mapping[str, object], metrics: Mapping[str, float]) -> None:
+        with self._lock:
+            self._metrics.update(metrics)
+            self._waiting = {**message, "metrics": self._metrics, **_known()}
+            is_last = message["step"] == message.get("total")
+            if is_last or time.monotonic() >= self._again_at:
+                self._send(PATIENCE if is_last else 0)
+
+    def flush(self) -> None:
+        with self._lock:
+            self._send(0)
+
+    def _send(self, patience: float) -> None:
+        path = _listener()
+        if self._waiting is not None and path and datagram.send(path, self._waiting, patience):
+            self._waiting, self._metrics = None, {}
+            self._again_at = time.monotonic() + INTERVAL
+
+
+_steps = _Steps()
+heartbeat.also(_steps.flush)
+atexit.register(_steps.flush)
+os.register_at_fork(after_in_child=_steps.forget)
+
+
+def step_done(step: int, total: int | None = None, **metrics: float) -> None:
+    """Reports that `step` steps are done, of `total`; a few times a second, always the newest.
+
+    Of each metric the newest value counts, if it is a finite number. Only the report of the last
+    step, which carries the result, waits for a moment where the agent is busy.
+    """
+    heartbeat.at(step)
+    if _listener() is None:
+        return
+    message: dict[str, object] = {"event": contract.Event.STEP.value, "step": int(step)}
+    if total is not None:
+        message["total"] = int(total)
+    _steps.tell(message, _finite(metrics))
+
+
+def saved(step: int, place: int = 0, places: int = 1, skipped: int = 0, trouble: str = "") -> None:
+    """Reports that the snapshot of `step` is complete and durable, in one of so many directories.
+
+    So many were left out since the one before. `trouble` is what makes saving worse than it could be.
+    """
+    message: dict[str, object] = {"event": contract.Event.SAVED.value, "step": step}
+    if skipped:
+        message["skipped"] = skipped
+    if trouble:
+        message["trouble"] = trouble
+    if places == 1:
+        _send(message)
+    else:
+        where = {"place": place, "places": places}
+        _send_to(datagram.listener(), {**message, **where})
+
+
+def resumed(step: int, *, loaded: bool = False) -> None:
+    """Reports where training goes on from; 0 when there was no snapshot to be `loaded`."""
+    heartbeat.at(step)
+    _steps.begin()
+    how = {"loaded": True} if loaded else {}
+    _send({"event": contract.Event.RESUMED.value, "step": step, **how})
+
+
+def _listener() -> str | None:
+    return datagram.listener() if os.environ.get("RANK", "0") == "0" else None
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    numbers: dict[str, float] = {}
+    for name, value in metrics.items():
+        try:
+            number = float(value)
+        except Exception as error:  # noqa: BLE001 - whatever a user's object raises must not end training
+            _log.warning("metric %s is not reported: %s", name, error)
+            continue
+        if math.isfinite(number):
+            numbers[name] = number
+    return numbers
+
+
+def _send(message: Mapping[str, object]) -> None:
+    _send_to(_listener(), message)
+
+
+def _send_to(path: str | None, message: Mapping[str, object]) -> None:
+    _steps.flush()  # what was said before is heard before
+    if path is not None:
+        datagram.send(path, {**message, **_known()}, PATIENCE)
+
+
+def _known() -> dict[str, str]:
+    membership = datagram.membership()
+    return {"membership": membership} if membership else {}

@@ -1,0 +1,1 @@
+"""Snapshots of the training state: when, by which rank, and which one is loaded."""

@@ -1,0 +1,149 @@
+"""All ranks agree on a snapshot to go on from, read it where it lies, and send it to who lacks it.
+
+Each worker may have a directory of its own: then each snapshot lies in all of them, and the loss of
+a node loses none. Every byte is verified by who reads it; what fails is passed over by all.
+Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ddpjob_trainer import collectives
+from ddpjob_trainer.errors import SnapshotError
+from ddpjob_trainer.snapshots.model.manifest import UnusableError
+from ddpjob_trainer.snapshots.model.selection import Choice, Holding, choose
+from ddpjob_trainer.transfer.agreement import BEGINNING, Agreement, State
+from ddpjob_trainer.transfer.broadcast import Giver, take
+
+if TYPE_CHECKING:
+    from ddpjob_trainer.collectives import Seers
+    from ddpjob_trainer.snapshots.model.fencing import Owner
+    from ddpjob_trainer.snapshots.storage.base import (
+        Place,
+    )
+
+_log = logging.getLogger("ddpjob")
+
+GoOn = Callable[[int, list[int]], bool]
+
+
+class Loading:
+    """One load, by all ranks together."""
+
+    def __init__(self, place: Place, rank: int, seers: Seers, owner: Owner) -> None:
+        self._place = place
+        self._rank = rank
+        self._seers = seers
+        self._owner = owner
+        self._without: set[tuple[int, str]] = set()
+        self._reasons: list[str] = []
+
+    def agree(self, go_on: GoOn) -> tuple[int, dict[str, Any]] | None:
+        """Step and state; None: there is nothing to go on from. The same on all ranks.
+
+        `go_on(step, there)`, on who speaks for a directory, lets nobody else add to it from now on;
+        True: it holds more by then than the steps `there`. Raises SnapshotError, on all ranks.
+        """
+        while True:
+            holdings, there = self._tell()
+            choice = choose(holdings, chooser=self._owner, without=self._without)
+            if choice is None:
+                self._explain(holdings)
+                found = None
+            else:
+                content = self._read(choice, holdings)
+                if content is None:
+                    continue
+                found = choice.step, content
+            if not self._begin(go_on, choice.step if choice else 0, there):
+                return found
+
+    def _tell(self) -> tuple[list[Holding], list[int]]:
+        mine: Holding | str | None = None
+        there: list[int] = []
+        if self._rank == self._seers.ranks[0]:
+            try:
+                there = self._place.all_steps()
+                mine = self._place.holding(self._seers.readers, self._owner)
+            except OSError as error:
+                mine = self._cannot_read(self._place.where, error)
+        told = collectives.gather(mine)
+        for each in told:
+            if isinstance(each, str):
+                raise SnapshotError(each)
+        return [each for each in told if each is not None], there
+
+    def _explain(self, holdings: list[Holding]) -> None:
+        """Raises SnapshotError where there are snapshots, and none of them is usable."""
+        reasons = [*self._reasons, *(why for holding in holdings for why in holding.unusable)]
+        if reasons:
+            raise SnapshotError(
+                f"There are snapshots in {self._place.where}, but none is usable:\n  "
+                + "\n  ".join(reasons)
+                + "\nPut back a good copy, or, to start afresh and lose that progress: "
+                + self._place.afresh
+            )
+
+    def _read(self, choice: Choice, holdings: list[Holding]) -> dict[str, Any] | None:
+        """The state; None if it is not whole somewhere: then all look again.
+
+        Who has it sends it on while it reads; who takes it learns afterwards whether it is whole.
+        """
+        state = State(choice.step, BEGINNING)
+        has = (state if rank in choice.ranks else None for rank in range(collectives.size()))
+        source, targets = Agreement(tuple(has)).part_of(self._rank)
+        if source is None:
+            content, why, away = self._read_here(choice, targets)
+        else:
+            content, why, away = take(source, collectives.device()), "", ""
+        told = collectives.gather((why, away))
+        for _, text in told:
+            if text:
+                raise SnapshotError(text)
+        reasons = [reason for reason, _ in told]
+        bad = [h for h in holdings if any(reasons[rank] for rank in h.ranks)]
+        if bad:
+            self._without |= {(holding.ranks[0], choice.digest) for holding in bad}
+            self._reasons += sorted({reason for reason in reasons if reason})
+            return None
+        return content
+
+    def _read_here(
+        self, choice: Choice, targets: list[int]
+    ) -> tuple[dict[str, Any] | None, str, str]:
+        """The state, and why it is not usable, or cannot be reached."""
+        content, why, away = None, "", ""
+        name = self._place.name(choice.step)
+        giver = Giver(targets, collectives.device()) if targets else None
+        try:
+            content = self._place.read(choice.step, choice.digest, giver)
+            if giver is not None and not giver.has_begun:
+                giver.give(content)
+        except UnusableError as error:
+            why = f"{name}: {error}"
+            _log.warning("ignoring snapshot %s", why)
+        except OSError as error:  # not to be passed over: it may be whole
+            away = self._cannot_read(name, error)
+        if giver is not None:
+            giver.end()
+        return content, why, away
+
+    def _cannot_read(self, name: str, error: OSError) -> str:
+        return f"Cannot read {name}: {error.strerror}"
+
+    def _begin(self, go_on: GoOn, step: int, there: list[int]) -> bool:
+        """Whether somebody has added a snapshot just before nobody could any more."""
+        again, trouble = False, None
+        if self._rank == self._seers.ranks[0]:
+            try:
+                again = go_on(step, there)
+            except SnapshotError as error:
+                trouble = error
+        told = collectives.gather((again, trouble))
+        for _, each in told:
+            if each is not None:
+                raise each
+        return any(again for again, _ in told)

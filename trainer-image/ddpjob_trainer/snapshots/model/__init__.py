@@ -1,0 +1,1 @@
+"""What a snapshot is and which one counts; no storage, no collectives."""

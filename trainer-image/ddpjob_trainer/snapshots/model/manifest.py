@@ -1,0 +1,145 @@
+"""What a snapshot's manifest says: made, read and judged here, wherever the snapshot lies.
+
+The format is described in docs/snapshot-format.md.
+May not: open a file or an object; `folder` and `bucket` do.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ddpjob_trainer.snapshots.model.fencing import Fence, Owner
+from ddpjob_trainer.snapshots.model.selection import Offer
+from ddpjob_trainer.tensors.safetensors_writer import Sum
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FORMAT = "ddpjob-snapshot"
+VERSION = 3
+READABLE = (1, 2, 3)
+OF_ONE_FILE = 2  # the version of a snapshot of one file: older libraries read it
+TENSORS = "tensors.safetensors"
+MANIFEST = "manifest.json"
+
+
+class UnusableError(Exception):
+    """What lies there is no whole snapshot that this version can read; the text says why."""
+
+
+def name_of(step: int) -> str:
+    """The folder's name, such as step-000000000123."""
+    return f"step-{step:012d}"
+
+
+def step_of(name: str) -> int | None:
+    """Inverse of name_of(); None for any other name."""
+    match = re.fullmatch(r"step-(\d{12})", name)
+    return int(match[1]) if match else None
+
+
+def part_name(number: int) -> str:
+    """The file of one of several writers, such as tensors-1.safetensors; 0 is the first one."""
+    return f"tensors-{number}.safetensors" if number else TENSORS
+
+
+def word_name(number: int) -> str:
+    """Of what that writer says of its file, to the first one; no part of the snapshot."""
+    return f"part-{number}.json"
+
+
+def build(step: int, state: dict[str, Any], files: Mapping[str, Sum], fence: Fence) -> bytes:
+    """The manifest of a state behind a fence, whose tensors are in these files."""
+    return json.dumps({
+        "format": FORMAT,
+        "version": VERSION if len(files) > 1 else OF_ONE_FILE,
+        "step": step,
+        "fence": fence.number,
+        "writer": {"job": fence.owner.job, "membership": fence.owner.membership},
+        "torch": torch.__version__,
+        "code": _code(),
+        "files": {name: {"size": f.size, f.kind: f.digest} for name, f in files.items()},
+        "state": state,
+    }, allow_nan=False).encode()  # fmt: skip
+
+
+def parse(raw: bytes) -> dict[str, Any]:
+    """Raises UnusableError if it is not one of ours, or of a newer version."""
+    try:
+        manifest = json.loads(raw)
+    except ValueError:
+        raise UnusableError(f"it is damaged: {MANIFEST} is not JSON") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise UnusableError(f"it is not a ddpjob snapshot: {MANIFEST} does not say {FORMAT}")
+    if manifest.get("version") not in READABLE:
+        raise UnusableError(
+            f"it has format version {manifest.get('version')}, this ddpjob_trainer reads up to "
+            f"{VERSION}"
+        )
+    return manifest
+
+
+def check_step(manifest: dict[str, Any], name: str) -> None:
+    """Raises UnusableError if it lies under the name of another step."""
+    if name != name_of(manifest["step"]):
+        raise UnusableError(f"it was renamed: it holds step {manifest['step']}")
+
+
+def check_size(name: str, expected: Sum, size: int) -> None:
+    """Raises UnusableError if a file is of another size."""
+    if size != expected.size:
+        raise UnusableError(f"it is damaged: {name} has {size} bytes instead of {expected.size}")
+
+
+def check_digest(name: str, expected: Sum, digest: str) -> None:
+    """Raises UnusableError if a file has another checksum."""
+    if digest != expected.digest:
+        raise UnusableError(f"it is damaged: the checksum of {name} does not match")
+
+
+def files_of(manifest: dict[str, Any]) -> dict[str, Sum]:
+    """What it says of the tensors' files, by name. Raises UnusableError if it names others."""
+    found = {}
+    for name, entry in manifest["files"].items():
+        if re.fullmatch(r"tensors(-[1-9]\d*)?\.safetensors", name) is None:
+            raise UnusableError(f"its content makes no sense: {name} is no name of a file in it")
+        [(kind, digest)] = [(kind, each) for kind, each in entry.items() if kind != "size"]
+        found[name] = Sum(int(entry["size"]), kind, str(digest))
+    return found
+
+
+def offer(manifest: dict[str, Any]) -> Offer:
+    """What the snapshot is told as."""
+    state = {part: node for part, node in manifest["state"].items() if part != "random"}
+    content = [manifest["step"], manifest["files"], state]  # the same in each copy
+    writer = manifest.get("writer")
+    return Offer(
+        manifest["step"],
+        hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(),
+        writer and Owner(str(writer["job"]), str(writer["membership"])),
+    )
+
+
+def fence_of(manifest: dict[str, Any]) -> int:
+    """Number of the writer's; 0: written without one."""
+    number: int = manifest.get("fence", 0)
+    return number
+
+
+@functools.cache
+def _code() -> dict[str, str]:
+    """The script that runs, for people."""
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    try:
+        content = Path(path or "").read_bytes()
+    except OSError:
+        return {}
+    return {"script": Path(str(path)).name, "sha256": hashlib.sha256(content).hexdigest()}

@@ -1,0 +1,1 @@
+"""Where snapshots lie: directories and object stores."""

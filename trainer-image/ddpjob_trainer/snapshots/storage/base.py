@@ -1,0 +1,87 @@
+"""What Snapshots needs of the place where snapshots lie: a directory or an object store.
+
+`shelf` is the one, `bucket` the other. May not: know which one it is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from ddpjob_trainer.collectives import Seers
+    from ddpjob_trainer.snapshots.model.fencing import Fence, Owner
+    from ddpjob_trainer.snapshots.model.selection import Holding
+    from ddpjob_trainer.snapshots.model.staging import Content
+    from ddpjob_trainer.snapshots.model.write_plan import Part
+    from ddpjob_trainer.transfer.broadcast import Giver
+
+
+class Look(NamedTuple):
+    """What a snapshot looks like from outside, for people."""
+
+    size: int
+    written: float  # seconds since 1970
+
+
+class Place(Protocol):
+    """Snapshots by step. What takes a step raises UnusableError if that one cannot be used."""
+
+    where: str  # for people
+    keep: int  # snapshots that stay
+    afresh: str  # what to do to start without what is there
+
+    def seers(self) -> Seers:
+        """Every rank asks. Raises RuntimeError if the group breaks."""
+
+    def take(self, owner: Owner, step: int) -> Fence:
+        """From now on `owner` alone goes on, from this step. Raises OvertakenError and OSError."""
+
+    def publish(self, step: int, content: Content, fence: Fence, part: Part = ...) -> None:
+        """Make the snapshot exist, durably, unless it does; alone, or as the first of several.
+
+        Raises OvertakenError, PartsMissingError, SnapshotError and OSError.
+        """
+
+    def contribute(self, step: int, content: Content, part: Part) -> None:
+        """Write, durably, what the first one waits for. Raises PartsMissingError and OSError."""
+
+    def holding(self, ranks: tuple[int, ...], chooser: Owner) -> Holding:
+        """What there is for `chooser` to choose from. Raises OSError."""
+
+    def read(
+        self, step: int, digest: str | None = None, giver: Giver | None = None
+    ) -> dict[str, Any]:
+        """The state, verified; the one that was offered by that digest. Raises OSError, too.
+
+        Where it can be sent on while it is read, the `giver` does.
+        """
+
+    def check(self, step: int, *, content: bool = True) -> dict[str, Any]:
+        """The manifest; every byte of the tensors is compared, or their size only."""
+
+    def look(self, step: int) -> Look:
+        """Raises OSError."""
+
+    def steps(self) -> list[int]:
+        """Those that may be gone on from, newest first. Raises OSError."""
+
+    def all_steps(self) -> list[int]:
+        """All that there are, newest first. Raises OSError."""
+
+    def complete(self) -> list[int]:
+        """Those that look whole, newest first. Raises OSError."""
+
+    def prune(self) -> list[int]:
+        """Delete what need not stay; returns the steps. Raises OSError."""
+
+    def held(self) -> int | None:
+        """Bytes of this machine's memory that they take; None where they lie elsewhere."""
+
+    def name(self, step: int) -> str:
+        """For people."""
+
+    def explain(self, error: OSError, size: int) -> tuple[str, str]:
+        """Why a snapshot of that size could not be saved, and what to do."""
+
+    def is_away(self, error: OSError) -> bool:
+        """Whether a later try may succeed although nobody does anything."""

@@ -1,0 +1,72 @@
+"""Fences as folders: a folder that is already full is renamed to its number, so two cannot have it.
+
+Needs nothing but an atomic rename. Knows nothing of what a fence says.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import secrets
+import shutil
+from typing import TYPE_CHECKING
+
+from ddpjob_trainer.snapshots.storage import durable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RECORD = "fence.json"
+
+
+class FenceFolders:
+    """Those in one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.where = str(directory)
+
+    def numbers(self) -> list[int]:
+        """Of those that there are. Raises OSError."""
+        try:
+            names = [path.name for path in self._directory.iterdir()]
+        except FileNotFoundError:
+            return []
+        return [int(match[1]) for name in names if (match := re.fullmatch(r"fence-(\d{12})", name))]
+
+    def read(self, number: int) -> bytes | None:
+        """Raises OSError."""
+        try:
+            return (self._path(number) / RECORD).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def create(self, number: int, record: bytes) -> bool:
+        """False if the number is taken. Raises OSError."""
+        target = self._path(number)
+        aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+        self._directory.mkdir(parents=True, exist_ok=True)
+        try:
+            aside.mkdir()
+            durable.write(aside / RECORD, record)
+            durable.sync(aside)
+            aside.rename(target)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                return False
+            raise
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+        durable.sync(self._directory)
+        return True
+
+    def delete(self, number: int) -> None:
+        """What of it can be deleted."""
+        shutil.rmtree(self._path(number), ignore_errors=True)
+
+    def name(self, number: int) -> str:
+        """For people."""
+        return str(self._path(number) / RECORD)
+
+    def _path(self, number: int) -> Path:
+        return self._directory / f"fence-{number:012d}"

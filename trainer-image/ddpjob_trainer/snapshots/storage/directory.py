@@ -1,0 +1,282 @@
+"""A directory of snapshot folders: publishing one at once, keeping some, clearing what died.
+
+Writers prepare a folder under a hidden name and rename it. Each holds a shared lock while it
+does; who gets the lock alone knows that every hidden folder there belongs to a dead writer.
+What is visible but unusable is never deleted, only set aside when its name is needed. What an
+overtaken writer left does not count (see `fences`): nobody goes on from it, and retention drops it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import itertools
+import logging
+import os
+import secrets
+import shutil
+from typing import TYPE_CHECKING
+
+from ddpjob_trainer import collectives, host_memory
+from ddpjob_trainer.collectives import Seers
+from ddpjob_trainer.errors import SnapshotError
+from ddpjob_trainer.snapshots.model import manifest
+from ddpjob_trainer.snapshots.model.fencing import Fence, Fences, Owner, is_overtaken
+from ddpjob_trainer.snapshots.model.manifest import UnusableError
+from ddpjob_trainer.snapshots.model.retention import superfluous
+from ddpjob_trainer.snapshots.model.selection import Holding
+from ddpjob_trainer.snapshots.model.staging import Content
+from ddpjob_trainer.snapshots.model.write_plan import (
+    ALONE,
+    Part,
+    PartsMissingError,
+    failure,
+    gather,
+    record,
+)
+from ddpjob_trainer.snapshots.storage import durable, snapshot_dir
+from ddpjob_trainer.snapshots.storage.base import (
+    Look,
+)
+from ddpjob_trainer.snapshots.storage.dir_fences import FenceFolders
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import Any
+
+    from ddpjob_trainer.tensors.safetensors_writer import Sum
+    from ddpjob_trainer.transfer.broadcast import Giver
+
+_LOCK = ".lock"
+_HIDDEN = ".tmp"
+_HIDDEN_NAMES = (f".step-*{_HIDDEN}", f".fence-*{_HIDDEN}")
+
+_log = logging.getLogger("ddpjob")
+
+
+class Shelf:
+    """The snapshots in one directory, by step."""
+
+    def __init__(self, directory: Path, keep: int) -> None:
+        self.directory = directory
+        self.where = str(directory)
+        self.afresh = f"mv {directory} {directory}.old"
+        self.keep = keep
+        self._fences = Fences(FenceFolders(directory))
+
+    def seers(self) -> Seers:
+        """Every rank asks. Raises RuntimeError if the group breaks."""
+        ranks, places = collectives.neighbours(self.directory)
+        return Seers(ranks, ranks, places)
+
+    def take(self, owner: Owner, step: int) -> Fence:
+        """From now on `owner` alone goes on, from this step. Raises OvertakenError and OSError."""
+        with self._writing():
+            return self._fences.take(owner, step)
+
+    def publish(self, step: int, content: Content, fence: Fence, part: Part = ALONE) -> None:
+        """Makes the snapshot exist, durably, unless it already does; alone, or as the first.
+
+        Raises OSError, and OvertakenError if somebody else has gone on: then nothing is deleted.
+        Of several writers also PartsMissingError and SnapshotError.
+        """
+        target = self.directory / manifest.name_of(step)
+        aside = self._hidden(target, part.word)
+        if self._counts(target):
+            shutil.rmtree(aside, ignore_errors=True)
+            return
+        with self._writing(part.word):
+            try:
+                aside.mkdir(exist_ok=part.writers > 1)
+                snapshot_dir.write(aside, content, fence, lambda: _others(aside, part))
+                self._fences.check(fence)
+                self._rename(aside, target)
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+            durable.sync(self.directory)
+            self._fences.check(fence)  # a successor may rely on an earlier one: delete none
+            self._retain(step)
+
+    def contribute(self, step: int, content: Content, part: Part) -> None:
+        """Writes, durably, what the first one waits for. Raises PartsMissingError and OSError."""
+        aside = self._hidden(self.directory / manifest.name_of(step), part.word)
+        with self._writing(part.word):
+            aside.mkdir(exist_ok=True)
+            try:
+                written = snapshot_dir.write_part(aside, content, part.number)
+                snapshot_dir.tell(aside, part.number, record(written, part.outlines[part.number]))
+            except (OSError, SnapshotError) as error:
+                if not aside.exists():
+                    raise PartsMissingError from error
+                with contextlib.suppress(OSError):
+                    snapshot_dir.tell(aside, part.number, failure(str(error)))
+                raise
+
+    def steps(self, chooser: Owner | None = None) -> list[int]:
+        """Steps of all folders that may be gone on from, newest first. Raises OSError.
+
+        Who still chooses from which one is not bound by a fence of its own.
+        """
+        fences = [fence for fence in self._fences.all() if fence.owner != chooser]
+        return [s for s in self.all_steps() if not _is_overtaken(self.path(s), fences)]
+
+    def holding(self, ranks: tuple[int, ...], chooser: Owner) -> Holding:
+        """What those who see this directory have, for `chooser` to choose from. Raises OSError.
+
+        Sizes are compared only: who takes one has to verify it.
+        """
+        offers, unusable = [], []
+        for step in self.steps(chooser):
+            try:
+                offers.append(snapshot_dir.offer(self.path(step)))
+            except UnusableError as why:
+                unusable.append(f"{self.path(step)}: {why}")
+                _log.warning("ignoring snapshot %s", unusable[-1])
+        return Holding(ranks, tuple(offers), tuple(self._fences.all()), tuple(unusable))
+
+    def all_steps(self) -> list[int]:
+        """Steps of all folders that are named like snapshots, newest first. Raises OSError."""
+        try:
+            names = [path.name for path in self.directory.iterdir()]
+        except FileNotFoundError:
+            return []
+        for name in names:
+            if name.startswith("step-") and manifest.step_of(name) is None:
+                _log.warning("%s is ignored: not named like a snapshot", self.directory / name)
+        return sorted((s for s in map(manifest.step_of, names) if s is not None), reverse=True)
+
+    def complete(self) -> list[int]:
+        """Steps whose folders look whole, newest first, without reading tensors."""
+        return [step for step in self.steps() if _whole(self.path(step), content=False)]
+
+    def prune(self) -> list[int]:
+        """Delete what need not stay; returns the steps. Raises OSError."""
+        newest = next(iter(self.complete()), None)
+        if newest is None:
+            return []
+        before = self.all_steps()
+        with self._writing():
+            self._retain(newest)
+        return sorted({*before} - {*self.all_steps()})
+
+    def held(self) -> int | None:
+        """Bytes of memory that they take; None on a disk."""
+        if not host_memory.lies_in_memory(self.directory):
+            return None
+        return sum(self.look(step).size for step in self.all_steps())
+
+    def path(self, step: int) -> Path:
+        """Where the snapshot of this step lies, if it does."""
+        return self.directory / manifest.name_of(step)
+
+    def name(self, step: int) -> str:
+        """The same, for people."""
+        return str(self.path(step))
+
+    def read(
+        self, step: int, digest: str | None = None, giver: Giver | None = None
+    ) -> dict[str, Any]:
+        """The state, verified; a `giver` sends it on meanwhile. Raises UnusableError."""
+        del digest  # there is one of each step
+        return snapshot_dir.read(self.path(step), giver)
+
+    def check(self, step: int, *, content: bool = True) -> dict[str, Any]:
+        """The manifest. Raises UnusableError."""
+        return snapshot_dir.check(self.path(step), content=content)
+
+    def look(self, step: int) -> Look:
+        """From outside. Raises OSError."""
+        path = self.path(step)
+        size = sum(each.stat().st_size for each in path.iterdir() if each.is_file())
+        return Look(size, path.stat().st_mtime)
+
+    def explain(self, error: OSError, size: int) -> tuple[str, str]:
+        """Why a snapshot of that size could not be saved, and what to do."""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return (
+                f"it is full, and {size:,} bytes are needed",
+                "Free space there, enlarge the volume, or keep fewer snapshots.",
+            )
+        return str(error), "Check the volume and its permissions."
+
+    def is_away(self, error: OSError) -> bool:
+        """A directory's trouble is somebody's to mend."""
+        del error
+        return False
+
+    def _rename(self, aside: Path, target: Path) -> None:
+        if target.exists() and not self._counts(target):
+            spare = target.with_name(f"unusable-{target.name}-{secrets.token_hex(4)}")
+            _log.warning("%s is unusable, and set aside as %s", target, spare.name)
+            target.rename(spare)
+        try:
+            aside.rename(target)
+        except OSError as error:
+            overtaken = error.errno in (errno.ENOTEMPTY, errno.EEXIST)
+            if not (overtaken and self._counts(target)):
+                raise
+
+    def _counts(self, path: Path) -> bool:
+        return _whole(path, content=True) and not _is_overtaken(path, self._fences.all())
+
+    def _retain(self, newest: int) -> None:
+        fences = self._fences.all()
+        overtaken = [s for s in self.all_steps() if _is_overtaken(self.path(s), fences)]
+        for step in [*superfluous(self.complete(), newest, self.keep), *overtaken]:
+            doomed = self._hidden(self.path(step))
+            self.path(step).rename(doomed)
+            shutil.rmtree(doomed, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _writing(self, word: str = "") -> Iterator[None]:
+        """`word`: of folders that are not cleared although nobody may hold the lock just now."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self.directory / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            if _locked(lock, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                stale = itertools.chain.from_iterable(map(self.directory.glob, _HIDDEN_NAMES))
+                for each in stale:
+                    if not (word and each.name.endswith(f".{word}{_HIDDEN}")):
+                        shutil.rmtree(each, ignore_errors=True)
+            _locked(lock, fcntl.LOCK_SH)
+            yield
+        finally:
+            os.close(lock)
+
+    def _hidden(self, target: Path, word: str = "") -> Path:
+        return target.with_name(f".{target.name}.{word or secrets.token_hex(4)}{_HIDDEN}")
+
+
+def _others(aside: Path, part: Part) -> dict[str, Sum]:
+    """The files of the other writers, when they are durable."""
+    found = gather(part, lambda number: snapshot_dir.told(aside, number))
+    snapshot_dir.forget(aside)
+    return found
+
+
+def _locked(descriptor: int, operation: int) -> bool:
+    """Whether the lock was got; a file system without locks gives none."""
+    try:
+        fcntl.flock(descriptor, operation)
+    except OSError:
+        return False
+    return True
+
+
+def _is_overtaken(path: Path, fences: list[Fence]) -> bool:
+    """Whether a whole snapshot is of a writer from whom somebody else had gone on before."""
+    try:
+        found = snapshot_dir.check(path, content=False)
+    except UnusableError:
+        return False
+    return is_overtaken(found["step"], manifest.fence_of(found), fences)
+
+
+def _whole(path: Path, *, content: bool) -> bool:
+    try:
+        snapshot_dir.check(path, content=content)
+    except UnusableError:
+        return False
+    return True

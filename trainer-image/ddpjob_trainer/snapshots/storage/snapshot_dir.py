@@ -1,0 +1,137 @@
+"""One snapshot folder: tensors, a manifest with checksums, and the commit record, written last.
+
+The format is described in docs/snapshot-format.md. Knows one folder at a time: neither which is
+the newest nor who may write; it never deletes and never renames.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddpjob_trainer.snapshots.model import manifest
+from ddpjob_trainer.snapshots.model.manifest import MANIFEST, TENSORS, UnusableError
+from ddpjob_trainer.snapshots.storage import durable
+from ddpjob_trainer.tensors import serialization
+from ddpjob_trainer.tensors.safetensors_reader import Stored, checksum
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import torch
+
+    from ddpjob_trainer.snapshots.model.fencing import Fence
+    from ddpjob_trainer.snapshots.model.selection import Offer
+    from ddpjob_trainer.snapshots.model.staging import Content
+    from ddpjob_trainer.tensors.safetensors_writer import Sum
+    from ddpjob_trainer.transfer.broadcast import Giver
+
+COMMIT = "COMMIT"
+
+
+def write(
+    folder: Path, content: Content, fence: Fence, others: Callable[[], Mapping[str, Sum]] = dict
+) -> None:
+    """Fills the folder, durably, behind the fence; `others` waits for files of other writers.
+
+    Raises OSError, and what `others` raises.
+    """
+    own = content.pour(lambda chunks: durable.write_all(chunks, folder / TENSORS))
+    record = content.record({TENSORS: own, **others()}, fence)
+    durable.write(folder / MANIFEST, record)
+    durable.write(folder / COMMIT, _commit_record(record))
+    durable.sync(folder)
+
+
+def write_part(folder: Path, content: Content, number: int) -> Sum:
+    """One of these files, durably. Raises OSError."""
+    path = folder / manifest.part_name(number)
+    return content.pour(lambda chunks: durable.write_all(chunks, path))
+
+
+def tell(folder: Path, number: int, record: bytes) -> None:
+    """Leave word of it for who puts the snapshot together. Raises OSError."""
+    path = folder / manifest.word_name(number)
+    with path.with_suffix(".new").open("xb") as file:
+        file.write(record)
+    path.with_suffix(".new").rename(path)
+
+
+def told(folder: Path, number: int) -> bytes | None:
+    """That word, if there is one. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        return (folder / manifest.word_name(number)).read_bytes()
+    return None
+
+
+def forget(folder: Path) -> None:
+    """The words are no part of the snapshot. Raises OSError."""
+    for each in folder.glob("part-*"):
+        each.unlink()
+
+
+def check(folder: Path, *, content: bool = True) -> dict[str, Any]:
+    """The manifest of a whole snapshot. Raises UnusableError.
+
+    With `content=False` only sizes are compared: cheap, and blind to flipped bits in tensors.
+    """
+    try:
+        return _check(folder, content)
+    except FileNotFoundError as error:
+        raise UnusableError(f"it is incomplete: {Path(error.filename).name} is missing") from None
+    except OSError as error:
+        raise UnusableError(f"it cannot be read: {error.strerror}") from error
+
+
+def offer(folder: Path) -> Offer:
+    """What a whole snapshot is told as; tensors are not read. Raises UnusableError."""
+    return manifest.offer(check(folder, content=False))
+
+
+def read(folder: Path, giver: Giver | None = None) -> dict[str, Any]:
+    """The state in a whole snapshot, every byte of it verified. Raises UnusableError.
+
+    A `giver` sends it on while it is read, before it is verified.
+    """
+    found = check(folder, content=False)
+    try:
+        tensors: dict[str, torch.Tensor] = {}
+        files = {
+            name: Stored(folder / name, expected.kind)
+            for name, expected in manifest.files_of(found).items()
+        }
+        if giver is not None:
+            outlines = [each for file in files.values() for each in file.outlines]
+            giver.begin(serialization.node_of(found["state"]), outlines)
+        for name, file in files.items():
+            part, digest = file.read(None if giver is None else giver.add)
+            manifest.check_digest(name, manifest.files_of(found)[name], digest)
+            tensors.update(part)
+        return {part: serialization.restore(node, tensors) for part, node in found["state"].items()}
+    except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+        check(folder)  # what is damaged mostly makes no sense
+        raise UnusableError(f"its content makes no sense: {error!r}") from error
+
+
+def _check(folder: Path, content: bool) -> dict[str, Any]:
+    raw = (folder / MANIFEST).read_bytes()
+    found = manifest.parse(raw)
+    if (folder / COMMIT).read_bytes() != _commit_record(raw):
+        raise UnusableError(f"it is damaged: {MANIFEST} is not the one that {COMMIT} names")
+    manifest.check_step(found, folder.name)
+    for name, expected in manifest.files_of(found).items():
+        path = folder / name
+        manifest.check_size(name, expected, path.stat().st_size)
+        if content:
+            try:
+                digest = checksum(path, expected.kind)
+            except ValueError as error:
+                raise UnusableError(str(error)) from None
+            manifest.check_digest(name, expected, digest)
+    return found
+
+
+def _commit_record(record: bytes) -> bytes:
+    return f"{hashlib.sha256(record).hexdigest()}  {MANIFEST}\n".encode()

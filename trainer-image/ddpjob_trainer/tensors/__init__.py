@@ -1,0 +1,1 @@
+"""States as bytes: flat trees, safetensors files, copies."""

@@ -1,0 +1,163 @@
+"""Tensors in a safetensors file, read and verified in one pass.
+
+May not: know of training state and of folders, nor how such a file is made (`image`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from ddpjob_trainer import host_memory
+from ddpjob_trainer.tensors.safetensors_writer import CHUNK_BYTES, NAMES, hasher, raw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from io import FileIO
+    from pathlib import Path
+
+READERS = 2  # threads, beside the one that makes the checksum, for a file in memory; 1 for a disk
+
+
+class Outline(NamedTuple):
+    """A tensor that is to come."""
+
+    name: str
+    kind: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.kind.itemsize * torch.Size(self.shape).numel()
+
+
+class Stored:
+    """A file with tensors, to be read once: what is in it, then one after the other."""
+
+    def __init__(self, path: Path, kind: str) -> None:
+        """`kind`: of the checksum. Raises OSError, KeyError, TypeError and ValueError."""
+        self._digest = hasher(kind)
+        with path.open("rb", buffering=0) as file:
+            size = file.read(8)
+            text = file.read(int.from_bytes(size, "little"))
+            end = os.fstat(file.fileno()).st_size
+        self._path, self._begin = path, 8 + len(text)
+        self._digest.update(size + text)
+        self._header = json.loads(text)
+        self._header.pop("__metadata__", None)
+        names = sorted(self._header, key=lambda name: self._header[name]["data_offsets"])
+        self.outlines = [self._outline(name) for name in names]
+        at = 0
+        for outline in self.outlines:
+            begin, at = at, at + outline.size
+            if self._header[outline.name]["data_offsets"] != [begin, at]:
+                raise ValueError(f"{outline.name} lies elsewhere than after what is before it")
+        if at != end - self._begin:
+            raise ValueError(f"its tensors take {at} bytes of {end - self._begin}")
+
+    def _outline(self, name: str) -> Outline:
+        entry = self._header[name]
+        return Outline(name, NAMES[entry["dtype"]], tuple(map(int, entry["shape"])))
+
+    def read(
+        self, each: Callable[[torch.Tensor], None] | None = None
+    ) -> tuple[dict[str, torch.Tensor], str]:
+        """The tensors, and the checksum; each lies in memory of its own, aligned.
+
+        A mapped tensor would not: sums over it round differently, and the resumed run would leave
+        the path of the undisturbed one. `each` is called with what is there, and not verified yet.
+        Raises OSError, ValueError and RuntimeError, and what `each` raises.
+        """
+        found = {name: torch.empty(shape, dtype=kind) for name, kind, shape in self.outlines}
+        pieces = list(_pieces(found.values(), self._begin))
+        files: queue.SimpleQueue[FileIO] = queue.SimpleQueue()
+        count = READERS if host_memory.lies_in_memory(self._path.parent) else 1
+        with contextlib.ExitStack() as stack:
+            for _ in range(count):
+                files.put(stack.enter_context(self._path.open("rb", buffering=0)))
+            readers = stack.enter_context(ThreadPoolExecutor(count))
+            stack.callback(readers.shutdown, cancel_futures=True)
+            filled = readers.map(lambda piece: _fill(files, piece), pieces)
+            for piece, _ in zip(pieces, filled, strict=True):
+                for view in piece.views:
+                    self._digest.update(view)
+                if each is not None:
+                    for tensor in piece.whole:
+                        each(tensor)
+        return {name: found[name] for name in self._header}, self._digest.hexdigest()
+
+
+class _Piece(NamedTuple):
+    """What is read at once."""
+
+    at: int  # in the file
+    views: list[memoryview]  # to be filled, one after the other
+    whole: list[torch.Tensor]  # there when it is
+
+
+def _pieces(tensors: Iterable[torch.Tensor], at: int) -> Iterator[_Piece]:
+    piece, size = _Piece(at, [], []), 0
+    for tensor in tensors:
+        rest = raw(tensor.view(-1).view(torch.uint8)) if tensor.numel() else memoryview(b"")
+        while rest:
+            view = rest[: CHUNK_BYTES - size]
+            rest = rest[len(view) :]
+            piece.views.append(view)
+            size += len(view)
+            if rest:
+                yield piece
+                piece, size = _Piece(piece.at + size, [], []), 0
+        piece.whole.append(tensor)
+        if size == CHUNK_BYTES:
+            yield piece
+            piece, size = _Piece(piece.at + size, [], []), 0
+    yield piece
+
+
+def _fill(files: queue.SimpleQueue[FileIO], piece: _Piece) -> None:
+    file = files.get()
+    try:
+        file.seek(piece.at)
+        for view in piece.views:
+            rest = view
+            while rest:
+                count = file.readinto(rest)
+                if not count:
+                    raise ValueError("the file ends early")
+                rest = rest[count:]
+    finally:
+        files.put(file)
+
+
+def tensors(block: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Those of a safetensors file that lies in memory, each copied to where it is aligned.
+
+    Raises KeyError, TypeError, ValueError and RuntimeError for what is none.
+    """
+    content = raw(block)
+    begin = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(bytes(content[8:begin]))
+    header.pop("__metadata__", None)
+    found = {}
+    for name, entry in header.items():
+        first, last = entry["data_offsets"]
+        data = block[begin + first : begin + last].clone()
+        found[name] = data.view(NAMES[entry["dtype"]]).view(entry["shape"])
+    return found
+
+
+def checksum(path: Path, kind: str) -> str:
+    """Of a file's content. Raises OSError, and ValueError for a kind that there is none of here."""
+    digest = hasher(kind)
+    with path.open("rb", buffering=0) as file:
+        while block := file.read(CHUNK_BYTES):
+            digest.update(block)
+    found: str = digest.hexdigest()
+    return found

@@ -1,0 +1,126 @@
+"""How a state travels from one rank to others: an outline first, then tensor by tensor.
+
+It need not be there as a whole when the first tensor goes. Values travel as in a snapshot: JSON and
+tensors. Knows nothing of who has what.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed
+
+from ddpjob_trainer.tensors import serialization
+from ddpjob_trainer.tensors.safetensors_reader import Outline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+PACK_BYTES = 1 << 20  # smaller tensors travel together
+ON_THE_WAY = 8  # packs, before the sender waits for the first of them
+
+
+class Giver:
+    """Sends one state to some ranks, which take() it. All may raise RuntimeError."""
+
+    def __init__(self, targets: Sequence[int], device: torch.device) -> None:
+        self._targets = targets
+        self._device = device
+        self._outlines: Sequence[Outline] = ()
+        self._ends: list[int] = []  # of packs
+        self._waiting: list[torch.Tensor] = []
+        self._count = 0
+        self._works: collections.deque[Any] = collections.deque()
+        self.has_begun = False
+
+    def begin(self, node: Any, outlines: Sequence[Outline]) -> None:
+        """The state as JSON, and which tensors will come, in order."""
+        self.has_begun, self._outlines = True, outlines
+        self._ends = [end for _, end in _packs([each.size for each in outlines])]
+        shapes = [(each.name, str(each.kind)[6:], each.shape) for each in outlines]
+        self._send_head(json.dumps([node, shapes]).encode())
+
+    def add(self, tensor: torch.Tensor) -> None:
+        """The next one."""
+        self._waiting.append(_bytes(tensor))
+        self._count += 1
+        if self._ends and self._count == self._ends[0]:
+            del self._ends[0]
+            parts, self._waiting = self._waiting, []
+            self._send(parts[0] if len(parts) == 1 else torch.cat(parts))
+
+    def give(self, state: Any) -> None:
+        """All of one that is there."""
+        node, tensors = serialization.flatten(state)
+        self.begin(node, [Outline(n, t.dtype, tuple(t.shape)) for n, t in tensors.items()])
+        for tensor in tensors.values():
+            self.add(tensor)
+
+    def end(self) -> None:
+        """Returns when all is sent; zeros for what was promised and is missing.
+
+        Who takes them hears by other ways that the state is of no use.
+        """
+        if not self.has_begun:
+            self._send_head(b"")
+        for outline in self._outlines[self._count :]:
+            self.add(torch.zeros(outline.shape, dtype=outline.kind))
+        while self._works:
+            self._works.popleft().wait()
+
+    def _send_head(self, text: bytes) -> None:
+        self._send(torch.tensor([len(text)]))
+        if text:
+            self._send(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+
+    def _send(self, pack: torch.Tensor) -> None:
+        pack = pack.to(self._device)
+        for target in self._targets:
+            self._works.append(distributed.isend(pack, target))
+        while len(self._works) > ON_THE_WAY * len(self._targets):
+            self._works.popleft().wait()
+
+
+def take(source: int, device: torch.device) -> Any:
+    """What a Giver sends; None if it never began, or sent what makes no sense."""
+    size = torch.zeros(1, dtype=torch.int64, device=device)
+    distributed.recv(size, source)
+    if not int(size):
+        return None
+    head = torch.zeros(int(size), dtype=torch.uint8, device=device)
+    distributed.recv(head, source)
+    node, shapes = json.loads(bytes(head.cpu().numpy()))
+    tensors = {name: torch.empty(shape, dtype=getattr(torch, kind)) for name, kind, shape in shapes}
+    parts = [_bytes(tensor) for tensor in tensors.values()]
+    for first, last in _packs([part.numel() for part in parts]):
+        if last - first == 1 and device.type == "cpu":
+            distributed.recv(parts[first], source)
+            continue
+        sizes = [part.numel() for part in parts[first:last]]
+        pack = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
+        distributed.recv(pack, source)
+        for part, piece in zip(parts[first:last], pack.cpu().split(sizes), strict=True):
+            part.copy_(piece)
+    try:
+        return serialization.restore(node, tensors)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
+
+
+def _packs(sizes: list[int]) -> Iterator[tuple[int, int]]:
+    """Ranges of neighbours that travel together: small ones, or a large one alone."""
+    first, total = 0, 0
+    for i, size in enumerate(sizes):
+        if i > first and total + size > PACK_BYTES:
+            yield first, i
+            first, total = i, 0
+        total += size
+    if sizes and total:
+        yield first, len(sizes)
