@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +257,41 @@ def test_a_rank_that_cannot_write_tells_the_others(
     assert third["problem"] == ""
     assert [*(tmp_path / "shared").glob("step-*")] == []
     clears_what_is_left(tmp_path / "shared")
+
+
+def test_the_first_one_gives_up_while_another_one_writes(
+    tmp_path: Path, small: None, trained: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one finds its file gone: for it, too, that snapshot is just left out."""
+    shelf = Shelf(tmp_path, 3)
+    fence = shelf.take(Owner("", "me"), 0)
+    content, part = content_of(3, trained, 1, fence, "word")
+    first_content, first_part = content_of(3, trained, 0, fence, "word", over=lambda: True)
+    is_writing, is_emptied, has_ended = (threading.Event() for _ in range(3))
+    tell, rmtree = snapshot_dir.tell, shutil.rmtree
+
+    def tell_too_late(folder: Path, number: int, record: bytes) -> None:
+        is_writing.set()
+        is_emptied.wait()
+        tell(folder, number, record)
+
+    def remove_slowly(path: Path, **options: Any) -> None:
+        if is_writing.is_set():
+            for file in path.iterdir():
+                file.unlink()
+            is_emptied.set()
+            has_ended.wait()
+        rmtree(path, **options)
+
+    monkeypatch.setattr(snapshot_dir, "tell", tell_too_late)
+    monkeypatch.setattr(shutil, "rmtree", remove_slowly)
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(shelf.contribute, 3, content, part)
+        other.add_done_callback(lambda _: has_ended.set())
+        is_writing.wait()
+        with pytest.raises(PartsMissingError):
+            shelf.publish(3, first_content, fence, first_part)
+    assert isinstance(other.exception(), PartsMissingError)
 
 
 def test_a_rank_that_dies_costs_that_snapshot_and_nothing_else(

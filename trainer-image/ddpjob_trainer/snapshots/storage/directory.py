@@ -85,7 +85,8 @@ class Shelf:
         target = self.directory / manifest.name_of(step)
         aside = self._hidden(target, part.word)
         if self._counts(target):
-            shutil.rmtree(aside, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                self._discard(aside)
             return
         with self._writing(part.word):
             try:
@@ -94,7 +95,8 @@ class Shelf:
                 self._fences.check(fence)
                 self._rename(aside, target)
             finally:
-                shutil.rmtree(aside, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    self._discard(aside)
             durable.sync(self.directory)
             self._fences.check(fence)  # a successor may rely on an earlier one: delete none
             self._retain(step)
@@ -225,9 +227,14 @@ class Shelf:
         fences = self._fences.all()
         overtaken = [s for s in self.all_steps() if _is_overtaken(self.path(s), fences)]
         for step in [*superfluous(self.complete(), newest, self.keep), *overtaken]:
-            doomed = self._hidden(self.path(step))
-            self.path(step).rename(doomed)
-            shutil.rmtree(doomed, ignore_errors=True)
+            self._discard(self.path(step))
+
+    @staticmethod
+    def _discard(folder: Path) -> None:
+        """Remove a folder that others may be writing to: it is gone before its files. Raises OSError."""
+        doomed = folder.with_name(f".step-{secrets.token_hex(4)}{_HIDDEN}")
+        folder.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
 
     @contextlib.contextmanager
     def _writing(self, word: str = "") -> Iterator[None]:
