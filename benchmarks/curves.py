@@ -16,7 +16,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ddpjob_agent.contract import MembershipId
+from ddpjob_protocol.membership import (
+    MembershipId,
+)
 
 
 class Section(NamedTuple):

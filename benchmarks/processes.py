@@ -11,9 +11,11 @@ from pathlib import Path
 
 from benchmarks.trials import WORKLOADS
 
-from ddpjob_agent.contract import ENV_JOB_UID
 from ddpjob_operator.local.backend import inherited_environment
 from ddpjob_operator.local.nodes import sweep
+from ddpjob_protocol.environment import (
+    ENV_JOB_UID,
+)
 
 
 class Processes:

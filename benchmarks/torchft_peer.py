@@ -18,9 +18,11 @@ import psutil
 from benchmarks.processes import Processes
 from benchmarks.trials import NODES, PATIENCE_SECONDS, POLL_SECONDS, WORKLOADS, Change, TrialError
 
-from ddpjob_agent.contract import ENV_ADDRESS
 from ddpjob_operator.local.nodes import Network, within
 from ddpjob_operator.local.rendezvous_process import free_port, is_free
+from ddpjob_protocol.environment import (
+    ENV_ADDRESS,
+)
 from networks import Networks
 
 SETTINGS = {"min_replicas": 1, "heartbeat_timeout_ms": 1000, "quorum_tick_ms": 10}

@@ -6,12 +6,24 @@ import dataclasses
 from datetime import UTC, datetime
 from typing import Any
 
-from ddpjob_agent.contract import Cause, Failure, Member, Membership, MembershipId
-from ddpjob_agent.control import Report, Round, State
 from ddpjob_operator.api.constants import MAIN_GROUP, worker_name
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.planner.observed import Phase, Worker
+from ddpjob_protocol.control import (
+    Report,
+    Round,
+    State,
+)
+from ddpjob_protocol.membership import (
+    Cause,
+    Member,
+    Membership,
+    MembershipId,
+)
+from ddpjob_protocol.messages import (
+    Failure,
+)
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 JOB = "digits"

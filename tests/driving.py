@@ -12,12 +12,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ddpjob_agent.control import Report
 from ddpjob_operator.api import jobfile
 from ddpjob_operator.local.backend import LocalBackend
 from ddpjob_operator.local.nodes import Network, marked
 from ddpjob_operator.local.state_dir import StateFolder
 from ddpjob_operator.local.timeline import Timeline
+from ddpjob_protocol.codec import decode
+from ddpjob_protocol.control import (
+    Report,
+)
 
 PATIENCE_SECONDS = 120.0  # generous: the machine may be slow and shared
 
@@ -71,7 +74,7 @@ class Run:
     @property
     def report(self) -> Report:
         """The newest report of the rendezvous service, also after its end."""
-        return self.backend.report or Report.from_json(self.state.read("report.json"))
+        return self.backend.report or decode(Report, self.state.read("report.json"))
 
     def history(self) -> list[tuple[str, int]]:
         """Cause and world size of every membership so far."""

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_agent.contract import ENV_WARM_IMPORTS
 from ddpjob_operator.local.backend import ENV_FORKSERVER, inherited_environment
+from ddpjob_protocol.environment import (
+    ENV_WARM_IMPORTS,
+)
 from driving import environment
 from trainer.forked import forking
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from ddpjob_agent.contract import ENV_ADDRESS, ENV_SNAPSHOT_DIR
 from ddpjob_operator.local.nodes import Network
+from ddpjob_protocol.environment import (
+    ENV_ADDRESS,
+    ENV_SNAPSHOT_DIR,
+)
 
 
 class OwnDisks(Network):

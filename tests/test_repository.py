@@ -23,15 +23,23 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from ddpjob_agent import contract
-from ddpjob_agent.control import Expectation
 from ddpjob_operator.agent_bundle import build_agent
 from ddpjob_operator.local.rendezvous_process import free_port
 from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError, direct
+from ddpjob_protocol.control import (
+    Expectation,
+)
+from ddpjob_protocol.environment import (
+    ENV_ADDRESS,
+    ENV_PROCESSES,
+    ENV_SERVICE,
+    ENV_TOKEN,
+    ENV_WORKER,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
-AGENT = ROOT / "trainer-image" / "ddpjob_agent"
-AGENT_MODULES = sorted(AGENT.rglob("*.py"))
+AGENT = tuple(ROOT / "trainer-image" / name for name in ("ddpjob_agent", "ddpjob_protocol"))
+AGENT_MODULES = sorted(path for package in AGENT for path in package.rglob("*.py"))
 OLDEST = (3, 9)  # that the agent runs on
 NEWEST = (3, 13)
 # In today's standard library, but missing somewhere between OLDEST and NEWEST.
@@ -94,7 +102,7 @@ def test_every_agent_module_is_valid_for_the_oldest_python() -> None:
 
 
 def test_every_agent_module_imports_only_the_standard_library_and_itself() -> None:
-    allowed = (sys.stdlib_module_names - NOT_EVERYWHERE) | {AGENT.name}
+    allowed = (sys.stdlib_module_names - NOT_EVERYWHERE) | {package.name for package in AGENT}
     imported = {relative(path): imports_of(path) for path in AGENT_MODULES}
     foreign = {path: names - allowed for path, names in imported.items() if names - allowed}
     assert not foreign
@@ -219,10 +227,10 @@ def job_of(
     port = free_port()
     environment = {
         "PATH": os.defpath,
-        contract.ENV_TOKEN: "secret",
-        contract.ENV_SERVICE: f"127.0.0.1:{port}",
-        contract.ENV_ADDRESS: "127.0.0.1",
-        contract.ENV_PROCESSES: "1",
+        ENV_TOKEN: "secret",
+        ENV_SERVICE: f"127.0.0.1:{port}",
+        ENV_ADDRESS: "127.0.0.1",
+        ENV_PROCESSES: "1",
     }
     base = [str(python), "-S", "-E", str(agent)]
     listening = [*base, "rendezvous", "--host", "127.0.0.1", "--port", str(port)]
@@ -230,7 +238,7 @@ def job_of(
     workers = [
         subprocess.Popen(
             [*base, "worker", "--", sys.executable, str(script)],
-            env={**environment, contract.ENV_WORKER: name},
+            env={**environment, ENV_WORKER: name},
         )
         for name in ("a", "b")
     ]

@@ -15,8 +15,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from ddpjob_agent.control import Report
 from ddpjob_operator.local.nodes import marked
+from ddpjob_protocol.codec import decode
+from ddpjob_protocol.control import (
+    Report,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 JOB = ROOT / "examples" / "digits" / "ddpjob.yaml"
@@ -36,7 +39,7 @@ def run(folder: Path, *options: str, quiet: bool) -> tuple[int, Report, str, str
     if quiet and done.returncode:
         print(done.stdout, done.stderr)
     state = folder / "default" / "digits"
-    report = Report.from_json(json.loads((state / "report.json").read_text()))
+    report = decode(Report, json.loads((state / "report.json").read_text()))
     status = json.loads((state / "status.json").read_text())
     return done.returncode, report, status["state"], (state / "uid").read_text()
 

@@ -69,7 +69,7 @@ prepare_trainer() { # BASE-IMAGE
   awk '/^(obstore|xxhash)==/,/[^\\]$/' requirements.lock >"$OUT/trainer.lock"
   [[ -s $OUT/trainer.lock ]] || die "requirements.lock does not hold xxhash"
   install_into "$folder" "$OUT/trainer.lock"
-  cp -r trainer-image/ddpjob_agent trainer-image/ddpjob_trainer "$folder/"
+  cp -r trainer-image/ddpjob_{agent,protocol,trainer} "$folder/"
   find "$folder" -name __pycache__ -type d -prune -exec rm -rf {} +
   chmod -R u=rwX,go=rX "$folder"
 }

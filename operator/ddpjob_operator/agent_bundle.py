@@ -15,11 +15,12 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
-from ddpjob_agent import contract
+import ddpjob_agent
+import ddpjob_protocol
 
-PACKAGE = Path(contract.__file__).parent
+PACKAGES = [Path(package.__path__[0]) for package in (ddpjob_agent, ddpjob_protocol)]
 SHEBANG = b"#!/usr/bin/env python3\n"
-MAIN = f"import {PACKAGE.name}.__main__ as agent\n\nagent.run()\n"
+MAIN = "import ddpjob_agent.__main__ as agent\n\nagent.run()\n"
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest time that a zip file can hold
 
 
@@ -29,8 +30,8 @@ def build_agent(target: Path, *, compiled: bool = False) -> None:
     `compiled`: with bytecode for this Python, which halves the time of its start.
     """
     content = {"__main__.py": MAIN.encode()}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        name = path.relative_to(PACKAGE.parent).as_posix()
+    for package, path in ((each, path) for each in PACKAGES for path in sorted(each.rglob("*.py"))):
+        name = path.relative_to(package.parent).as_posix()
         content[name] = path.read_bytes()
         if compiled:
             content[f"{name}c"] = _bytecode(name, path)

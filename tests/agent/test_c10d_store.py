@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob_agent.c10d import protocol
-from ddpjob_agent.c10d.protocol import Op, ProtocolError, Request
+from ddpjob_agent.c10d.protocol import Op, ProtocolError, Request, decode_request
 from ddpjob_agent.c10d.server import StoreBackend, serve_client
 from ddpjob_agent.c10d.store import Applied, Entry, Store
+from ddpjob_protocol.codec import decode, encode
 
 MUST_WAIT = None
 
@@ -230,8 +231,8 @@ def test_the_writers_give_back_the_key_space(
     restored = Store()
     chance.shuffle(kept)
     for entries in kept:
-        travelled = json.loads(json.dumps([entry.to_json() for entry in entries.values()]))
-        restored.restore(map(Entry.from_json, travelled))
+        travelled = json.loads(json.dumps([encode(entry) for entry in entries.values()]))
+        restored.restore(decode(Entry, each) for each in travelled)
 
     assert set(restored.entries()) == set(store.entries())
     last = Request(Op.SET, (b"last",), (b"",))
@@ -249,13 +250,13 @@ REQUESTS = [
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.op.name)
 def test_request_json(request_: Request) -> None:
-    assert Request.from_json(json.loads(json.dumps(request_.to_json()))) == request_
+    assert decode_request(json.loads(json.dumps(encode(request_)))) == request_
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"op": "NOTHING"},
+        {"op": 99},
         {"op": None},
         {"keys": []},
         {"keys": ["YQ==", "YQ=="]},
@@ -270,13 +271,18 @@ def test_request_json(request_: Request) -> None:
     ids=lambda change: str(change)[:30],
 )
 def test_request_json_is_checked(change: dict[str, object]) -> None:
-    data = {"op": "ADD", "keys": ["YQ=="], "values": [], "number": 1}
-    assert Request.from_json(data) == Request(Op.ADD, (b"a",), (), 1)
+    data = {"op": Op.ADD.value, "keys": ["YQ=="], "values": [], "number": 1}
+    assert decode_request(data) == Request(Op.ADD, (b"a",), (), 1)
     with pytest.raises(ProtocolError):
-        Request.from_json({**data, **change})
-    incomplete = {name: value for name, value in data.items() if name not in change}
+        decode_request({**data, **change})
+
+
+@pytest.mark.parametrize("name", ["op", "keys"])
+def test_incomplete_request_is_refused(name: str) -> None:
+    data = encode(Request(Op.ADD, (b"a",), (), 1))
+    del data[name]
     with pytest.raises(ProtocolError):
-        Request.from_json(incomplete)
+        decode_request(data)
 
 
 async def settled(backend: StoreBackend, request: Request) -> asyncio.Task[Applied]:

@@ -8,13 +8,19 @@ import itertools
 import pytest
 
 from agent.views import NOW, hello, membership, running, worker
-from ddpjob_agent.contract import Member
-from ddpjob_agent.control import Expectation, Policy
 from ddpjob_agent.file_sync.policy import Files
 from ddpjob_agent.file_sync.replica import Copy, Part, Stock, Word, digest_of, newest
 from ddpjob_agent.membership.policy import decide_membership
 from ddpjob_agent.membership.state import Action, Decision, Worker
 from ddpjob_agent.service.registry import Registry
+from ddpjob_protocol.codec import decode, encode
+from ddpjob_protocol.control import (
+    Expectation,
+    Policy,
+)
+from ddpjob_protocol.membership import (
+    Member,
+)
 
 A, B, C = (Member(name, f"{name}-first", "127.0.0.1", 1) for name in "abc")
 
@@ -206,11 +212,11 @@ def registry(names: str, *, files: bool = True) -> Registry:
 
 def word_for(found: Registry, name: str) -> Word | None:
     said = found.order_for(name, NOW)["files"]
-    return Word.from_json(said) if said else None
+    return decode(Word, said) if said else None
 
 
 def tell(found: Registry, name: str, stock: Stock, scope: str = "1.1.1") -> None:
-    message = {"type": "files", **dataclasses.replace(stock, scope=scope).to_json()}
+    message = {"type": "files", **encode(dataclasses.replace(stock, scope=scope))}
     found.told_files(name, message)
     found.decide(NOW)
 
@@ -237,8 +243,8 @@ def test_orders_follow_what_is_told() -> None:
 
 def test_service_that_restarts_learns_it_from_the_hellos() -> None:
     found = Registry(epoch=1, boot=2, wall_offset=0.0)
-    held, stock = membership("a", "b").to_json(), has(copy("1.1.1", 5), here=None, begun=True)
-    told = dataclasses.replace(stock, scope="1.1.1").to_json()
+    held, stock = encode(membership("a", "b")), has(copy("1.1.1", 5), here=None, begun=True)
+    told = encode(dataclasses.replace(stock, scope="1.1.1"))
     for member in (A, B):
         found.hello(hello(member, membership=held, running=True, files=told), NOW)
     found.expect(Expectation(("a", "b"), policy=Policy(files=True)), NOW)
@@ -267,7 +273,7 @@ def test_who_comes_back_from_an_overtaken_membership_is_not_asked() -> None:
     found = registry("ab")
     found.closed("b", NOW - 9)
     found.decide(NOW)
-    back = hello(B, membership=membership("a", "b").to_json(), files=has(NEW).to_json())
+    back = hello(B, membership=encode(membership("a", "b")), files=encode(has(NEW)))
     policy = Policy(files=True, join_policy="Never")
     found.expect(Expectation(("a", "b"), policy=policy), NOW)
     found.hello(back, NOW)

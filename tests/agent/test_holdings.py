@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from agent.keeping import snapshot
-from ddpjob_agent.contract import Cause, Member, Membership, MembershipId
 from ddpjob_agent.file_sync.inventory import Holdings
 from ddpjob_agent.file_sync.local_files import Tracked
 from ddpjob_agent.file_sync.replica import NOTHING, Copy, Part, Word, digest_of
@@ -24,6 +23,13 @@ from ddpjob_agent.file_sync.replica_store import FOLDER, NEW, Shelf, open_shelf
 from ddpjob_agent.file_sync.syncer import Keeper
 from ddpjob_agent.file_sync.transfer import Exchange, NotGivenError, fetch
 from ddpjob_agent.net.framing import MAGIC, accept
+from ddpjob_protocol.codec import encode
+from ddpjob_protocol.membership import (
+    Cause,
+    Member,
+    Membership,
+    MembershipId,
+)
 
 TOKEN = "the token of this job"
 
@@ -292,7 +298,7 @@ class Peer:
 
     def hear(self, word: Word) -> None:
         members = [dataclasses.asdict(Member(name, "", "127.0.0.1", 1)) for name in "ab"]
-        order = {"type": "run", "membership": {"members": members}, "files": word.to_json()}
+        order = {"type": "run", "membership": {"members": members}, "files": encode(word)}
         self.keeper.hear(order)
 
     async def told(self, here: str | None = None) -> dict[str, Any]:
@@ -340,7 +346,7 @@ def test_holder_dies_while_it_gives_and_another_one_is_asked(tmp_path: Path) -> 
             good = ("127.0.0.1", (await a.told())["port"])
             for peer, holders in ((b, (bad, good)), (c, (good, bad))):
                 peer.hear(Word("1.1.2"))
-                assert (await peer.told())["copies"] == ()
+                assert (await peer.told())["copies"] == []
                 peer.hear(Word("1.1.2", copy, holders, put=True))
                 said = await peer.told(here=copy.digest)
                 assert [each["digest"] for each in said["copies"]] == [copy.digest]

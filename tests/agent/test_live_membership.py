@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from agent.views import NOW, failure, membership, names, running, worker
-from ddpjob_agent.contract import Cause
 from ddpjob_agent.membership.live_policy import BROKEN_SECONDS
 from ddpjob_agent.membership.planned_change import PROMISE_SECONDS
 from ddpjob_agent.membership.policy import decide_membership
 from ddpjob_agent.membership.state import Action, Decision, View, Worker
+from ddpjob_protocol.membership import (
+    Cause,
+)
 
 ABC = membership("a", "b", "c")
 

@@ -8,10 +8,16 @@ from typing import Any
 import pytest
 
 from agent.views import NOW, POLICY, failure, membership, names, running, view, worker
-from ddpjob_agent.contract import Cause, Member, MembershipId
-from ddpjob_agent.control import Expectation
 from ddpjob_agent.membership.policy import decide_membership
 from ddpjob_agent.membership.state import Action, Worker
+from ddpjob_protocol.control import (
+    Expectation,
+)
+from ddpjob_protocol.membership import (
+    Cause,
+    Member,
+    MembershipId,
+)
 
 # --- the first membership -----------------------------------------------------------------------
 

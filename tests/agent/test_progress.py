@@ -9,9 +9,20 @@ from typing import Any
 import pytest
 
 from agent.views import hello
-from ddpjob_agent.contract import Member, MembershipId
-from ddpjob_agent.control import Expectation, Policy, Report, Stall, Standing, State
 from ddpjob_agent.service.registry import Registry
+from ddpjob_protocol.codec import decode, encode
+from ddpjob_protocol.control import (
+    Expectation,
+    Policy,
+    Report,
+    Stall,
+    Standing,
+    State,
+)
+from ddpjob_protocol.membership import (
+    Member,
+    MembershipId,
+)
 
 WALL = 1_700_000_000.0
 NAMES = ("a", "b", "c")
@@ -71,7 +82,7 @@ class Job:
         return self.report().stall
 
     def report(self) -> Report:
-        return Report.from_json(json.loads(json.dumps(self.registry.report(1).to_json())))
+        return decode(Report, json.loads(json.dumps(encode(self.registry.report(1)))))
 
 
 @pytest.mark.parametrize(
@@ -251,7 +262,7 @@ def test_a_service_that_lost_its_memory_measures_anew() -> None:
     job.expect(*NAMES)
     step = {"event": "step", "step": 10, "total": 1000}
     for name in NAMES:
-        job.hello(name, membership=membership.to_json(), reports=[step])
+        job.hello(name, membership=encode(membership), reports=[step])
     job.step(11)
     assert job.stall_after(1000) is None
     job.step(12)
@@ -342,24 +353,3 @@ def test_nothing_is_told_of_ranks_of_the_membership_before() -> None:
     stall = job.stall_after(1)
     assert stall is not None
     assert [each.ranks for each in stall.standings] == [(0, 1)]
-
-
-# --- peers of other versions ------------------------------------------------------------------------
-
-
-def test_a_report_without_a_stall_is_as_it_was_before_there_were_any() -> None:
-    assert "stall" not in Job().registry.report(1).to_json()
-
-
-def test_the_usual_policy_is_not_spelled_out() -> None:
-    told = Expectation(("a",), policy=Policy(minimum=2)).to_json()
-    assert told["policy"] == {"minimum": 2}
-    assert Expectation.from_json(told).policy == Policy(minimum=2)
-
-
-def test_what_a_newer_peer_adds_is_left_out() -> None:
-    report = Job().report()
-    assert Report.from_json({**report.to_json(), "zeal": 1}) == report
-    expectation = Expectation(("a",), policy=POLICY).to_json()
-    expectation["policy"]["zeal"] = 1
-    assert Expectation.from_json(expectation).policy == POLICY

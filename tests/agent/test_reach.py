@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
-from ddpjob_agent.contract import Cause, Member, Membership, MembershipId, Message
 from ddpjob_agent.worker.connectivity import Reach
 from ddpjob_operator.local.rendezvous_process import free_port
+from ddpjob_protocol.membership import (
+    Cause,
+    Member,
+    Membership,
+    MembershipId,
+)
+from ddpjob_protocol.messages import (
+    Message,
+)
 
 HOST = "127.0.0.1"
 ME, THERE, GONE, OLD = (Member(name, "x", HOST, 1) for name in ("me", "there", "gone", "old"))

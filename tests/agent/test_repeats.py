@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ddpjob_agent.contract import MembershipId
 from ddpjob_agent.service.repeated_steps import Repeats
+from ddpjob_protocol.membership import (
+    MembershipId,
+)
 
 
 def membership(n: int) -> MembershipId:

@@ -15,12 +15,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ddpjob_agent.c10d.protocol import Op, Request
-from ddpjob_agent.contract import PROTOCOL, Member, Membership, Message
-from ddpjob_agent.control import Expectation, Policy, Report
 from ddpjob_agent.net.framing import RefusedError, WireError, WrongTokenError, connect
 from ddpjob_agent.net.service_connection import Link, OvertakenError
 from ddpjob_operator.local.rendezvous_process import free_port
 from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError, direct
+from ddpjob_protocol.codec import decode, encode
+from ddpjob_protocol.control import (
+    Expectation,
+    Policy,
+    Report,
+)
+from ddpjob_protocol.membership import (
+    Member,
+    Membership,
+)
+from ddpjob_protocol.messages import (
+    PROTOCOL,
+    Message,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -94,7 +106,7 @@ class Agent:
         return {
             **hello_of(self.member.worker),
             "member": dataclasses.asdict(self.member),
-            "membership": self.membership and self.membership.to_json(),
+            "membership": encode(self.membership),
             "running": self.running,
             **self.known,
         }
@@ -103,7 +115,7 @@ class Agent:
         self.orders.append(order["type"])
         self.running = order["type"] == "run"
         if self.running:
-            self.membership = Membership.from_json(order["membership"])
+            self.membership = decode(Membership, order["membership"])
             self.link.enter(str(self.membership.id))
 
     async def do(self, op: Op, *keys: bytes, values: tuple[bytes, ...] = (), n: int = 0) -> bytes:

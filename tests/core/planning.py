@@ -6,12 +6,15 @@ from datetime import datetime
 from typing import Any
 
 from builders import NOW, make_job, make_status, make_worker
-from ddpjob_agent.control import Expectation, Report
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus, MembershipStatus
 from ddpjob_operator.planner.conditions import find
 from ddpjob_operator.planner.observed import Observed, Phase, Refusal, Rendezvous, Worker
 from ddpjob_operator.planner.planner import CreateWorker, Expect, Plan, plan
+from ddpjob_protocol.control import (
+    Expectation,
+    Report,
+)
 
 UP = Rendezvous(epoch=1, ready=True)
 W0, W1, W2, W3 = (make_worker(index) for index in range(4))

@@ -10,8 +10,11 @@ import pytest
 from pydantic import BaseModel
 
 from builders import make_job
-from ddpjob_agent.control import Policy
 from ddpjob_operator.api.spec import DDPJob
+from ddpjob_protocol.codec import decode, encode
+from ddpjob_protocol.control import (
+    Policy,
+)
 
 SPOT = {"name": "spot", "replicas": 2}
 LIMIT = {"resources": {"limits": {"nvidia.com/gpu": 4}}}
@@ -133,7 +136,7 @@ def test_policy_is_what_the_service_decides_by() -> None:
         settle=1, max_losses=9, backoff=0.5,
     )  # fmt: skip
     assert job.policy() == expected
-    assert Policy.from_json(json.loads(json.dumps(expected.to_json()))) == expected
+    assert decode(Policy, json.loads(json.dumps(encode(expected)))) == expected
     pool = make_job(replicas=3, minReplicas=2, extraWorkerGroups=[SPOT])
     assert pool.policy() == Policy(minimum=2), "of whichever group"
     assert make_job().policy() == Policy()

@@ -27,9 +27,12 @@ from core.planning import (
     membership_of,
     told,
 )
-from ddpjob_agent.control import Report, State
 from ddpjob_operator.planner.observed import Phase, Worker
 from ddpjob_operator.planner.planner import CreateWorker, DeleteWorker
+from ddpjob_protocol.control import (
+    Report,
+    State,
+)
 
 second_1 = make_worker(1, 2)
 

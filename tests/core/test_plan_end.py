@@ -20,11 +20,14 @@ from core.planning import (
     membership_of,
     told,
 )
-from ddpjob_agent.control import Report, State
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import RestartsStatus
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
 from ddpjob_operator.planner.planner import DeleteRendezvous, DeleteWorker, Plan, plan
+from ddpjob_protocol.control import (
+    Report,
+    State,
+)
 
 # --- the end ---------------------------------------------------------------------------------------
 

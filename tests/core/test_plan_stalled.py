@@ -20,9 +20,11 @@ from core.planning import (
     membership_of,
     told,
 )
-from ddpjob_agent.control import Report
 from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.planner.observed import Refusal, Rendezvous, Worker
+from ddpjob_protocol.control import (
+    Report,
+)
 
 HERE_1 = make_report(reason="1 of at least 2 workers are here")
 BACK_OFF = 'Back-off pulling image "my/trainr"'

@@ -9,11 +9,16 @@ import pytest
 
 from builders import NOW, make_job, make_membership, make_report, make_round, make_worker
 from core.planning import FAILED, PENDING, UP, W0, W1, decide, events_of, membership_of, told
-from ddpjob_agent.contract import Cause
-from ddpjob_agent.control import Report, State
 from ddpjob_operator.api.status import RestartsStatus
 from ddpjob_operator.planner.observed import Observed, Worker
 from ddpjob_operator.planner.planner import plan
+from ddpjob_protocol.control import (
+    Report,
+    State,
+)
+from ddpjob_protocol.membership import (
+    Cause,
+)
 
 # --- what is told ------------------------------------------------------------------------------------
 

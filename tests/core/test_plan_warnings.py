@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -11,9 +10,12 @@ import pytest
 
 from builders import make_job, make_report
 from core.planning import W0, W1, decide, events_of, told
-from ddpjob_agent.control import KeptFiles, Overdue, Report, Round
 from ddpjob_operator.api.status import DDPJobStatus, SnapshotStatus
 from ddpjob_operator.planner.planner import Plan
+from ddpjob_protocol.control import (
+    KeptFiles,
+    Overdue,
+)
 
 SILENT = make_report(W0, W1)
 STUCK = tuple(f"{W0.name}: stuck in membership 1.1.{number}" for number in (1, 2))
@@ -137,18 +139,3 @@ def test_a_service_that_forgot_it_does_not_make_it_news(trouble: Trouble) -> Non
 def test_workers_that_reach_each_other_again_are_not_shown() -> None:
     status = plan_for(None, unreachable=(PAIR,)).status
     assert plan_for(status).status.unreachable == ()
-
-
-@each_of(TROUBLES)
-def test_it_travels_and_nothing_does_where_there_is_none(trouble: Trouble) -> None:
-    report = dataclasses.replace(SILENT, **trouble.report)
-    assert Report.from_json(json.loads(json.dumps(report.to_json()))) == report
-    assert not (trouble.report.keys() - {"snapshot_step"}) & SILENT.to_json().keys()
-
-
-def test_repeated_steps_travel_with_their_round() -> None:
-    rounds = tuple(Round("1.1.1", "lost", "", (), 2, 0.0, repeated_steps=n) for n in (7, 0))
-    report = dataclasses.replace(SILENT, rounds=rounds)
-    data = report.to_json()
-    assert Report.from_json(data) == report
-    assert ["repeated_steps" in each for each in data["rounds"]] == [True, False]

@@ -10,10 +10,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ddpjob_agent.contract import ENV_WORKER
-from ddpjob_agent.control import Policy
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.local.nodes import marked
+from ddpjob_protocol.control import (
+    Policy,
+)
+from ddpjob_protocol.environment import (
+    ENV_WORKER,
+)
 from driving import Run, in_background, job_text, running
 from ledger import SCRIPT, Ledger
 

@@ -16,8 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ddpjob_agent.contract import ENV_MEMBERSHIP, ENV_WORKER
 from ddpjob_operator.local.nodes import marked
+from ddpjob_protocol.environment import (
+    ENV_MEMBERSHIP,
+    ENV_WORKER,
+)
 from driving import SCRIPT, Run, in_background, job_text, running
 from scenes import Job, Scene, play
 from stories import stories

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from ddpjob_agent.contract import ENV_WORKER
 from ddpjob_operator.local.backend import ENV_FORKSERVER
 from ddpjob_operator.local.nodes import marked, rank_of
+from ddpjob_protocol.environment import (
+    ENV_WORKER,
+)
 from driving import Run, job_text, running
 from local.command import started, write_job
 

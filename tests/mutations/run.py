@@ -39,7 +39,10 @@ from mutations.table import GUARANTEES, ROOT, Mutation, load
 
 CAUGHT = "caught"
 LIMIT_SECONDS = 600.0  # for the tests of one mutation
-PACKAGES = {"operator": "ddpjob_operator", "trainer-image": "ddpjob_agent, ddpjob_trainer"}
+PACKAGES = {
+    "operator": "ddpjob_operator",
+    "trainer-image": "ddpjob_agent, ddpjob_protocol, ddpjob_trainer",
+}
 PRELOADED = (
     "torch.distributed", "torch.nn.parallel", "torch.utils.data", "numpy", "hypothesis.stateful",
     "pydantic", "aiohttp", "yaml",

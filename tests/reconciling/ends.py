@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ddpjob_agent.contract import Failure
+from ddpjob_protocol.messages import (
+    Failure,
+)
 from reconciling.life import training, worker
 from reconciling.stage import Play, Stage
 

@@ -14,9 +14,23 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from builders import make_round
-from ddpjob_agent.contract import TOKEN_HEADER, Cause, Failure, Member, Membership, MembershipId
-from ddpjob_agent.control import Expectation, Report, State
 from ddpjob_operator.rendezvous.client import ServiceUnavailableError
+from ddpjob_protocol.codec import decode, encode
+from ddpjob_protocol.control import (
+    TOKEN_HEADER,
+    Expectation,
+    Report,
+    State,
+)
+from ddpjob_protocol.membership import (
+    Cause,
+    Member,
+    Membership,
+    MembershipId,
+)
+from ddpjob_protocol.messages import (
+    Failure,
+)
 
 OVER = (State.COMPLETE, State.FAILED)
 
@@ -67,10 +81,10 @@ class Service:
                             await self._changed.wait()
                 if self.closed:
                     raise ServiceUnavailableError("the connection was closed")
-                return self.report.to_json()
+                return encode(self.report)
             case "PUT", "/expected":
                 assert body is not None
-                self.expected.append(Expectation.from_json(body))
+                self.expected.append(decode(Expectation, body))
                 return {}
         raise AssertionError(f"the operator may not ask for {method} {path}")
 

@@ -10,10 +10,13 @@ import pytest
 from aiohttp import web
 
 from builders import make_report, make_worker
-from ddpjob_agent.contract import TOKEN_HEADER
-from ddpjob_agent.control import Expectation
 from ddpjob_operator.local.rendezvous_process import free_port
 from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError, direct
+from ddpjob_protocol.codec import decode, encode
+from ddpjob_protocol.control import (
+    TOKEN_HEADER,
+    Expectation,
+)
 
 REPORT = make_report(make_worker(0), make_worker(1), step=7, metrics={"loss": 0.5})
 EXPECTATION = Expectation(workers=("a", "b"), draining=("c",))
@@ -41,7 +44,7 @@ def test_a_report_travels_whole_and_the_token_with_the_request() -> None:
     async def handler(request: web.Request) -> web.Response:
         token = request.headers[TOKEN_HEADER]
         asked.append((request.method, request.path, dict(request.query), token))
-        return web.json_response(REPORT.to_json())
+        return web.json_response(encode(REPORT))
 
     async def story(client: ServiceClient) -> None:
         assert await client.report() == REPORT
@@ -58,7 +61,7 @@ def test_an_expectation_travels_whole() -> None:
     told: list[tuple[str, str, Any]] = []
 
     async def handler(request: web.Request) -> web.Response:
-        told.append((request.method, request.path, Expectation.from_json(await request.json())))
+        told.append((request.method, request.path, decode(Expectation, await request.json())))
         return web.json_response({})
 
     async def story(client: ServiceClient) -> None:

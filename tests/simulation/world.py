@@ -12,8 +12,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from builders import JOB, NOW, make_round
-from ddpjob_agent.contract import Cause, Member, Membership, MembershipId
-from ddpjob_agent.control import Expectation, Report, Round, State
 from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus
@@ -29,6 +27,18 @@ from ddpjob_operator.planner.planner import (
     Expect,
     Plan,
     plan,
+)
+from ddpjob_protocol.control import (
+    Expectation,
+    Report,
+    Round,
+    State,
+)
+from ddpjob_protocol.membership import (
+    Cause,
+    Member,
+    Membership,
+    MembershipId,
 )
 
 MAX_ROUNDS = 3

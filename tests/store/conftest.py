@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_agent import contract
+from ddpjob_protocol import environment as variables
+from ddpjob_protocol.environment import (
+    ENV_REPORT_SOCKET,
+)
 from store.server import Server, build_program
 from trainer.conftest import Listener
 from trainer.forked import environment
@@ -41,7 +44,11 @@ def own_server(program: Path, tmp_path: Path) -> Iterator[Server]:
 @pytest.fixture
 def worker(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Signed in, and of no job."""
-    for name in ("RANK", "WORLD_SIZE", *(v for k, v in vars(contract).items() if k[:4] == "ENV_")):
+    for name in (
+        "RANK",
+        "WORLD_SIZE",
+        *(v for k, v in vars(variables).items() if k[:4] == "ENV_"),
+    ):
         monkeypatch.delenv(name, raising=False)
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
@@ -66,7 +73,7 @@ def python_env(worker: None) -> dict[str, str]:
 @pytest.fixture
 def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
     listener = Listener(tmp_path / "report.sock")
-    monkeypatch.setenv(contract.ENV_REPORT_SOCKET, str(listener.path))
+    monkeypatch.setenv(ENV_REPORT_SOCKET, str(listener.path))
     yield listener
     listener.socket.close()
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_agent import contract
+from ddpjob_protocol.environment import (
+    ENV_SNAPSHOT_URI,
+)
 from ddpjob_trainer import OvertakenError, SnapshotError, Snapshots
 from ddpjob_trainer.snapshots.model.fencing import Owner
 from ddpjob_trainer.snapshots.model.manifest import name_of
@@ -41,7 +43,7 @@ class Prefix(Directory):
     def __init__(self, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(Path("/nowhere"), monkeypatch)
         self.where = uri
-        monkeypatch.setenv(contract.ENV_SNAPSHOT_URI, uri)
+        monkeypatch.setenv(ENV_SNAPSHOT_URI, uri)
 
     def steps(self) -> list[int]:
         return sorted(bucket(self.where).all_steps())

@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
-from ddpjob_agent import contract
+from ddpjob_protocol import environment as variables
+from ddpjob_protocol.environment import (
+    ENV_REPORT_SOCKET,
+)
 from ddpjob_trainer.reporting import progress
 from trainer.forked import environment
 from trainer.runs import Run
@@ -18,7 +21,11 @@ from trainer.runs import Run
 
 @pytest.fixture(autouse=True)
 def no_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE", *(v for k, v in vars(contract).items() if k[:4] == "ENV_")):
+    for name in (
+        "RANK",
+        "WORLD_SIZE",
+        *(v for k, v in vars(variables).items() if k[:4] == "ENV_"),
+    ):
         monkeypatch.delenv(name, raising=False)
     progress._steps.begin()  # nothing of the test before
 
@@ -68,7 +75,7 @@ class Listener:
 @pytest.fixture
 def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
     listener = Listener(tmp_path / "report.sock")
-    monkeypatch.setenv(contract.ENV_REPORT_SOCKET, str(listener.path))
+    monkeypatch.setenv(ENV_REPORT_SOCKET, str(listener.path))
     yield listener
     listener.socket.close()
 

@@ -21,7 +21,12 @@ from pathlib import Path
 
 import torch
 
-from ddpjob_agent import contract
+from ddpjob_protocol.environment import (
+    ENV_REPORT_SOCKET,
+)
+from ddpjob_protocol.process import (
+    Event,
+)
 from ddpjob_trainer import Snapshots
 from trainer.runs import Run, assert_same
 
@@ -65,7 +70,7 @@ class Reports:
         if not select.select([self._socket], [], [], seconds)[0]:
             return False
         report = json.loads(self._socket.recv(1 << 16))
-        if report["event"] == contract.Event.SAVED.value:
+        if report["event"] == Event.SAVED.value:
             self.announced = max(self.announced, report["step"])
         return True
 
@@ -101,9 +106,9 @@ def main(directory: Path, kills: int, seed: int) -> None:
     undisturbed, numbers, period, later = Undisturbed(), random.Random(seed), 0.0, 0
     for kill in range(kills):
         saves = numbers.choice((0, 1, 2)) if kill else 2
-        os.environ[contract.ENV_REPORT_SOCKET] = str(socket_path)
+        os.environ[ENV_REPORT_SOCKET] = str(socket_path)
         period = kill_one(directory, reports, saves, numbers.random(), period)
-        del os.environ[contract.ENV_REPORT_SOCKET]
+        del os.environ[ENV_REPORT_SOCKET]
         run, announced = Run(seed=1), reports.announced
         loaded = Snapshots(directory).load(**run.parts())
         assert loaded is not None, f"kill {kill}: {announced} was announced, nothing is there"

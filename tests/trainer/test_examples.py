@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ddpjob_agent import contract
+from ddpjob_protocol.environment import (
+    ENV_REPORT_SOCKET,
+    ENV_SNAPSHOT_DIR,
+    ENV_SNAPSHOT_EVERY,
+)
 from ddpjob_trainer.snapshots.model.manifest import name_of
 from ddpjob_trainer.snapshots.storage import snapshot_dir
 from ddpjob_trainer.snapshots.storage.directory import Shelf
@@ -36,7 +40,7 @@ def digits(steps: int, processes: int = 2) -> list[str]:
 
 def saving(env: dict[str, str], directory: Path) -> dict[str, str]:
     return {
-        **env, contract.ENV_SNAPSHOT_DIR: str(directory), contract.ENV_SNAPSHOT_EVERY: "10"
+        **env, ENV_SNAPSHOT_DIR: str(directory), ENV_SNAPSHOT_EVERY: "10"
     }  # fmt: skip
 
 
@@ -59,7 +63,7 @@ def test_digits_killed_in_mid_run_ends_as_if_it_had_not_been(
     forks: Forks, tmp_path: Path, python_env: dict[str, str], listener: Listener
 ) -> None:
     env = {
-        **saving(python_env, tmp_path / "broken"), contract.ENV_REPORT_SOCKET: str(listener.path)
+        **saving(python_env, tmp_path / "broken"), ENV_REPORT_SOCKET: str(listener.path)
     }  # fmt: skip
     executed = subprocess.Popen(
         [sys.executable, "-m", "torch.distributed.run", *digits(10**6)],  # however late it is killed
@@ -74,7 +78,7 @@ def test_digits_killed_in_mid_run_ends_as_if_it_had_not_been(
     assert newest >= 40
     end = newest + 100
     outputs = [tmp_path / f"{name}.out" for name in RUNS]
-    quiet = {**saving(python_env, tmp_path / "whole"), contract.ENV_REPORT_SOCKET: ""}
+    quiet = {**saving(python_env, tmp_path / "whole"), ENV_REPORT_SOCKET: ""}
     with outputs[1].open("w") as output:
         process = forks.torchrun(*digits(end), env=quiet, output=output)
     assert "training from step 0" in output_of(process, outputs[1])

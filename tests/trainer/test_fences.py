@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_agent import contract
+from ddpjob_protocol.environment import (
+    ENV_JOB_UID,
+    ENV_MEMBERSHIP,
+    ENV_SNAPSHOT_DIR,
+)
 from ddpjob_trainer import OvertakenError, Snapshots
 from ddpjob_trainer.snapshots.model import fencing
 from ddpjob_trainer.snapshots.model.manifest import name_of, step_of
@@ -24,12 +28,12 @@ class Directory:
         self.path = path
         self.where = str(path)
         self._patch = monkeypatch
-        monkeypatch.setenv(contract.ENV_SNAPSHOT_DIR, self.where)
+        monkeypatch.setenv(ENV_SNAPSHOT_DIR, self.where)
 
     def enter(self, membership: str, job: str = "job") -> None:
         """What follows is done by this membership."""
-        self._patch.setenv(contract.ENV_MEMBERSHIP, membership)
-        self._patch.setenv(contract.ENV_JOB_UID, job)
+        self._patch.setenv(ENV_MEMBERSHIP, membership)
+        self._patch.setenv(ENV_JOB_UID, job)
 
     def start(self, membership: str, job: str = "job", keep: int = 9) -> tuple[Snapshots, int]:
         """Its snapshots, and the step from which it goes on."""
@@ -219,12 +223,12 @@ def test_who_only_looks_overtakes_nobody(
     directory.save(training, 1)
     directory.enter("1.1.1", "evaluation")
     assert Snapshots(directory.where).load(**Run().parts()) is not None
-    monkeypatch.delenv(contract.ENV_MEMBERSHIP)
+    monkeypatch.delenv(ENV_MEMBERSHIP)
     notebook = Snapshots(directory.where)
     assert notebook.load(**Run().parts()) is not None
     directory.enter("1.1.1")
     directory.save(training, 2)
-    monkeypatch.delenv(contract.ENV_MEMBERSHIP)
+    monkeypatch.delenv(ENV_MEMBERSHIP)
     directory.save(notebook, 5)
     directory.enter("1.1.1")
     with pytest.raises(OvertakenError, match=r"process \w+ has gone on from step 1"):

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from ddpjob_agent import contract
+from ddpjob_protocol.environment import (
+    ENV_REPORT_SOCKET,
+)
 from ddpjob_trainer import step_done
 from ddpjob_trainer.reporting import progress
 
@@ -83,7 +85,7 @@ def test_without_an_agent_nothing_happens(
     path: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if path is not None:
-        monkeypatch.setenv(contract.ENV_REPORT_SOCKET, path)
+        monkeypatch.setenv(ENV_REPORT_SOCKET, path)
     step_done(1, 2, loss=1.0)
     progress.saved(1)
     progress.resumed(1)

@@ -13,7 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from ddpjob_agent import contract
+from ddpjob_protocol.environment import (
+    ENV_SNAPSHOT_DIR,
+    ENV_SNAPSHOT_EVERY,
+    ENV_SNAPSHOT_KEEP,
+)
 from ddpjob_trainer import Loaded, SnapshotError, Snapshots
 from ddpjob_trainer.snapshots.model.manifest import name_of
 from ddpjob_trainer.snapshots.storage import snapshot_dir
@@ -132,9 +136,9 @@ def test_saving_and_loading_are_reported(tmp_path: Path, run: Run, listener: Lis
 def test_the_job_gives_directory_interval_and_number(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(contract.ENV_SNAPSHOT_DIR, str(tmp_path / "a" / "b"))
-    monkeypatch.setenv(contract.ENV_SNAPSHOT_EVERY, "2")
-    monkeypatch.setenv(contract.ENV_SNAPSHOT_KEEP, "2")
+    monkeypatch.setenv(ENV_SNAPSHOT_DIR, str(tmp_path / "a" / "b"))
+    monkeypatch.setenv(ENV_SNAPSHOT_EVERY, "2")
+    monkeypatch.setenv(ENV_SNAPSHOT_KEEP, "2")
     snapshots = Snapshots()
     for step in filter(snapshots.due, range(9)):
         snapshots.save(step, **run.parts(), wait=True)
@@ -166,9 +170,9 @@ def test_files_are_as_readable_as_the_umask_allows(tmp_path: Path, run: Run) -> 
     ("environment", "keep", "message"),
     [
         ({}, None, r"Give the job a spec\.snapshot"),
-        ({contract.ENV_SNAPSHOT_DIR: "/x", contract.ENV_SNAPSHOT_KEEP: "all"}, None, "KEEP is"),
-        ({contract.ENV_SNAPSHOT_DIR: "/x", contract.ENV_SNAPSHOT_EVERY: "0"}, None, "EVERY is"),
-        ({contract.ENV_SNAPSHOT_DIR: "/x"}, 0, "at least one"),
+        ({ENV_SNAPSHOT_DIR: "/x", ENV_SNAPSHOT_KEEP: "all"}, None, "KEEP is"),
+        ({ENV_SNAPSHOT_DIR: "/x", ENV_SNAPSHOT_EVERY: "0"}, None, "EVERY is"),
+        ({ENV_SNAPSHOT_DIR: "/x"}, 0, "at least one"),
     ],
     ids=["no directory", "keep", "every", "keep none"],
 )

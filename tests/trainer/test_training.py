@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddpjob_agent.contract import MembershipId
+from ddpjob_protocol.membership import (
+    MembershipId,
+)
 from ddpjob_trainer.elastic import train_state as training_module
 from ddpjob_trainer.elastic.train_state import Training
 from trainer.runs import Counter, Run, assert_same

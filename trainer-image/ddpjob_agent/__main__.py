@@ -18,12 +18,30 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from ddpjob_agent import contract
-from ddpjob_agent.contract import Exit, Launcher
 from ddpjob_agent.launchers import mpi_helpers
 from ddpjob_agent.service.registry import Registry
 from ddpjob_agent.service.server import RendezvousServer
 from ddpjob_agent.worker.agent import Agent, Settings
+from ddpjob_protocol.environment import (
+    ENV_ADDRESS,
+    ENV_GRACE_SECONDS,
+    ENV_LAUNCHER,
+    ENV_ORPHAN_SECONDS,
+    ENV_PROCESSES,
+    ENV_SERVICE,
+    ENV_SNAPSHOT_DIR,
+    ENV_SNAPSHOT_FILES,
+    ENV_TERMINATION_LOG,
+    ENV_TOKEN,
+    ENV_WARM_PARENT,
+    ENV_WARM_START,
+    ENV_WORKER,
+    GRACE_SECONDS,
+    Launcher,
+)
+from ddpjob_protocol.exit_codes import (
+    Exit,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,29 +95,29 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 async def _run_worker(argv: list[str], environment: Mapping[str, str]) -> int:
-    host, _, port = _required(environment, contract.ENV_SERVICE).rpartition(":")
+    host, _, port = _required(environment, ENV_SERVICE).rpartition(":")
     settings = Settings(
-        worker=_required(environment, contract.ENV_WORKER),
-        processes=_positive(environment, contract.ENV_PROCESSES),
+        worker=_required(environment, ENV_WORKER),
+        processes=_positive(environment, ENV_PROCESSES),
         host=host,
-        port=_number(contract.ENV_SERVICE, port),
-        token=_required(environment, contract.ENV_TOKEN),
-        address=_required(environment, contract.ENV_ADDRESS),
-        orphan_seconds=float(environment.get(contract.ENV_ORPHAN_SECONDS, "60")),
-        grace_seconds=float(environment.get(contract.ENV_GRACE_SECONDS, contract.GRACE_SECONDS)),
+        port=_number(ENV_SERVICE, port),
+        token=_required(environment, ENV_TOKEN),
+        address=_required(environment, ENV_ADDRESS),
+        orphan_seconds=float(environment.get(ENV_ORPHAN_SECONDS, "60")),
+        grace_seconds=float(environment.get(ENV_GRACE_SECONDS, GRACE_SECONDS)),
         program=_program(),
-        warm_start=environment.get(contract.ENV_WARM_START, "1") != "0",
-        warm_parent=_pair(environment, contract.ENV_WARM_PARENT),
-        termination_log=environment.get(contract.ENV_TERMINATION_LOG, "/dev/termination-log"),
+        warm_start=environment.get(ENV_WARM_START, "1") != "0",
+        warm_parent=_pair(environment, ENV_WARM_PARENT),
+        termination_log=environment.get(ENV_TERMINATION_LOG, "/dev/termination-log"),
         launcher=_launcher(environment),
-        files=_texts(environment, contract.ENV_SNAPSHOT_FILES),
-        snapshot_folder=environment.get(contract.ENV_SNAPSHOT_DIR, ""),
+        files=_texts(environment, ENV_SNAPSHOT_FILES),
+        snapshot_folder=environment.get(ENV_SNAPSHOT_DIR, ""),
     )
     return await Agent(settings, argv, environment).run()
 
 
 async def _run_service(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
-    token = _required(environment, contract.ENV_TOKEN)
+    token = _required(environment, ENV_TOKEN)
     boot = _next_boot(options.boot_file) if options.boot_file else 1
     registry = Registry(options.epoch, boot, time.time() - time.monotonic())
     server = asyncio.ensure_future(
@@ -159,12 +177,12 @@ def _positive(environment: Mapping[str, str], name: str) -> int:
 
 
 def _launcher(environment: Mapping[str, str]) -> Launcher:
-    text = environment.get(contract.ENV_LAUNCHER) or Launcher.TORCHRUN.value
+    text = environment.get(ENV_LAUNCHER) or Launcher.TORCHRUN.value
     try:
         return Launcher(text)
     except ValueError:
         known = " or ".join(map(str, Launcher))
-        raise UsageError(f"{contract.ENV_LAUNCHER} must be {known}, not {text!r}") from None
+        raise UsageError(f"{ENV_LAUNCHER} must be {known}, not {text!r}") from None
 
 
 def _texts(environment: Mapping[str, str], name: str) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """What a training script imports: snapshots that are whole or absent, and progress reports.
 
-May import torch, the standard library and `ddpjob_agent.contract`; never the operator.
+May import torch, the standard library and `ddpjob_protocol`; never the operator.
 Importing it opens no file and no socket.
 """
 

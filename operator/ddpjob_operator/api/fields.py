@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import AfterValidator, AllowInfNan, BeforeValidator, Field, Strict
 
-from ddpjob_agent import contract
 from ddpjob_operator.api.base import Model
+from ddpjob_protocol import environment
 
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 JOB_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # a Service is named after the job
@@ -24,7 +24,7 @@ ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 CONTROL = r"[\x00-\x1f\x7f]"
 ABOVE = r"(^|/)[.][.](/|$)"
 WHOLE_FOLDER = r"^[./]+$"
-SNAPSHOT_URI = re.compile(contract.SNAPSHOT_URI)
+SNAPSHOT_URI = re.compile(environment.SNAPSHOT_URI)
 ENV_PREFIX = "DDPJOB_"  # of the variables that the agent and the trainer library read
 MAX_NAME = 63
 MAX_ENV_NAME = 200  # with 253, checking them all would be too dear for the API server

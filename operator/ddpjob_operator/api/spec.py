@@ -17,7 +17,6 @@ from annotated_types import MaxLen
 from pydantic import Field, model_validator
 from pydantic.alias_generators import to_snake
 
-from ddpjob_agent.control import Policy
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.base import InvalidError, Model, ObservedModel, Path, Problem
 from ddpjob_operator.api.fields import (
@@ -39,6 +38,9 @@ from ddpjob_operator.api.sagemaker import problems as sagemaker_problems
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.api.torchrun_command import is_standalone, runs_torchrun
 from ddpjob_operator.api.worker_groups import ExtraWorkerGroup, Group, WorkerFields, limit, resolve
+from ddpjob_protocol.control import (
+    Policy,
+)
 
 __all__ = ["DDPJob", "DDPJobSpec", "DDPJobStatus", "ExtraWorkerGroup", "Group", "Metadata"]
 

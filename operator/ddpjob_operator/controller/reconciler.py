@@ -15,7 +15,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ddpjob_agent.control import Expectation, Report
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.errors import problems
 from ddpjob_operator.api.spec import DDPJob
@@ -35,6 +34,10 @@ from ddpjob_operator.planner.observed import Observed, Refusal
 from ddpjob_operator.planner.planner import plan
 from ddpjob_operator.rendezvous.client import Send, ServiceClient, ServiceUnavailableError, direct
 from ddpjob_operator.rendezvous.report_poller import Followers, Key
+from ddpjob_protocol.control import (
+    Expectation,
+    Report,
+)
 
 CREATES_AT_ONCE = 8  # of one job
 REFUSED_SECONDS = 10.0  # until what was refused is tried again

@@ -18,9 +18,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ddpjob_agent import contract
-from ddpjob_agent.contract import Launcher
-from ddpjob_agent.control import Expectation, Report
 from ddpjob_agent.forkserver.agents import ForkServer
 from ddpjob_operator.agent_bundle import build_agent
 from ddpjob_operator.api.spec import DDPJob
@@ -43,6 +40,21 @@ from ddpjob_operator.planner.actions import (
 from ddpjob_operator.planner.observed import Observed
 from ddpjob_operator.planner.planner import plan
 from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError, direct
+from ddpjob_protocol.codec import encode
+from ddpjob_protocol.control import (
+    Expectation,
+    Report,
+)
+from ddpjob_protocol.environment import (
+    ENV_GRACE_SECONDS,
+    ENV_JOB_UID,
+    ENV_SERVICE,
+    ENV_SNAPSHOT_DIR,
+    ENV_TERMINATION_LOG,
+    ENV_TOKEN,
+    ENV_WORKER,
+    Launcher,
+)
 
 POLL_SECONDS = 30.0
 RETRY_SECONDS = 0.2
@@ -220,7 +232,7 @@ class LocalBackend:
                 continue
             version = report.version
             self.report = report
-            self._state.write("report.json", report.to_json())
+            self._state.write("report.json", encode(report))
             self._timeline.follow(report)
             self._wake.set()
 
@@ -249,12 +261,12 @@ class LocalBackend:
                 **self._environment,
                 **sagemaker_environment(self.job, group, str(self._workdir / "opt" / "ml")),
                 **worker_environment(self.job, group),
-                contract.ENV_WORKER: created.name,
-                contract.ENV_SERVICE: f"{self._network.host}:{self.service.port}",
-                contract.ENV_TOKEN: self._token,
-                contract.ENV_GRACE_SECONDS: str(self.nodes.grace_seconds),
-                contract.ENV_SNAPSHOT_DIR: str(self._state.snapshots),
-                contract.ENV_TERMINATION_LOG: str(self._state.logs / f"{created.name}.message"),
+                ENV_WORKER: created.name,
+                ENV_SERVICE: f"{self._network.host}:{self.service.port}",
+                ENV_TOKEN: self._token,
+                ENV_GRACE_SECONDS: str(self.nodes.grace_seconds),
+                ENV_SNAPSHOT_DIR: str(self._state.snapshots),
+                ENV_TERMINATION_LOG: str(self._state.logs / f"{created.name}.message"),
                 "TMPDIR": str(self._folder),
             },
             workdir=self._workdir,
@@ -265,8 +277,8 @@ class LocalBackend:
         command = self._agent_command("rendezvous", "--host", self._network.host)
         environment = {
             **self._environment,
-            contract.ENV_JOB_UID: self._uid,
-            contract.ENV_TOKEN: self._token,
+            ENV_JOB_UID: self._uid,
+            ENV_TOKEN: self._token,
         }
         return Service(command, environment, self._folder, self._state.logs, self._wake.set, port)
 

@@ -9,7 +9,9 @@ import dataclasses
 import re
 from collections.abc import Callable
 
-from ddpjob_agent.control import Report
+from ddpjob_protocol.control import (
+    Report,
+)
 
 ACTIONS = {
     "kill": "SIGKILL every process of a node, which is gone then",

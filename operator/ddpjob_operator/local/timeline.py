@@ -14,10 +14,16 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from ddpjob_agent.contract import MembershipId
-from ddpjob_agent.control import Report, Round, State
 from ddpjob_operator.planner import events
 from ddpjob_operator.planner.actions import Event
+from ddpjob_protocol.control import (
+    Report,
+    Round,
+    State,
+)
+from ddpjob_protocol.membership import (
+    MembershipId,
+)
 
 STEP_LINES = 10  # a line at every tenth of all steps
 STEP_SECONDS = 10.0  # and after so long without one

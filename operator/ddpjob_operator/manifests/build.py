@@ -13,7 +13,6 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ddpjob_agent import contract
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.sagemaker import BASE, SageMaker
 from ddpjob_operator.api.spec import DDPJob
@@ -25,6 +24,16 @@ from ddpjob_operator.manifests.environment import (
     sagemaker_environment,
 )
 from ddpjob_operator.planner.actions import CreateRendezvous, CreateWorker
+from ddpjob_protocol.environment import (
+    ENV_ADDRESS,
+    ENV_GRACE_SECONDS,
+    ENV_JOB_UID,
+    ENV_SERVICE,
+    ENV_SNAPSHOT_DIR,
+    ENV_TOKEN,
+    ENV_WORKER,
+    GRACE_SECONDS,
+)
 
 Manifest = dict[str, Any]
 
@@ -75,7 +84,7 @@ def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, token: s
             *("python3", AGENT_IN_IMAGE, "rendezvous", "--port", str(constants.SERVICE_PORT)),
             *("--epoch", str(action.epoch), "--boot-file", f"{STATE_FOLDER}/boot"),
         ],
-        "env": _variables({contract.ENV_TOKEN: token, contract.ENV_JOB_UID: job.metadata.uid}),
+        "env": _variables({ENV_TOKEN: token, ENV_JOB_UID: job.metadata.uid}),
         "ports": [{"name": "rendezvous", "containerPort": constants.SERVICE_PORT}],
         "readinessProbe": {
             "httpGet": {"path": "/healthz", "port": "rendezvous"},
@@ -141,7 +150,7 @@ def _worker_spec(
     job: DDPJob, group: Group, name: str, spec: Manifest, image: str, token: str
 ) -> Manifest:
     container = trainer({"spec": spec})
-    grace = spec.get("terminationGracePeriodSeconds", contract.GRACE_SECONDS)
+    grace = spec.get("terminationGracePeriodSeconds", GRACE_SECONDS)
     storage = job.spec.snapshot.storage
     provided: tuple[tuple[str, Manifest, str], ...] = (
         ("ddpjob-agent", {"emptyDir": {}}, AGENT_FOLDER),
@@ -182,7 +191,7 @@ def _worker_spec(
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": _SECCOMP,
-        "terminationGracePeriodSeconds": contract.GRACE_SECONDS,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
         **spec,
         "tolerations": _tolerations(spec, int(job.spec.elastic.orphan_seconds)),
         "initContainers": [install, *_list(spec.get("initContainers"))],
@@ -216,15 +225,15 @@ def _environment(
     ours = _variables(
         {
             **agent_environment(job, group),
-            contract.ENV_WORKER: name,
-            contract.ENV_SERVICE: f"{service}:{constants.SERVICE_PORT}",
-            contract.ENV_TOKEN: token,
-            contract.ENV_GRACE_SECONDS: str(grace),
-            contract.ENV_SNAPSHOT_DIR: f"{SNAPSHOT_FOLDER}/{job.metadata.name}",
+            ENV_WORKER: name,
+            ENV_SERVICE: f"{service}:{constants.SERVICE_PORT}",
+            ENV_TOKEN: token,
+            ENV_GRACE_SECONDS: str(grace),
+            ENV_SNAPSHOT_DIR: f"{SNAPSHOT_FOLDER}/{job.metadata.name}",
         }
     )
     source = {"fieldRef": {"fieldPath": "status.podIP"}}
-    ours.append({"name": contract.ENV_ADDRESS, "valueFrom": source})
+    ours.append({"name": ENV_ADDRESS, "valueFrom": source})
     taken, reserved = set(_texts(user, "name")), set(_texts(ours, "name"))
     offered = {
         **network_environment(job),

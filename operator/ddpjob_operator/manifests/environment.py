@@ -8,8 +8,21 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from ddpjob_agent import contract
 from ddpjob_operator.api.spec import DDPJob, Group
+from ddpjob_protocol.environment import (
+    ENV_JOB,
+    ENV_JOB_UID,
+    ENV_LAUNCHER,
+    ENV_ORPHAN_SECONDS,
+    ENV_PROCESSES,
+    ENV_SAGEMAKER,
+    ENV_SNAPSHOT_EVERY,
+    ENV_SNAPSHOT_FILES,
+    ENV_SNAPSHOT_KEEP,
+    ENV_SNAPSHOT_URI,
+    ENV_WARM_IMPORTS,
+    ENV_WARM_START,
+)
 
 # By the resource that a worker asks for.
 PJRT_DEVICES = {
@@ -60,18 +73,18 @@ def agent_environment(job: DDPJob, group: Group) -> dict[str, str]:
     spec, metadata = job.spec, job.metadata
     return _given(
         {
-            contract.ENV_JOB: f"{metadata.namespace}/{metadata.name}",
-            contract.ENV_JOB_UID: metadata.uid,
-            contract.ENV_PROCESSES: str(group.processes),
-            contract.ENV_LAUNCHER: spec.starter,
-            contract.ENV_SAGEMAKER: 1 if spec.sagemaker else None,
-            contract.ENV_ORPHAN_SECONDS: f"{spec.elastic.orphan_seconds:g}",
-            contract.ENV_WARM_START: None if spec.elastic.warm_start else 0,
-            contract.ENV_WARM_IMPORTS: " ".join(spec.elastic.warm_imports) or None,
-            contract.ENV_SNAPSHOT_URI: spec.snapshot.uri,
-            contract.ENV_SNAPSHOT_EVERY: spec.snapshot.every_steps,
-            contract.ENV_SNAPSHOT_KEEP: spec.snapshot.keep,
-            contract.ENV_SNAPSHOT_FILES: _list(spec.snapshot.files),
+            ENV_JOB: f"{metadata.namespace}/{metadata.name}",
+            ENV_JOB_UID: metadata.uid,
+            ENV_PROCESSES: str(group.processes),
+            ENV_LAUNCHER: spec.starter,
+            ENV_SAGEMAKER: 1 if spec.sagemaker else None,
+            ENV_ORPHAN_SECONDS: f"{spec.elastic.orphan_seconds:g}",
+            ENV_WARM_START: None if spec.elastic.warm_start else 0,
+            ENV_WARM_IMPORTS: " ".join(spec.elastic.warm_imports) or None,
+            ENV_SNAPSHOT_URI: spec.snapshot.uri,
+            ENV_SNAPSHOT_EVERY: spec.snapshot.every_steps,
+            ENV_SNAPSHOT_KEEP: spec.snapshot.keep,
+            ENV_SNAPSHOT_FILES: _list(spec.snapshot.files),
         }
     )
 

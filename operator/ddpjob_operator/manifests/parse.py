@@ -10,9 +10,11 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from ddpjob_agent import contract
 from ddpjob_operator.api import constants
 from ddpjob_operator.planner.observed import Phase, Rendezvous, Worker
+from ddpjob_protocol.environment import (
+    ENV_TOKEN,
+)
 
 UNSCHEDULABLE = "Unschedulable"
 # Ended containers and waiting ones are told of in these words where nothing is wrong.
@@ -168,7 +170,7 @@ def _own_container(spec: Mapping[str, Any]) -> tuple[str, str]:
     """Name of the container that runs our code, and the job's secret, which it holds."""
     for container in spec.get("containers") or ():
         for entry in container.get("env") or ():
-            if entry.get("name") == contract.ENV_TOKEN:
+            if entry.get("name") == ENV_TOKEN:
                 return container["name"], str(entry.get("value", ""))
     return "", ""
 

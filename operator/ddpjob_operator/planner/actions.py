@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from ddpjob_agent.control import Expectation
+from ddpjob_protocol.control import (
+    Expectation,
+)
 
 
 @dataclasses.dataclass(frozen=True)

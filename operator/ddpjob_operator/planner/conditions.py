@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal
 
-from ddpjob_agent.control import Report, State
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.status import Condition, DDPJobStatus
@@ -18,6 +17,10 @@ from ddpjob_operator.planner.observed import Observed, Refusal, Worker
 from ddpjob_operator.planner.placement import Roster
 from ddpjob_operator.planner.stall_message import describe
 from ddpjob_operator.planner.storage_warnings import not_shared
+from ddpjob_protocol.control import (
+    Report,
+    State,
+)
 
 _PRECEDENCE = (
     ConditionType.FAILED,

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddpjob_agent.contract import Cause, MembershipId
-from ddpjob_agent.control import Report
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import ConditionType, EventReason
 from ddpjob_operator.api.status import Condition, DDPJobStatus
@@ -18,6 +16,13 @@ from ddpjob_operator.planner.observed import Observed
 from ddpjob_operator.planner.outcome import Verdict
 from ddpjob_operator.planner.placement import Roster
 from ddpjob_operator.planner.storage_warnings import NOT_SHARED
+from ddpjob_protocol.control import (
+    Report,
+)
+from ddpjob_protocol.membership import (
+    Cause,
+    MembershipId,
+)
 
 _BY_CAUSE = {
     Cause.STARTED: EventReason.STARTED,

@@ -9,9 +9,11 @@ import dataclasses
 from datetime import datetime
 from enum import StrEnum
 
-from ddpjob_agent.control import Report
 from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.api.spec import DDPJob
+from ddpjob_protocol.control import (
+    Report,
+)
 
 
 class Phase(StrEnum):

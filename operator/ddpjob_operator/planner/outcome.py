@@ -9,10 +9,13 @@ import dataclasses
 from datetime import datetime, timedelta
 from typing import Literal
 
-from ddpjob_agent.control import Report, State
 from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.planner.observed import Observed, Phase
+from ddpjob_protocol.control import (
+    Report,
+    State,
+)
 
 TAIL_LINES = 20
 TAIL_CHARACTERS = 4000

@@ -22,8 +22,6 @@ import dataclasses
 from collections.abc import Iterator
 from datetime import datetime
 
-from ddpjob_agent.contract import MembershipId
-from ddpjob_agent.control import Expectation, Report
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import ConditionType
 from ddpjob_operator.api.status import DDPJobStatus
@@ -41,6 +39,13 @@ from ddpjob_operator.planner.actions import (
 from ddpjob_operator.planner.observed import Observed, Phase
 from ddpjob_operator.planner.placement import Roster, arrange
 from ddpjob_operator.planner.storage_warnings import not_shared_at
+from ddpjob_protocol.control import (
+    Expectation,
+    Report,
+)
+from ddpjob_protocol.membership import (
+    MembershipId,
+)
 
 __all__ = [
     "Action",

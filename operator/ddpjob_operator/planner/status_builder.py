@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from ddpjob_agent.control import KeptFiles, Report
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import ConditionType, EventReason, Reason
 from ddpjob_operator.api.status import (
@@ -27,6 +26,10 @@ from ddpjob_operator.planner.observed import Observed, Phase
 from ddpjob_operator.planner.outcome import Verdict
 from ddpjob_operator.planner.placement import Roster
 from ddpjob_operator.planner.storage_warnings import not_shared
+from ddpjob_protocol.control import (
+    KeptFiles,
+    Report,
+)
 
 MAX_TOLD = 20  # of a kind, in status: more than a service tells of at a time
 

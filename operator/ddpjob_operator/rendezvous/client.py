@@ -12,8 +12,12 @@ from typing import Any, Protocol
 
 import aiohttp
 
-from ddpjob_agent.contract import TOKEN_HEADER
-from ddpjob_agent.control import Expectation, Report
+from ddpjob_protocol.codec import decode, encode
+from ddpjob_protocol.control import (
+    TOKEN_HEADER,
+    Expectation,
+    Report,
+)
 
 MARGIN_SECONDS = 5.0  # an answer may come later than asked for by this much
 
@@ -54,13 +58,13 @@ class ServiceClient:
         query = {"after": str(after), "timeout": f"{wait:g}", "news": str(int(only_news))}
         answer = await self._request("GET", "/report", query, None, wait)
         try:
-            return Report.from_json(answer)
+            return decode(Report, answer)
         except (KeyError, TypeError, ValueError) as error:
             raise ServiceUnavailableError(f"its answer is no report: {error!r}") from error
 
     async def expect(self, expectation: Expectation) -> None:
         """Tell the service which workers to count on."""
-        await self._request("PUT", "/expected", {}, expectation.to_json(), 0.0)
+        await self._request("PUT", "/expected", {}, encode(expectation), 0.0)
 
     async def _request(
         self,

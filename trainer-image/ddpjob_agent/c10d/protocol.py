@@ -9,12 +9,12 @@ May not: know what a store does with a request, write to a connection.
 from __future__ import annotations
 
 import asyncio
-import base64
 import dataclasses
 import enum
 import struct
-from collections.abc import Mapping
 from typing import Any
+
+from ddpjob_protocol.codec import DecodeError, decode
 
 MAGIC = 0x3C85F7CE
 MAX_KEYS = 128 * 1024
@@ -89,30 +89,16 @@ class Request:
     values: tuple[bytes, ...] = ()
     number: int = 0  # addend, world size, nonce or magic
 
-    def to_json(self) -> dict[str, Any]:
-        """As it travels from an agent to the service."""
-        return {
-            "op": self.op.name,
-            "keys": encode_base64(self.keys),
-            "values": encode_base64(self.values),
-            "number": self.number,
-        }
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Request:
-        """Inverse of to_json(); ProtocolError if it is not what read_request() could return."""
-        try:
-            request = cls(
-                op=Op[data["op"]],
-                keys=decode_base64(data["keys"]),
-                values=decode_base64(data["values"]),
-                number=data["number"],
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ProtocolError(f"malformed request: {error!r}") from error
-        if not _is_possible(request):
-            raise ProtocolError(f"impossible {request.op.name} request")
-        return request
+def decode_request(data: Any) -> Request:
+    """Return the request that `encode` made this of; ProtocolError for any other."""
+    try:
+        request = decode(Request, data)
+    except DecodeError as error:
+        raise ProtocolError(f"malformed request: {error}") from error
+    if not _is_possible(request):
+        raise ProtocolError(f"impossible {request.op.name} request")
+    return request
 
 
 async def read_request(reader: asyncio.StreamReader) -> Request | None:
@@ -162,16 +148,6 @@ def encode_bytes(value: bytes) -> bytes:
 def encode_pong(nonce: int) -> bytes:
     """The answer to PING."""
     return struct.pack("<I", nonce)
-
-
-def encode_base64(items: tuple[bytes, ...]) -> list[str]:
-    """Byte strings for JSON."""
-    return [base64.b64encode(item).decode("ascii") for item in items]
-
-
-def decode_base64(items: list[str]) -> tuple[bytes, ...]:
-    """Inverse of encode_base64(); ValueError or TypeError if they are something else."""
-    return tuple(base64.b64decode(item, validate=True) for item in items)
 
 
 async def _read_integer(reader: asyncio.StreamReader, layout: str) -> int:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Callable
+from collections.abc import Iterable
+from typing import Callable
 
 from ddpjob_agent.c10d import protocol
 from ddpjob_agent.c10d.protocol import Op, ProtocolError, Request
@@ -28,26 +28,6 @@ class Entry:
     version: int  # of the store's one counter: the higher, the later
     value: bytes | None = None
     queue: tuple[bytes, ...] = ()  # independent of the value, as in torch; oldest first
-
-    def to_json(self) -> dict[str, Any]:
-        """As it travels between service and agent."""
-        return {
-            "key": protocol.encode_base64((self.key,))[0],
-            "version": self.version,
-            "value": None if self.value is None else protocol.encode_base64((self.value,))[0],
-            "queue": protocol.encode_base64(self.queue),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Entry:
-        """Inverse of to_json()."""
-        value = data["value"]
-        return cls(
-            key=protocol.decode_base64([data["key"]])[0],
-            version=data["version"],
-            value=None if value is None else protocol.decode_base64([value])[0],
-            queue=protocol.decode_base64(data["queue"]),
-        )
 
 
 @dataclasses.dataclass(frozen=True)

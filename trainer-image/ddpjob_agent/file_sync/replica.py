@@ -12,12 +12,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ddpjob_agent.contract import MembershipId
+from ddpjob_protocol.membership import (
+    MembershipId,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
 BEFORE_ALL = "0.0.0"  # of files that nobody saw written
 NOTHING = ""  # the digest of no files at all
@@ -78,15 +80,6 @@ class Stock:
         """Whether it can give this one to others."""
         return any(copy.digest == digest for copy in self.copies)
 
-    def to_json(self) -> dict[str, Any]:
-        """As it travels."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Stock:
-        """Inverse of to_json()."""
-        return cls(**{**data, "copies": tuple(Copy(**copy) for copy in data["copies"])})
-
 
 @dataclasses.dataclass(frozen=True)
 class Word:
@@ -110,14 +103,3 @@ class Word:
     def digest(self) -> str:
         """Of what is to be in place."""
         return self.copy.digest if self.copy else NOTHING
-
-    def to_json(self) -> dict[str, Any]:
-        """As it travels."""
-        return {**dataclasses.asdict(self), "holders": [list(each) for each in self.holders]}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Word:
-        """Inverse of to_json()."""
-        copy = data["copy"]
-        holders = tuple((address, port) for address, port in data["holders"])
-        return cls(**{**data, "copy": Copy(**copy) if copy else None, "holders": holders})

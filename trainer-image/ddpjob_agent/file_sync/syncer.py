@@ -24,11 +24,17 @@ from ddpjob_agent.file_sync.fetcher import FullError, Getter
 from ddpjob_agent.file_sync.replica import Stock, Word
 from ddpjob_agent.file_sync.transfer import Exchange
 from ddpjob_agent.file_sync.watcher import Watch, complain
+from ddpjob_protocol.codec import decode, encode
 
 if TYPE_CHECKING:
-    from ddpjob_agent.contract import Membership, Message
     from ddpjob_agent.file_sync.inventory import At, Holdings
     from ddpjob_agent.file_sync.local_files import Seen
+    from ddpjob_protocol.membership import (
+        Membership,
+    )
+    from ddpjob_protocol.messages import (
+        Message,
+    )
 
 RETRY_SECONDS = 0.5
 GET_SECONDS = 120.0  # to reach somebody who has the copy that all begin from
@@ -89,12 +95,12 @@ class Keeper:
 
     def stock(self) -> Message | None:
         """What a service that lost its memory must know."""
-        return self._stock.to_json() if self._stock.scope else None
+        return encode(self._stock) if self._stock.scope else None
 
     def hear(self, order: Message) -> None:
         """The service's newest order; it may say something of the files."""
         said = order.get("files") if self._following is not None else None
-        word = Word.from_json(said) if said else None
+        word = decode(Word, said) if said else None
         if word == self._word:
             return
         old, self._word = self._word, word
@@ -247,7 +253,7 @@ class Keeper:
 
     def _say(self, stock: Stock) -> None:
         self._stock = stock
-        self._send({"type": "files", **stock.to_json()})
+        self._send({"type": "files", **encode(stock)})
 
     async def _on_disk(self, work: Callable[..., T], *arguments: Any) -> T:
         return await self._loop.run_in_executor(self._disk, work, *arguments)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ddpjob_agent.forkserver.channel import Request
 
-OURS = "ddpjob_agent"  # the script may have one of its own, of another version
+OURS = ("ddpjob_agent", "ddpjob_protocol")  # the script may have its own, of another version
 
 
 def settle(request: Request, descriptors: list[int]) -> None:
@@ -67,7 +67,7 @@ def run(arguments: list[str]) -> NoReturn:
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={})
     sys.modules["__main__"] = main
-    for name in [each for each in sys.modules if each.partition(".")[0] == OURS]:
+    for name in [each for each in sys.modules if each.partition(".")[0] in OURS]:
         del sys.modules[name]
     try:
         if arguments[0] == "-m":

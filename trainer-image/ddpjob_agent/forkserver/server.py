@@ -2,7 +2,7 @@
 
 Runs in the Python of the user's torchrun. Its owner is an agent, or a run of simulated nodes, whose
 agents it starts, each with a fork of itself as warm parent. Ends with its owner. Imports nothing of
-ddpjob's but this package and the contract; knows nothing of memberships.
+ddpjob's but this package and the protocol; knows nothing of memberships.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import socket
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from ddpjob_agent.contract import ENV_WARM_PARENT
 from ddpjob_agent.forkserver import (
     channel,
     eligibility,
@@ -31,6 +30,9 @@ from ddpjob_agent.forkserver import (
     child as script,
 )
 from ddpjob_agent.forkserver.channel import AGENT, READY, TORCHRUN, UNFIT, Request
+from ddpjob_protocol.environment import (
+    ENV_WARM_PARENT,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

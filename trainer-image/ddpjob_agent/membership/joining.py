@@ -13,8 +13,10 @@ from ddpjob_agent.membership.state import Action, Decision
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddpjob_agent.contract import Membership
     from ddpjob_agent.membership.state import View, Worker
+    from ddpjob_protocol.membership import (
+        Membership,
+    )
 
 
 def joiners_of(current: Membership, present: Sequence[Worker]) -> list[Worker]:

@@ -11,9 +11,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ddpjob_agent.contract import Member, Membership, Message
-    from ddpjob_agent.control import Policy
     from ddpjob_agent.membership.state import Worker
+    from ddpjob_protocol.control import (
+        Policy,
+    )
+    from ddpjob_protocol.membership import (
+        Member,
+        Membership,
+    )
+    from ddpjob_protocol.messages import (
+        Message,
+    )
 
 
 @dataclasses.dataclass
@@ -38,6 +46,6 @@ class LastStep:
             if self.binds(worker.member)
         )
 
-    def to_json(self, *, saved: bool) -> Message:
+    def message(self, *, saved: bool) -> Message:
         """As agents hear it; `saved`: nobody whose processes end does it still."""
         return {"membership": str(self.membership.id), "step": self.step, "saved": saved}

@@ -10,8 +10,17 @@ import enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ddpjob_agent.contract import Failure, Member, Membership
-    from ddpjob_agent.control import Expectation, Policy
+    from ddpjob_protocol.control import (
+        Expectation,
+        Policy,
+    )
+    from ddpjob_protocol.membership import (
+        Member,
+        Membership,
+    )
+    from ddpjob_protocol.messages import (
+        Failure,
+    )
 
 FAREWELL_SECONDS = 2.0  # in which a worker that the operator no longer names is heard, or lost
 

@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING, Callable
 
 from ddpjob_agent.c10d.store import Entry
 from ddpjob_agent.net.framing import Connection, RefusedError, WireError, WrongTokenError, connect
+from ddpjob_protocol.codec import decode, encode
 
 if TYPE_CHECKING:
     from ddpjob_agent.c10d.protocol import Request
-    from ddpjob_agent.contract import Message
+    from ddpjob_protocol.messages import (
+        Message,
+    )
 
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 10.0  # a service that says nothing for so long has lost us, or we it
@@ -119,7 +122,7 @@ class Link:
             "type": "store",
             "id": number,
             "membership": membership,
-            "request": request.to_json(),
+            "request": encode(request),
         }
         pending = self._pending[number] = _Pending(message)
         self.send(message)
@@ -168,7 +171,7 @@ class Link:
     async def _talk(self, connection: Connection) -> None:
         hello = self._hello()
         is_current = (hello["membership"] or {}).get("id") == self.membership
-        entries = [entry.to_json() for entry in self._entries.values()] if is_current else []
+        entries = [encode(entry) for entry in self._entries.values()] if is_current else []
         connection.send({"type": "hello", **hello, "entries": entries})
         self._connection = connection
         for pending in list(self._pending.values()):
@@ -207,7 +210,7 @@ class Link:
             return
         if pending.message["membership"] == self.membership:
             for item in message.get("entries", ()):
-                entry = Entry.from_json(item)
+                entry = decode(Entry, item)
                 self._entries[entry.key] = entry
         if not pending.answer.done():
             pending.answer.set_result(message)

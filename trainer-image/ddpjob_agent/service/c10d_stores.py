@@ -19,15 +19,21 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
-from ddpjob_agent.c10d.protocol import Op, ProtocolError, Request
+from ddpjob_agent.c10d.protocol import Op, ProtocolError, Request, decode_request
 from ddpjob_agent.c10d.server import StoreBackend
 from ddpjob_agent.c10d.store import Entry, Store
+from ddpjob_protocol.codec import decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ddpjob_agent.contract import Member, Message
     from ddpjob_agent.service.registry import Registry
+    from ddpjob_protocol.membership import (
+        Member,
+    )
+    from ddpjob_protocol.messages import (
+        Message,
+    )
 
 REMEMBERED_WRITES = 256  # per agent: what it may send again after its connection broke
 TORCHRUN_KEY = b"/torch.rendezvous."  # under which torchrun's agents meet
@@ -70,7 +76,7 @@ class SharedStore:
     def restore(self, membership: str, entries: Iterable[Mapping[str, Any]]) -> None:
         """Take back what a member wrote into the store of this membership."""
         if membership == self._membership:
-            self._backend.restore([Entry.from_json(item) for item in entries])
+            self._backend.restore([decode(Entry, item) for item in entries])
 
     async def answer(self, member: Member, message: Message) -> Message:
         """The answer to an agent's request; a write that is asked for again is done once."""
@@ -93,7 +99,7 @@ class SharedStore:
             return overtaken
         backend = self._backend
         try:
-            request = Request.from_json(message["request"])
+            request = decode_request(message["request"])
             applied = await backend.apply(request)
             reply = applied.reply
             if applied.changed and _is_join(request):
@@ -106,7 +112,7 @@ class SharedStore:
             "type": "stored",
             "id": message["id"],
             "reply": base64.b64encode(reply).decode(),
-            "entries": [entry.to_json() for entry in applied.changed],
+            "entries": [encode(entry) for entry in applied.changed],
         }
 
     async def _gather(self, member: Member) -> None:

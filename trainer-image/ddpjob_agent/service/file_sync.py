@@ -9,17 +9,25 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from ddpjob_agent.control import KeptFiles
 from ddpjob_agent.file_sync.policy import Files
 from ddpjob_agent.file_sync.replica import Stock
 from ddpjob_agent.membership.forming import leaves
+from ddpjob_protocol.codec import decode, encode
+from ddpjob_protocol.control import (
+    KeptFiles,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ddpjob_agent.contract import Member, Message
     from ddpjob_agent.membership.state import View, Worker
     from ddpjob_agent.service.worker_table import Roster
+    from ddpjob_protocol.membership import (
+        Member,
+    )
+    from ddpjob_protocol.messages import (
+        Message,
+    )
 
 
 class Safekeeping:
@@ -35,7 +43,7 @@ class Safekeeping:
         """An agent says what it has; raises KeyError, TypeError, ValueError."""
         self._enter(view)
         facts = {name: value for name, value in message.items() if name != "type"}
-        self._files.hear(worker, Stock.from_json(facts))
+        self._files.hear(worker, decode(Stock, facts))
 
     def follow(self, view: View, now: float, wall: float) -> bool:
         """Take note of what the view has come to; returns whether there is a new safe copy."""
@@ -67,10 +75,13 @@ class Safekeeping:
             staying = [w.member for w in self._present(view, now) if w.member not in leaving]
             names = {each.member.worker for each in self._roster.all()}
             more = view.expectation is None or not names.issuperset(view.expectation.workers)
-            return self._files.word_at_end(known.member, staying, leaving, more=more).to_json()
-        if known.member not in (*members, *leaving):
+            word = self._files.word_at_end(known.member, staying, leaving, more=more)
+        elif known.member in (*members, *leaving):
+            word = self._files.word(known.member, members, leaving)
+        else:
             return None  # it joins later
-        return self._files.word(known.member, members, leaving).to_json()
+        message: Message = encode(word)
+        return message
 
     def _present(self, view: View, now: float) -> list[Worker]:
         everybody = self._roster.all()

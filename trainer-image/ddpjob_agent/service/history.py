@@ -8,9 +8,18 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from ddpjob_agent.contract import Event, Membership, MembershipId
-from ddpjob_agent.control import Overdue, Round
 from ddpjob_agent.service.repeated_steps import Repeats
+from ddpjob_protocol.control import (
+    Overdue,
+    Round,
+)
+from ddpjob_protocol.membership import (
+    Membership,
+    MembershipId,
+)
+from ddpjob_protocol.process import (
+    Event,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -116,7 +125,7 @@ class Rounds:
         self._count_repeats()
 
     def hear(self, message: Mapping[str, Any], wall: float) -> None:
-        """Take a report of the processes, see `contract.Event`; raises KeyError, ValueError."""
+        """Take a report of the processes, see `ddpjob_protocol.process.Event`; raises KeyError, ValueError."""
         event, step = Event(message["event"]), int(message["step"])
         if event is Event.SAVED:
             place = message.get("place", 0)

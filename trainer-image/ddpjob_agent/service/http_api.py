@@ -19,8 +19,12 @@ import json
 from typing import TYPE_CHECKING, Any, Callable
 from urllib.parse import parse_qs, urlsplit
 
-from ddpjob_agent.contract import TOKEN_HEADER
-from ddpjob_agent.control import Expectation, Report
+from ddpjob_protocol.codec import decode, encode
+from ddpjob_protocol.control import (
+    TOKEN_HEADER,
+    Expectation,
+    Report,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -80,9 +84,10 @@ class Controller:
                 after = int(query.get("after", ["0"])[0])
                 seconds = min(float(query.get("timeout", ["0"])[0]), MAX_POLL_SECONDS)
                 only_news = query.get("news", ["0"])[0] == "1"
-                return (await self._report_after(after, seconds, only_news)).to_json()
+                report: dict[str, Any] = encode(await self._report_after(after, seconds, only_news))
+                return report
             if (method, url.path) == ("PUT", "/expected"):
-                self._expect(Expectation.from_json(json.loads(body)))
+                self._expect(decode(Expectation, json.loads(body)))
                 return {"ok": True}
         except (KeyError, TypeError, ValueError) as error:
             raise _HttpError("400 Bad Request", f"cannot read the request: {error}") from error

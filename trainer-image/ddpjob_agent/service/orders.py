@@ -8,13 +8,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddpjob_agent.membership.forming import leaves
+from ddpjob_protocol.codec import encode
 
 if TYPE_CHECKING:
-    from ddpjob_agent.contract import Membership, Message
     from ddpjob_agent.membership.last_step import LastStep
     from ddpjob_agent.membership.state import View
     from ddpjob_agent.service.file_sync import Safekeeping
     from ddpjob_agent.service.worker_table import Roster
+    from ddpjob_protocol.membership import (
+        Membership,
+    )
+    from ddpjob_protocol.messages import (
+        Message,
+    )
 
 
 class Orders(NamedTuple):
@@ -32,7 +38,7 @@ class Orders(NamedTuple):
         if known and current and known.member in current.members:
             return {
                 "type": "run",
-                "membership": current.to_json(),
+                "membership": encode(current),
                 "live": view.live,
                 "asked": view.asked_at is not None,
                 "last": self._word_of_last(now),
@@ -67,4 +73,4 @@ class Orders(NamedTuple):
         if self.last is None:
             return None
         saved = self.view.live or self.last.is_done(self.roster.all(), self.view.policy, now)
-        return self.last.to_json(saved=saved)
+        return self.last.message(saved=saved)

@@ -12,8 +12,6 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from ddpjob_agent.contract import Cause, Event, Failure, Member, Membership, Message
-from ddpjob_agent.control import Expectation, Policy, Report, Stall, State
 from ddpjob_agent.membership.forming import pause_after
 from ddpjob_agent.membership.last_step import LastStep
 from ddpjob_agent.membership.policy import decide_membership
@@ -23,6 +21,26 @@ from ddpjob_agent.service.history import Rounds
 from ddpjob_agent.service.orders import Orders
 from ddpjob_agent.service.stall_detector import Progress
 from ddpjob_agent.service.worker_table import Roster
+from ddpjob_protocol.codec import decode
+from ddpjob_protocol.control import (
+    Expectation,
+    Policy,
+    Report,
+    Stall,
+    State,
+)
+from ddpjob_protocol.membership import (
+    Cause,
+    Member,
+    Membership,
+)
+from ddpjob_protocol.messages import (
+    Failure,
+    Message,
+)
+from ddpjob_protocol.process import (
+    Event,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,9 +83,9 @@ class Registry:
 
     def hello(self, message: Mapping[str, Any], now: float) -> str:
         """An agent registers, or comes back; returns the worker's name."""
-        member = Member(**message["member"])
+        member = decode(Member, message["member"])
         held = message.get("membership")
-        membership = Membership.from_json(held) if held else None
+        membership = decode(Membership, held) if held else None
         current = self._view.current
         if membership and (current is None or membership.id > current.id):
             self._adopt(membership, now)
@@ -80,7 +98,7 @@ class Registry:
             and known.member in current.members
         ):
             self.unseen.discard(member.worker)
-            failure = message["failure"] and Failure.from_json(message["failure"])
+            failure = message["failure"] and decode(Failure, message["failure"])
             known = dataclasses.replace(
                 known,
                 done=message["done"],
@@ -173,13 +191,13 @@ class Registry:
         if message["failure"] is None:
             self._roster.change(worker, done=True)
         else:
-            self._roster.change(worker, exit_at=now, failure=Failure.from_json(message["failure"]))
+            self._roster.change(worker, exit_at=now, failure=decode(Failure, message["failure"]))
 
     def _exited_live(self, worker: str, message: Mapping[str, Any], now: float) -> None:
         known = self._roster.get(worker)
         if known is None or not message["live"]:
             return  # it belongs to the start before anybody knew that the processes stay
-        failure = message["failure"] and Failure.from_json(message["failure"])
+        failure = message["failure"] and decode(Failure, message["failure"])
         if self._view.running and self.is_member(worker):
             exit_at = now if failure else None
             self._roster.change(

@@ -1,12 +1,14 @@
 """Which steps are done again, because a membership goes on from a snapshot that was older.
 
-What a membership had done is what its processes last reported, or left behind (`contract.ENV_STEPS`)
+What a membership had done is what its processes last reported, or left behind (`ENV_STEPS`)
 when they were ended; the most of any of its workers counts. Pure; knows nothing of times.
 """
 
 from __future__ import annotations
 
-from ddpjob_agent.contract import MembershipId
+from ddpjob_protocol.membership import (
+    MembershipId,
+)
 
 _NEVER = MembershipId(0, 0, 0)
 

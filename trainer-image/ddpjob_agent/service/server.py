@@ -14,8 +14,6 @@ import time
 from typing import TYPE_CHECKING, Callable
 
 from ddpjob_agent.c10d.protocol import ProtocolError
-from ddpjob_agent.contract import PROTOCOL, Member, Message
-from ddpjob_agent.control import Expectation, Report
 from ddpjob_agent.net.framing import (
     HANDSHAKE_SECONDS,
     MAGIC,
@@ -26,6 +24,18 @@ from ddpjob_agent.net.framing import (
 )
 from ddpjob_agent.service.c10d_stores import SharedStore
 from ddpjob_agent.service.http_api import METHODS, Controller
+from ddpjob_protocol.codec import decode
+from ddpjob_protocol.control import (
+    Expectation,
+    Report,
+)
+from ddpjob_protocol.membership import (
+    Member,
+)
+from ddpjob_protocol.messages import (
+    PROTOCOL,
+    Message,
+)
 
 if TYPE_CHECKING:
     from ddpjob_agent.service.registry import Registry
@@ -120,7 +130,7 @@ class RendezvousServer:
             connection.send({"type": "refused", "reason": reason})
             raise WireError(reason)
         worker = self._registry.hello(hello, time.monotonic())
-        session = _Session(connection, Member(**hello["member"]))
+        session = _Session(connection, decode(Member, hello["member"]))
         older = self._sessions.pop(worker, None)
         if older is not None:
             self._drop(older)

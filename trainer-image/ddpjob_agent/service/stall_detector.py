@@ -13,13 +13,20 @@ import collections
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from ddpjob_agent.control import Stall, Standing
+from ddpjob_protocol.control import (
+    Stall,
+    Standing,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ddpjob_agent.contract import Membership
-    from ddpjob_agent.control import Policy
+    from ddpjob_protocol.control import (
+        Policy,
+    )
+    from ddpjob_protocol.membership import (
+        Membership,
+    )
 
 WINDOW = 51  # the last pauses between steps, whose median counts
 SILENT_SECONDS = 5.0  # a process says every second that it is alive
@@ -73,7 +80,7 @@ class Progress:
         self._step, self._at, self._wall, self._stall = step, now, wall, None
 
     def heard(self, worker: str, processes: Iterable[Mapping[str, Any]], now: float) -> None:
-        """An agent tells of its processes, see `contract.Event.ALIVE`."""
+        """An agent tells of its processes, see `Event.ALIVE`."""
         for each in processes:
             rank, heard_at = int(each["rank"]), now - float(each["age"])
             self._processes[rank] = _Process(

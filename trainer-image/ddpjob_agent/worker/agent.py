@@ -26,19 +26,6 @@ import time
 import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
-from ddpjob_agent.contract import (  # fmt: skip
-    GROUP_SOCKET,
-    PROTOCOL,
-    REPORT_SOCKET,
-    Cause,
-    Exit,
-    Failure,
-    Launcher,
-    Member,
-    Membership,
-    Message,
-    Place,
-)
 from ddpjob_agent.file_sync.inventory import Holdings
 from ddpjob_agent.file_sync.local_files import Tracked
 from ddpjob_agent.file_sync.replica_store import open_shelf
@@ -55,6 +42,28 @@ from ddpjob_agent.worker.live_processes import Live
 from ddpjob_agent.worker.process_tree import Processes
 from ddpjob_agent.worker.progress_socket import Reports
 from ddpjob_agent.worker.runs import Launch, Starts
+from ddpjob_protocol.codec import decode, encode
+from ddpjob_protocol.environment import (
+    GROUP_SOCKET,
+    REPORT_SOCKET,
+    Launcher,
+)
+from ddpjob_protocol.exit_codes import (
+    Exit,
+)
+from ddpjob_protocol.membership import (
+    Cause,
+    Member,
+    Membership,
+)
+from ddpjob_protocol.messages import (
+    PROTOCOL,
+    Failure,
+    Message,
+)
+from ddpjob_protocol.process import (
+    Place,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -183,8 +192,8 @@ class Agent:
     def _hello(self) -> Message:
         return {
             "protocol": PROTOCOL,
-            "member": dataclasses.asdict(self._me),
-            "membership": self._membership and self._membership.to_json(),
+            "member": encode(self._me),
+            "membership": encode(self._membership),
             "running": self._wanted is not None,
             "live": self._wanted is not None and self._wanted.live,
             "ready": self._live.ready,
@@ -193,7 +202,7 @@ class Agent:
             "stopped": self._stopping.stopped_in,
             "had_done": self._had_done,
             "done": self._done,
-            "failure": self._failure and self._failure.to_json(),
+            "failure": encode(self._failure),
             "reports": self._reports.recall(),
             "files": self._keeper.stock(),
             "port": self._starts.port.number,
@@ -205,7 +214,7 @@ class Agent:
 
     def _obey(self, order: Message) -> None:
         if order["type"] == "run":
-            self._enter(Membership.from_json(order["membership"]), order)
+            self._enter(decode(Membership, order["membership"]), order)
         elif order["type"] == "stay":
             self._order = ("stay", "")
             self._stay()
@@ -383,7 +392,7 @@ class Agent:
 
     def _tell_exit(self, launch: Launch) -> None:
         launch.ended_under = self._order
-        failure = self._failure and self._failure.to_json()
+        failure = encode(self._failure)
         self._link.send(
             {
                 "type": "exited",

@@ -11,11 +11,18 @@ import logging
 import time
 from typing import TYPE_CHECKING, Callable
 
-from ddpjob_agent.contract import Place
+from ddpjob_protocol.process import (
+    Place,
+)
 
 if TYPE_CHECKING:
-    from ddpjob_agent.contract import Membership, Message
     from ddpjob_agent.worker.live_processes import Live
+    from ddpjob_protocol.membership import (
+        Membership,
+    )
+    from ddpjob_protocol.messages import (
+        Message,
+    )
 
 log = logging.getLogger("ddpjob.agent")
 

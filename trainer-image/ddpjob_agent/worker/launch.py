@@ -10,21 +10,37 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from ddpjob_agent import contract
-from ddpjob_agent.contract import Launcher
 from ddpjob_agent.launchers import mpi, sagemaker
+from ddpjob_protocol.environment import (
+    ENV_FIRST_RANK,
+    ENV_GROUP_SOCKET,
+    ENV_JOB_UID,
+    ENV_REPORT_SOCKET,
+    ENV_SAGEMAKER,
+    ENV_SERVICE,
+    ENV_STEPS,
+    ENV_TOKEN,
+    ENV_WARM_PARENT,
+    ENV_WORLD_SIZE,
+    GROUP_SOCKET,
+    REPORT_SOCKET,
+    STEPS_BYTES,
+    Launcher,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ddpjob_agent.contract import Member
+    from ddpjob_protocol.membership import (
+        Member,
+    )
 
 STEPS_FILE = "steps"
 # Who gives one of these, as a flag or as PET_*, has a store that somebody must host.
 OWN_STORE = ("--standalone", "pet-standalone", "rdzv-endpoint")
 USUAL_PORT = 29500  # torch's own; where the service is of a version that knows of no port
 # Never reach the user's processes.
-AGENT_ONLY = (contract.ENV_TOKEN, contract.ENV_SERVICE, contract.ENV_WARM_PARENT)
+AGENT_ONLY = (ENV_TOKEN, ENV_SERVICE, ENV_WARM_PARENT)
 
 
 def steps_done(logs: str) -> int | None:
@@ -34,7 +50,7 @@ def steps_done(logs: str) -> int | None:
             content = file.read()
     except OSError:
         return None
-    size = contract.STEPS_BYTES
+    size = STEPS_BYTES
     words = (content[at : at + size] for at in range(0, len(content), size))
     return max((int.from_bytes(word, "little") for word in words), default=None)
 
@@ -87,13 +103,13 @@ def prepare(
         found = mpi.variables(meeting.members, agent, meeting.logs, meeting.endpoint)
     else:
         found = _scripts_variables(meeting)
-    if base.get(contract.ENV_SAGEMAKER):
+    if base.get(ENV_SAGEMAKER):
         found |= sagemaker.variables(meeting.members, meeting.me)
         sagemaker.make_folders(base)
     sockets = {
-        contract.ENV_REPORT_SOCKET: os.path.join(meeting.sockets, contract.REPORT_SOCKET),
-        contract.ENV_GROUP_SOCKET: os.path.join(meeting.sockets, contract.GROUP_SOCKET),
-        contract.ENV_STEPS: os.path.join(meeting.logs, STEPS_FILE),
+        ENV_REPORT_SOCKET: os.path.join(meeting.sockets, REPORT_SOCKET),
+        ENV_GROUP_SOCKET: os.path.join(meeting.sockets, GROUP_SOCKET),
+        ENV_STEPS: os.path.join(meeting.logs, STEPS_FILE),
     }
     given = {**_nodes(meeting), **found, **_without_agents_own(base), **sockets, **ours}
     return Command(argv, given)
@@ -118,7 +134,7 @@ def _torchruns_flags(
         "PET_NPROC_PER_NODE": str(meeting.me.processes),
         "PET_RDZV_BACKEND": "c10d",
         "PET_RDZV_ENDPOINT": meeting.endpoint,
-        "PET_RDZV_ID": base.get(contract.ENV_JOB_UID, "ddpjob"),
+        "PET_RDZV_ID": base.get(ENV_JOB_UID, "ddpjob"),
         "PET_LOCAL_ADDR": meeting.me.address,
         "PET_MAX_RESTARTS": "0",
         "PET_LOG_DIR": meeting.logs,
@@ -135,8 +151,8 @@ def _scripts_variables(meeting: Meeting) -> dict[str, str]:
     variables = {
         "RANK": str(at),
         "WORLD_SIZE": str(len(members)),
-        contract.ENV_FIRST_RANK: str(sum(each.processes for each in members[:at])),
-        contract.ENV_WORLD_SIZE: str(sum(each.processes for each in members)),
+        ENV_FIRST_RANK: str(sum(each.processes for each in members[:at])),
+        ENV_WORLD_SIZE: str(sum(each.processes for each in members)),
     }
     if all(each.processes == 1 for each in members):
         variables |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}

@@ -8,13 +8,24 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from ddpjob_agent.contract import Answer, MembershipId
+from ddpjob_protocol.codec import encode
+from ddpjob_protocol.membership import (
+    MembershipId,
+)
+from ddpjob_protocol.process import (
+    Answer,
+)
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Mapping
 
-    from ddpjob_agent.contract import Message, Place
+    from ddpjob_protocol.messages import (
+        Message,
+    )
+    from ddpjob_protocol.process import (
+        Place,
+    )
 
 
 class Process:
@@ -54,7 +65,7 @@ class Process:
 
     def tell(self, place: Place) -> None:
         """What it is to do."""
-        self.say(place.to_json())
+        self.say(encode(place))
 
     def say(self, words: Mapping[str, Any]) -> None:
         """One line."""

@@ -13,7 +13,9 @@ import logging
 import socket
 from typing import Any, Callable
 
-from ddpjob_agent.contract import Event
+from ddpjob_protocol.process import (
+    Event,
+)
 
 INTERVAL_SECONDS = 0.2
 MAX_AT_ONCE = 100  # datagrams, before others get their turn

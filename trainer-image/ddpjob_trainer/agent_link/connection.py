@@ -20,13 +20,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ddpjob_agent.contract import (
+from ddpjob_protocol.codec import decode
+from ddpjob_protocol.environment import (
     ENV_GROUP_SOCKET,
     ENV_LEFT_STATE,
     ENV_LIVE,
+)
+from ddpjob_protocol.membership import (
+    Membership,
+)
+from ddpjob_protocol.process import (
     LEAVE_STATE,
     Answer,
-    Membership,
     Place,
 )
 
@@ -166,7 +171,7 @@ class Line:
                 if words == LEAVE_STATE:
                     threading.Thread(target=self._leave, name="ddpjob-leave", daemon=True).start()
                     continue
-                place = Place.from_json(words)
+                place = decode(Place, words)
                 with self._condition:
                     if not (place.asked and self._place.asked):
                         self._promised = None

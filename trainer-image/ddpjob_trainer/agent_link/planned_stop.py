@@ -11,7 +11,14 @@ import os
 import sys
 import threading
 
-from ddpjob_agent.contract import ENV_GROUP_SOCKET, ENV_LIVE, ENV_MEMBERSHIP, Answer
+from ddpjob_protocol.environment import (
+    ENV_GROUP_SOCKET,
+    ENV_LIVE,
+    ENV_MEMBERSHIP,
+)
+from ddpjob_protocol.process import (
+    Answer,
+)
 from ddpjob_trainer.agent_link.connection import Line
 
 

@@ -26,8 +26,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed
 
-from ddpjob_agent import contract
-from ddpjob_agent.contract import Answer, Membership, Place
+from ddpjob_protocol.environment import (
+    ENV_MEMBERSHIP,
+    ENV_STORE,
+)
+from ddpjob_protocol.membership import (
+    Membership,
+)
+from ddpjob_protocol.process import (
+    Answer,
+    Place,
+)
 from ddpjob_trainer.agent_link import connection
 from ddpjob_trainer.data.stream import Stream
 from ddpjob_trainer.elastic.data_feed import Feed
@@ -280,7 +289,7 @@ class Loop:
         self._line.arrived(membership)
         rank = place.first_rank + int(os.environ.get("LOCAL_RANK", "0"))
         try:
-            store = self._group.meet(os.environ[contract.ENV_STORE], str(membership.id))
+            store = self._group.meet(os.environ[ENV_STORE], str(membership.id))
             if not self._line.entering(membership):
                 return
             mine = self._training.progress
@@ -289,7 +298,7 @@ class Loop:
             os.environ.update(
                 RANK=str(rank),
                 WORLD_SIZE=str(membership.world_size),
-                **{contract.ENV_MEMBERSHIP: str(membership.id)},
+                **{ENV_MEMBERSHIP: str(membership.id)},
             )
             self._share(agreement, membership.snapshot_step, rank)
             if self._feed is not None:

@@ -8,7 +8,10 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from ddpjob_agent import contract
+from ddpjob_protocol.environment import (
+    ENV_MEMBERSHIP,
+    ENV_REPORT_SOCKET,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,12 +21,12 @@ _log = logging.getLogger("ddpjob")
 
 def listener() -> str | None:
     """The agent's socket, where there is an agent."""
-    return os.environ.get(contract.ENV_REPORT_SOCKET) or None
+    return os.environ.get(ENV_REPORT_SOCKET) or None
 
 
 def membership() -> str:
     """In which this process is: at L2 its agent cannot know."""
-    return os.environ.get(contract.ENV_MEMBERSHIP, "")
+    return os.environ.get(ENV_MEMBERSHIP, "")
 
 
 def send(path: str, message: Mapping[str, object], patience: float) -> bool:

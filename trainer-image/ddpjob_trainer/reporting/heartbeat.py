@@ -16,7 +16,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddpjob_agent.contract import Event
+from ddpjob_protocol.process import (
+    Event,
+)
 from ddpjob_trainer.reporting import datagram, step_counter
 
 if TYPE_CHECKING:

@@ -15,7 +15,9 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from ddpjob_agent import contract
+from ddpjob_protocol.process import (
+    Event,
+)
 from ddpjob_trainer.reporting import datagram, heartbeat
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ def step_done(step: int, total: int | None = None, **metrics: float) -> None:
     heartbeat.at(step)
     if _listener() is None:
         return
-    message: dict[str, object] = {"event": contract.Event.STEP.value, "step": int(step)}
+    message: dict[str, object] = {"event": Event.STEP.value, "step": int(step)}
     if total is not None:
         message["total"] = int(total)
     _steps.tell(message, _finite(metrics))
@@ -93,7 +95,7 @@ def saved(step: int, place: int = 0, places: int = 1, skipped: int = 0, trouble:
 
     So many were left out since the one before. `trouble` is what makes saving worse than it could be.
     """
-    message: dict[str, object] = {"event": contract.Event.SAVED.value, "step": step}
+    message: dict[str, object] = {"event": Event.SAVED.value, "step": step}
     if skipped:
         message["skipped"] = skipped
     if trouble:
@@ -110,7 +112,7 @@ def resumed(step: int, *, loaded: bool = False) -> None:
     heartbeat.at(step)
     _steps.begin()
     how = {"loaded": True} if loaded else {}
-    _send({"event": contract.Event.RESUMED.value, "step": step, **how})
+    _send({"event": Event.RESUMED.value, "step": step, **how})
 
 
 def _listener() -> str | None:

@@ -18,7 +18,12 @@ from typing import Any
 import torch
 from torch import distributed
 
-from ddpjob_agent import contract
+from ddpjob_protocol.environment import (
+    ENV_SNAPSHOT_DIR,
+    ENV_SNAPSHOT_EVERY,
+    ENV_SNAPSHOT_KEEP,
+    ENV_SNAPSHOT_URI,
+)
 from ddpjob_trainer import collectives
 from ddpjob_trainer.agent_link import planned_stop
 from ddpjob_trainer.collectives import Seers
@@ -35,7 +40,7 @@ from ddpjob_trainer.snapshots.write_round import Call
 from ddpjob_trainer.snapshots.writer_fence import Turn
 from ddpjob_trainer.tensors import rng_state, training_state
 
-VARIABLES = (contract.ENV_SNAPSHOT_URI, contract.ENV_SNAPSHOT_DIR)  # the first that is set
+VARIABLES = (ENV_SNAPSHOT_URI, ENV_SNAPSHOT_DIR)  # the first that is set
 KEEP = 3  # snapshots, when neither the caller nor the job says
 EVERY = 100  # steps between two, when the job does not say
 
@@ -69,13 +74,13 @@ class Snapshots:
         if not chosen:
             raise SnapshotError(
                 "There is no directory for snapshots. Give the job a spec.snapshot, set "
-                f"{contract.ENV_SNAPSHOT_DIR}, or call Snapshots(directory)."
+                f"{ENV_SNAPSHOT_DIR}, or call Snapshots(directory)."
             )
         if keep is None:
-            keep = _count(contract.ENV_SNAPSHOT_KEEP, KEEP)
+            keep = _count(ENV_SNAPSHOT_KEEP, KEEP)
         if keep < 1:
             raise SnapshotError(f"keep is {keep}: at least one snapshot must stay")
-        self._every = _count(contract.ENV_SNAPSHOT_EVERY, EVERY)
+        self._every = _count(ENV_SNAPSHOT_EVERY, EVERY)
         self._place = resolve.find(os.fspath(chosen), keep)
         self.share = share
         self._last: int | None = None  # after so many steps all stop

@@ -10,7 +10,10 @@ import os
 import secrets
 from typing import TYPE_CHECKING
 
-from ddpjob_agent import contract
+from ddpjob_protocol.environment import (
+    ENV_JOB_UID,
+    ENV_MEMBERSHIP,
+)
 from ddpjob_trainer.snapshots.model.fencing import Fence, Owner
 
 if TYPE_CHECKING:
@@ -31,10 +34,10 @@ class Turn:
     @property
     def owner(self) -> Owner:
         """Who goes on: the membership that this process is in, or the process itself."""
-        membership = os.environ.get(contract.ENV_MEMBERSHIP)
+        membership = os.environ.get(ENV_MEMBERSHIP)
         if not membership:
             return Owner("", self._process)
-        return Owner(os.environ.get(contract.ENV_JOB_UID, "ddpjob"), membership)
+        return Owner(os.environ.get(ENV_JOB_UID, "ddpjob"), membership)
 
     def goes_on(self, step: int) -> None:
         """From this step."""

@@ -11,7 +11,9 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ddpjob_agent.contract import MembershipId
+from ddpjob_protocol.membership import (
+    MembershipId,
+)
 from ddpjob_trainer.transfer.broadcast import Giver, take
 
 if TYPE_CHECKING:

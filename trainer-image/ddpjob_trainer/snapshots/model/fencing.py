@@ -13,7 +13,9 @@ import json
 import logging
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ddpjob_agent.contract import MembershipId
+from ddpjob_protocol.membership import (
+    MembershipId,
+)
 from ddpjob_trainer.errors import OvertakenError
 
 if TYPE_CHECKING:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ddpjob_agent import contract
+from ddpjob_protocol.environment import (
+    SNAPSHOT_URI,
+)
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.snapshots.storage.base import Place
 from ddpjob_trainer.snapshots.storage.directory import Shelf
@@ -19,7 +21,7 @@ def find(where: str, keep: int) -> Place:
         return Shelf(Path(where).absolute(), keep)
     if where.startswith("file:///"):
         return Shelf(Path(where.removeprefix("file://")), keep)
-    match = re.fullmatch(contract.SNAPSHOT_URI, where)
+    match = re.fullmatch(SNAPSHOT_URI, where)
     if match is None:
         raise SnapshotError(
             f"{where} is no place for snapshots: give a directory, or a bucket with a prefix as in "

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
 
-from ddpjob_agent.contract import Failure, Membership
+from ddpjob_protocol.membership import Membership
+from ddpjob_protocol.messages import Failure
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+TOKEN_HEADER = "X-DDPJob-Token"  # not Authorization: the API server's proxy removes that one
 
 
 class State(str, enum.Enum):
@@ -66,15 +66,6 @@ class Stall:
     step: int  # that one
     usual: float | None  # seconds that a step takes; None: not known
     standings: tuple[Standing, ...] = ()  # who lags comes first
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Stall:
-        """Inverse of dataclasses.asdict()."""
-        standings = (
-            Standing(**{**each, "ranks": tuple(each["ranks"]), "workers": tuple(each["workers"])})
-            for each in data["standings"]
-        )
-        return cls(**{**data, "standings": tuple(standings)})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,46 +132,6 @@ class Report:
             rounds=tuple(rounds),
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """As it travels."""
-        data = {
-            **dataclasses.asdict(self),
-            "state": self.state.value,
-            "membership": self.membership and self.membership.to_json(),
-        }
-        later = ("stall", "overdue", "stuck", "unreachable", "repeated_steps", "snapshots_skipped")
-        for name in (*later, "files", "snapshot_trouble"):
-            if not data[name]:
-                del data[name]  # operators from before there was one read the rest
-        for item in data["rounds"]:
-            if not item["repeated_steps"]:
-                del item["repeated_steps"]
-        return data
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Report:
-        """Inverse of to_json(), and what a newer service adds is left out."""
-        membership, failure, stall = data["membership"], data["failure"], data.get("stall")
-        files = data.get("files")
-        return cls(
-            **{
-                **_known(cls, data),
-                "state": State(data["state"]),
-                "workers": tuple(data["workers"]),
-                "membership": Membership.from_json(membership) if membership else None,
-                "failure": Failure.from_json(failure) if failure else None,
-                "stall": Stall.from_json(stall) if stall else None,
-                "files": KeptFiles(**_known(KeptFiles, files)) if files else None,
-                "stuck": tuple(data.get("stuck", ())),
-                "unreachable": tuple(data.get("unreachable", ())),
-                "overdue": tuple(Overdue(**each) for each in data.get("overdue", ())),
-                "rounds": tuple(
-                    Round(**{**_known(Round, item), "workers": tuple(item["workers"])})
-                    for item in data["rounds"]
-                ),
-            }
-        )
-
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
@@ -203,17 +154,6 @@ class Policy:
     stall_seconds: float = 60  # and at least for so long
     files: bool = False  # the agents keep the files that the script saves to
 
-    def to_json(self) -> dict[str, Any]:
-        """What differs from the defaults: a service from before a field was added needs no word."""
-        fields = ((each.name, each.default) for each in dataclasses.fields(self))
-        return {name: getattr(self, name) for name, usual in fields if getattr(self, name) != usual}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Policy:
-        """Inverse of to_json()."""
-        minimums = tuple((str(group), int(count)) for group, count in data.get("minimums", ()))
-        return cls(**{**_known(cls, data), "minimums": minimums})
-
 
 @dataclasses.dataclass(frozen=True)
 class Expectation:
@@ -223,23 +163,3 @@ class Expectation:
     draining: tuple[str, ...] = ()  # to be left out at the next membership, which is due now
     policy: Policy = Policy()
     failures: int = 0  # at least so many: the operator's status outlives every agent
-
-    def to_json(self) -> dict[str, Any]:
-        """As it travels."""
-        return {**dataclasses.asdict(self), "policy": self.policy.to_json()}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Expectation:
-        """Inverse of to_json()."""
-        return cls(
-            workers=tuple(data["workers"]),
-            draining=tuple(data["draining"]),
-            policy=Policy.from_json(data["policy"]),
-            failures=data["failures"],
-        )
-
-
-def _known(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what a newer peer adds."""
-    names = {field.name for field in dataclasses.fields(cls)}
-    return {name: value for name, value in data.items() if name in names}

@@ -1,0 +1,16 @@
+"""Exit codes of the agent and of the rendezvous service."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Exit(enum.IntEnum):
+    """Exit codes of the agent and of the rendezvous service, documented in docs/exit-codes.md."""
+
+    OK = 0
+    FAILED = 1  # the job failed; the reason is in the termination message
+    USAGE = 2  # a variable or flag is missing or wrong
+    PORT_IN_USE = 3
+    REFUSED = 4  # the service refused the token or the protocol
+    STOPPED = 143  # SIGTERM
