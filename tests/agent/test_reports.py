@@ -93,6 +93,21 @@ def test_what_cannot_be_read_is_passed_over(tmp_path: Path, fault: dict[str, Any
     assert known(tmp_path, {**SIGN, **fault}) == []
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"step": float("inf")},
+        {"total": "many"},
+        {"metrics": {"note": "good"}},
+        {"metrics": ["loss"]},
+        {"event": "applause"},
+    ],
+    ids=str,
+)
+def test_a_script_that_sends_nonsense_is_still_heard(tmp_path: Path, fault: dict[str, Any]) -> None:
+    assert Told(tmp_path, ({**step(1), **fault}, step(2)), False).sent == [step(2)]
+
+
 def test_where_is_bounded(tmp_path: Path) -> None:
     (sign,) = known(tmp_path, {**SIGN, "where": "x" * 10_000})
     assert len(sign["where"]) == 200

@@ -18,6 +18,7 @@ from ddpjob_protocol.process import (
 )
 
 INTERVAL_SECONDS = 0.2
+COUNTS = ("total", "skipped", "place", "places")
 MAX_AT_ONCE = 100  # datagrams, before others get their turn
 MAX_BYTES = 64 << 10
 MAX_WHERE = 200  # characters
@@ -76,15 +77,15 @@ class Reports:
 
     def _hear(self, data: bytes) -> None:
         try:
-            report = json.loads(data)
-            event, _ = Event(report["event"]), int(report["step"])
+            report = _numbers_checked(json.loads(data))
+            event = Event(report["event"])
             if event is Event.ALIVE:
                 self._hear_alive(report)
                 return
             if event is Event.STEP and self._waiting is not None:  # which is passed over
                 told = self._waiting.get("metrics", {})
                 report["metrics"] = {**told, **report.get("metrics", {})}
-        except (KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
             log.warning("a report that cannot be read: %r", error)
             return
         self._latest[event] = report
@@ -114,3 +115,14 @@ class Reports:
         if self._waiting is not None:
             self._send(self._waiting)
             self._waiting = None
+
+
+def _numbers_checked(report: Report) -> Report:
+    """What user code sent, with numbers where numbers belong. Raises what int() and float() raise."""
+    checked = {**report, "step": int(report["step"])}
+    for name in COUNTS:
+        if report.get(name) is not None:
+            checked[name] = int(report[name])
+    if "metrics" in report:
+        checked["metrics"] = {name: float(value) for name, value in report["metrics"].items()}
+    return checked
