@@ -137,4 +137,6 @@ async def test_parameter_server_is_waited_for_and_goes_on(tmp_path: Path) -> Non
         assert await run.finish() == "Complete", run.story()
         learnt = re.findall(r"server \| after \d+ updates: (\S+) (\S+) (\S+)", run.output())
         assert [float(each) for each in learnt[-1]] == pytest.approx([3, -2, 1], abs=0.05)
-        assert [cause for cause, _ in run.history()][:2] == ["started", "lost"]
+        # On a slow machine the first start fails once: a worker asks before the store listens.
+        causes = [cause for cause, _ in run.history() if cause != "failed"]
+        assert causes[:2] == ["started", "lost"], run.story()
