@@ -16,9 +16,7 @@ from benchmarks.curves import Trained, read
 from benchmarks.trials import WORKLOADS
 from benchmarks.workloads.pace import PACE
 
-from ddpjob_protocol.environment import (
-    ENV_PROCESSES,
-)
+from ddpjob_protocol.environment import ENV_PROCESSES
 from driving import Run, job_text, running
 
 WORKERS = 3  # at most

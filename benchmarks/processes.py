@@ -13,9 +13,7 @@ from benchmarks.trials import WORKLOADS
 
 from ddpjob_operator.local.backend import inherited_environment
 from ddpjob_operator.local.nodes import sweep
-from ddpjob_protocol.environment import (
-    ENV_JOB_UID,
-)
+from ddpjob_protocol.environment import ENV_JOB_UID
 
 
 class Processes:

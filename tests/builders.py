@@ -10,20 +10,9 @@ from ddpjob_operator.api.constants import MAIN_GROUP, worker_name
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.planner.observed import Phase, Worker
-from ddpjob_protocol.control import (
-    Report,
-    Round,
-    State,
-)
-from ddpjob_protocol.membership import (
-    Cause,
-    Member,
-    Membership,
-    MembershipId,
-)
-from ddpjob_protocol.messages import (
-    Failure,
-)
+from ddpjob_protocol.control import Report, Round, State
+from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
+from ddpjob_protocol.messages import Failure
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 JOB = "digits"

@@ -18,9 +18,7 @@ from ddpjob_operator.local.nodes import Network, marked
 from ddpjob_operator.local.state_dir import StateFolder
 from ddpjob_operator.local.timeline import Timeline
 from ddpjob_protocol.codec import decode
-from ddpjob_protocol.control import (
-    Report,
-)
+from ddpjob_protocol.control import Report
 
 PATIENCE_SECONDS = 120.0  # generous: the machine may be slow and shared
 

@@ -12,9 +12,7 @@ from pathlib import Path
 import pytest
 
 from ddpjob_operator.local.backend import ENV_FORKSERVER, inherited_environment
-from ddpjob_protocol.environment import (
-    ENV_WARM_IMPORTS,
-)
+from ddpjob_protocol.environment import ENV_WARM_IMPORTS
 from driving import environment
 from trainer.forked import forking
 

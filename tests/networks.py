@@ -19,9 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ddpjob_operator.local.nodes import Network
-from ddpjob_protocol.environment import (
-    ENV_ADDRESS,
-)
+from ddpjob_protocol.environment import ENV_ADDRESS
 
 INTERFACE = "eth0"  # of every node
 BRIDGE = "bridge"

@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ddpjob_operator.local.nodes import Network
-from ddpjob_protocol.environment import (
-    ENV_ADDRESS,
-    ENV_SNAPSHOT_DIR,
-)
+from ddpjob_protocol.environment import ENV_ADDRESS, ENV_SNAPSHOT_DIR
 
 
 class OwnDisks(Network):

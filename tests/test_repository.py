@@ -26,9 +26,7 @@ from packaging.utils import canonicalize_name
 from ddpjob_operator.agent_bundle import build_agent
 from ddpjob_operator.local.rendezvous_process import free_port
 from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError, direct
-from ddpjob_protocol.control import (
-    Expectation,
-)
+from ddpjob_protocol.control import Expectation
 from ddpjob_protocol.environment import (
     ENV_ADDRESS,
     ENV_PROCESSES,

@@ -17,9 +17,7 @@ from pathlib import Path
 
 from ddpjob_operator.local.nodes import marked
 from ddpjob_protocol.codec import decode
-from ddpjob_protocol.control import (
-    Report,
-)
+from ddpjob_protocol.control import Report
 
 ROOT = Path(__file__).resolve().parent.parent
 JOB = ROOT / "examples" / "digits" / "ddpjob.yaml"

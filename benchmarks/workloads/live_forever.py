@@ -15,9 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.workloads.common import STEP_SECONDS, StepLog, training
 
-from ddpjob_protocol.environment import (
-    ENV_SNAPSHOT_DIR,
-)
+from ddpjob_protocol.environment import ENV_SNAPSHOT_DIR
 
 
 def train(log: StepLog, size: str) -> None:

@@ -18,10 +18,7 @@ from benchmarks.workloads.tasks import losses, make
 from benchmarks.workloads.telling import Telling
 from torch.utils.data import DataLoader
 
-from ddpjob_protocol.environment import (
-    ENV_MEMBERSHIP,
-    ENV_SNAPSHOT_DIR,
-)
+from ddpjob_protocol.environment import ENV_MEMBERSHIP, ENV_SNAPSHOT_DIR
 from ddpjob_trainer import Batches, Loop
 
 DROPOUT = 0.1  # in deterministic mode, where random numbers do not depend on who draws them

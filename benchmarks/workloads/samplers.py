@@ -127,9 +127,7 @@ class DLRover(Restarted):
 
     def sampler(self, rank: int) -> object:
         """Restored, within an epoch."""
-        from dlrover.trainer.torch.elastic.sampler import (  # noqa: PLC0415
-            ElasticDistributedSampler,
-        )
+        from dlrover.trainer.torch.elastic.sampler import ElasticDistributedSampler  # noqa: PLC0415
 
         made = ElasticDistributedSampler(NUMBERS, num_replicas=self.world_size, rank=rank)
         made.set_epoch(self.epoch)
@@ -161,9 +159,7 @@ class Torchft:
     stays = True
 
     def __init__(self, most: int) -> None:
-        from torchft.data import (  # type: ignore[import-not-found]  # noqa: PLC0415
-            DistributedSampler,
-        )
+        from torchft.data import DistributedSampler  # type: ignore[import-not-found]  # noqa: PLC0415
 
         self._samplers = [
             DistributedSampler(NUMBERS, group, most, group_rank=0, num_replicas=1, shuffle=True)

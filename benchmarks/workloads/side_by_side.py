@@ -19,10 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ddpjob_protocol.environment import (
-    ENV_SNAPSHOT_DIR,
-    ENV_WORKER,
-)
+from ddpjob_protocol.environment import ENV_SNAPSHOT_DIR, ENV_WORKER
 
 WORLD_SIZE = 2
 BATCH = 128  # of both ranks

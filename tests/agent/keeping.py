@@ -23,11 +23,7 @@ import torch
 from ddpjob_operator.local.nodes import kill_all, marked, sweep
 from ddpjob_operator.local.rendezvous_process import free_port
 from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError, direct
-from ddpjob_protocol.control import (
-    Expectation,
-    Policy,
-    Report,
-)
+from ddpjob_protocol.control import Expectation, Policy, Report
 
 PATIENCE_SECONDS = 120.0
 TOKEN = "the token of this job"

@@ -14,13 +14,8 @@ from ddpjob_agent.membership.policy import decide_membership
 from ddpjob_agent.membership.state import Action, Decision, Worker
 from ddpjob_agent.service.registry import Registry
 from ddpjob_protocol.codec import decode, encode
-from ddpjob_protocol.control import (
-    Expectation,
-    Policy,
-)
-from ddpjob_protocol.membership import (
-    Member,
-)
+from ddpjob_protocol.control import Expectation, Policy
+from ddpjob_protocol.membership import Member
 
 A, B, C = (Member(name, f"{name}-first", "127.0.0.1", 1) for name in "abc")
 

@@ -24,12 +24,7 @@ from ddpjob_agent.file_sync.syncer import Keeper
 from ddpjob_agent.file_sync.transfer import Exchange, NotGivenError, fetch
 from ddpjob_agent.net.framing import MAGIC, accept
 from ddpjob_protocol.codec import encode
-from ddpjob_protocol.membership import (
-    Cause,
-    Member,
-    Membership,
-    MembershipId,
-)
+from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
 
 TOKEN = "the token of this job"
 

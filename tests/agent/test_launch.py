@@ -10,12 +10,8 @@ from torch.distributed import TCPStore
 
 from ddpjob_agent.worker.launch import Command, Meeting, prepare
 from ddpjob_agent.worker.reserved_port import FreePort
-from ddpjob_protocol.environment import (
-    Launcher,
-)
-from ddpjob_protocol.membership import (
-    Member,
-)
+from ddpjob_protocol.environment import Launcher
+from ddpjob_protocol.membership import Member
 
 FOUR = Member("job-worker-000-1", "x", "10.0.0.1", 4)
 TWO = Member("job-spot-000-1", "y", "10.0.0.2", 2)

@@ -10,14 +10,8 @@ import pytest
 from agent.views import NOW, POLICY, failure, membership, names, running, view, worker
 from ddpjob_agent.membership.policy import decide_membership
 from ddpjob_agent.membership.state import Action, Worker
-from ddpjob_protocol.control import (
-    Expectation,
-)
-from ddpjob_protocol.membership import (
-    Cause,
-    Member,
-    MembershipId,
-)
+from ddpjob_protocol.control import Expectation
+from ddpjob_protocol.membership import Cause, Member, MembershipId
 
 # --- the first membership -----------------------------------------------------------------------
 

@@ -10,14 +10,8 @@ from agent.views import NOW, hello, membership, names, running, worker
 from ddpjob_agent.membership.policy import decide_membership
 from ddpjob_agent.membership.state import Action, Decision, Worker
 from ddpjob_agent.service.registry import Registry
-from ddpjob_protocol.control import (
-    Expectation,
-    Policy,
-)
-from ddpjob_protocol.membership import (
-    Cause,
-    Member,
-)
+from ddpjob_protocol.control import Expectation, Policy
+from ddpjob_protocol.membership import Cause, Member
 
 SAVED = {"snapshot_step": 40, "saved_at": NOW}
 

@@ -11,18 +11,8 @@ import pytest
 from agent.views import hello
 from ddpjob_agent.service.registry import Registry
 from ddpjob_protocol.codec import decode, encode
-from ddpjob_protocol.control import (
-    Expectation,
-    Policy,
-    Report,
-    Stall,
-    Standing,
-    State,
-)
-from ddpjob_protocol.membership import (
-    Member,
-    MembershipId,
-)
+from ddpjob_protocol.control import Expectation, Policy, Report, Stall, Standing, State
+from ddpjob_protocol.membership import Member, MembershipId
 
 WALL = 1_700_000_000.0
 NAMES = ("a", "b", "c")

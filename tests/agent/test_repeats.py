@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddpjob_agent.service.repeated_steps import Repeats
-from ddpjob_protocol.membership import (
-    MembershipId,
-)
+from ddpjob_protocol.membership import MembershipId
 
 
 def membership(n: int) -> MembershipId:

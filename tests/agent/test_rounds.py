@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from ddpjob_agent.service.history import Rounds
-from ddpjob_protocol.membership import (
-    Cause,
-    Membership,
-    MembershipId,
-)
+from ddpjob_protocol.membership import Cause, Membership, MembershipId
 
 
 def saved(step: int, **more: object) -> dict[str, object]:

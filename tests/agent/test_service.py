@@ -20,19 +20,9 @@ from ddpjob_agent.net.service_connection import Link, OvertakenError
 from ddpjob_operator.local.rendezvous_process import free_port
 from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError, direct
 from ddpjob_protocol.codec import decode, encode
-from ddpjob_protocol.control import (
-    Expectation,
-    Policy,
-    Report,
-)
-from ddpjob_protocol.membership import (
-    Member,
-    Membership,
-)
-from ddpjob_protocol.messages import (
-    PROTOCOL,
-    Message,
-)
+from ddpjob_protocol.control import Expectation, Policy, Report
+from ddpjob_protocol.membership import Member, Membership
+from ddpjob_protocol.messages import PROTOCOL, Message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -6,19 +6,9 @@ import dataclasses
 from typing import Any
 
 from ddpjob_agent.membership.state import View, Worker
-from ddpjob_protocol.control import (
-    Expectation,
-    Policy,
-)
-from ddpjob_protocol.membership import (
-    Cause,
-    Member,
-    Membership,
-    MembershipId,
-)
-from ddpjob_protocol.messages import (
-    Failure,
-)
+from ddpjob_protocol.control import Expectation, Policy
+from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
+from ddpjob_protocol.messages import Failure
 
 POLICY = Policy(settle=3, startup_wait=300, min_between_joins=300, max_join_wait=900, backoff=5)
 NOW = 1000.0

@@ -11,10 +11,7 @@ from ddpjob_operator.api.status import DDPJobStatus, MembershipStatus
 from ddpjob_operator.planner.conditions import find
 from ddpjob_operator.planner.observed import Observed, Phase, Refusal, Rendezvous, Worker
 from ddpjob_operator.planner.planner import CreateWorker, Expect, Plan, plan
-from ddpjob_protocol.control import (
-    Expectation,
-    Report,
-)
+from ddpjob_protocol.control import Expectation, Report
 
 UP = Rendezvous(epoch=1, ready=True)
 W0, W1, W2, W3 = (make_worker(index) for index in range(4))

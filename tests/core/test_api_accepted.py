@@ -12,9 +12,7 @@ from pydantic import BaseModel
 from builders import make_job
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_protocol.codec import decode, encode
-from ddpjob_protocol.control import (
-    Policy,
-)
+from ddpjob_protocol.control import Policy
 
 SPOT = {"name": "spot", "replicas": 2}
 LIMIT = {"resources": {"limits": {"nvidia.com/gpu": 4}}}

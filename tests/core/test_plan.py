@@ -6,14 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from builders import (
-    NOW,
-    make_job,
-    make_membership,
-    make_report,
-    make_round,
-    make_worker,
-)
+from builders import NOW, make_job, make_membership, make_report, make_round, make_worker
 from core.planning import (
     FAILED,
     PENDING,
@@ -29,10 +22,7 @@ from core.planning import (
 )
 from ddpjob_operator.planner.observed import Phase, Worker
 from ddpjob_operator.planner.planner import CreateWorker, DeleteWorker
-from ddpjob_protocol.control import (
-    Report,
-    State,
-)
+from ddpjob_protocol.control import Report, State
 
 second_1 = make_worker(1, 2)
 

@@ -24,10 +24,7 @@ from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import RestartsStatus
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
 from ddpjob_operator.planner.planner import DeleteRendezvous, DeleteWorker, Plan, plan
-from ddpjob_protocol.control import (
-    Report,
-    State,
-)
+from ddpjob_protocol.control import Report, State
 
 # --- the end ---------------------------------------------------------------------------------------
 

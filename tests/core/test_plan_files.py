@@ -16,11 +16,7 @@ from ddpjob_operator.api.status import DDPJobStatus, SnapshotStatus
 from ddpjob_operator.planner.observed import Observed
 from ddpjob_operator.planner.planner import Plan, plan
 from ddpjob_operator.planner.storage_warnings import NOT_SHARED, SILENT_SECONDS
-from ddpjob_protocol.control import (
-    KeptFiles,
-    Report,
-    State,
-)
+from ddpjob_protocol.control import KeptFiles, Report, State
 
 REPORT = make_report(W0, W1)
 LATER = NOW + timedelta(seconds=SILENT_SECONDS)

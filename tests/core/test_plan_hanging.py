@@ -13,10 +13,7 @@ from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.planner.observed import Observed, Refusal
 from ddpjob_operator.planner.planner import plan
 from ddpjob_operator.planner.stall_message import REMEDY, describe
-from ddpjob_protocol.control import (
-    Stall,
-    Standing,
-)
+from ddpjob_protocol.control import Stall, Standing
 
 BEHIND = Standing((2,), (W2.name,), 411, "train.py:31 in batch_of", lags=True)
 WAITING = Standing((0, 1), (W0.name, W1.name), 412, "train.py:40 in main")

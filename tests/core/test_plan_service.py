@@ -6,19 +6,8 @@ from typing import Any
 
 import pytest
 
-from builders import (
-    NOW,
-    make_job,
-    make_report,
-)
-from core.planning import (
-    UP,
-    W0,
-    W1,
-    create,
-    decide,
-    expect,
-)
+from builders import NOW, make_job, make_report
+from core.planning import UP, W0, W1, create, decide, expect
 from ddpjob_operator.planner.observed import Observed, Rendezvous
 from ddpjob_operator.planner.planner import CreateAddress, CreateRendezvous, DeleteRendezvous, plan
 

@@ -22,9 +22,7 @@ from core.planning import (
 )
 from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.planner.observed import Refusal, Rendezvous, Worker
-from ddpjob_protocol.control import (
-    Report,
-)
+from ddpjob_protocol.control import Report
 
 HERE_1 = make_report(reason="1 of at least 2 workers are here")
 BACK_OFF = 'Back-off pulling image "my/trainr"'

@@ -12,13 +12,8 @@ from core.planning import FAILED, PENDING, UP, W0, W1, decide, events_of, member
 from ddpjob_operator.api.status import RestartsStatus
 from ddpjob_operator.planner.observed import Observed, Worker
 from ddpjob_operator.planner.planner import plan
-from ddpjob_protocol.control import (
-    Report,
-    State,
-)
-from ddpjob_protocol.membership import (
-    Cause,
-)
+from ddpjob_protocol.control import Report, State
+from ddpjob_protocol.membership import Cause
 
 # --- what is told ------------------------------------------------------------------------------------
 

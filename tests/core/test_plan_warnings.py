@@ -12,10 +12,7 @@ from builders import make_job, make_report
 from core.planning import W0, W1, decide, events_of, told
 from ddpjob_operator.api.status import DDPJobStatus, SnapshotStatus
 from ddpjob_operator.planner.planner import Plan
-from ddpjob_protocol.control import (
-    KeptFiles,
-    Overdue,
-)
+from ddpjob_protocol.control import KeptFiles, Overdue
 
 SILENT = make_report(W0, W1)
 STUCK = tuple(f"{W0.name}: stuck in membership 1.1.{number}" for number in (1, 2))

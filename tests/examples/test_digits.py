@@ -8,9 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ddpjob_protocol.control import (
-    Report,
-)
+from ddpjob_protocol.control import Report
 from driving import running
 
 ROOT = Path(__file__).resolve().parents[2]

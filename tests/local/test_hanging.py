@@ -12,12 +12,8 @@ import pytest
 
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.local.nodes import marked
-from ddpjob_protocol.control import (
-    Policy,
-)
-from ddpjob_protocol.environment import (
-    ENV_WORKER,
-)
+from ddpjob_protocol.control import Policy
+from ddpjob_protocol.environment import ENV_WORKER
 from driving import Run, in_background, job_text, running
 from ledger import SCRIPT, Ledger
 

@@ -14,10 +14,7 @@ from ddpjob_agent.forkserver.agents import ForkServer
 from ddpjob_operator.local.nodes import Network, Nodes, Pod, marked
 from ddpjob_operator.planner.actions import CreateWorker
 from ddpjob_operator.planner.observed import Phase
-from ddpjob_protocol.environment import (
-    ENV_JOB_UID,
-    ENV_WORKER,
-)
+from ddpjob_protocol.environment import ENV_JOB_UID, ENV_WORKER
 
 UID = uuid.uuid4().hex
 

@@ -17,10 +17,7 @@ import psutil
 import pytest
 
 from ddpjob_operator.local.nodes import marked
-from ddpjob_protocol.environment import (
-    ENV_MEMBERSHIP,
-    ENV_WORKER,
-)
+from ddpjob_protocol.environment import ENV_MEMBERSHIP, ENV_WORKER
 from driving import SCRIPT, Run, in_background, job_text, running
 from scenes import Job, Scene, play
 from stories import stories

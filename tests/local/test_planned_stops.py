@@ -15,9 +15,7 @@ import psutil
 import pytest
 
 from ddpjob_agent.worker.agent import LEAVE_SECONDS, RESERVE_SECONDS
-from ddpjob_protocol.environment import (
-    GRACE_SECONDS,
-)
+from ddpjob_protocol.environment import GRACE_SECONDS
 from driving import Run, job_text, running
 from ledger import Ledger
 from scenes import Job, Scene, play

@@ -23,12 +23,8 @@ import psutil
 import pytest
 
 from ddpjob_operator.local.nodes import Pod
-from ddpjob_protocol.control import (
-    State,
-)
-from ddpjob_protocol.environment import (
-    ENV_PROCESSES,
-)
+from ddpjob_protocol.control import State
+from ddpjob_protocol.environment import ENV_PROCESSES
 from driving import Run, job_text, running
 from ledger import SCRIPT, SLOWLY, Ledger
 from networks import Networks, networks

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpjob_protocol.messages import (
-    Failure,
-)
+from ddpjob_protocol.messages import Failure
 from reconciling.life import training, worker
 from reconciling.stage import Play, Stage
 

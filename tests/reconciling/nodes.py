@@ -13,12 +13,8 @@ from ddpjob_operator.api import constants
 from ddpjob_operator.kube.interface import ApiError, Kube
 from ddpjob_operator.rendezvous.client import Send, ServiceUnavailableError
 from ddpjob_operator.rendezvous.report_poller import Key
-from ddpjob_protocol.environment import (
-    ENV_TOKEN,
-)
-from ddpjob_protocol.membership import (
-    Membership,
-)
+from ddpjob_protocol.environment import ENV_TOKEN
+from ddpjob_protocol.membership import Membership
 from reconciling.training import OVER, Service
 from reconciling.wire import Call, Wire
 

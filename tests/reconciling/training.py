@@ -16,21 +16,9 @@ from typing import Any
 from builders import make_round
 from ddpjob_operator.rendezvous.client import ServiceUnavailableError
 from ddpjob_protocol.codec import decode, encode
-from ddpjob_protocol.control import (
-    TOKEN_HEADER,
-    Expectation,
-    Report,
-    State,
-)
-from ddpjob_protocol.membership import (
-    Cause,
-    Member,
-    Membership,
-    MembershipId,
-)
-from ddpjob_protocol.messages import (
-    Failure,
-)
+from ddpjob_protocol.control import TOKEN_HEADER, Expectation, Report, State
+from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
+from ddpjob_protocol.messages import Failure
 
 OVER = (State.COMPLETE, State.FAILED)
 

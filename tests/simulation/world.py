@@ -28,18 +28,8 @@ from ddpjob_operator.planner.planner import (
     Plan,
     plan,
 )
-from ddpjob_protocol.control import (
-    Expectation,
-    Report,
-    Round,
-    State,
-)
-from ddpjob_protocol.membership import (
-    Cause,
-    Member,
-    Membership,
-    MembershipId,
-)
+from ddpjob_protocol.control import Expectation, Report, Round, State
+from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
 
 MAX_ROUNDS = 3
 BASE = {"replicas": 3, "maxReplicas": 9, "command": ["torchrun", "train.py"]}

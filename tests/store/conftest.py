@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from ddpjob_protocol import environment as variables
-from ddpjob_protocol.environment import (
-    ENV_REPORT_SOCKET,
-)
+from ddpjob_protocol.environment import ENV_REPORT_SOCKET
 from store.server import Server, build_program
 from trainer.conftest import Listener
 from trainer.forked import environment

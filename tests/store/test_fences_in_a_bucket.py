@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_protocol.environment import (
-    ENV_SNAPSHOT_URI,
-)
+from ddpjob_protocol.environment import ENV_SNAPSHOT_URI
 from ddpjob_trainer import OvertakenError, SnapshotError, Snapshots
 from ddpjob_trainer.snapshots.model.fencing import Owner
 from ddpjob_trainer.snapshots.model.manifest import name_of

@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from ddpjob_protocol import environment as variables
-from ddpjob_protocol.environment import (
-    ENV_REPORT_SOCKET,
-)
+from ddpjob_protocol.environment import ENV_REPORT_SOCKET
 from ddpjob_trainer.reporting import progress
 from trainer.forked import environment
 from trainer.runs import Run

@@ -11,9 +11,7 @@ from ddpjob_trainer.snapshots import write_round
 from ddpjob_trainer.snapshots.model.fencing import Fence
 from ddpjob_trainer.snapshots.model.staging import Content
 from ddpjob_trainer.snapshots.model.write_plan import Part, never
-from ddpjob_trainer.snapshots.storage.base import (
-    Place,
-)
+from ddpjob_trainer.snapshots.storage.base import Place
 from ddpjob_trainer.snapshots.write_round import Call
 from ddpjob_trainer.tensors import training_state
 from trainer.runs import Run

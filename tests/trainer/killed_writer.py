@@ -21,12 +21,8 @@ from pathlib import Path
 
 import torch
 
-from ddpjob_protocol.environment import (
-    ENV_REPORT_SOCKET,
-)
-from ddpjob_protocol.process import (
-    Event,
-)
+from ddpjob_protocol.environment import ENV_REPORT_SOCKET
+from ddpjob_protocol.process import Event
 from ddpjob_trainer import Snapshots
 from trainer.runs import Run, assert_same
 

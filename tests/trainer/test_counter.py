@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddpjob_agent.worker.launch import STEPS_FILE, steps_done
-from ddpjob_protocol.environment import (
-    ENV_STEPS,
-)
+from ddpjob_protocol.environment import ENV_STEPS
 from ddpjob_trainer import Snapshots, step_done
 from trainer.forked import Forks
 

@@ -12,11 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ddpjob_protocol.environment import (
-    ENV_REPORT_SOCKET,
-    ENV_SNAPSHOT_DIR,
-    ENV_SNAPSHOT_EVERY,
-)
+from ddpjob_protocol.environment import ENV_REPORT_SOCKET, ENV_SNAPSHOT_DIR, ENV_SNAPSHOT_EVERY
 from ddpjob_trainer.snapshots.model.manifest import name_of
 from ddpjob_trainer.snapshots.storage import snapshot_dir
 from ddpjob_trainer.snapshots.storage.directory import Shelf

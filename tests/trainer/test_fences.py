@@ -9,11 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_protocol.environment import (
-    ENV_JOB_UID,
-    ENV_MEMBERSHIP,
-    ENV_SNAPSHOT_DIR,
-)
+from ddpjob_protocol.environment import ENV_JOB_UID, ENV_MEMBERSHIP, ENV_SNAPSHOT_DIR
 from ddpjob_trainer import OvertakenError, Snapshots
 from ddpjob_trainer.snapshots.model import fencing
 from ddpjob_trainer.snapshots.model.manifest import name_of, step_of

@@ -16,20 +16,9 @@ import pytest
 from ddpjob_agent.c10d.server import StoreBackend, serve_client
 from ddpjob_agent.c10d.store import Store
 from ddpjob_agent.worker import live_processes
-from ddpjob_protocol.environment import (
-    ENV_GROUP_SOCKET,
-    ENV_LIVE,
-    ENV_STORE,
-)
-from ddpjob_protocol.membership import (
-    Cause,
-    Member,
-    Membership,
-    MembershipId,
-)
-from ddpjob_protocol.process import (
-    Place,
-)
+from ddpjob_protocol.environment import ENV_GROUP_SOCKET, ENV_LIVE, ENV_STORE
+from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
+from ddpjob_protocol.process import Place
 from ledger import Ledger
 
 MEMBERSHIPS = int(os.environ.get("DDPJOB_CHANGES", "50"))

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from ddpjob_protocol.environment import (
-    ENV_REPORT_SOCKET,
-)
+from ddpjob_protocol.environment import ENV_REPORT_SOCKET
 from ddpjob_trainer import step_done
 from ddpjob_trainer.reporting import progress
 

@@ -13,11 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from ddpjob_protocol.environment import (
-    ENV_SNAPSHOT_DIR,
-    ENV_SNAPSHOT_EVERY,
-    ENV_SNAPSHOT_KEEP,
-)
+from ddpjob_protocol.environment import ENV_SNAPSHOT_DIR, ENV_SNAPSHOT_EVERY, ENV_SNAPSHOT_KEEP
 from ddpjob_trainer import Loaded, SnapshotError, Snapshots
 from ddpjob_trainer.snapshots.model.manifest import name_of
 from ddpjob_trainer.snapshots.storage import snapshot_dir

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddpjob_protocol.membership import (
-    MembershipId,
-)
+from ddpjob_protocol.membership import MembershipId
 from ddpjob_trainer.elastic import train_state as training_module
 from ddpjob_trainer.elastic.train_state import Training
 from trainer.runs import Counter, Run, assert_same

@@ -39,9 +39,7 @@ from ddpjob_protocol.environment import (
     GRACE_SECONDS,
     Launcher,
 )
-from ddpjob_protocol.exit_codes import (
-    Exit,
-)
+from ddpjob_protocol.exit_codes import Exit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -38,9 +38,7 @@ from ddpjob_operator.api.sagemaker import problems as sagemaker_problems
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.api.torchrun_command import is_standalone, runs_torchrun
 from ddpjob_operator.api.worker_groups import ExtraWorkerGroup, Group, WorkerFields, limit, resolve
-from ddpjob_protocol.control import (
-    Policy,
-)
+from ddpjob_protocol.control import Policy
 
 __all__ = ["DDPJob", "DDPJobSpec", "DDPJobStatus", "ExtraWorkerGroup", "Group", "Metadata"]
 

@@ -34,10 +34,7 @@ from ddpjob_operator.planner.observed import Observed, Refusal
 from ddpjob_operator.planner.planner import plan
 from ddpjob_operator.rendezvous.client import Send, ServiceClient, ServiceUnavailableError, direct
 from ddpjob_operator.rendezvous.report_poller import Followers, Key
-from ddpjob_protocol.control import (
-    Expectation,
-    Report,
-)
+from ddpjob_protocol.control import Expectation, Report
 
 CREATES_AT_ONCE = 8  # of one job
 REFUSED_SECONDS = 10.0  # until what was refused is tried again

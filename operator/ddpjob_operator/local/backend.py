@@ -41,10 +41,7 @@ from ddpjob_operator.planner.observed import Observed
 from ddpjob_operator.planner.planner import plan
 from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError, direct
 from ddpjob_protocol.codec import encode
-from ddpjob_protocol.control import (
-    Expectation,
-    Report,
-)
+from ddpjob_protocol.control import Expectation, Report
 from ddpjob_protocol.environment import (
     ENV_GRACE_SECONDS,
     ENV_JOB_UID,

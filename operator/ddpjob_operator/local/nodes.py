@@ -24,15 +24,8 @@ from ddpjob_agent.forkserver.channel import AGENT, Request
 from ddpjob_agent.worker.launch import import_environment
 from ddpjob_operator.planner.actions import CreateWorker
 from ddpjob_operator.planner.observed import Phase, Worker
-from ddpjob_protocol.environment import (
-    ENV_ADDRESS,
-    ENV_JOB_UID,
-    ENV_WORKER,
-    GRACE_SECONDS,
-)
-from ddpjob_protocol.exit_codes import (
-    Exit,
-)
+from ddpjob_protocol.environment import ENV_ADDRESS, ENV_JOB_UID, ENV_WORKER, GRACE_SECONDS
+from ddpjob_protocol.exit_codes import Exit
 
 NO_NODE = "no free node: every node that is up has a worker already"
 

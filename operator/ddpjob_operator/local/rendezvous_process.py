@@ -14,9 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ddpjob_operator.planner.observed import Rendezvous
-from ddpjob_protocol.exit_codes import (
-    Exit,
-)
+from ddpjob_protocol.exit_codes import Exit
 
 PORTS = range(20000, 30000)  # below the ports that the kernel hands out by itself
 RESTART_SECONDS = 0.1

@@ -16,14 +16,8 @@ from rich.text import Text
 
 from ddpjob_operator.planner import events
 from ddpjob_operator.planner.actions import Event
-from ddpjob_protocol.control import (
-    Report,
-    Round,
-    State,
-)
-from ddpjob_protocol.membership import (
-    MembershipId,
-)
+from ddpjob_protocol.control import Report, Round, State
+from ddpjob_protocol.membership import MembershipId
 
 STEP_LINES = 10  # a line at every tenth of all steps
 STEP_SECONDS = 10.0  # and after so long without one

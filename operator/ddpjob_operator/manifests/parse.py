@@ -12,9 +12,7 @@ from typing import Any
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.planner.observed import Phase, Rendezvous, Worker
-from ddpjob_protocol.environment import (
-    ENV_TOKEN,
-)
+from ddpjob_protocol.environment import ENV_TOKEN
 
 UNSCHEDULABLE = "Unschedulable"
 # Ended containers and waiting ones are told of in these words where nothing is wrong.

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ddpjob_protocol.control import (
-    Expectation,
-)
+from ddpjob_protocol.control import Expectation
 
 
 @dataclasses.dataclass(frozen=True)

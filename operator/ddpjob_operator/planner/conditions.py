@@ -17,10 +17,7 @@ from ddpjob_operator.planner.observed import Observed, Refusal, Worker
 from ddpjob_operator.planner.placement import Roster
 from ddpjob_operator.planner.stall_message import describe
 from ddpjob_operator.planner.storage_warnings import not_shared
-from ddpjob_protocol.control import (
-    Report,
-    State,
-)
+from ddpjob_protocol.control import Report, State
 
 _PRECEDENCE = (
     ConditionType.FAILED,

@@ -16,13 +16,8 @@ from ddpjob_operator.planner.observed import Observed
 from ddpjob_operator.planner.outcome import Verdict
 from ddpjob_operator.planner.placement import Roster
 from ddpjob_operator.planner.storage_warnings import NOT_SHARED
-from ddpjob_protocol.control import (
-    Report,
-)
-from ddpjob_protocol.membership import (
-    Cause,
-    MembershipId,
-)
+from ddpjob_protocol.control import Report
+from ddpjob_protocol.membership import Cause, MembershipId
 
 _BY_CAUSE = {
     Cause.STARTED: EventReason.STARTED,

@@ -11,9 +11,7 @@ from enum import StrEnum
 
 from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_protocol.control import (
-    Report,
-)
+from ddpjob_protocol.control import Report
 
 
 class Phase(StrEnum):

@@ -12,10 +12,7 @@ from typing import Literal
 from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.planner.observed import Observed, Phase
-from ddpjob_protocol.control import (
-    Report,
-    State,
-)
+from ddpjob_protocol.control import Report, State
 
 TAIL_LINES = 20
 TAIL_CHARACTERS = 4000

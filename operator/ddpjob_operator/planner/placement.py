@@ -24,10 +24,7 @@ from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.worker_groups import Group
 from ddpjob_operator.planner.actions import CreateWorker, DeleteWorker
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
-from ddpjob_protocol.control import (
-    Report,
-    State,
-)
+from ddpjob_protocol.control import Report, State
 
 MAX_PAUSE_SECONDS = 300.0
 SCHEDULING_SECONDS = 10.0  # a volume may still have to be bound, a node still to be freed

@@ -39,13 +39,8 @@ from ddpjob_operator.planner.actions import (
 from ddpjob_operator.planner.observed import Observed, Phase
 from ddpjob_operator.planner.placement import Roster, arrange
 from ddpjob_operator.planner.storage_warnings import not_shared_at
-from ddpjob_protocol.control import (
-    Expectation,
-    Report,
-)
-from ddpjob_protocol.membership import (
-    MembershipId,
-)
+from ddpjob_protocol.control import Expectation, Report
+from ddpjob_protocol.membership import MembershipId
 
 __all__ = [
     "Action",

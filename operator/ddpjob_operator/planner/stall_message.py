@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from ddpjob_protocol.control import (
-    Stall,
-    Standing,
-)
+from ddpjob_protocol.control import Stall, Standing
 
 MAX_POINTS = 4  # that are told, of all where processes are
 MAX_NAMES = 3

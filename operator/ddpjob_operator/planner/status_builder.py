@@ -26,10 +26,7 @@ from ddpjob_operator.planner.observed import Observed, Phase
 from ddpjob_operator.planner.outcome import Verdict
 from ddpjob_operator.planner.placement import Roster
 from ddpjob_operator.planner.storage_warnings import not_shared
-from ddpjob_protocol.control import (
-    KeptFiles,
-    Report,
-)
+from ddpjob_protocol.control import KeptFiles, Report
 
 MAX_TOLD = 20  # of a kind, in status: more than a service tells of at a time
 

@@ -17,10 +17,7 @@ from datetime import UTC, datetime, timedelta
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.worker_groups import Group
 from ddpjob_operator.planner.observed import Observed
-from ddpjob_protocol.control import (
-    Report,
-    State,
-)
+from ddpjob_protocol.control import Report, State
 
 SILENT_SECONDS = 300.0  # of a membership whose processes tell of no snapshot, not even of none
 # Volumes that hold nothing which a worker on another node could find.

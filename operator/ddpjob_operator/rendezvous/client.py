@@ -13,11 +13,7 @@ from typing import Any, Protocol
 import aiohttp
 
 from ddpjob_protocol.codec import decode, encode
-from ddpjob_protocol.control import (
-    TOKEN_HEADER,
-    Expectation,
-    Report,
-)
+from ddpjob_protocol.control import TOKEN_HEADER, Expectation, Report
 
 MARGIN_SECONDS = 5.0  # an answer may come later than asked for by this much
 

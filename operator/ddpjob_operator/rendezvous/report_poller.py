@@ -12,9 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError
-from ddpjob_protocol.control import (
-    Report,
-)
+from ddpjob_protocol.control import Report
 
 PROGRESS_SECONDS = 10.0
 FIRST_RETRY_SECONDS = 0.2

@@ -20,9 +20,7 @@ from ddpjob_agent.file_sync.replica import NOTHING, Copy, Stock, Word, newest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddpjob_protocol.membership import (
-        Member,
-    )
+    from ddpjob_protocol.membership import Member
 
 ENOUGH = 2  # workers that have a copy: one may be lost
 

@@ -14,9 +14,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
-from ddpjob_protocol.membership import (
-    MembershipId,
-)
+from ddpjob_protocol.membership import MembershipId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -23,9 +23,7 @@ from typing import TYPE_CHECKING
 
 from ddpjob_agent.file_sync.local_files import Seen, copy_file, sync
 from ddpjob_agent.file_sync.replica import Copy, Part, digest_of
-from ddpjob_protocol.membership import (
-    MembershipId,
-)
+from ddpjob_protocol.membership import MembershipId
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

@@ -29,12 +29,8 @@ from ddpjob_protocol.codec import decode, encode
 if TYPE_CHECKING:
     from ddpjob_agent.file_sync.inventory import At, Holdings
     from ddpjob_agent.file_sync.local_files import Seen
-    from ddpjob_protocol.membership import (
-        Membership,
-    )
-    from ddpjob_protocol.messages import (
-        Message,
-    )
+    from ddpjob_protocol.membership import Membership
+    from ddpjob_protocol.messages import Message
 
 RETRY_SECONDS = 0.5
 GET_SECONDS = 120.0  # to reach somebody who has the copy that all begin from

@@ -9,9 +9,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from ddpjob_protocol.environment import (
-    ENV_WARM_IMPORTS,
-)
+from ddpjob_protocol.environment import ENV_WARM_IMPORTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

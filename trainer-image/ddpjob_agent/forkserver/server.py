@@ -20,19 +20,10 @@ import socket
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from ddpjob_agent.forkserver import (
-    channel,
-    eligibility,
-    proc_title,
-    torchrun_patch,
-)
-from ddpjob_agent.forkserver import (
-    child as script,
-)
+from ddpjob_agent.forkserver import channel, eligibility, proc_title, torchrun_patch
+from ddpjob_agent.forkserver import child as script
 from ddpjob_agent.forkserver.channel import AGENT, READY, TORCHRUN, UNFIT, Request
-from ddpjob_protocol.environment import (
-    ENV_WARM_PARENT,
-)
+from ddpjob_protocol.environment import ENV_WARM_PARENT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

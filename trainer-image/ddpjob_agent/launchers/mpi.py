@@ -14,16 +14,12 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
-from ddpjob_protocol.environment import (
-    ENV_STORE,
-)
+from ddpjob_protocol.environment import ENV_STORE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddpjob_protocol.membership import (
-        Member,
-    )
+    from ddpjob_protocol.membership import Member
 
 HOSTS_FILE, SHELL_FILE = "hosts", "shell"
 

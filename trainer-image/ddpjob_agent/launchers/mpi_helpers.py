@@ -18,10 +18,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ddpjob_agent.c10d.client import StoreClient
-from ddpjob_protocol.environment import (
-    ENV_STORE,
-    ENV_WORKER,
-)
+from ddpjob_protocol.environment import ENV_STORE, ENV_WORKER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

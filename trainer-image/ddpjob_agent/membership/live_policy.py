@@ -35,12 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ddpjob_agent.membership.state import View, Worker
-    from ddpjob_protocol.membership import (
-        Membership,
-    )
-    from ddpjob_protocol.messages import (
-        Failure,
-    )
+    from ddpjob_protocol.membership import Membership
+    from ddpjob_protocol.messages import Failure
 
 BROKEN_SECONDS = 5.0  # after connections broke nobody was found to be gone: it was them alone
 ECHO_SECONDS = 1.0  # a death that looks like another one's echo waits for the news of that one

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ddpjob_agent.membership.state import View, Worker
-    from ddpjob_protocol.membership import (
-        Membership,
-    )
+    from ddpjob_protocol.membership import Membership
 
 PROMISE_SECONDS = 5.0  # a process answers at once, whatever its main thread does
 

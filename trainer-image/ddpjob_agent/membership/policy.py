@@ -49,9 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ddpjob_agent.membership.state import View, Worker
-    from ddpjob_protocol.membership import (
-        Membership,
-    )
+    from ddpjob_protocol.membership import Membership
 
 CONFIRM_SECONDS = 1.0
 TOGETHER_SECONDS = 1.0  # commands that failed together start together

@@ -10,17 +10,9 @@ import enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ddpjob_protocol.control import (
-        Expectation,
-        Policy,
-    )
-    from ddpjob_protocol.membership import (
-        Member,
-        Membership,
-    )
-    from ddpjob_protocol.messages import (
-        Failure,
-    )
+    from ddpjob_protocol.control import Expectation, Policy
+    from ddpjob_protocol.membership import Member, Membership
+    from ddpjob_protocol.messages import Failure
 
 FAREWELL_SECONDS = 2.0  # in which a worker that the operator no longer names is heard, or lost
 

@@ -15,9 +15,7 @@ import struct
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ddpjob_protocol.messages import (
-        Message,
-    )
+    from ddpjob_protocol.messages import Message
 
 MAGIC = b"DDPJ1"
 NONCE_BYTES = 16

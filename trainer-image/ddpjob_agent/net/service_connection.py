@@ -21,9 +21,7 @@ from ddpjob_protocol.codec import decode, encode
 
 if TYPE_CHECKING:
     from ddpjob_agent.c10d.protocol import Request
-    from ddpjob_protocol.messages import (
-        Message,
-    )
+    from ddpjob_protocol.messages import Message
 
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 10.0  # a service that says nothing for so long has lost us, or we it

@@ -28,12 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ddpjob_agent.service.registry import Registry
-    from ddpjob_protocol.membership import (
-        Member,
-    )
-    from ddpjob_protocol.messages import (
-        Message,
-    )
+    from ddpjob_protocol.membership import Member
+    from ddpjob_protocol.messages import Message
 
 REMEMBERED_WRITES = 256  # per agent: what it may send again after its connection broke
 TORCHRUN_KEY = b"/torch.rendezvous."  # under which torchrun's agents meet

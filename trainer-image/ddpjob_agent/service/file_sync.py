@@ -13,21 +13,15 @@ from ddpjob_agent.file_sync.policy import Files
 from ddpjob_agent.file_sync.replica import Stock
 from ddpjob_agent.membership.forming import leaves
 from ddpjob_protocol.codec import decode, encode
-from ddpjob_protocol.control import (
-    KeptFiles,
-)
+from ddpjob_protocol.control import KeptFiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ddpjob_agent.membership.state import View, Worker
     from ddpjob_agent.service.worker_table import Roster
-    from ddpjob_protocol.membership import (
-        Member,
-    )
-    from ddpjob_protocol.messages import (
-        Message,
-    )
+    from ddpjob_protocol.membership import Member
+    from ddpjob_protocol.messages import Message
 
 
 class Safekeeping:

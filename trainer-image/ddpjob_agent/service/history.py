@@ -9,17 +9,9 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from ddpjob_agent.service.repeated_steps import Repeats
-from ddpjob_protocol.control import (
-    Overdue,
-    Round,
-)
-from ddpjob_protocol.membership import (
-    Membership,
-    MembershipId,
-)
-from ddpjob_protocol.process import (
-    Event,
-)
+from ddpjob_protocol.control import Overdue, Round
+from ddpjob_protocol.membership import Membership, MembershipId
+from ddpjob_protocol.process import Event
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

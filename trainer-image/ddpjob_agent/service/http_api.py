@@ -20,11 +20,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from urllib.parse import parse_qs, urlsplit
 
 from ddpjob_protocol.codec import decode, encode
-from ddpjob_protocol.control import (
-    TOKEN_HEADER,
-    Expectation,
-    Report,
-)
+from ddpjob_protocol.control import TOKEN_HEADER, Expectation, Report
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -15,12 +15,8 @@ if TYPE_CHECKING:
     from ddpjob_agent.membership.state import View
     from ddpjob_agent.service.file_sync import Safekeeping
     from ddpjob_agent.service.worker_table import Roster
-    from ddpjob_protocol.membership import (
-        Membership,
-    )
-    from ddpjob_protocol.messages import (
-        Message,
-    )
+    from ddpjob_protocol.membership import Membership
+    from ddpjob_protocol.messages import Message
 
 
 class Orders(NamedTuple):

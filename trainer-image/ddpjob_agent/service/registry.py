@@ -22,25 +22,10 @@ from ddpjob_agent.service.orders import Orders
 from ddpjob_agent.service.stall_detector import Progress
 from ddpjob_agent.service.worker_table import Roster
 from ddpjob_protocol.codec import decode
-from ddpjob_protocol.control import (
-    Expectation,
-    Policy,
-    Report,
-    Stall,
-    State,
-)
-from ddpjob_protocol.membership import (
-    Cause,
-    Member,
-    Membership,
-)
-from ddpjob_protocol.messages import (
-    Failure,
-    Message,
-)
-from ddpjob_protocol.process import (
-    Event,
-)
+from ddpjob_protocol.control import Expectation, Policy, Report, Stall, State
+from ddpjob_protocol.membership import Cause, Member, Membership
+from ddpjob_protocol.messages import Failure, Message
+from ddpjob_protocol.process import Event
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

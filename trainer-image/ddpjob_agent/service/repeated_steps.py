@@ -6,9 +6,7 @@ when they were ended; the most of any of its workers counts. Pure; knows nothing
 
 from __future__ import annotations
 
-from ddpjob_protocol.membership import (
-    MembershipId,
-)
+from ddpjob_protocol.membership import MembershipId
 
 _NEVER = MembershipId(0, 0, 0)
 

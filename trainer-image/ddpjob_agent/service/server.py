@@ -25,17 +25,9 @@ from ddpjob_agent.net.framing import (
 from ddpjob_agent.service.c10d_stores import SharedStore
 from ddpjob_agent.service.http_api import METHODS, Controller
 from ddpjob_protocol.codec import decode
-from ddpjob_protocol.control import (
-    Expectation,
-    Report,
-)
-from ddpjob_protocol.membership import (
-    Member,
-)
-from ddpjob_protocol.messages import (
-    PROTOCOL,
-    Message,
-)
+from ddpjob_protocol.control import Expectation, Report
+from ddpjob_protocol.membership import Member
+from ddpjob_protocol.messages import PROTOCOL, Message
 
 if TYPE_CHECKING:
     from ddpjob_agent.service.registry import Registry

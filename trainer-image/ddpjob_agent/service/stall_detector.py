@@ -13,20 +13,13 @@ import collections
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from ddpjob_protocol.control import (
-    Stall,
-    Standing,
-)
+from ddpjob_protocol.control import Stall, Standing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ddpjob_protocol.control import (
-        Policy,
-    )
-    from ddpjob_protocol.membership import (
-        Membership,
-    )
+    from ddpjob_protocol.control import Policy
+    from ddpjob_protocol.membership import Membership
 
 WINDOW = 51  # the last pauses between steps, whose median counts
 SILENT_SECONDS = 5.0  # a process says every second that it is alive

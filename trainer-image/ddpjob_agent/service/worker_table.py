@@ -11,13 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ddpjob_agent.membership.state import Worker
 
 if TYPE_CHECKING:
-    from ddpjob_protocol.control import (
-        Expectation,
-        Policy,
-    )
-    from ddpjob_protocol.membership import (
-        Member,
-    )
+    from ddpjob_protocol.control import Expectation, Policy
+    from ddpjob_protocol.membership import Member
 
 
 class Roster:

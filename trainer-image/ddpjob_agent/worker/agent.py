@@ -43,27 +43,11 @@ from ddpjob_agent.worker.process_tree import Processes
 from ddpjob_agent.worker.progress_socket import Reports
 from ddpjob_agent.worker.runs import Launch, Starts
 from ddpjob_protocol.codec import decode, encode
-from ddpjob_protocol.environment import (
-    GROUP_SOCKET,
-    REPORT_SOCKET,
-    Launcher,
-)
-from ddpjob_protocol.exit_codes import (
-    Exit,
-)
-from ddpjob_protocol.membership import (
-    Cause,
-    Member,
-    Membership,
-)
-from ddpjob_protocol.messages import (
-    PROTOCOL,
-    Failure,
-    Message,
-)
-from ddpjob_protocol.process import (
-    Place,
-)
+from ddpjob_protocol.environment import GROUP_SOCKET, REPORT_SOCKET, Launcher
+from ddpjob_protocol.exit_codes import Exit
+from ddpjob_protocol.membership import Cause, Member, Membership
+from ddpjob_protocol.messages import PROTOCOL, Failure, Message
+from ddpjob_protocol.process import Place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,13 +13,8 @@ from typing import TYPE_CHECKING, Callable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ddpjob_protocol.membership import (
-        Member,
-        Membership,
-    )
-    from ddpjob_protocol.messages import (
-        Message,
-    )
+    from ddpjob_protocol.membership import Member, Membership
+    from ddpjob_protocol.messages import Message
 
 CONNECT_SECONDS = 5.0
 ATTEMPTS = 2  # a packet may be lost

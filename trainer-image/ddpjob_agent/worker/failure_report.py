@@ -15,9 +15,7 @@ import re
 import signal
 from typing import NamedTuple
 
-from ddpjob_protocol.messages import (
-    Failure,
-)
+from ddpjob_protocol.messages import Failure
 
 MAX_TRACEBACK_CHARS = 4000
 MAX_SUMMARY_CHARS = 500

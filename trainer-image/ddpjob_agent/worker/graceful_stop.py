@@ -11,18 +11,12 @@ import logging
 import time
 from typing import TYPE_CHECKING, Callable
 
-from ddpjob_protocol.process import (
-    Place,
-)
+from ddpjob_protocol.process import Place
 
 if TYPE_CHECKING:
     from ddpjob_agent.worker.live_processes import Live
-    from ddpjob_protocol.membership import (
-        Membership,
-    )
-    from ddpjob_protocol.messages import (
-        Message,
-    )
+    from ddpjob_protocol.membership import Membership
+    from ddpjob_protocol.messages import Message
 
 log = logging.getLogger("ddpjob.agent")
 

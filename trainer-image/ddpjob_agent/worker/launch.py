@@ -31,9 +31,7 @@ from ddpjob_protocol.environment import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ddpjob_protocol.membership import (
-        Member,
-    )
+    from ddpjob_protocol.membership import Member
 
 STEPS_FILE = "steps"
 # Who gives one of these, as a flag or as PET_*, has a store that somebody must host.

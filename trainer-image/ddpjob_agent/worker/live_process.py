@@ -9,23 +9,15 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ddpjob_protocol.codec import encode
-from ddpjob_protocol.membership import (
-    MembershipId,
-)
-from ddpjob_protocol.process import (
-    Answer,
-)
+from ddpjob_protocol.membership import MembershipId
+from ddpjob_protocol.process import Answer
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Mapping
 
-    from ddpjob_protocol.messages import (
-        Message,
-    )
-    from ddpjob_protocol.process import (
-        Place,
-    )
+    from ddpjob_protocol.messages import Message
+    from ddpjob_protocol.process import Place
 
 
 class Process:

@@ -16,16 +16,10 @@ import logging
 from typing import TYPE_CHECKING, Callable
 
 from ddpjob_agent.worker.live_process import Process, is_over
-from ddpjob_protocol.process import (
-    LEAVE_STATE,
-    Answer,
-    Place,
-)
+from ddpjob_protocol.process import LEAVE_STATE, Answer, Place
 
 if TYPE_CHECKING:
-    from ddpjob_protocol.messages import (
-        Message,
-    )
+    from ddpjob_protocol.messages import Message
 
 ARRIVE_SECONDS = 10.0  # at most, without any movement, on the way out of a broken membership
 LEAVE_SECONDS = 60.0  # at most, to write its state to the node's disk

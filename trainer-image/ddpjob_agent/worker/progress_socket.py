@@ -13,9 +13,7 @@ import logging
 import socket
 from typing import Any, Callable
 
-from ddpjob_protocol.process import (
-    Event,
-)
+from ddpjob_protocol.process import Event
 
 INTERVAL_SECONDS = 0.2
 COUNTS = ("total", "skipped", "place", "places")

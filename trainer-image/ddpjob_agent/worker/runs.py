@@ -13,23 +13,13 @@ from typing import TYPE_CHECKING
 from ddpjob_agent.worker.c10d_relay import HOST, LocalStore
 from ddpjob_agent.worker.launch import Command, Meeting, prepare
 from ddpjob_agent.worker.reserved_port import FreePort
-from ddpjob_protocol.environment import (
-    ENV_LEFT_STATE,
-    ENV_LIVE,
-    ENV_MEMBERSHIP,
-    ENV_STORE,
-)
+from ddpjob_protocol.environment import ENV_LEFT_STATE, ENV_LIVE, ENV_MEMBERSHIP, ENV_STORE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddpjob_protocol.environment import (
-        Launcher,
-    )
-    from ddpjob_protocol.membership import (
-        Member,
-        Membership,
-    )
+    from ddpjob_protocol.environment import Launcher
+    from ddpjob_protocol.membership import Member, Membership
 
 log = logging.getLogger("ddpjob.agent")
 

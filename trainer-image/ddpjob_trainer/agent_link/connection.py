@@ -21,19 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ddpjob_protocol.codec import decode
-from ddpjob_protocol.environment import (
-    ENV_GROUP_SOCKET,
-    ENV_LEFT_STATE,
-    ENV_LIVE,
-)
-from ddpjob_protocol.membership import (
-    Membership,
-)
-from ddpjob_protocol.process import (
-    LEAVE_STATE,
-    Answer,
-    Place,
-)
+from ddpjob_protocol.environment import ENV_GROUP_SOCKET, ENV_LEFT_STATE, ENV_LIVE
+from ddpjob_protocol.membership import Membership
+from ddpjob_protocol.process import LEAVE_STATE, Answer, Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,14 +11,8 @@ import os
 import sys
 import threading
 
-from ddpjob_protocol.environment import (
-    ENV_GROUP_SOCKET,
-    ENV_LIVE,
-    ENV_MEMBERSHIP,
-)
-from ddpjob_protocol.process import (
-    Answer,
-)
+from ddpjob_protocol.environment import ENV_GROUP_SOCKET, ENV_LIVE, ENV_MEMBERSHIP
+from ddpjob_protocol.process import Answer
 from ddpjob_trainer.agent_link.connection import Line
 
 

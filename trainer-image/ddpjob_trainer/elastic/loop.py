@@ -26,17 +26,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed
 
-from ddpjob_protocol.environment import (
-    ENV_MEMBERSHIP,
-    ENV_STORE,
-)
-from ddpjob_protocol.membership import (
-    Membership,
-)
-from ddpjob_protocol.process import (
-    Answer,
-    Place,
-)
+from ddpjob_protocol.environment import ENV_MEMBERSHIP, ENV_STORE
+from ddpjob_protocol.membership import Membership
+from ddpjob_protocol.process import Answer, Place
 from ddpjob_trainer.agent_link import connection
 from ddpjob_trainer.data.stream import Stream
 from ddpjob_trainer.elastic.data_feed import Feed

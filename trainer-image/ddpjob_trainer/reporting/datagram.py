@@ -8,10 +8,7 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from ddpjob_protocol.environment import (
-    ENV_MEMBERSHIP,
-    ENV_REPORT_SOCKET,
-)
+from ddpjob_protocol.environment import ENV_MEMBERSHIP, ENV_REPORT_SOCKET
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,9 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddpjob_protocol.process import (
-    Event,
-)
+from ddpjob_protocol.process import Event
 from ddpjob_trainer.reporting import datagram, step_counter
 
 if TYPE_CHECKING:

@@ -15,9 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from ddpjob_protocol.process import (
-    Event,
-)
+from ddpjob_protocol.process import Event
 from ddpjob_trainer.reporting import datagram, heartbeat
 
 if TYPE_CHECKING:

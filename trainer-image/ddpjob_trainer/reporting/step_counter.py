@@ -9,10 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from ddpjob_protocol.environment import (
-    ENV_STEPS,
-    STEPS_BYTES,
-)
+from ddpjob_protocol.environment import ENV_STEPS, STEPS_BYTES
 
 
 class _Counter:

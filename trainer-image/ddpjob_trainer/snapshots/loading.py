@@ -21,9 +21,7 @@ from ddpjob_trainer.transfer.broadcast import Giver, take
 if TYPE_CHECKING:
     from ddpjob_trainer.collectives import Seers
     from ddpjob_trainer.snapshots.model.fencing import Owner
-    from ddpjob_trainer.snapshots.storage.base import (
-        Place,
-    )
+    from ddpjob_trainer.snapshots.storage.base import Place
 
 _log = logging.getLogger("ddpjob")
 

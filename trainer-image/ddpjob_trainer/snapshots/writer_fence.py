@@ -10,10 +10,7 @@ import os
 import secrets
 from typing import TYPE_CHECKING
 
-from ddpjob_protocol.environment import (
-    ENV_JOB_UID,
-    ENV_MEMBERSHIP,
-)
+from ddpjob_protocol.environment import ENV_JOB_UID, ENV_MEMBERSHIP
 from ddpjob_trainer.snapshots.model.fencing import Fence, Owner
 
 if TYPE_CHECKING:

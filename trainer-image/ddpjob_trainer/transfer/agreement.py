@@ -11,9 +11,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ddpjob_protocol.membership import (
-    MembershipId,
-)
+from ddpjob_protocol.membership import MembershipId
 from ddpjob_trainer.transfer.broadcast import Giver, take
 
 if TYPE_CHECKING:

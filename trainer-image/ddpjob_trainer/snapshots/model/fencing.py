@@ -13,9 +13,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ddpjob_protocol.membership import (
-    MembershipId,
-)
+from ddpjob_protocol.membership import MembershipId
 from ddpjob_trainer.errors import OvertakenError
 
 if TYPE_CHECKING:

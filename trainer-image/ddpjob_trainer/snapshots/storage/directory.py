@@ -36,9 +36,7 @@ from ddpjob_trainer.snapshots.model.write_plan import (
     record,
 )
 from ddpjob_trainer.snapshots.storage import durable, snapshot_dir
-from ddpjob_trainer.snapshots.storage.base import (
-    Look,
-)
+from ddpjob_trainer.snapshots.storage.base import Look
 from ddpjob_trainer.snapshots.storage.dir_fences import FenceFolders
 
 if TYPE_CHECKING:

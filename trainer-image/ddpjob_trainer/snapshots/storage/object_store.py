@@ -25,9 +25,7 @@ from ddpjob_trainer.snapshots.model.retention import superfluous
 from ddpjob_trainer.snapshots.model.selection import Holding, Offer
 from ddpjob_trainer.snapshots.model.write_plan import ALONE, Part, failure, gather
 from ddpjob_trainer.snapshots.model.write_plan import record as tell
-from ddpjob_trainer.snapshots.storage.base import (
-    Look,
-)
+from ddpjob_trainer.snapshots.storage.base import Look
 from ddpjob_trainer.snapshots.storage.object_fences import FenceObjects
 from ddpjob_trainer.snapshots.storage.object_snapshot import Copies, Copy, folder_of, record_name
 from ddpjob_trainer.snapshots.storage.obstore_client import StoreError

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ddpjob_protocol.environment import (
-    SNAPSHOT_URI,
-)
+from ddpjob_protocol.environment import SNAPSHOT_URI
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.snapshots.storage.base import Place
 from ddpjob_trainer.snapshots.storage.directory import Shelf
