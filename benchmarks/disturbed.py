@@ -17,7 +17,7 @@ from benchmarks.trials import WORKLOADS
 from benchmarks.workloads.pace import PACE
 
 from ddpjob_protocol.environment import ENV_PROCESSES
-from driving import Run, job_text, running
+from support.driving import Run, job_text, running
 
 WORKERS = 3  # at most
 MANNERS = ("kill", "drain", "process")  # in which a worker is lost, or leaves

@@ -24,7 +24,7 @@ from typing import Any
 
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # for `driving`
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # for `support`
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.equal import Plan, compare

@@ -21,14 +21,14 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # for `histories`
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # for `support`
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.figures import MEAN, Figure, machine, versions
 from benchmarks.peer_env import DLROVER_PACKAGE, TORCHFT_PACKAGE, PeerMissingError, PeerPackage
 from benchmarks.show import hand_in, markdown
 
-from histories import BATCH, EPOCHS, LARGEST, SAMPLES, SNAPSHOT_EVERY, Count, History, draw
+from support.histories import BATCH, EPOCHS, LARGEST, SAMPLES, SNAPSHOT_EVERY, Count, History, draw
 
 RESULT = Path(__file__).resolve().parent / "results" / "exactly_once.json"
 WORKLOAD = Path(__file__).resolve().parent / "workloads" / "samplers.py"

@@ -19,7 +19,7 @@ from ddpjob_operator.local.backend import LocalBackend
 from ddpjob_operator.local.nodes import marked
 from ddpjob_operator.local.state_dir import StateFolder
 from ddpjob_operator.local.timeline import Timeline
-from networks import Networks
+from support.networks import Networks
 
 
 class LocalJob:

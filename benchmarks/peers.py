@@ -36,7 +36,7 @@ from benchmarks.trials import Change, Job, Measure, Trial, TrialError, measure
 from benchmarks.workloads.common import LARGE, TINY
 from rich.console import Console
 
-from networks import NetworkError, networks
+from support.networks import NetworkError, networks
 
 K, F, C, P, J, L = (
     Change.KILL, Change.FREEZE, Change.CUT, Change.PROCESS, Change.JOIN, Change.LEAVE,

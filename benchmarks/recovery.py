@@ -22,7 +22,7 @@ from typing import Any
 
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # for `networks`
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # for `support`
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.figures import machine, versions
@@ -30,7 +30,7 @@ from benchmarks.peers import Recovery, run
 from benchmarks.show import markdown, show, write
 from benchmarks.trials import TrialError
 
-from networks import NetworkError
+from support.networks import NetworkError
 
 RESULT = Path(__file__).resolve().parent / "results" / "recovery.json"
 

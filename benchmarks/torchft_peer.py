@@ -21,7 +21,7 @@ from benchmarks.trials import NODES, PATIENCE_SECONDS, POLL_SECONDS, WORKLOADS, 
 from ddpjob_operator.local.nodes import Network, within
 from ddpjob_operator.local.rendezvous_process import free_port, is_free
 from ddpjob_protocol.environment import ENV_ADDRESS
-from networks import Networks
+from support.networks import Networks
 
 SETTINGS = {"min_replicas": 1, "heartbeat_timeout_ms": 1000, "quorum_tick_ms": 10}
 TIMEOUT_SECONDS = 3

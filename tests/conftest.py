@@ -24,8 +24,8 @@ import hypothesis
 import psutil
 import pytest
 
-from forking import fork_server
-from trainer.forked import forks
+from support.forked import forks
+from support.forking import fork_server
 
 __all__ = ["fork_server", "forks"]  # for the tests of several folders
 

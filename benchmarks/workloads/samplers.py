@@ -19,7 +19,18 @@ from torch.utils.data import DataLoader
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
-from histories import BATCH, EPOCHS, SAMPLES, STEPS, Change, History, Sampler, Saved, Trained, play
+from support.histories import (
+    BATCH,
+    EPOCHS,
+    SAMPLES,
+    STEPS,
+    Change,
+    History,
+    Sampler,
+    Saved,
+    Trained,
+    play,
+)
 
 NUMBERS = range(SAMPLES)  # the data set: sample i is i
 Loader = Iterator[list[int]]

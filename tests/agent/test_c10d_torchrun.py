@@ -8,7 +8,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from trainer.forked import Forks, Program, environment
+from support.forked import Forks, Program, environment
 
 SCRIPTS = Path(__file__).parent / "scripts"
 AGENT = Path(__file__).resolve().parents[2] / "trainer-image"

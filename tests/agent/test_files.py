@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from agent.keeping import FILE, PATIENCE_SECONDS, POLICY, keeping, snapshot
-from driving import in_background
-from local.command import on_small_disk
+from support.command import on_small_disk
+from support.driving import in_background
 
 
 @in_background

@@ -14,7 +14,7 @@ import pytest
 
 from ddpjob_agent.forkserver.agents import ForkedAgent, ForkServer
 from ddpjob_agent.forkserver.channel import AGENT, Request
-from forking import imports
+from support.forking import imports
 
 # In place of an agent: writes down how it was started, and ends when it is told to.
 AGENT_PROGRAM = """

@@ -13,7 +13,7 @@ import yaml
 from cluster.conftest import CRD, DEFINITION
 from cluster.control_plane import ROOT, ApiServer, eventually
 from cluster.jobs import DRY, Jobs
-from core.refused import (
+from support.refused import (
     BOTH,
     FROM,
     ONLY_THE_API_SERVER,

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from builders import make_status
 from cluster.control_plane import ApiServer
 from cluster.jobs import Jobs
-from core.refused import SPOT, TEMPLATE, Object, build_job, group, has
 from ddpjob_operator.api.cel_rules import PINNED, PINNED_IN_GROUPS, WHILE_IT_RUNS
+from support.builders import make_status
+from support.refused import SPOT, TEMPLATE, Object, build_job, group, has
 
 RUNNING = build_job(
     {

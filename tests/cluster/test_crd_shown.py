@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 
-from builders import NOW, make_status
 from cluster.jobs import Jobs
-from core.refused import build_job, has
 from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import (
@@ -18,6 +16,8 @@ from ddpjob_operator.api.status import (
     SnapshotStatus,
 )
 from ddpjob_operator.planner.conditions import condition
+from support.builders import NOW, make_status
+from support.refused import build_job, has
 
 STATUS = make_status(
     state="Running",

@@ -1,7 +1,7 @@
 """The operator as its users start it: a process, with kopf, against a real API server.
 
 What it writes is read from the API server's own audit log. Nodes are played as in the stories of
-tests/reconciling; nobody reaches a rendezvous service here.
+tests/support/reconciling; nobody reaches a rendezvous service here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cluster.control_plane import HTTP_AGENT, ApiServer
 from cluster.jobs import Jobs
 from ddpjob_operator.kube.client import KubeClient
 from ddpjob_operator.local.rendezvous_process import free_port
-from reconciling.nodes import Nodes
+from support.reconciling.nodes import Nodes
 
 PATIENCE_SECONDS = 120.0
 USER_AGENT = "ddpjob-operator"

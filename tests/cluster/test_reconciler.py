@@ -13,15 +13,17 @@ from typing import Any
 
 import pytest
 
-pytest.register_assert_rewrite("reconciling.life", "reconciling.ends", "reconciling.trouble")
+pytest.register_assert_rewrite(
+    "support.reconciling.life", "support.reconciling.ends", "support.reconciling.trouble"
+)
 
 from cluster.control_plane import ApiServer  # noqa: E402
 from ddpjob_operator.kube.client import KubeClient  # noqa: E402
 from ddpjob_operator.kube.interface import ApiError, Kube  # noqa: E402
-from reconciling.ends import *  # noqa: E402, F403
-from reconciling.life import *  # noqa: E402, F403
-from reconciling.stage import Play, Stage, staged  # noqa: E402
-from reconciling.trouble import *  # noqa: E402, F403
+from support.reconciling.ends import *  # noqa: E402, F403
+from support.reconciling.life import *  # noqa: E402, F403
+from support.reconciling.stage import Play, Stage, staged  # noqa: E402
+from support.reconciling.trouble import *  # noqa: E402, F403
 
 PATIENCE_SECONDS = 60.0
 

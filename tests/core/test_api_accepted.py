@@ -9,10 +9,10 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
-from builders import make_job
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_protocol.codec import decode, encode
 from ddpjob_protocol.control import Policy
+from support.builders import make_job
 
 SPOT = {"name": "spot", "replicas": 2}
 LIMIT = {"resources": {"limits": {"nvidia.com/gpu": 4}}}

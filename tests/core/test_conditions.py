@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from builders import NOW
 from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.status import Condition
 from ddpjob_operator.planner.conditions import condition, set_condition, state
+from support.builders import NOW
 
 RUNNING, WAITING = (
     condition(ConditionType.RUNNING, True, Reason.TRAINING, "2 workers"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.rawpods import (
+from support.rawpods import (
     IMAGE,
     JSON,
     SIDE,

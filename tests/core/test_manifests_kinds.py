@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from core.rawpods import (
+from ddpjob_operator.api import jobfile
+from support.rawpods import (
     make_cluster_job,
     mounts,
     trainer,
@@ -17,7 +18,6 @@ from core.rawpods import (
     volume,
     worker_manifest,
 )
-from ddpjob_operator.api import jobfile
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 DATA = {"persistentVolumeClaim": {"claimName": "digits", "readOnly": True}}

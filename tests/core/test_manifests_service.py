@@ -8,7 +8,8 @@ import pytest
 from kubernetes.client import V1Pod, V1Service
 from pydantic import ValidationError
 
-from core.rawpods import (
+from ddpjob_operator.manifests.build import build_service
+from support.rawpods import (
     IMAGE,
     JSON,
     SIDE,
@@ -26,7 +27,6 @@ from core.rawpods import (
     volume,
     worker_manifest,
 )
-from ddpjob_operator.manifests.build import build_service
 
 LABELS = {"ddpjob.io/job": "digits", "ddpjob.io/role": "rendezvous"}
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from core.rawpods import (
+from ddpjob_operator.api.spec import DDPJob
+from support.rawpods import (
     JSON,
     SIDE,
     TRAIN,
@@ -24,7 +25,6 @@ from core.rawpods import (
     values,
     worker_manifest,
 )
-from ddpjob_operator.api.spec import DDPJob
 
 OURS = {"ddpjob-agent", "ddpjob-snapshots", "ddpjob-shm", "ddpjob-tmp"}
 

@@ -6,8 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from builders import NOW, make_job, make_membership, make_report, make_round, make_worker
-from core.planning import (
+from ddpjob_operator.planner.observed import Phase, Worker
+from ddpjob_operator.planner.planner import CreateWorker, DeleteWorker
+from ddpjob_protocol.control import Report, State
+from support.builders import NOW, make_job, make_membership, make_report, make_round, make_worker
+from support.planning import (
     FAILED,
     PENDING,
     W0,
@@ -20,9 +23,6 @@ from core.planning import (
     membership_of,
     told,
 )
-from ddpjob_operator.planner.observed import Phase, Worker
-from ddpjob_operator.planner.planner import CreateWorker, DeleteWorker
-from ddpjob_protocol.control import Report, State
 
 second_1 = make_worker(1, 2)
 

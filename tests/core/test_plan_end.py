@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
-from builders import NOW, make_failure, make_job, make_report, make_status, make_worker
-from core.planning import (
+from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.api.status import RestartsStatus
+from ddpjob_operator.planner.observed import Observed, Phase, Worker
+from ddpjob_operator.planner.planner import DeleteRendezvous, DeleteWorker, Plan, plan
+from ddpjob_protocol.control import Report, State
+from support.builders import NOW, make_failure, make_job, make_report, make_status, make_worker
+from support.planning import (
     FAILED,
     PENDING,
     UP,
@@ -20,11 +25,6 @@ from core.planning import (
     membership_of,
     told,
 )
-from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.api.status import RestartsStatus
-from ddpjob_operator.planner.observed import Observed, Phase, Worker
-from ddpjob_operator.planner.planner import DeleteRendezvous, DeleteWorker, Plan, plan
-from ddpjob_protocol.control import Report, State
 
 # --- the end ---------------------------------------------------------------------------------------
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from builders import NOW, make_report
-from core.planning import UP, W0, W1, events_of, told
-from core.rawpods import make_cluster_job
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus, SnapshotStatus
 from ddpjob_operator.planner.observed import Observed
 from ddpjob_operator.planner.planner import Plan, plan
 from ddpjob_operator.planner.storage_warnings import NOT_SHARED, SILENT_SECONDS
 from ddpjob_protocol.control import KeptFiles, Report, State
+from support.builders import NOW, make_report
+from support.planning import UP, W0, W1, events_of, told
+from support.rawpods import make_cluster_job
 
 REPORT = make_report(W0, W1)
 LATER = NOW + timedelta(seconds=SILENT_SECONDS)

@@ -7,13 +7,13 @@ from datetime import timedelta
 
 import pytest
 
-from builders import NOW, make_job, make_report, make_worker
-from core.planning import FAILED, UP, W0, W1, W2, decide, events_of, membership_of, told
 from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.planner.observed import Observed, Refusal
 from ddpjob_operator.planner.planner import plan
 from ddpjob_operator.planner.stall_message import REMEDY, describe
 from ddpjob_protocol.control import Stall, Standing
+from support.builders import NOW, make_job, make_report, make_worker
+from support.planning import FAILED, UP, W0, W1, W2, decide, events_of, membership_of, told
 
 BEHIND = Standing((2,), (W2.name,), 411, "train.py:31 in batch_of", lags=True)
 WAITING = Standing((0, 1), (W0.name, W1.name), 412, "train.py:40 in main")

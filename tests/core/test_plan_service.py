@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from builders import NOW, make_job, make_report
-from core.planning import UP, W0, W1, create, decide, expect
 from ddpjob_operator.planner.observed import Observed, Rendezvous
 from ddpjob_operator.planner.planner import CreateAddress, CreateRendezvous, DeleteRendezvous, plan
+from support.builders import NOW, make_job, make_report
+from support.planning import UP, W0, W1, create, decide, expect
 
 
 def test_first_pass_only_writes_the_epoch() -> None:

@@ -6,8 +6,11 @@ import dataclasses
 
 import pytest
 
-from builders import make_job, make_report, make_worker
-from core.planning import (
+from ddpjob_operator.api.constants import Reason
+from ddpjob_operator.planner.observed import Refusal, Rendezvous, Worker
+from ddpjob_protocol.control import Report
+from support.builders import make_job, make_report, make_worker
+from support.planning import (
     FAILED,
     PENDING,
     UP,
@@ -20,9 +23,6 @@ from core.planning import (
     membership_of,
     told,
 )
-from ddpjob_operator.api.constants import Reason
-from ddpjob_operator.planner.observed import Refusal, Rendezvous, Worker
-from ddpjob_protocol.control import Report
 
 HERE_1 = make_report(reason="1 of at least 2 workers are here")
 BACK_OFF = 'Back-off pulling image "my/trainr"'

@@ -7,13 +7,13 @@ from datetime import timedelta
 
 import pytest
 
-from builders import NOW, make_job, make_membership, make_report, make_round, make_worker
-from core.planning import FAILED, PENDING, UP, W0, W1, decide, events_of, membership_of, told
 from ddpjob_operator.api.status import RestartsStatus
 from ddpjob_operator.planner.observed import Observed, Worker
 from ddpjob_operator.planner.planner import plan
 from ddpjob_protocol.control import Report, State
 from ddpjob_protocol.membership import Cause
+from support.builders import NOW, make_job, make_membership, make_report, make_round, make_worker
+from support.planning import FAILED, PENDING, UP, W0, W1, decide, events_of, membership_of, told
 
 # --- what is told ------------------------------------------------------------------------------------
 

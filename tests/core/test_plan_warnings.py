@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from builders import make_job, make_report
-from core.planning import W0, W1, decide, events_of, told
 from ddpjob_operator.api.status import DDPJobStatus, SnapshotStatus
 from ddpjob_operator.planner.planner import Plan
 from ddpjob_protocol.control import KeptFiles, Overdue
+from support.builders import make_job, make_report
+from support.planning import W0, W1, decide, events_of, told
 
 SILENT = make_report(W0, W1)
 STUCK = tuple(f"{W0.name}: stuck in membership 1.1.{number}" for number in (1, 2))

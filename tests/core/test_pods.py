@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.rawpods import (
+from ddpjob_operator.planner.observed import Phase
+from support.rawpods import (
     JSON,
     NODE,
     PLACED,
@@ -17,7 +18,6 @@ from core.rawpods import (
     waiting,
     worker_manifest,
 )
-from ddpjob_operator.planner.observed import Phase
 
 NO_GPU = (
     "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption: 0/3 nodes are available: "

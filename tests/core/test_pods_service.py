@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from core.rawpods import (
+from ddpjob_operator.manifests.build import build_service
+from ddpjob_operator.manifests.parse import read_address, read_pod
+from ddpjob_operator.planner.observed import Phase, Rendezvous, Worker
+from support.rawpods import (
     JSON,
     NODE,
     TOKEN,
@@ -21,9 +24,6 @@ from core.rawpods import (
     waiting,
     worker_manifest,
 )
-from ddpjob_operator.manifests.build import build_service
-from ddpjob_operator.manifests.parse import read_address, read_pod
-from ddpjob_operator.planner.observed import Phase, Rendezvous, Worker
 
 READY = {"type": "Ready", "status": "True"}
 LOW = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 80488Ki. "

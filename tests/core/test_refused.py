@@ -8,7 +8,9 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from core.refused import (
+from ddpjob_operator.api.cel_rules import Placed, build_rules
+from ddpjob_operator.api.errors import problems
+from support.refused import (
     BOTH,
     ONLY_THE_API_SERVER,
     ONLY_THE_MODEL,
@@ -18,8 +20,6 @@ from core.refused import (
     has,
     ids,
 )
-from ddpjob_operator.api.cel_rules import Placed, build_rules
-from ddpjob_operator.api.errors import problems
 
 
 def complaints(job: Object) -> list[str]:

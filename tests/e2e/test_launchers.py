@@ -14,7 +14,7 @@ import yaml
 from e2e.conftest import Images
 from e2e.jobs import Endless
 from e2e.kubectl import Kubectl, Object
-from stories import ALONE
+from support.stories import ALONE
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 AT_ONCE = 2

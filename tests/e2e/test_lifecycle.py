@@ -10,7 +10,7 @@ import pytest
 from e2e.conftest import Images
 from e2e.jobs import Endless, endless
 from e2e.kubectl import Kubectl, Object
-from stories import happening, stories
+from support.stories import happening, stories
 
 
 def seen_by_a_user(job: Endless, images: Images) -> None:

@@ -13,7 +13,7 @@ from e2e.digits import PROCESSES, Digits
 from e2e.kubectl import Kubectl, Object
 from e2e.nodes import Nodes
 from e2e.volumes import Volumes
-from stories import happening, stories
+from support.stories import happening, stories
 
 
 class Run(NamedTuple):

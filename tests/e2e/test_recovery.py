@@ -15,7 +15,7 @@ from e2e.digits import Beginning, Digits, other
 from e2e.kubectl import Kubectl
 from e2e.nodes import Nodes
 from e2e.volumes import Volumes
-from stories import happening, stories
+from support.stories import happening, stories
 
 TOLERANCE = 0.01  # of the accuracy
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from ddpjob_protocol.control import Report
-from driving import running
+from support.driving import running
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from ddpjob_operator.local.backend import ENV_FORKSERVER
-from driving import Run, in_background
-from own_disks import OwnDisks
-from playing import EXAMPLES, playing, told
+from support.driving import Run, in_background
+from support.own_disks import OwnDisks
+from support.playing import EXAMPLES, playing, told
 
 FOLDER = EXAMPLES / "13-hugging-face"
 STEPS, SAVE_STEPS, RATE = 300, 20, 2e-3

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ddpjob_operator.api import jobfile
-from driving import Run, in_background
-from playing import EXAMPLES, playing, said, told
+from support.driving import Run, in_background
+from support.playing import EXAMPLES, playing, said, told
 
 JOBS = [path for path in sorted(EXAMPLES.glob("*/*.yaml")) if "kind: DDPJob" in path.read_text()]
 LEARNT = r"rank (\d) of {} learnt 3\.000 -2\.000 1\.000"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from driving import Run, in_background, job_text, running
-from playing import playing, said, told
+from support.driving import Run, in_background, job_text, running
+from support.playing import playing, said, told
 
 # The second mpirun of one command; where its processes are, by the environment of their workers.
 WHERE = """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 
-from playing import EXAMPLES
+from support.playing import EXAMPLES
 
 
 def test_script_for_xla_finds_its_backend_and_nothing_of_ours() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from driving import in_background, job_text, running
-from playing import playing, said, told
+from support.driving import in_background, job_text, running
+from support.playing import playing, said, told
 
 SCRIPT = """
     import json, os, sys

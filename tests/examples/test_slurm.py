@@ -7,8 +7,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from playing import EXAMPLES
-from slurm import cluster
+from support.playing import EXAMPLES
+from support.slurm import cluster
 
 
 def test_batch_file_goes_on_when_slurm_puts_the_job_back_into_its_queue(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from driving import in_background
-from playing import EXAMPLES, playing, said, told
+from support.driving import in_background
+from support.playing import EXAMPLES, playing, said, told
 
 LOSS = r"rank (\d) of {} \| epoch (\d+) \| loss (\d+\.\d{{12}})"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ddpjob_operator.cli.main import ExitCode
-from driving import SCRIPT, job_text
-from local.command import RUN, in_process, on_small_disk, run_to_end, started, write_job
+from support.command import RUN, in_process, on_small_disk, run_to_end, started, write_job
+from support.driving import SCRIPT, job_text
 
 PLAIN = "[python3, train.py, end]"
 TORCHRUN = "[torchrun, train.py]"

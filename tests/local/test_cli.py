@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from ddpjob_operator.cli.main import ExitCode
-from local.command import RUN, Command, run_to_end, started, write_job
+from support.command import RUN, Command, run_to_end, started, write_job
 
 COMMAND = "[python3, train.py, end]"
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from driving import Run, in_background, job_text, running
-from ledger import SCRIPT as LIVE
-from ledger import Ledger
-from networks import networks
+from support.driving import Run, in_background, job_text, running
+from support.ledger import SCRIPT as LIVE
+from support.ledger import Ledger
+from support.networks import networks
 
 SCRIPT = """
     import os, pathlib, sys, time

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from driving import Run, in_background, job_text, running
-from ledger import Ledger, Row
+from support.driving import Run, in_background, job_text, running
+from support.ledger import Ledger, Row
 
 SAMPLES = 403
 BATCH = 12

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from driving import in_background, job_text, running
+from support.driving import in_background, job_text, running
 
 SCRIPT = """
     import hashlib, os, pathlib, sys, time

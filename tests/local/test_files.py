@@ -7,9 +7,9 @@ from pathlib import Path
 import psutil
 import torch
 
-from driving import Run, in_background, job_text, running
-from ledger import Ledger, Row
-from own_disks import OwnDisks
+from support.driving import Run, in_background, job_text, running
+from support.ledger import Ledger, Row
+from support.own_disks import OwnDisks
 
 SCRIPT = """
     import json, os, pathlib, socket, sys, time

@@ -14,8 +14,8 @@ from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.local.nodes import marked
 from ddpjob_protocol.control import Policy
 from ddpjob_protocol.environment import ENV_WORKER
-from driving import Run, in_background, job_text, running
-from ledger import SCRIPT, Ledger
+from support.driving import Run, in_background, job_text, running
+from support.ledger import SCRIPT, Ledger
 
 QUICK = {"elastic": "{settleSeconds: 0.2}", "processesPerWorker": 1}
 SECONDS = 8.0  # without a step; longer than a process may be silent, so that it is seen to be

@@ -13,10 +13,10 @@ import pytest
 
 from ddpjob_trainer.snapshots.model import manifest
 from ddpjob_trainer.snapshots.storage.directory import Shelf
-from driving import Run, in_background, job_text, running
-from ledger import SCRIPT, STEPS, Ledger
-from scenes import Job, Scene, play
-from stories import stories
+from support.driving import Run, in_background, job_text, running
+from support.ledger import SCRIPT, STEPS, Ledger
+from support.scenes import Job, Scene, play
+from support.stories import stories
 
 COMMAND = "[torchrun, train.py, end]"
 # Every rank writes a part of each snapshot, although the state is small.

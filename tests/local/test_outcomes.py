@@ -18,9 +18,9 @@ import pytest
 
 from ddpjob_operator.local.nodes import marked
 from ddpjob_protocol.environment import ENV_MEMBERSHIP, ENV_WORKER
-from driving import SCRIPT, Run, in_background, job_text, running
-from scenes import Job, Scene, play
-from stories import stories
+from support.driving import SCRIPT, Run, in_background, job_text, running
+from support.scenes import Job, Scene, play
+from support.stories import stories
 
 COMMAND = "[python3, train.py, end]"
 QUICK = {"elastic": "{joinPolicy: Immediate, settleSeconds: 0.2}"}

@@ -16,10 +16,10 @@ import pytest
 
 from ddpjob_agent.worker.agent import LEAVE_SECONDS, RESERVE_SECONDS
 from ddpjob_protocol.environment import GRACE_SECONDS
-from driving import Run, job_text, running
-from ledger import Ledger
-from scenes import Job, Scene, play
-from stories import stories
+from support.driving import Run, job_text, running
+from support.ledger import Ledger
+from support.scenes import Job, Scene, play
+from support.stories import stories
 
 SCRIPT = """
     import json, os, pathlib, socket, sys, time

@@ -25,9 +25,9 @@ import pytest
 from ddpjob_operator.local.nodes import Pod
 from ddpjob_protocol.control import State
 from ddpjob_protocol.environment import ENV_PROCESSES
-from driving import Run, job_text, running
-from ledger import SCRIPT, SLOWLY, Ledger
-from networks import Networks, networks
+from support.driving import Run, job_text, running
+from support.ledger import SCRIPT, SLOWLY, Ledger
+from support.networks import Networks, networks
 
 SEEDS = [int(seed) for seed in os.environ.get("DDPJOB_SEEDS", "1 2 3").split()]
 LONG = 32  # events of a sequence in which everything happens

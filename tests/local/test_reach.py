@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from driving import SCRIPT, Run, in_background, job_text, running
-from networks import networks
+from support.driving import SCRIPT, Run, in_background, job_text, running
+from support.networks import networks
 
 
 def told(run: Run) -> set[str]:

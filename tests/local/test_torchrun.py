@@ -12,8 +12,8 @@ import pytest
 from ddpjob_operator.local.backend import ENV_FORKSERVER
 from ddpjob_operator.local.nodes import marked, rank_of
 from ddpjob_protocol.environment import ENV_WORKER
-from driving import Run, job_text, running
-from local.command import started, write_job
+from support.command import started, write_job
+from support.driving import Run, job_text, running
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-import fake_time
 from ddpjob_operator.kube.interface import Kube
-from fake_kube import FakeKube
+from support import fake_time
+from support.fake_kube import FakeKube
 
 Api = Callable[[Callable[[Kube], Awaitable[None]]], None]
 

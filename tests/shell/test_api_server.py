@@ -10,7 +10,7 @@ import pytest
 
 from ddpjob_operator.kube.interface import ApiError, Kube
 from shell.conftest import Api
-from shell.objects import JOB_LABEL, job, pod
+from support.objects import JOB_LABEL, job, pod
 
 JSON = dict[str, Any]
 

@@ -7,14 +7,14 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-import fake_time
 from ddpjob_operator.controller.controller import Controller
 from ddpjob_operator.controller.settings import Settings
 from ddpjob_operator.kube.interface import ApiError, UnreachableError
-from fake_kube import FakeKube
-from reconciling.stage import JOBS
-from reconciling.wire import Call, Wire
-from shell.objects import job
+from support import fake_time
+from support.fake_kube import FakeKube
+from support.objects import job
+from support.reconciling.stage import JOBS
+from support.reconciling.wire import Call, Wire
 
 FORBIDDEN = ApiError(403, "Forbidden", "pods is forbidden: the account may not list pods")
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from ddpjob_operator.api import constants
-from reconciling.in_memory import CheckingKube, play_in_memory
-from reconciling.stage import Stage
-from reconciling.view import View
+from support.reconciling.in_memory import CheckingKube, play_in_memory
+from support.reconciling.stage import Stage
+from support.reconciling.view import View
 
 JSON = dict[str, Any]
 TIMES = {"lastTransitionTime", "startTime", "completionTime", "since"}

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-import fake_time
 from ddpjob_operator.kube.interface import ApiError, UnreachableError
-from fake_kube import FakeKube
-from shell.objects import job, pod
+from support import fake_time
+from support.fake_kube import FakeKube
+from support.objects import job, pod
 
 PODS = "/api/v1/namespaces/default/pods"
 JOBS = "/apis/ddpjob.io/v1alpha1/namespaces/default/ddpjobs"

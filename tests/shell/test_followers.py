@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-import fake_time
-from builders import make_report, make_worker
 from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError
 from ddpjob_operator.rendezvous.report_poller import Followers, Key
 from ddpjob_protocol.control import Report
-from reconciling.training import Service
+from support import fake_time
+from support.builders import make_report, make_worker
+from support.reconciling.training import Service
 
 KEY = Key("default", "digits")
 TOKEN = "secret"

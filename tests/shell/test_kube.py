@@ -15,7 +15,7 @@ from ddpjob_operator.kube import client
 from ddpjob_operator.kube.client import KubeClient
 from ddpjob_operator.kube.interface import ApiError, UnreachableError
 from ddpjob_operator.local.rendezvous_process import free_port
-from shell.http_server import (
+from support.http_server import (
     Answer,
     Server,
     answer,

@@ -19,7 +19,7 @@ from ddpjob_operator.kube import client
 from ddpjob_operator.kube.auth import ConfigError
 from ddpjob_operator.kube.client import KubeClient
 from ddpjob_operator.kube.interface import ApiError, UnreachableError
-from shell.http_server import (
+from support.http_server import (
     CERTIFICATE,
     Answer,
     Server,

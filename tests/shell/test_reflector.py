@@ -6,8 +6,8 @@ import pytest
 
 from ddpjob_operator.kube.interface import Kube
 from shell.conftest import Api
-from shell.following import following
-from shell.objects import JOB_LABEL, pod, until
+from support.following import following
+from support.objects import JOB_LABEL, pod, until
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-import fake_time
 from ddpjob_operator.kube import reflector
 from ddpjob_operator.kube.interface import ApiError, UnreachableError
 from ddpjob_operator.kube.reflector import Reflector
-from fake_kube import FakeKube
-from shell.following import Following, Thing, following, trim
-from shell.objects import JOB_LABEL, pod, until
+from support import fake_time
+from support.fake_kube import FakeKube
+from support.following import Following, Thing, following, trim
+from support.objects import JOB_LABEL, pod, until
 
 PODS = "/api/v1/namespaces/default/pods"
 FORBIDDEN = ApiError(403, "Forbidden", "pods is forbidden")

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from builders import make_report, make_worker
 from ddpjob_operator.local.rendezvous_process import free_port
 from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError, direct
 from ddpjob_protocol.codec import decode, encode
 from ddpjob_protocol.control import TOKEN_HEADER, Expectation
+from support.builders import make_report, make_worker
 
 REPORT = make_report(make_worker(0), make_worker(1), step=7, metrics={"loss": 0.5})
 EXPECTATION = Expectation(workers=("a", "b"), draining=("c",))

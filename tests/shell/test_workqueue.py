@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-import fake_time
 from ddpjob_operator.controller.workqueue import WorkQueue
+from support import fake_time
 
 Queue = WorkQueue[str]
 

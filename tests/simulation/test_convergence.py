@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from ddpjob_operator.planner import conditions
 from ddpjob_operator.planner.observed import Phase
 from ddpjob_protocol.control import State
-from simulation.world import World
+from support.world import World
 
 PICK = st.integers(0, 30)
 KEPT = {

@@ -12,8 +12,8 @@ import pytest
 from ddpjob_protocol import environment as variables
 from ddpjob_protocol.environment import ENV_REPORT_SOCKET
 from store.server import Server, build_program
+from support.forked import environment
 from trainer.conftest import Listener
-from trainer.forked import environment
 from trainer.runs import Run
 
 

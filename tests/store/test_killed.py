@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from store.objects_of import bucket, names
-from trainer.forked import Forks
+from support.forked import Forks
 
 SCRIPT = Path(__file__).with_name("crash_uploader.py")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from local.command import run_to_end, started, write_job
 from store.objects_of import bucket
 from store.server import Server
-from trainer.forked import Forks
+from support.command import run_to_end, started, write_job
+from support.forked import Forks
 
 
 def test_one_rank_writes_and_one_of_each_node_reads(

@@ -13,7 +13,7 @@ import pytest
 from ddpjob_protocol import environment as variables
 from ddpjob_protocol.environment import ENV_REPORT_SOCKET
 from ddpjob_trainer.reporting import progress
-from trainer.forked import environment
+from support.forked import environment
 from trainer.runs import Run
 
 

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from ddpjob_trainer import Batches, Snapshots
-from histories import BATCH, EPOCHS, SAMPLES, Saved, Trained
+from support.histories import BATCH, EPOCHS, SAMPLES, Saved, Trained
 
 
 class Numbers(Dataset[torch.Tensor]):

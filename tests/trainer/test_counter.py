@@ -11,7 +11,7 @@ import pytest
 from ddpjob_agent.worker.launch import STEPS_FILE, steps_done
 from ddpjob_protocol.environment import ENV_STEPS
 from ddpjob_trainer import Snapshots, step_done
-from trainer.forked import Forks
+from support.forked import Forks
 
 KILLED = """
 import os, signal

@@ -19,7 +19,7 @@ from ddpjob_trainer import SnapshotError, Snapshots
 from ddpjob_trainer.snapshots.model.manifest import MANIFEST, TENSORS, name_of
 from ddpjob_trainer.snapshots.storage import snapshot_dir
 from ddpjob_trainer.snapshots.storage.directory import Shelf
-from trainer.forked import Forks, environment
+from support.forked import Forks, environment
 from trainer.runs import Run, assert_same
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from ddpjob_trainer import Batches, Loop
 from ddpjob_trainer.data.deterministic import Node, Tree, subtrees
 from ddpjob_trainer.data.partition import shards_of
-from trainer.forked import Forks
+from support.forked import Forks
 from trainer.runs import Run
 
 SCRIPT = """

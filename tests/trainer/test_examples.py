@@ -16,7 +16,7 @@ from ddpjob_protocol.environment import ENV_REPORT_SOCKET, ENV_SNAPSHOT_DIR, ENV
 from ddpjob_trainer.snapshots.model.manifest import name_of
 from ddpjob_trainer.snapshots.storage import snapshot_dir
 from ddpjob_trainer.snapshots.storage.directory import Shelf
-from trainer.forked import Forks, Program
+from support.forked import Forks, Program
 from trainer.runs import assert_same
 
 if TYPE_CHECKING:

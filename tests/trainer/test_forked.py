@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from trainer.forked import Forks
+from support.forked import Forks
 
 
 def test_who_hangs_up_without_listening_harms_nobody(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from torch import distributed
 
-from trainer.forked import Forks
+from support.forked import Forks
 
 # Argument 1: the store's port, 2: the rank, 3: how many groups of two it enters alone before.
 ENTERS = """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from histories import BATCH, EPOCHS, SAMPLES, SNAPSHOT_EVERY, Count, History, draw, play
+from support.histories import BATCH, EPOCHS, SAMPLES, SNAPSHOT_EVERY, Count, History, draw, play
 from trainer.playing import Live, Saving
 
 SEEDS = range(24)

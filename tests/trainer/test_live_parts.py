@@ -14,7 +14,7 @@ from ddpjob_protocol.membership import MembershipId
 from ddpjob_trainer.elastic.step_rollback import Attempt
 from ddpjob_trainer.tensors.rng_state import draw_from
 from ddpjob_trainer.transfer.agreement import Agreement, State
-from trainer.forked import Forks, Program
+from support.forked import Forks, Program
 from trainer.runs import Counter, Run, assert_same
 
 

@@ -19,7 +19,7 @@ from ddpjob_agent.worker import live_processes
 from ddpjob_protocol.environment import ENV_GROUP_SOCKET, ENV_LIVE, ENV_STORE
 from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
 from ddpjob_protocol.process import Place
-from ledger import Ledger
+from support.ledger import Ledger
 
 MEMBERSHIPS = int(os.environ.get("DDPJOB_CHANGES", "50"))
 SETTLED = MEMBERSHIPS // 5  # from then on nothing may grow

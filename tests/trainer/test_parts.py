@@ -21,7 +21,7 @@ from ddpjob_trainer.snapshots.model.write_plan import Part, PartsMissingError, d
 from ddpjob_trainer.snapshots.storage import snapshot_dir
 from ddpjob_trainer.snapshots.storage.directory import Shelf
 from ddpjob_trainer.tensors.safetensors_writer import Sum
-from trainer.forked import COLD, Forks
+from support.forked import COLD, Forks
 from trainer.in_parts import content_of, files_in, publish
 from trainer.runs import Run, assert_same
 

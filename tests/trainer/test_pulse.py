@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from trainer.forked import Forks, Program
+from support.forked import Forks, Program
 
 if TYPE_CHECKING:
     from trainer.conftest import Listener

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ddpjob_trainer import Snapshots
-from trainer.forked import COLD, Forks
+from support.forked import COLD, Forks
 from trainer.runs import Run
 
 SCRIPT = Path(__file__).with_name("two_ranks.py")

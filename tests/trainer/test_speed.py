@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from ddpjob_trainer import Batches, Loop, Stream, scale_rate
-from trainer.forked import Forks, environment
+from support.forked import Forks, environment
 from trainer.runs import Run
 
 SCRIPT = """

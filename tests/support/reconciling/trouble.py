@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from reconciling.life import training, worker
-from reconciling.stage import JOBS, Play, Stage
-from reconciling.wire import Call
+from support.reconciling.life import training, worker
+from support.reconciling.stage import JOBS, Play, Stage
+from support.reconciling.wire import Call
 
 CONTAINER = {"name": "trainer", "image": "trainer:1", "command": ["torchrun", "train.py"]}
 

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import pytest
 
-from driving import Run
-from stories import happening
+from support.driving import Run
+from support.stories import happening
 
 
 class Job:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ddpjob_operator.kube.interface import Kube
 from ddpjob_operator.kube.reflector import Reflector
-from shell.objects import JOB_LABEL
+from support.objects import JOB_LABEL
 
 
 @dataclasses.dataclass(frozen=True)

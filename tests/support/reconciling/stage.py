@@ -17,10 +17,10 @@ from ddpjob_operator.controller.controller import Controller
 from ddpjob_operator.controller.settings import Settings
 from ddpjob_operator.kube.interface import ApiError, Kube, UnreachableError
 from ddpjob_operator.rendezvous.report_poller import Key
-from reconciling.nodes import Nodes
-from reconciling.training import Service
-from reconciling.view import View
-from reconciling.wire import Wire
+from support.reconciling.nodes import Nodes
+from support.reconciling.training import Service
+from support.reconciling.view import View
+from support.reconciling.wire import Wire
 
 JSON = dict[str, Any]
 JOBS = f"/apis/{constants.API_VERSION}/namespaces/{{}}/{constants.PLURAL}"

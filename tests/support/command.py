@@ -19,7 +19,7 @@ import pytest
 from ddpjob_operator.cli import main
 from ddpjob_operator.local.backend import ENV_FORKSERVER
 from ddpjob_operator.local.nodes import marked, sweep
-from driving import PATIENCE_SECONDS, SCRIPT, environment, job_text
+from support.driving import PATIENCE_SECONDS, SCRIPT, environment, job_text
 
 DDPJOB = str(Path(sys.executable).with_name("ddpjob"))
 RUN = ("run", "--local", "job.yaml")

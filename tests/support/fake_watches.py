@@ -8,7 +8,7 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 
 from ddpjob_operator.kube.interface import ApiError, UnreachableError
-from fake_objects import JSON, Change, Objects, Resource, copy_of, matches
+from support.fake_objects import JSON, Change, Objects, Resource, copy_of, matches
 
 
 class Watches:

@@ -18,9 +18,9 @@ from typing import IO, Any
 
 import pytest
 
-import driving
 from ddpjob_agent.forkserver.client import start_parent, until_ready
 from ddpjob_agent.forkserver.popen import WarmProcess
+from support import driving
 
 ROOT = Path(__file__).resolve().parents[2]
 COLD = os.environ.get("DDPJOB_COLD") == "1"

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from ddpjob_operator.kube.interface import ApiError, Kube
-from fake_objects import (
+from support.fake_objects import (
     JOBS,
     JSON,
     PODS,
@@ -26,7 +26,7 @@ from fake_objects import (
     merged,
     without,
 )
-from fake_watches import Watches
+from support.fake_watches import Watches
 
 PATH = re.compile(
     r"(?P<prefix>/api/v1|/apis/[^/]+/[^/]+)(/namespaces/(?P<namespace>[^/]+))?"

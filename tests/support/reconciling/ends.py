@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ddpjob_protocol.messages import Failure
-from reconciling.life import training, worker
-from reconciling.stage import Play, Stage
+from support.reconciling.life import training, worker
+from support.reconciling.stage import Play, Stage
 
 FAILURE = Failure(
     at=0.0, summary="rank 1 failed: ValueError: bad", traceback="Traceback: bad", rank=1

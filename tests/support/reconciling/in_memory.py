@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-import fake_time
 from ddpjob_operator.kube.interface import ApiError
-from fake_kube import FakeKube, Target
-from fake_objects import JSON, PODS
-from reconciling.stage import Stage, staged
+from support import fake_time
+from support.fake_kube import FakeKube, Target
+from support.fake_objects import JSON, PODS
+from support.reconciling.stage import Stage, staged
 
 POLICIES = ("Always", "IfNotPresent", "Never")
 

@@ -13,12 +13,12 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from builders import make_round
 from ddpjob_operator.rendezvous.client import ServiceUnavailableError
 from ddpjob_protocol.codec import decode, encode
 from ddpjob_protocol.control import TOKEN_HEADER, Expectation, Report, State
 from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
 from ddpjob_protocol.messages import Failure
+from support.builders import make_round
 
 OVER = (State.COMPLETE, State.FAILED)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from builders import make_job
 from ddpjob_operator.api.constants import rendezvous_name, worker_name
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.manifests.build import build_rendezvous, build_worker
 from ddpjob_operator.manifests.parse import read_pod
 from ddpjob_operator.planner.actions import CreateRendezvous, CreateWorker
 from ddpjob_operator.planner.observed import Worker
+from support.builders import make_job
 
 JSON = dict[str, Any]
 NODE = "node-a"

@@ -15,8 +15,8 @@ from ddpjob_operator.rendezvous.client import Send, ServiceUnavailableError
 from ddpjob_operator.rendezvous.report_poller import Key
 from ddpjob_protocol.environment import ENV_TOKEN
 from ddpjob_protocol.membership import Membership
-from reconciling.training import OVER, Service
-from reconciling.wire import Call, Wire
+from support.reconciling.training import OVER, Service
+from support.reconciling.wire import Call, Wire
 
 JSON = dict[str, Any]
 NO_NODE = {

@@ -13,8 +13,8 @@ import pytest
 
 from ddpjob_operator.local.backend import ENV_FORKSERVER, inherited_environment
 from ddpjob_protocol.environment import ENV_WARM_IMPORTS
-from driving import environment
-from trainer.forked import forking
+from support.driving import environment
+from support.forked import forking
 
 
 def imports() -> dict[str, str]:

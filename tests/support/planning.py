@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from builders import NOW, make_job, make_status, make_worker
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus, MembershipStatus
 from ddpjob_operator.planner.conditions import find
 from ddpjob_operator.planner.observed import Observed, Phase, Refusal, Rendezvous, Worker
 from ddpjob_operator.planner.planner import CreateWorker, Expect, Plan, plan
 from ddpjob_protocol.control import Expectation, Report
+from support.builders import NOW, make_job, make_status, make_worker
 
 UP = Rendezvous(epoch=1, ready=True)
 W0, W1, W2, W3 = (make_worker(index) for index in range(4))

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-from builders import JOB, NOW, make_round
 from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus
@@ -30,6 +29,7 @@ from ddpjob_operator.planner.planner import (
 )
 from ddpjob_protocol.control import Expectation, Report, Round, State
 from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
+from support.builders import JOB, NOW, make_round
 
 MAX_ROUNDS = 3
 BASE = {"replicas": 3, "maxReplicas": 9, "command": ["torchrun", "train.py"]}

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from ddpjob_operator.rendezvous.report_poller import Key
-from reconciling.nodes import ended, token_of
-from reconciling.stage import Play, Stage
-from reconciling.view import View
-from reconciling.wire import Call
+from support.reconciling.nodes import ended, token_of
+from support.reconciling.stage import Play, Stage
+from support.reconciling.view import View
+from support.reconciling.wire import Call
 
 RENDEZVOUS = "digits-rendezvous-1"
 

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from ddpjob_operator.local.nodes import Network
-from driving import Run, running
+from support.driving import Run, running
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 @contextlib.asynccontextmanager
