@@ -11,7 +11,7 @@ from pathlib import Path
 from support.forked import Forks, Program, environment
 
 SCRIPTS = Path(__file__).parent / "scripts"
-AGENT = Path(__file__).resolve().parents[2] / "trainer-image"
+AGENT = Path(__file__).resolve().parents[3] / "trainer-image"
 PATIENCE = 240  # seconds; torch is slow to start on a busy machine
 
 

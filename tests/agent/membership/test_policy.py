@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent.views import NOW, POLICY, failure, membership, names, running, view, worker
+from agent.membership.views import NOW, POLICY, failure, membership, names, running, view, worker
 from ddpjob_agent.membership.policy import decide_membership
 from ddpjob_agent.membership.state import Action, Worker
 from ddpjob_protocol.control import Expectation

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent.views import NOW, failure, membership, names, running, worker
+from agent.membership.views import NOW, failure, membership, names, running, worker
 from ddpjob_agent.membership.live_policy import BROKEN_SECONDS
 from ddpjob_agent.membership.planned_change import PROMISE_SECONDS
 from ddpjob_agent.membership.policy import decide_membership

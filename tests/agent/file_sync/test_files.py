@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.keeping import FILE, PATIENCE_SECONDS, POLICY, keeping, snapshot
+from agent.file_sync.keeping import FILE, PATIENCE_SECONDS, POLICY, keeping, snapshot
 from support.command import on_small_disk
 from support.driving import in_background
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.views import hello
+from agent.membership.views import hello
 from ddpjob_agent.service.registry import Registry
 from ddpjob_protocol.codec import decode, encode
 from ddpjob_protocol.control import Expectation, Policy, Report, Stall, Standing, State

@@ -20,7 +20,7 @@ import pytest
 from ddpjob_agent.forkserver.client import Standby
 
 SCRIPTS = Path(__file__).parent / "scripts"
-AGENT = Path(__file__).resolve().parents[2] / "trainer-image"
+AGENT = Path(__file__).resolve().parents[3] / "trainer-image"
 PATIENCE = 300  # seconds; torch is slow to start on a busy machine
 
 FACTS = """

@@ -30,7 +30,7 @@ c10d: Any = torch.distributed  # its annotations lack half of what a store can d
 Client = Any
 
 SCRIPT = Path(__file__).parent / "scripts" / "c10d_server.py"
-AGENT = Path(__file__).resolve().parents[2] / "trainer-image"
+AGENT = Path(__file__).resolve().parents[3] / "trainer-image"
 HOST = "127.0.0.1"
 PATIENCE = timedelta(seconds=60)  # never used up when all is well
 SOON = timedelta(milliseconds=20)  # for waits that are meant to time out

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.views import NOW, hello, membership, names, running, worker
+from agent.membership.views import NOW, hello, membership, names, running, worker
 from ddpjob_agent.membership.policy import decide_membership
 from ddpjob_agent.membership.state import Action, Decision, Worker
 from ddpjob_agent.service.registry import Registry

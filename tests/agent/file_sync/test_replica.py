@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from agent.views import NOW, hello, membership, running, worker
+from agent.membership.views import NOW, hello, membership, running, worker
 from ddpjob_agent.file_sync.policy import Files
 from ddpjob_agent.file_sync.replica import Copy, Part, Stock, Word, digest_of, newest
 from ddpjob_agent.membership.policy import decide_membership

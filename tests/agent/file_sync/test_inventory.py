@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from agent.keeping import snapshot
+from agent.file_sync.keeping import snapshot
 from ddpjob_agent.file_sync.inventory import Holdings
 from ddpjob_agent.file_sync.local_files import Tracked
 from ddpjob_agent.file_sync.replica import NOTHING, Copy, Part, Word, digest_of
