@@ -20,8 +20,8 @@ step() { # NAME COMMAND...
 # shellcheck disable=SC2206
 readonly pytest=(${PYTEST:-.venv/bin/python -m pytest})
 
-step lines DDPJOB_LINES=each DDPJOB_KILLS=500 "${pytest[@]}" tests/trainer/test_durability.py -k killed_at
-step memberships DDPJOB_CHANGES=200 "${pytest[@]}" tests/trainer/test_many_memberships.py
+step lines DDPJOB_LINES=each DDPJOB_KILLS=500 "${pytest[@]}" tests/trainer/snapshots/test_durability.py -k killed_at
+step memberships DDPJOB_CHANGES=200 "${pytest[@]}" tests/trainer/elastic/test_many_memberships.py
 step executed DDPJOB_COLD=1 "${pytest[@]}" tests/trainer tests/agent/c10d/test_torchrun.py
 step scenes DDPJOB_SCENES=alone DDPJOB_LOAD_SECONDS=30 "${pytest[@]}" \
   tests/local/test_live.py tests/local/test_planned_stops.py tests/local/test_outcomes.py

@@ -209,7 +209,7 @@ class Torchft:
 
 def ours(level: str, folder: Path) -> Sampler:
     """`Batches`; loaders fetch ahead."""
-    from trainer.playing import Live, Saving  # noqa: PLC0415 - not in the peers' environments
+    from trainer.data.playing import Live, Saving  # noqa: PLC0415 - not in the peers' environments
 
     return Live(workers=1) if level == "L2" else Saving(workers=1, directory=folder)
 

@@ -15,11 +15,11 @@ from ddpjob_trainer.snapshots.model.manifest import name_of
 from ddpjob_trainer.snapshots.storage import obstore_client
 from ddpjob_trainer.snapshots.storage.obstore_client import Objects
 from store.objects_of import bucket, names
-from trainer import test_fences as in_a_directory
 from trainer.runs import Run, assert_same
+from trainer.snapshots import test_fences as in_a_directory
 
 # Run here, with the fixture below.
-from trainer.test_fences import (  # noqa: F401
+from trainer.snapshots.test_fences import (  # noqa: F401
     Directory,
     after,
     test_a_membership_that_goes_on_in_memory_limits_the_one_before,

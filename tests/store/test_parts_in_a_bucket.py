@@ -10,8 +10,8 @@ from ddpjob_trainer.snapshots.model.fencing import Owner
 from ddpjob_trainer.snapshots.model.manifest import UnusableError
 from ddpjob_trainer.snapshots.model.write_plan import PartsMissingError
 from store.objects_of import after, bucket, content, delete, names, parts_of, replace
-from trainer.in_parts import content_of, publish
 from trainer.runs import Run, assert_same
+from trainer.snapshots.in_parts import content_of, publish
 
 ME = Owner("", "me")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.histories import BATCH, EPOCHS, SAMPLES, SNAPSHOT_EVERY, Count, History, draw, play
-from trainer.playing import Live, Saving
+from trainer.data.playing import Live, Saving
 
 SEEDS = range(24)
 FETCHING_AHEAD = (28, 34)  # few ranks: each loader forks this process

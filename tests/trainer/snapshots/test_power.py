@@ -15,9 +15,9 @@ from ddpjob_trainer.reporting import progress
 from ddpjob_trainer.snapshots.model import fencing, write_plan
 from ddpjob_trainer.snapshots.storage.dir_fences import FenceFolders
 from ddpjob_trainer.snapshots.storage.directory import Shelf
-from trainer import in_parts
-from trainer.power import Disk, Op, Recorder, write
 from trainer.runs import Run, assert_same
+from trainer.snapshots import in_parts
+from trainer.snapshots.power import Disk, Op, Recorder, write
 
 SAMPLES = 6  # states for each moment, beside the extremes
 

@@ -22,8 +22,8 @@ from ddpjob_trainer.snapshots.storage import snapshot_dir
 from ddpjob_trainer.snapshots.storage.directory import Shelf
 from ddpjob_trainer.tensors.safetensors_writer import Sum
 from support.forked import COLD, Forks
-from trainer.in_parts import content_of, files_in, publish
 from trainer.runs import Run, assert_same
+from trainer.snapshots.in_parts import content_of, files_in, publish
 
 MB = 1 << 20
 WHOLE = ["COMMIT", "manifest.json", "tensors.safetensors"]

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from ddpjob_trainer import Batches, Loop, Snapshots
 from ddpjob_trainer.data.partition import share_of, split
 from ddpjob_trainer.errors import SnapshotError
-from trainer.playing import Numbers
+from trainer.data.playing import Numbers
 from trainer.runs import Run, assert_same
 
 
