@@ -32,7 +32,7 @@ test-unit: setup ## Decisions, simulation, agent, trainer library; no cluster
 
 test-local: setup ## Whole jobs with real processes on this machine; snapshots in a real S3 server
 	@tools/kind/binaries.sh versitygw >/dev/null
-	@$(PYTEST) --tier=local tests/local tests/store
+	@$(PYTEST) --tier=local tests/jobs tests/store
 
 soak: setup ## At length what `make test` runs in short, in two hours; SEEDS="1 2 3" chooses; root
 	@PYTEST='$(PYTEST)' tools/soak.sh

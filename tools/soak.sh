@@ -24,10 +24,10 @@ step lines DDPJOB_LINES=each DDPJOB_KILLS=500 "${pytest[@]}" tests/trainer/snaps
 step memberships DDPJOB_CHANGES=200 "${pytest[@]}" tests/trainer/elastic/test_many_memberships.py
 step executed DDPJOB_COLD=1 "${pytest[@]}" tests/trainer tests/agent/c10d/test_torchrun.py
 step scenes DDPJOB_SCENES=alone DDPJOB_LOAD_SECONDS=30 "${pytest[@]}" \
-  tests/local/test_live.py tests/local/test_planned_stops.py tests/local/test_outcomes.py
+  tests/jobs/test_live.py tests/jobs/test_planned_stops.py tests/jobs/test_outcomes.py
 step e2e DDPJOB_SCENES=alone tools/e2e.sh "${pytest[@]}" --timeout=1500 -o faulthandler_timeout=1600 tests/e2e
 step mutations .venv/bin/python tests/mutations/run.py
-step changes DDPJOB_EVENTS=32 DDPJOB_SEEDS="${SEEDS:-$(seq -s ' ' 1 20)}" "${pytest[@]}" tests/local/test_random_changes.py
+step changes DDPJOB_EVENTS=32 DDPJOB_SEEDS="${SEEDS:-$(seq -s ' ' 1 20)}" "${pytest[@]}" tests/jobs/test_random_changes.py
 
 if ((${#failed[@]})); then
   printf 'soak: failed: %s\n' "${failed[*]}"

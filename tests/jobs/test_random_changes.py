@@ -307,7 +307,7 @@ def play(tmp_path: Path, undisturbed: Undisturbed) -> Callable[[Sequence[Event]]
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_changes(play: Callable[[Sequence[Event]], None], seed: int) -> None:
-    """Again: DDPJOB_SEEDS=<seed> pytest tests/local/test_random_changes.py."""
+    """Again: DDPJOB_SEEDS=<seed> pytest tests/jobs/test_random_changes.py."""
     play(Fate(seed).events(EVENTS))
 
 
