@@ -27,7 +27,7 @@ test: setup ## Everything: lint and all tiers, then one table; fails if a tier c
 	@MAKE='$(MAKE)' $(BIN)/python tools/run_tiers.py lint test-e2e test-local test-examples test-unit test-cluster
 
 test-unit: setup ## Decisions, simulation, agent, trainer library; no cluster
-	@$(PYTEST) --tier=unit tests/core tests/shell tests/simulation tests/protocol tests/agent tests/trainer \
+	@$(PYTEST) --tier=unit tests/operator tests/protocol tests/agent tests/trainer \
 	  tests/mutations tests/test_repository.py
 
 test-local: setup ## Whole jobs with real processes on this machine; snapshots in a real S3 server

@@ -1,4 +1,4 @@
-"""What tests/shell says of an API server and of the reflector, said of a real one."""
+"""What tests/operator says of an API server and of the reflector, said of a real one."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-pytest.register_assert_rewrite("shell.test_api_server", "shell.test_reflector")
+pytest.register_assert_rewrite("support.any_api_server.answers", "support.any_api_server.reflector")
 
 from cluster.control_plane import ApiServer  # noqa: E402
 from ddpjob_operator.kube.client import KubeClient  # noqa: E402
 from ddpjob_operator.kube.interface import Kube  # noqa: E402
-from shell.conftest import Api  # noqa: E402
-from shell.test_api_server import *  # noqa: E402, F403
-from shell.test_reflector import *  # noqa: E402, F403
+from support.any_api_server.answers import *  # noqa: E402, F403
+from support.any_api_server.reflector import *  # noqa: E402, F403
+from support.objects import Api  # noqa: E402
 
 
 @pytest.fixture

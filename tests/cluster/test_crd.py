@@ -1,6 +1,6 @@
 """The CRD and a real API server: what it accepts and what it refuses, in which words.
 
-What the model says of the same jobs is in tests/core/test_refused.py.
+What the model says of the same jobs is in tests/operator/api/test_refused.py.
 """
 
 from __future__ import annotations

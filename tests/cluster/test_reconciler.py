@@ -1,4 +1,4 @@
-"""The stories of tests/shell/test_reconciler.py on a real API server.
+"""The stories of tests/operator/controller/test_reconciler.py on a real API server.
 
 The quota is a real one, too: its admission is in the API server. Only the controller that counts
 what is used already is missing here, and therefore played.

@@ -1,6 +1,6 @@
 """Examples for devices that are not here: their scripts compile, and ask for what jobs provide.
 
-The pods that are made of their files are checked in `tests/core/test_manifests_kinds.py`.
+The pods that are made of their files are checked in `tests/operator/manifests/test_build_kinds.py`.
 """
 
 from __future__ import annotations

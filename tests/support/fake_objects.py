@@ -1,6 +1,6 @@
 """Objects as an API server keeps them: revisions, conflicts, graceful deletion, and a history.
 
-Only what the operator can tell from the real thing; tests/shell/test_api_server.py compares.
+Only what the operator can tell from the real thing; tests/operator/kube/test_api_server.py compares.
 """
 
 from __future__ import annotations

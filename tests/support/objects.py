@@ -1,13 +1,18 @@
-"""Small objects for tests of the shell, and waiting for what becomes of them."""
+"""Small objects for tests of the operator, and waiting for what becomes of them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
+
+from ddpjob_operator.kube.interface import Kube
 
 PATIENCE_SECONDS = 120.0  # generous: a real API server may be slow
 JOB_LABEL = "ddpjob.io/job"
+
+# Runs the body of a test with an API server.
+Api = Callable[[Callable[[Kube], Awaitable[None]]], None]
 
 
 def pod(name: str, job: str = "digits", **metadata: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from support.rawpods import (
     worker_manifest,
 )
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 DATA = {"persistentVolumeClaim": {"claimName": "digits", "readOnly": True}}
 MODEL = {"persistentVolumeClaim": {"claimName": "models"}}
 CONVENTIONS = {

@@ -6,8 +6,8 @@ from ddpjob_operator.api.constants import MAIN_GROUP
 from ddpjob_operator.controller.cluster import Cluster
 from ddpjob_operator.kube.interface import Kube
 from ddpjob_operator.planner.actions import CreateWorker, DeleteWorker
-from shell.conftest import Api
 from support.builders import make_job
+from support.objects import Api
 
 POD = "digits-worker-000-1"
 PATH = f"/api/v1/namespaces/default/pods/{POD}"

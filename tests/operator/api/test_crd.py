@@ -12,7 +12,7 @@ from ddpjob_operator.api.cel_rules import build_rules
 from ddpjob_operator.api.crd import COLUMNS, Schema, build_crd, build_schema, to_yaml
 from ddpjob_operator.api.spec import NOT_YET
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 ETCD_LIMIT = 262_144  # of the annotation in which `kubectl apply` keeps what was applied
 
 SCHEMA = build_schema()

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from ddpjob_operator.kube.interface import ApiError, Kube
-from shell.conftest import Api
-from support.objects import JOB_LABEL, job, pod
+from support.objects import JOB_LABEL, Api, job, pod
 
 JSON = dict[str, Any]
 

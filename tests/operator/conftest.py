@@ -1,4 +1,4 @@
-"""What the tests of the shell stand on: an API server in memory, in fake time.
+"""What the tests of the operator stand on: an API server in memory, in fake time.
 
 tests/cluster runs the tests that use `api` against a real one, with fixtures of the same names.
 """
@@ -13,8 +13,7 @@ import pytest
 from ddpjob_operator.kube.interface import Kube
 from support import fake_time
 from support.fake_kube import FakeKube
-
-Api = Callable[[Callable[[Kube], Awaitable[None]]], None]
+from support.objects import Api
 
 
 @pytest.fixture

@@ -1,13 +1,12 @@
-"""The reflector at an API server that works; what happens otherwise is in the next file."""
+"""The reflector at an API server that works; test_reflector_faults.py has what happens otherwise."""
 
 from __future__ import annotations
 
 import pytest
 
 from ddpjob_operator.kube.interface import Kube
-from shell.conftest import Api
 from support.following import following
-from support.objects import JOB_LABEL, pod, until
+from support.objects import JOB_LABEL, Api, pod, until
 
 
 @pytest.fixture
