@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-from benchmarks.equal import DIVIDED, OURS, STOCK
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from support.equivalence.equal import DIVIDED, OURS, STOCK
 
 COLOURS = {OURS: "#1f6fb4", STOCK: "#d1495b", DIVIDED: "#e0a030"}
 NAMES = {

@@ -27,10 +27,11 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # for `support`
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.equal import Plan, compare
 from benchmarks.figures import machine, versions
 from benchmarks.trials import TrialError
 from benchmarks.verdicts import markdown, show, verdict
+
+from support.equivalence.equal import Plan, compare
 
 RESULT = Path(__file__).resolve().parent / "results" / "equivalence.json"
 PLOT = Path(__file__).resolve().parents[1] / "docs" / "equivalence.svg"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from benchmarks.equal import DIVIDED, HARMS, OURS, STOCK
 from rich.console import Console
 from rich.table import Table
+
+from support.equivalence.equal import DIVIDED, HARMS, OURS, STOCK
 
 COLUMNS = (OURS, STOCK, DIVIDED, *HARMS.values())
 

@@ -10,9 +10,10 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks.curves import Yardstick, read
-from benchmarks.disturbed import UNDISTURBED, WHOLE, Lesson, Shape, draw, train
-from benchmarks.equal import HARMS, harmed
+
+from support.equivalence.curves import Yardstick, read
+from support.equivalence.disturbed import UNDISTURBED, WHOLE, Lesson, Shape, draw, train
+from support.equivalence.equal import HARMS, harmed
 
 DIGITS = Lesson("digits", seed=0, epochs=6)
 EVENTS = ("kill", "process", "join", "process", "drain", "process", "join", "process")

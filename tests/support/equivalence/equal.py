@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks import disturbed, restarted
-from benchmarks.curves import Difference, Section, Trained, Yardstick, curve_differences
-from benchmarks.disturbed import UNDISTURBED, WHOLE, Lesson, Shape
+from support.equivalence import disturbed, restarted
+from support.equivalence.curves import Difference, Section, Trained, Yardstick, curve_differences
+from support.equivalence.disturbed import UNDISTURBED, WHOLE, Lesson, Shape
 
 OURS, STOCK, DIVIDED = "ddpjob", "torchrun", "torchrun, one batch"
 HARMS = {

@@ -12,10 +12,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.curves import Section, Trained, read
-from benchmarks.disturbed import Lesson
 from benchmarks.processes import Processes
 from benchmarks.trials import WORKLOADS, TrialError
+
+from support.equivalence.curves import Section, Trained, read
+from support.equivalence.disturbed import Lesson
 
 
 async def train(

@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.curves import Trained, read
 from benchmarks.trials import WORKLOADS
 from benchmarks.workloads.pace import PACE
 
 from ddpjob_protocol.environment import ENV_PROCESSES
 from support.driving import Run, job_text, running
+from support.equivalence.curves import Trained, read
 
 WORKERS = 3  # at most
 MANNERS = ("kill", "drain", "process")  # in which a worker is lost, or leaves
