@@ -17,7 +17,7 @@ from ddpjob_operator.api import jobfile
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.local.backend import LocalBackend
 from ddpjob_operator.local.nodes import marked
-from ddpjob_operator.local.state_dir import StateFolder
+from ddpjob_operator.local.state_dir import JobStateDir
 from ddpjob_operator.local.timeline import Timeline
 from support.networks import Networks
 
@@ -46,7 +46,7 @@ class LocalJob:
         }
         head = {"apiVersion": "ddpjob.io/v1alpha1", "kind": "DDPJob", "metadata": {"name": "bench"}}
         job = jobfile.parse(json.dumps({**head, "spec": spec}))
-        self._state = StateFolder(folder / "state", "default", "bench")
+        self._state = JobStateDir(folder / "state", "default", "bench")
         self._state.lock()
         self._state.begin(fresh=True)
         timeline = Timeline(Console(file=io.StringIO()), self._state.path / "timeline.jsonl")
@@ -102,7 +102,7 @@ class LocalJob:
 
     def decided(self, after: float) -> float | None:
         """By the rendezvous service's own record."""
-        rounds = self._backend.report.rounds if self._backend.report else ()
+        rounds = self._backend.report.memberships if self._backend.report else ()
         return next((each.since for each in rounds if each.since > after), None)
 
     async def stop(self) -> None:

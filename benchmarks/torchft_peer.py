@@ -18,7 +18,7 @@ import psutil
 from benchmarks.processes import Processes
 from benchmarks.trials import NODES, PATIENCE_SECONDS, POLL_SECONDS, WORKLOADS, Change, TrialError
 
-from ddpjob_operator.local.nodes import Network, within
+from ddpjob_operator.local.nodes import NodeNetwork, within
 from ddpjob_operator.local.rendezvous_process import free_port, is_free
 from ddpjob_protocol.environment import ENV_ADDRESS
 from support.networks import Networks
@@ -36,7 +36,7 @@ class TorchftJob:
         self._folder = folder
         self._programs = programs
         self._networks = networks
-        self._network: Network = networks or Network()
+        self._network: NodeNetwork = networks or NodeNetwork()
         self._processes = Processes(folder)
         self._port = free_port()
         self._lighthouse: asyncio.subprocess.Process | None = None

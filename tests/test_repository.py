@@ -25,7 +25,11 @@ from packaging.utils import canonicalize_name
 
 from ddpjob_operator.agent_bundle import build_agent
 from ddpjob_operator.local.rendezvous_process import free_port
-from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError, direct
+from ddpjob_operator.rendezvous.client import (
+    ServiceClient,
+    ServiceUnavailableError,
+    connect_directly,
+)
 from ddpjob_protocol.control import Expectation
 from ddpjob_protocol.environment import (
     ENV_ADDRESS,
@@ -250,7 +254,7 @@ def job_of(
 
 def expect_workers(port: int, *names: str) -> None:
     """Tell the service as soon as it listens."""
-    client = ServiceClient(direct("127.0.0.1", port), "secret")
+    client = ServiceClient(connect_directly("127.0.0.1", port), "secret")
     deadline = time.monotonic() + 180
     while True:
         try:

@@ -47,7 +47,7 @@ def problems(code: int, report: Report, state: str, uid: str, undisturbed: float
     found = []
     if code or state != "Complete":
         found.append(f"it ended as {state} with exit code {code}, not Complete")
-    causes = [each.cause for each in report.rounds]
+    causes = [each.cause for each in report.memberships]
     found += [
         f"no membership with the cause '{cause}'"
         for cause in ("started", "lost", "joined")
@@ -55,7 +55,7 @@ def problems(code: int, report: Report, state: str, uid: str, undisturbed: float
     ]
     total = report.total_steps or 0
     steps = Counter[int]()
-    for each in report.rounds:
+    for each in report.memberships:
         if each.first_step is not None and each.last_step is not None:
             steps[each.world_size] += each.last_step - each.first_step + 1
     found += [
@@ -68,7 +68,7 @@ def problems(code: int, report: Report, state: str, uid: str, undisturbed: float
     found += [
         f"membership {each.id} went on from step {each.resumed_step}, its last snapshot was of"
         f" step {each.snapshot_step}"
-        for each in report.rounds[1:]
+        for each in report.memberships[1:]
         if each.resumed_step is None or each.resumed_step < (each.snapshot_step or 0)
     ]
     accuracy = report.metrics.get("accuracy", 0.0)

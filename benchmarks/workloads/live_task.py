@@ -19,7 +19,7 @@ from benchmarks.workloads.telling import Telling
 from torch.utils.data import DataLoader
 
 from ddpjob_protocol.environment import ENV_MEMBERSHIP, ENV_SNAPSHOT_DIR
-from ddpjob_trainer import Batches, Loop
+from ddpjob_trainer import ElasticBatchSampler, Loop
 
 DROPOUT = 0.1  # in deterministic mode, where random numbers do not depend on who draws them
 
@@ -36,7 +36,9 @@ def main() -> None:
     args = parser.parse_args()
 
     task = make(args.task, args.seed, dropout=DROPOUT if args.shards else 0.0)
-    loader = DataLoader(task.data, batch_sampler=Batches(task.data, task.batch, seed=args.seed))
+    loader = DataLoader(
+        task.data, batch_sampler=ElasticBatchSampler(task.data, task.batch, seed=args.seed)
+    )
     loop = Loop(
         task.model, task.optimizer, loader=loader, epochs=args.epochs, deterministic=args.shards
     )

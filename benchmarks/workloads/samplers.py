@@ -2,7 +2,7 @@
 
     samplers.py SAMPLER planned|lost < histories.json
 
-Samplers are used as their authors say, ranks in turn in one process. Batches are cut so that a step
+Samplers are used as their authors say, ranks in turn in one process. ElasticBatchSampler are cut so that a step
 has the same number of samples for all, whatever the world size; but torchft's has fewer while
 replica groups are away. Runs where the sampler is: in this project's environment, or in a peer's.
 """
@@ -208,7 +208,7 @@ class Torchft:
 
 
 def ours(level: str, folder: Path) -> Sampler:
-    """`Batches`; loaders fetch ahead."""
+    """`ElasticBatchSampler`; loaders fetch ahead."""
     from trainer.data.playing import Live, Saving  # noqa: PLC0415 - not in the peers' environments
 
     return Live(workers=1) if level == "L2" else Saving(workers=1, directory=folder)

@@ -51,7 +51,7 @@ def train(size: Size, *, shards: int | None, pairs: int, steps: int, file: Path)
     from torch.nn.parallel import DistributedDataParallel
     from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-    from ddpjob_trainer import Batches, Loop
+    from ddpjob_trainer import ElasticBatchSampler, Loop
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -83,7 +83,7 @@ def train(size: Size, *, shards: int | None, pairs: int, steps: int, file: Path)
 
     def in_loop() -> Iterator[None]:
         model, optimizer = made()
-        loader = DataLoader(data, batch_sampler=Batches(data, BATCH))
+        loader = DataLoader(data, batch_sampler=ElasticBatchSampler(data, BATCH))
         total = 1 + (pairs + 1) * steps
         loop = Loop(model, optimizer, loader=loader, steps=total, deterministic=shards)
         for step in loop:

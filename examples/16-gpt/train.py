@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from ddpjob_trainer import Batches, Loop, step_done
+from ddpjob_trainer import ElasticBatchSampler, Loop, step_done
 
 CONTEXT, WIDTH, HEADS, BLOCKS = 64, 64, 4, 2
 BATCH = 24
@@ -84,7 +84,7 @@ def main():
     held_out, rows = rows[:100], rows[100:]
 
     data = TensorDataset(rows[:, :-1], rows[:, 1:])
-    loader = DataLoader(data, batch_sampler=Batches(data, BATCH))
+    loader = DataLoader(data, batch_sampler=ElasticBatchSampler(data, BATCH))
     torch.manual_seed(0)
     net = Gpt(len(alphabet)).to(device)
     optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3)

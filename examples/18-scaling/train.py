@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from ddpjob_trainer import Batches, Loop, scale_rate, step_done
+from ddpjob_trainer import ElasticBatchSampler, Loop, scale_lr, step_done
 
 UNMEASURED = 20  # steps, until all is warm
 
@@ -26,14 +26,14 @@ def main():
     torch.manual_seed(0)
     images = torch.randn(8192, 3, 16, 16)
     data = TensorDataset(images, images.flatten(1).sum(1, keepdim=True).sign())
-    batches = Batches(data, args.batch, per_process=args.per_process)
+    batches = ElasticBatchSampler(data, args.batch, per_process=args.per_process)
     net = nn.Sequential(
         nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(),
         nn.AvgPool2d(4), nn.Flatten(), nn.Linear(32 * 16, 1),
     )  # fmt: skip
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     if args.per_process:
-        scale_rate(optimizer, batches, lambda size: size / args.batch)
+        scale_lr(optimizer, batches, lambda size: size / args.batch)
 
     loop = Loop(net, optimizer, loader=DataLoader(data, batch_sampler=batches), steps=args.steps)
     samples = seconds = processes = size = 0
@@ -44,7 +44,7 @@ def main():
             for x, y in step.parts():
                 step.backward(nn.functional.mse_loss(loop.model(x), y))
             optimizer.step()
-        processes, size = step.world_size, batches.size
+        processes, size = step.world_size, batches.batch_size
         if step.done and step.number >= UNMEASURED:
             samples, seconds = samples + size, seconds + time.perf_counter() - began
     speed = samples / seconds

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from train import BATCH, build_net, load_data
 
-from ddpjob_trainer import Batches, Loop, step_done
+from ddpjob_trainer import ElasticBatchSampler, Loop, step_done
 
 
 def main():
@@ -23,7 +23,7 @@ def main():
         torch.cuda.set_device(device)
     train, test = load_data(device)
     data = TensorDataset(*train)
-    loader = DataLoader(data, batch_sampler=Batches(data, BATCH, seed=args.seed))
+    loader = DataLoader(data, batch_sampler=ElasticBatchSampler(data, BATCH, seed=args.seed))
     torch.manual_seed(args.seed)
     net = build_net().to(device)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)

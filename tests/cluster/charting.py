@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from cluster.control_plane import ROOT, ApiServer, build_programs
+from cluster.control_plane import ROOT, ControlPlane, build_programs
 
 CHART = ROOT / "charts" / "ddpjob-operator"
 RELEASE, NAMESPACE = "ddpjob-operator", "ddpjob-system"
@@ -127,7 +127,7 @@ class Wish(NamedTuple):
     namespace: str
 
 
-def may(server: ApiServer, wish: Wish) -> bool:
+def may(server: ControlPlane, wish: Wish) -> bool:
     """Whether the operator's account may do this."""
     resource, _, subresource = wish.resource.partition("/")
     review = {
@@ -146,14 +146,14 @@ def may(server: ApiServer, wish: Wish) -> bool:
     return allowed
 
 
-def everything(server: ApiServer) -> set[str]:
+def everything(server: ControlPlane) -> set[str]:
     """All objects that there are, as KIND/NAMESPACE/NAME."""
     groups = server.get("/apis")["groups"]
     versions = ["v1", *(group["preferredVersion"]["groupVersion"] for group in groups)]
     return {name for version in versions for name in objects_of(server, version)}
 
 
-def objects_of(server: ApiServer, version: str) -> Iterator[str]:
+def objects_of(server: ControlPlane, version: str) -> Iterator[str]:
     """The lasting objects of one version of the API; none while its CRD is being deleted."""
     group, slash, _ = version.rpartition("/")
     base = f"/apis/{version}" if slash else f"/api/{version}"

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from cluster.charting import Helm
-from cluster.control_plane import ROOT, ApiServer, control_plane, eventually
+from cluster.control_plane import ROOT, ControlPlane, control_plane, eventually
 from cluster.jobs import ALL_JOBS, Jobs
 
 CRD = ROOT / "crds" / "ddpjobs.yaml"
@@ -18,7 +18,7 @@ DEFINITION = f"{DEFINITIONS}/ddpjobs.ddpjob.io"
 
 
 @pytest.fixture(scope="session")
-def apiserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+def apiserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     with control_plane(tmp_path_factory.mktemp("control-plane")) as server:
         yield server
 
@@ -31,13 +31,13 @@ def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
 
 
 @pytest.fixture(scope="session")
-def installer(apiserver: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Helm:
+def installer(apiserver: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Helm:
     """For releases on the API server."""
     return Helm(tmp_path_factory.mktemp("installer"), apiserver.kubeconfig)
 
 
 @pytest.fixture(scope="module")
-def crd(apiserver: ApiServer) -> Iterator[None]:
+def crd(apiserver: ControlPlane) -> Iterator[None]:
     """DDPJobs can be made. Gone with the module, as others install the chart."""
     definition = yaml.safe_load(CRD.read_text())
     apiserver.send("POST", f"{DEFINITIONS}?fieldValidation=Strict", definition)
@@ -47,18 +47,18 @@ def crd(apiserver: ApiServer) -> Iterator[None]:
     wait_until_deleted(apiserver)
 
 
-def wait_until_served(server: ApiServer) -> None:
+def wait_until_served(server: ControlPlane) -> None:
     """Until jobs can be created."""
     eventually(lambda: server.answer("GET", ALL_JOBS)[0] == 200, "DDPJobs are served")
 
 
-def wait_until_deleted(server: ApiServer) -> None:
+def wait_until_deleted(server: ControlPlane) -> None:
     """Until the CRD is gone, with all jobs."""
     eventually(lambda: server.answer("GET", DEFINITION)[0] == 404, "the CRD is gone")
 
 
 @pytest.fixture
-def namespace(apiserver: ApiServer, crd: None) -> str:
+def namespace(apiserver: ControlPlane, crd: None) -> str:
     """A namespace of the test's own."""
     name = f"test-{uuid.uuid4().hex[:8]}"
     apiserver.create_namespace(name)
@@ -66,6 +66,6 @@ def namespace(apiserver: ApiServer, crd: None) -> str:
 
 
 @pytest.fixture
-def jobs(apiserver: ApiServer, namespace: str) -> Jobs:
+def jobs(apiserver: ControlPlane, namespace: str) -> Jobs:
     """No jobs yet, in a namespace of the test's own."""
     return Jobs(apiserver, namespace)

@@ -39,7 +39,7 @@ Object = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class ApiServer:
+class ControlPlane:
     """A running API server, and the administrator's access to it."""
 
     programs: Path
@@ -127,7 +127,7 @@ def eventually(true: Callable[[], object], what: str, details: Callable[[], str]
 
 
 @contextlib.contextmanager
-def control_plane(folder: Path) -> Iterator[ApiServer]:
+def control_plane(folder: Path) -> Iterator[ControlPlane]:
     """Everything it writes lies in the folder; both processes are gone in the end."""
     programs = build_programs("kube-apiserver", "etcd", "kubectl")
     etcd = f"http://127.0.0.1:{free_port()}"
@@ -143,7 +143,7 @@ def control_plane(folder: Path) -> Iterator[ApiServer]:
         ca_certs=str(certificate),
         retries=False,
     )
-    server = ApiServer(programs, folder / "kubeconfig", url, http, folder / "audit.log")
+    server = ControlPlane(programs, folder / "kubeconfig", url, http, folder / "audit.log")
     server.kubeconfig.write_text(build_kubeconfig(url, certificate, token))
     store = (
         f"--data-dir={folder / 'etcd'}",
@@ -199,7 +199,7 @@ def running(
             process.wait()
 
 
-def wait_until_ready(server: ApiServer, process: subprocess.Popen[bytes], folder: Path) -> None:
+def wait_until_ready(server: ControlPlane, process: subprocess.Popen[bytes], folder: Path) -> None:
     """Until it says so itself, with all that it starts with in place."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while problem := why_not_ready(server):
@@ -212,7 +212,7 @@ def wait_until_ready(server: ApiServer, process: subprocess.Popen[bytes], folder
         time.sleep(POLL_SECONDS)
 
 
-def why_not_ready(server: ApiServer) -> str:
+def why_not_ready(server: ControlPlane) -> str:
     """What the API server waits for; empty when it is ready."""
     try:
         answer = server.http.request("GET", f"{server.url}/readyz")

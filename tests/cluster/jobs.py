@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlencode
 
-from cluster.control_plane import ApiServer, Object
+from cluster.control_plane import ControlPlane, Object
 from ddpjob_operator.api.status import DDPJobStatus
 
 API = "/apis/ddpjob.io/v1alpha1"
@@ -16,7 +16,7 @@ DRY = f"{STRICT}&dryRun=All"
 class Jobs:
     """The DDPJobs of one namespace."""
 
-    def __init__(self, server: ApiServer, namespace: str) -> None:
+    def __init__(self, server: ControlPlane, namespace: str) -> None:
         self.server = server
         self.namespace = namespace
         self.path = f"{API}/namespaces/{namespace}/ddpjobs"

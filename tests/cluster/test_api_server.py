@@ -9,19 +9,19 @@ import pytest
 
 pytest.register_assert_rewrite("support.any_api_server.answers", "support.any_api_server.reflector")
 
-from cluster.control_plane import ApiServer  # noqa: E402
+from cluster.control_plane import ControlPlane  # noqa: E402
 from ddpjob_operator.kube.client import KubeClient  # noqa: E402
-from ddpjob_operator.kube.interface import Kube  # noqa: E402
+from ddpjob_operator.kube.interface import ApiServer  # noqa: E402
 from support.any_api_server.answers import *  # noqa: E402, F403
 from support.any_api_server.reflector import *  # noqa: E402, F403
 from support.objects import Api  # noqa: E402
 
 
 @pytest.fixture
-def api(apiserver: ApiServer) -> Api:
+def api(apiserver: ControlPlane) -> Api:
     """Runs the body of a test with the real API server."""
 
-    def run(body: Callable[[Kube], Awaitable[None]]) -> None:
+    def run(body: Callable[[ApiServer], Awaitable[None]]) -> None:
         async def main() -> None:
             kube = await KubeClient.connect(str(apiserver.kubeconfig))
             try:

@@ -32,7 +32,7 @@ from cluster.charting import (
     render,
 )
 from cluster.conftest import DEFINITION, wait_until_deleted, wait_until_served
-from cluster.control_plane import ApiServer, eventually
+from cluster.control_plane import ControlPlane, eventually
 from cluster.jobs import DRY, Jobs
 
 JOB = {
@@ -56,14 +56,14 @@ MORE = [  # that the operator may not do
 
 
 @pytest.fixture(scope="module", autouse=True)
-def namespaces(apiserver: ApiServer) -> None:
+def namespaces(apiserver: ControlPlane) -> None:
     """All that the tests speak of."""
     apiserver.create_namespace(NAMESPACE, {"pod-security.kubernetes.io/enforce": "restricted"})
     for name in TEAMS:
         apiserver.create_namespace(name)
 
 
-def test_the_api_server_takes_every_object(helm: Helm, apiserver: ApiServer) -> None:
+def test_the_api_server_takes_every_object(helm: Helm, apiserver: ControlPlane) -> None:
     rendered = [each for settings, _ in VARIANTS.values() for each in render(helm, settings)]
     objects = [json.loads(text) for text in {json.dumps(each) for each in rendered}]
     every = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
@@ -72,7 +72,7 @@ def test_the_api_server_takes_every_object(helm: Helm, apiserver: ApiServer) -> 
     assert said.count("serverside-applied (server dry run)") == len(objects)
 
 
-def remove(installer: Helm, apiserver: ApiServer) -> None:
+def remove(installer: Helm, apiserver: ControlPlane) -> None:
     installer.run("uninstall", RELEASE, *HERE, "--ignore-not-found")
     apiserver.answer("DELETE", DEFINITION)
     wait_until_deleted(apiserver)
@@ -80,7 +80,7 @@ def remove(installer: Helm, apiserver: ApiServer) -> None:
 
 @pytest.mark.parametrize("keep", [True, False], ids=["crd-kept", "crd-not-kept"])
 def test_nothing_is_left_behind_but_the_crd(
-    installer: Helm, apiserver: ApiServer, keep: bool
+    installer: Helm, apiserver: ControlPlane, keep: bool
 ) -> None:
     before = everything(apiserver)
     release = (RELEASE, str(CHART), *HERE, "--set", f"crds.keep={keep}".lower())
@@ -100,7 +100,7 @@ def test_nothing_is_left_behind_but_the_crd(
         remove(installer, apiserver)
 
 
-def expect(apiserver: ApiServer, expected: set[str]) -> None:
+def expect(apiserver: ControlPlane, expected: set[str]) -> None:
     """Objects of the API server's own may still be on their way."""
     found: set[str] = set()
 
@@ -117,7 +117,7 @@ def expect(apiserver: ApiServer, expected: set[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def installed(installer: Helm, apiserver: ApiServer) -> Iterator[Helm]:
+def installed(installer: Helm, apiserver: ControlPlane) -> Iterator[Helm]:
     """The chart, once for all tests from here on; each upgrades to the settings that it needs."""
     installer.run("install", RELEASE, str(CHART), *HERE)
     wait_until_served(apiserver)
@@ -129,7 +129,7 @@ def upgrade(installed: Helm, settings: list[str]) -> None:
     installed.run("upgrade", "--reset-values", RELEASE, str(CHART), *HERE, *options(settings))
 
 
-def test_jobs_outlive_an_uninstallation(installed: Helm, apiserver: ApiServer) -> None:
+def test_jobs_outlive_an_uninstallation(installed: Helm, apiserver: ControlPlane) -> None:
     jobs = Jobs(apiserver, "team-a")
     jobs.create(JOB)
     installed.run("uninstall", RELEASE, *HERE)
@@ -153,7 +153,7 @@ def test_another_operator_for_other_namespaces_fits_in(installed: Helm) -> None:
 )
 def test_the_api_server_lets_the_operator_do_its_work_and_no_more(
     installed: Helm,
-    apiserver: ApiServer,
+    apiserver: ControlPlane,
     settings: list[str],
     where: list[str],
     elsewhere: list[str],
@@ -177,7 +177,7 @@ def test_the_api_server_lets_the_operator_do_its_work_and_no_more(
     eventually(all_as_expected, "the operator may do its work and no more", lambda: str(wrong))
 
 
-def test_the_operators_pod_is_restricted(helm: Helm, apiserver: ApiServer) -> None:
+def test_the_operators_pod_is_restricted(helm: Helm, apiserver: ControlPlane) -> None:
     pods = f"/api/v1/namespaces/{NAMESPACE}/pods{DRY}"
     pod: dict[str, Any] = {
         "apiVersion": "v1",

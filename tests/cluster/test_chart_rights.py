@@ -18,7 +18,7 @@ import yaml
 
 from cluster.charting import CHART, NAMESPACE, RELEASE, Helm, options, pod_of, render
 from cluster.conftest import wait_until_deleted, wait_until_served
-from cluster.control_plane import ApiServer, eventually
+from cluster.control_plane import ControlPlane, eventually
 from cluster.jobs import Jobs
 from ddpjob_operator.local.rendezvous_process import free_port
 
@@ -34,7 +34,7 @@ JOB = {
 
 
 @pytest.fixture(scope="module")
-def here(apiserver: ApiServer) -> Jobs:
+def here(apiserver: ControlPlane) -> Jobs:
     """No jobs yet."""
     apiserver.create_namespace(HERE)
     return Jobs(apiserver, HERE)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from cluster.conftest import CRD, DEFINITION
-from cluster.control_plane import ROOT, ApiServer, eventually
+from cluster.control_plane import ROOT, ControlPlane, eventually
 from cluster.jobs import DRY, Jobs
 from support.refused import (
     BOTH,
@@ -31,7 +31,7 @@ from support.refused import (
 
 
 @pytest.fixture(scope="module")
-def dry(apiserver: ApiServer, crd: None) -> Jobs:
+def dry(apiserver: ControlPlane, crd: None) -> Jobs:
     """For what stores nothing."""
     return Jobs(apiserver, "default")
 
@@ -39,7 +39,7 @@ def dry(apiserver: ApiServer, crd: None) -> Jobs:
 # --- the definition ------------------------------------------------------------------------------
 
 
-def test_the_definition_is_served_without_reservations(apiserver: ApiServer, crd: None) -> None:
+def test_the_definition_is_served_without_reservations(apiserver: ControlPlane, crd: None) -> None:
     found = apiserver.get(DEFINITION)
     conditions = {each["type"]: each["status"] for each in found["status"]["conditions"]}
     assert conditions == {"NamesAccepted": "True", "Established": "True"}
@@ -49,7 +49,7 @@ def test_the_definition_is_served_without_reservations(apiserver: ApiServer, crd
     }
 
 
-def test_kubectl_explains_fields_with_their_defaults(apiserver: ApiServer, crd: None) -> None:
+def test_kubectl_explains_fields_with_their_defaults(apiserver: ControlPlane, crd: None) -> None:
     told = ""
 
     def explained() -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.control_plane import ApiServer
+from cluster.control_plane import ControlPlane
 from cluster.jobs import Jobs
 from ddpjob_operator.api.cel_rules import PINNED, PINNED_IN_GROUPS, WHILE_IT_RUNS
 from support.builders import make_status
@@ -56,7 +56,7 @@ FREE: dict[str, Object] = {
 
 
 @pytest.fixture(scope="module")
-def running(apiserver: ApiServer, crd: None) -> Jobs:
+def running(apiserver: ControlPlane, crd: None) -> Jobs:
     """A job that runs, for tests that do not change it."""
     jobs = Jobs(apiserver, "default")
     jobs.create(RUNNING)

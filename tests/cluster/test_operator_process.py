@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from cluster.control_plane import HTTP_AGENT, ApiServer
+from cluster.control_plane import HTTP_AGENT, ControlPlane
 from cluster.jobs import Jobs
 from ddpjob_operator.kube.client import KubeClient
 from ddpjob_operator.local.rendezvous_process import free_port
@@ -81,14 +81,14 @@ def running(folder: Path, *options: str) -> Iterator[Operator]:
 
 
 @pytest.fixture
-def earlier(apiserver: ApiServer) -> int:
+def earlier(apiserver: ControlPlane) -> int:
     """How many requests there were before the operator started."""
     return len(audited(apiserver))
 
 
 @pytest.fixture
 def operator(
-    apiserver: ApiServer, namespace: str, earlier: int, tmp_path: Path
+    apiserver: ControlPlane, namespace: str, earlier: int, tmp_path: Path
 ) -> Iterator[Operator]:
     """Watches the test's namespace, and is ready."""
     options = (f"--kubeconfig={apiserver.kubeconfig}", f"--namespace={namespace}")
@@ -97,7 +97,7 @@ def operator(
         yield operator
 
 
-def let_nodes_act(apiserver: ApiServer, namespace: str) -> None:
+def let_nodes_act(apiserver: ControlPlane, namespace: str) -> None:
     """One turn of scheduler and kubelets."""
 
     async def turn() -> None:
@@ -110,17 +110,17 @@ def let_nodes_act(apiserver: ApiServer, namespace: str) -> None:
     asyncio.run(turn())
 
 
-def objects(apiserver: ApiServer, path: str) -> dict[str, dict[str, Any]]:
+def objects(apiserver: ControlPlane, path: str) -> dict[str, dict[str, Any]]:
     return {each["metadata"]["name"]: each for each in apiserver.get(path)["items"]}
 
 
-def audited(apiserver: ApiServer) -> list[dict[str, Any]]:
+def audited(apiserver: ControlPlane) -> list[dict[str, Any]]:
     """All requests so far."""
     return [json.loads(line) for line in apiserver.audit_log.read_text().splitlines()]
 
 
 def test_a_job_is_worked_on_without_a_trace_on_it(
-    operator: Operator, apiserver: ApiServer, jobs: Jobs, earlier: int
+    operator: Operator, apiserver: ControlPlane, jobs: Jobs, earlier: int
 ) -> None:
     namespace, base = jobs.namespace, f"/api/v1/namespaces/{jobs.namespace}"
 
@@ -180,7 +180,7 @@ def counted(operator: Operator) -> str:
 
 
 def test_jobs_that_are_there_before_it_comes_are_worked_on(
-    apiserver: ApiServer, jobs: Jobs, tmp_path: Path
+    apiserver: ControlPlane, jobs: Jobs, tmp_path: Path
 ) -> None:
     pods = f"/api/v1/namespaces/{jobs.namespace}/pods"
     jobs.create(JOB)

@@ -17,9 +17,9 @@ pytest.register_assert_rewrite(
     "support.reconciling.life", "support.reconciling.ends", "support.reconciling.trouble"
 )
 
-from cluster.control_plane import ApiServer  # noqa: E402
+from cluster.control_plane import ControlPlane  # noqa: E402
 from ddpjob_operator.kube.client import KubeClient  # noqa: E402
-from ddpjob_operator.kube.interface import ApiError, Kube  # noqa: E402
+from ddpjob_operator.kube.interface import ApiError, ApiServer  # noqa: E402
 from support.reconciling.ends import *  # noqa: E402, F403
 from support.reconciling.life import *  # noqa: E402, F403
 from support.reconciling.stage import Play, Stage, staged  # noqa: E402
@@ -31,7 +31,7 @@ PATIENCE_SECONDS = 60.0
 class Quota:
     """A ResourceQuota of a namespace, in force when it was set."""
 
-    def __init__(self, kube: Kube, namespace: str) -> None:
+    def __init__(self, kube: ApiServer, namespace: str) -> None:
         self._kube = kube
         self._base = f"/api/v1/namespaces/{namespace}"
 
@@ -85,7 +85,7 @@ class Quota:
 
 
 @pytest.fixture
-def play(apiserver: ApiServer, namespace: str) -> Play:
+def play(apiserver: ControlPlane, namespace: str) -> Play:
     """Lets a story happen, in two namespaces of its own."""
     other = f"{namespace}-other"
     apiserver.create_namespace(other)

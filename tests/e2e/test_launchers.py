@@ -116,7 +116,7 @@ def until_copied(kubectl: Kubectl, job: Object) -> Endless:
     kubectl.apply(job)
     found = Endless(kubectl, job["metadata"]["name"])
     kubectl.until(
-        lambda: found.status.get("snapshot", {}).get("filesKeptAt"), "a copy that is safe"
+        lambda: found.status.get("snapshot", {}).get("filesSyncedAt"), "a copy that is safe"
     )
     return found
 

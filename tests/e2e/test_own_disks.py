@@ -19,7 +19,9 @@ def test_the_file_of_an_unchanged_script(kubectl: Kubectl, images: Images, nodes
     digits.apply(kubectl, manifest)
     job = Digits(kubectl)
     job.until_training()
-    kubectl.until(lambda: job.status.get("snapshot", {}).get("filesKeptAt"), "a copy that is safe")
+    kubectl.until(
+        lambda: job.status.get("snapshot", {}).get("filesSyncedAt"), "a copy that is safe"
+    )
     group, stays = job.apart()
     _, node, left = job.placed(group)
     survivor = job.pod(stays)

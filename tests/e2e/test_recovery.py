@@ -35,9 +35,9 @@ Death = Callable[[Run], list[str]]  # returns the memberships that it costs
 def rendezvous_pod_is_force_deleted(run: Run) -> list[str]:
     job = run.job
     [victim] = job.kubectl.pods("ddpjob.io/role=rendezvous")
-    before, begun, epoch = job.uids(), job.beginnings(), job.status["rendezvousEpoch"]
+    before, begun, term = job.uids(), job.beginnings(), job.status["rendezvousTerm"]
     delete(job.kubectl, victim)
-    job.kubectl.until(lambda: job.status["rendezvousEpoch"] == epoch + 1, "the next epoch")
+    job.kubectl.until(lambda: job.status["rendezvousTerm"] == term + 1, "the next term")
     job.until_steps(2)
     assert untouched(job.uids()) == untouched(before)
     assert job.beginnings() == begun

@@ -43,7 +43,7 @@ def test_live_digits_stay_in_memory_while_nodes_come_and_go(tmp_path: Path) -> N
     causes, report = asyncio.run(body())
     assert causes == ["started", "lost", "joined", "left"]
     assert (report.failures, report.losses) == (0, 1)
-    resumed = [each.resumed_step or 0 for each in report.rounds]
+    resumed = [each.resumed_step or 0 for each in report.memberships]
     assert resumed == sorted(resumed)
     assert resumed[1] > 0
     assert report.metrics["accuracy"] >= 0.95

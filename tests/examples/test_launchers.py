@@ -53,7 +53,7 @@ def test_an_unmodified_script_goes_on_from_its_own_file(
             run.backend.nodes.kill(f"node-{nodes - 1}")
             if nodes == 1:
                 run.backend.nodes.add()
-            await run.until(lambda: len(run.report.rounds) == 2, "a membership of one")
+            await run.until(lambda: len(run.report.memberships) == 2, "a membership of one")
             # Once in a while torch itself aborts a process that has finished (docs/failures.md):
             # the job then starts again, finds all done and completes.
             assert await run.finish() == "Complete", run.story()

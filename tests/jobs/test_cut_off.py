@@ -62,19 +62,19 @@ async def cut_off(folder: Path, script: str, told: str) -> None:
             log = run.state.logs / f"{alone.name}.log"
             await run.until(lambda: told in log.read_text(), "it learns at a save")
             assert [cause for cause, _ in run.history()][-1] == "lost"
-            begun = run.report.rounds[-1]
+            begun = run.report.memberships[-1]
             await run.until(lambda: max(snapshots(run).values()) > 1, "snapshots of the second one")
             await run.until(
-                lambda: run.report.rounds[-1].resumed_step is not None, "where it began"
+                lambda: run.report.memberships[-1].resumed_step is not None, "where it began"
             )
-            resumed = run.report.rounds[-1].resumed_step
+            resumed = run.report.memberships[-1].resumed_step
             assert resumed is not None
-            assert begun.id == run.report.rounds[-1].id
+            assert begun.id == run.report.memberships[-1].id
             old = [step for step, fence in snapshots(run).items() if fence == 1]
             assert max(old) == resumed, "all that the first one saved, and no more"
             net.mend("node-0")
-            await run.until(lambda: run.report.rounds[-1].world_size == 2, "it is back")
-            await run.until_stepping(len(run.report.rounds))
+            await run.until(lambda: run.report.memberships[-1].world_size == 2, "it is back")
+            await run.until_stepping(len(run.report.memberships))
             assert await run.finish() == "Complete", run.story()
             assert run.report.failures == 0, "that it was overtaken is nobody's failure"
 
@@ -82,7 +82,7 @@ async def cut_off(folder: Path, script: str, told: str) -> None:
 @in_background
 async def test_a_cut_off_worker_adds_nothing(tmp_path: Path) -> None:
     """At L1. Nothing stops it before it saves; then its script ends with the error."""
-    await cut_off(tmp_path, SCRIPT, told="OvertakenError")
+    await cut_off(tmp_path, SCRIPT, told="FencedError")
 
 
 @in_background

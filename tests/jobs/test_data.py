@@ -23,7 +23,7 @@ PREAMBLE = f"""
     import json, os, pathlib, socket, sys, time
     import torch, torch.distributed as dist
     from torch.utils.data import DataLoader
-    from ddpjob_trainer import Batches, Loop, Snapshots, step_done
+    from ddpjob_trainer import ElasticBatchSampler, Loop, Snapshots, step_done
 
     ledger = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     ledger.connect("ledger.sock")
@@ -37,7 +37,7 @@ PREAMBLE = f"""
     net = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-9)
     loader = DataLoader(
-        torch.arange({SAMPLES}), batch_sampler=Batches({SAMPLES}, {BATCH}), num_workers=2
+        torch.arange({SAMPLES}), batch_sampler=ElasticBatchSampler({SAMPLES}, {BATCH}), num_workers=2
     )
 """
 LIVE = """

@@ -10,7 +10,7 @@ SCRIPT = """
     import hashlib, os, pathlib, sys, time
     import torch
     from torch.utils.data import DataLoader, TensorDataset
-    from ddpjob_trainer import Batches, Loop
+    from ddpjob_trainer import ElasticBatchSampler, Loop
 
     end = pathlib.Path(sys.argv[1])
     torch.set_num_threads(1)
@@ -22,7 +22,7 @@ SCRIPT = """
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, weight_decay=0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100, 0.9)
     data = TensorDataset(inputs, inputs.sum(1))
-    loader = DataLoader(data, batch_sampler=Batches(data, 20))
+    loader = DataLoader(data, batch_sampler=ElasticBatchSampler(data, 20))
     loop = Loop(
         net, optimizer, scheduler=scheduler, loader=loader, epochs=20, deterministic=8
     )

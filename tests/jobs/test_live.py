@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from ddpjob_trainer.snapshots.model import manifest
-from ddpjob_trainer.snapshots.storage.directory import Shelf
+from ddpjob_trainer.snapshots.storage.directory import DirectoryStorage
 from support.driving import Run, in_background, job_text, running
 from support.ledger import SCRIPT, STEPS, Ledger
 from support.scenes import Job, Scene, play
@@ -257,7 +257,7 @@ async def the_first_node_is_killed_during_a_change(job: Live) -> None:
 async def killed_during_a_change(job: Live, first: str, second: str, stay: str) -> None:
     alive = job.pids(stay)
     job.lose(first)
-    await job.run.until(lambda: len(job.run.report.rounds) > len(job.seen), "the first change")
+    await job.run.until(lambda: len(job.run.report.memberships) > len(job.seen), "the first change")
     job.lose(second)
     await job.run.until(lambda: job.run.history()[-1] == ("lost", 1), "the second change")
     await job.steps()
@@ -353,7 +353,7 @@ async def test_node_killed_while_all_write_snapshots(tmp_path: Path) -> None:
         await run.until(lambda: (run.report.snapshot_step or 0) > since + 10, "more of them")
         job.nodes.add()
         await run.until_stepping(3)
-    shelf = Shelf(tmp_path / "snapshots", 3)
+    shelf = DirectoryStorage(tmp_path / "snapshots", 3)
     newest, *others = shelf.steps()
     assert newest == STEPS
     assert [*shelf.check(newest)["files"]] == [manifest.part_name(rank) for rank in range(3)]

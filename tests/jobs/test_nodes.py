@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_agent.forkserver.agents import ForkServer
-from ddpjob_operator.local.nodes import Network, Nodes, Pod, marked
+from ddpjob_agent.forkserver.agents import AgentForkServer
+from ddpjob_operator.local.nodes import NodeNetwork, SimulatedNodes, SimulatedPod, marked
 from ddpjob_operator.planner.actions import CreateWorker
 from ddpjob_operator.planner.observed import Phase
 from ddpjob_protocol.environment import ENV_JOB_UID, ENV_WORKER
@@ -19,18 +19,18 @@ from ddpjob_protocol.environment import ENV_JOB_UID, ENV_WORKER
 UID = uuid.uuid4().hex
 
 
-def pod(folder: Path, index: int) -> Pod:
+def pod(folder: Path, index: int) -> SimulatedPod:
     name = f"probe-worker-{index:03}-1"
     environment = {**os.environ, ENV_JOB_UID: UID, ENV_WORKER: name}
     created = CreateWorker(name, "worker", index, 1)
-    return Pod(created, ["sleep", "600"], environment, folder, folder / f"{name}.log")
+    return SimulatedPod(created, ["sleep", "600"], environment, folder, folder / f"{name}.log")
 
 
 @pytest.fixture
-def on_nodes() -> Callable[[Callable[[Nodes], Awaitable[None]]], None]:
-    def run(body: Callable[[Nodes], Awaitable[None]]) -> None:
+def on_nodes() -> Callable[[Callable[[SimulatedNodes], Awaitable[None]]], None]:
+    def run(body: Callable[[SimulatedNodes], Awaitable[None]]) -> None:
         async def with_nodes() -> None:
-            nodes = Nodes(0, UID, lambda: None, Network(), ForkServer(os.devnull))
+            nodes = SimulatedNodes(0, UID, lambda: None, NodeNetwork(), AgentForkServer(os.devnull))
             try:
                 await body(nodes)
             finally:
@@ -43,9 +43,9 @@ def on_nodes() -> Callable[[Callable[[Nodes], Awaitable[None]]], None]:
 
 
 def test_pods_that_come_while_others_start_each_get_a_node(
-    tmp_path: Path, on_nodes: Callable[[Callable[[Nodes], Awaitable[None]]], None]
+    tmp_path: Path, on_nodes: Callable[[Callable[[SimulatedNodes], Awaitable[None]]], None]
 ) -> None:
-    async def body(nodes: Nodes) -> None:
+    async def body(nodes: SimulatedNodes) -> None:
         for index in range(3):
             nodes.create(pod(tmp_path, index))
         for index in range(3, 6):
@@ -61,9 +61,9 @@ def test_pods_that_come_while_others_start_each_get_a_node(
 
 
 def test_a_node_killed_while_its_pod_starts_leaves_nothing(
-    tmp_path: Path, on_nodes: Callable[[Callable[[Nodes], Awaitable[None]]], None]
+    tmp_path: Path, on_nodes: Callable[[Callable[[SimulatedNodes], Awaitable[None]]], None]
 ) -> None:
-    async def body(nodes: Nodes) -> None:
+    async def body(nodes: SimulatedNodes) -> None:
         nodes.create(pod(tmp_path, 0))
         nodes.add()
         await asyncio.sleep(0)  # so far that its process is being made

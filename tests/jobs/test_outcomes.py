@@ -123,7 +123,7 @@ async def a_node_is_killed_while_a_change_goes_on(job: Job) -> None:
     """The second node goes when the membership without the first has just been formed."""
     one, two, _ = job.nodes.busy()
     job.nodes.kill(one)
-    await job.run.until(lambda: len(job.run.report.rounds) > len(job.seen), "the first change")
+    await job.run.until(lambda: len(job.run.report.memberships) > len(job.seen), "the first change")
     job.nodes.kill(two)
     await job.has(("lost", 2), ("lost", 1))
     assert job.counted()[0] == 0
@@ -198,7 +198,7 @@ async def test_orphaned_workers_stop_and_go_on_when_the_service_is_back(tmp_path
         run.backend.service.signal(signal.SIGSTOP)
         await run.until(lambda: not pids(run), "all processes are stopped")
         run.backend.service.signal(signal.SIGCONT)
-        await run.until(lambda: len(run.report.rounds) > 1, "a new membership")
+        await run.until(lambda: len(run.report.memberships) > 1, "a new membership")
         assert run.history()[1][0] == "lost"
         await run.until(
             lambda: run.history()[-1][1] == 3 and len(pids(run)) == 3, "all train again"

@@ -44,13 +44,13 @@ SPEC = {
 
 async def lose(run: Run, node: str) -> None:
     """Once there is a snapshot of this membership; nothing that was reported may be lost with it."""
-    since = run.report.rounds[-1].snapshot_step or 0
+    since = run.report.memberships[-1].snapshot_step or 0
     await run.until(lambda: (run.report.snapshot_step or 0) > since, "a snapshot is safe")
-    count = len(run.report.rounds)
+    count = len(run.report.memberships)
     run.backend.nodes.kill(node)
     safe = run.report.snapshot_step
     await run.until_stepping(count + 1)
-    resumed = run.report.rounds[-1].resumed_step
+    resumed = run.report.memberships[-1].resumed_step
     assert resumed is not None
     assert safe is not None
     assert resumed >= safe

@@ -156,7 +156,7 @@ async def a_node_is_killed_while_the_others_wait_for_the_agreed_step(job: Saving
     job.nodes.drain(one)
     job.nodes.kill(two)
     await job.run.until(lambda: job.run.history()[-1][1] == 2, "one worker is left")
-    await job.run.until(lambda: bool(job.run.report.rounds[-1].last_step), "it steps")
+    await job.run.until(lambda: bool(job.run.report.memberships[-1].last_step), "it steps")
     await job.fills_up(2, 4)
     await job.run.until_stepping(len(job.run.history()), steps=2)
 

@@ -22,8 +22,8 @@ from typing import NamedTuple
 import psutil
 import pytest
 
-from ddpjob_operator.local.nodes import Pod
-from ddpjob_protocol.control import State
+from ddpjob_operator.local.nodes import SimulatedPod
+from ddpjob_protocol.control import ServiceState
 from ddpjob_protocol.environment import ENV_PROCESSES
 from support.driving import Run, job_text, running
 from support.ledger import SCRIPT, SLOWLY, Ledger
@@ -154,7 +154,7 @@ class Story:
 
     def _is_settled(self) -> bool:
         nodes, report = self._run.backend.nodes, self._run.backend.report
-        if not report or report.boot <= self._dead_boot or report.state != State.RUNNING:
+        if not report or report.boot <= self._dead_boot or report.state != ServiceState.RUNNING:
             return False
         assert report.membership is not None
         reached = [nodes.on(node) for node in nodes.up if node not in self._silent]
@@ -167,7 +167,7 @@ class Story:
         stepped = {row.pid for row in rows if row.what == "done" and row.membership == current}
         return all(self._trains(pod, stepped) for pod in pods)
 
-    def _trains(self, pod: Pod, stepped: set[int]) -> bool:
+    def _trains(self, pod: SimulatedPod, stepped: set[int]) -> bool:
         pids = training_processes(pod)
         return len(pids) == int(pod.environment[ENV_PROCESSES]) and set(pids) <= stepped
 
@@ -201,7 +201,7 @@ class Story:
             self._silent.discard(node)
 
 
-def training_processes(pod: Pod | None) -> list[int]:
+def training_processes(pod: SimulatedPod | None) -> list[int]:
     """Their process ids; torchrun is none of them."""
     assert pod is not None
     assert pod.process is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_operator.kube.interface import Kube
+from ddpjob_operator.kube.interface import ApiServer
 from support import fake_time
 from support.fake_kube import FakeKube
 from support.objects import Api
@@ -25,7 +25,7 @@ def namespace() -> str:
 def api() -> Api:
     """Runs the body of a test with an API server."""
 
-    def run(body: Callable[[Kube], Awaitable[None]]) -> None:
+    def run(body: Callable[[ApiServer], Awaitable[None]]) -> None:
         async def main() -> None:
             await body(FakeKube())
 

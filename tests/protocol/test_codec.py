@@ -10,52 +10,52 @@ import pytest
 
 from ddpjob_agent.c10d.protocol import Op, Request
 from ddpjob_agent.c10d.store import Entry
-from ddpjob_agent.file_sync.replica import Copy, Stock, Word
+from ddpjob_agent.file_sync.replica import FileInstruction, FileInventory, Replica
 from ddpjob_protocol.codec import DecodeError, decode, encode
 from ddpjob_protocol.control import (
     Expectation,
-    KeptFiles,
+    FileSyncReport,
+    MembershipRecord,
     Overdue,
     Policy,
+    RankGroup,
     Report,
-    Round,
+    ServiceState,
     Stall,
-    Standing,
-    State,
 )
 from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
 from ddpjob_protocol.messages import Failure
-from ddpjob_protocol.process import Place
+from ddpjob_protocol.process import Assignment
 
 MEMBERSHIP = Membership(
     MembershipId(1, 2, 3), (Member("a", "x", "10.0.0.1", 2),), Cause.LOST, "lost b", after=7
 )
 REPORT = Report(
     version=3,
-    epoch=1,
+    term=1,
     boot=1,
-    state=State.RUNNING,
+    state=ServiceState.RUNNING,
     reason="2 workers train",
     workers=("a", "b"),
     membership=MEMBERSHIP,
     metrics={"loss": 0.5, "step": 3},
     failure=Failure(1.5, "ValueError: x", rank=0),
-    rounds=(Round("1.1.1", "started", "", ("a", "b"), 2, 0.0, repeated_steps=7),),
-    stall=Stall(1.0, 5, None, (Standing((0, 1), ("a",), None),)),
+    memberships=(MembershipRecord("1.1.1", "started", "", ("a", "b"), 2, 0.0, repeated_steps=7),),
+    stall=Stall(1.0, 5, None, (RankGroup((0, 1), ("a",), None),)),
     overdue=(Overdue("a", 2),),
     stuck=("a is stuck",),
-    files=KeptFiles(5.0, 7, "full"),
+    files=FileSyncReport(5.0, 7, "full"),
 )
-COPY = Copy("1.1.1", 2.0, "ab", 3)
+COPY = Replica("1.1.1", 2.0, "ab", 3)
 MESSAGES = [
     MEMBERSHIP,
     REPORT,
-    Report(0, 1, 1, State.WAITING, "", ()),
+    Report(0, 1, 1, ServiceState.WAITING, "", ()),
     Expectation(("a", "b"), ("b",), Policy(minimum=2, minimums=(("a-worker", 1),), settle=0.5)),
-    Place(),
-    Place(MEMBERSHIP, first_rank=2, after=7, asked=True),
-    Stock("1.1.1", (COPY,), here="ab", port=7),
-    Word("1.1.1+", COPY, (("10.0.0.1", 7),), put=True),
+    Assignment(),
+    Assignment(MEMBERSHIP, first_rank=2, last_step=7, stop_requested=True),
+    FileInventory("1.1.1", (COPY,), here="ab", port=7),
+    FileInstruction("1.1.1+", COPY, (("10.0.0.1", 7),), put=True),
     Request(Op.SET, (b"\x00\xff",), (b"",), -1),
     Entry(b"key", 3, None, (b"\xff", b"")),
 ]
@@ -90,9 +90,9 @@ class Misfit:
 
 MISFITS = {
     "missing": Misfit({"version": ...}, "Report.version is missing"),
-    "type": Misfit({"epoch": "1"}, "Report.epoch is '1' instead of a value of type int"),
-    "bool": Misfit({"epoch": True}, "Report.epoch is True instead of a value of type int"),
-    "none": Misfit({"epoch": None}, "Report.epoch is None instead of a value of type int"),
+    "type": Misfit({"term": "1"}, "Report.term is '1' instead of a value of type int"),
+    "bool": Misfit({"term": True}, "Report.term is True instead of a value of type int"),
+    "none": Misfit({"term": None}, "Report.term is None instead of a value of type int"),
     "text": Misfit({"workers": "ab"}, "Report.workers is 'ab' instead of a value of type list"),
     "item": Misfit({"workers": ["a", 1]}, r"Report.workers\[1\] is 1 instead of"),
     "member": Misfit({"metrics": {"loss": "x"}}, "Report.metrics.loss is 'x' instead of"),
@@ -114,6 +114,6 @@ def test_what_does_not_fit_is_refused_where_it_stands(misfit: Misfit) -> None:
 def test_bytes_are_base64_and_tuples_have_their_length() -> None:
     with pytest.raises(DecodeError, match=r"Request\.keys\[0\] is 'not base64'"):
         decode(Request, {**as_sent(Request(Op.GET, (b"a",))), "keys": ["not base64"]})
-    word = as_sent(Word("1.1.1", holders=(("a", 1),)))
+    word = as_sent(FileInstruction("1.1.1", holders=(("a", 1),)))
     with pytest.raises(DecodeError, match=r"Word\.holders\[0\] has 1 items instead of 2"):
-        decode(Word, {**word, "holders": [["a"]]})
+        decode(FileInstruction, {**word, "holders": [["a"]]})

@@ -21,8 +21,8 @@ import torch
 from ddpjob_trainer import Snapshots
 from ddpjob_trainer.reporting import progress
 from ddpjob_trainer.snapshots.storage import obstore_client
-from ddpjob_trainer.snapshots.storage.object_store import Bucket
-from ddpjob_trainer.snapshots.storage.obstore_client import Objects
+from ddpjob_trainer.snapshots.storage.object_store import ObjectStorage
+from ddpjob_trainer.snapshots.storage.obstore_client import ObjectClient
 
 WIDTH = 400_000
 KEEP = 2
@@ -37,7 +37,7 @@ def model(value: float) -> torch.nn.Module:
 
 def die_after(moments: int, doing: str) -> None:
     left, is_counting = moments, False
-    work = getattr(Bucket, doing)
+    work = getattr(ObjectStorage, doing)
 
     def counted(*arguments: Any) -> Any:
         nonlocal is_counting
@@ -52,15 +52,17 @@ def die_after(moments: int, doing: str) -> None:
         if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    ask, upload = Objects._ask, Objects.upload
+    ask, upload = ObjectClient._ask, ObjectClient.upload
 
-    def dying_ask(self: Objects, request: Callable[[], Any], *, none: bool = False) -> Any:
+    def dying_ask(self: ObjectClient, request: Callable[[], Any], *, none: bool = False) -> Any:
         moment()
         answer = ask(self, request, none=none)
         moment()
         return answer
 
-    def dying_upload(self: Objects, name: str, chunks: Iterator[memoryview], size: int) -> None:
+    def dying_upload(
+        self: ObjectClient, name: str, chunks: Iterator[memoryview], size: int
+    ) -> None:
         def pieces() -> Iterator[memoryview]:
             for chunk in chunks:
                 moment()
@@ -68,9 +70,9 @@ def die_after(moments: int, doing: str) -> None:
 
         upload(self, name, pieces(), size)
 
-    setattr(Bucket, doing, counted)
-    Objects._ask = dying_ask  # type: ignore[method-assign]
-    Objects.upload = dying_upload  # type: ignore[method-assign]
+    setattr(ObjectStorage, doing, counted)
+    ObjectClient._ask = dying_ask  # type: ignore[method-assign]
+    ObjectClient.upload = dying_upload  # type: ignore[method-assign]
 
 
 def in_a_child(work: Callable[[Callable[[object], None]], None]) -> tuple[list[Any], bool]:

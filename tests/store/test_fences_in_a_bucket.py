@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from ddpjob_protocol.environment import ENV_SNAPSHOT_URI
-from ddpjob_trainer import OvertakenError, SnapshotError, Snapshots
+from ddpjob_trainer import FencedError, SnapshotError, Snapshots
 from ddpjob_trainer.snapshots.model.fencing import Owner
 from ddpjob_trainer.snapshots.model.manifest import name_of
 from ddpjob_trainer.snapshots.storage import obstore_client
-from ddpjob_trainer.snapshots.storage.obstore_client import Objects
+from ddpjob_trainer.snapshots.storage.obstore_client import ObjectClient
 from store.objects_of import bucket, names
 from trainer.runs import Run, assert_same
 from trainer.snapshots import test_fences as in_a_directory
@@ -52,16 +52,16 @@ class Prefix(Directory):
     def just_before(self, name: str, action: Callable[[], None]) -> None:
         """Do it once, when something is about to get that name: a manifest shows a step."""
         kind = "put" if name.startswith("step-") else "create"
-        request = getattr(Objects, kind)
+        request = getattr(ObjectClient, kind)
 
-        def late(objects: Objects, target: str, content: bytes) -> bool | None:
+        def late(objects: ObjectClient, target: str, content: bytes) -> bool | None:
             if target.startswith(name) and target.endswith(".json"):
-                self._patch.setattr(Objects, kind, request)
+                self._patch.setattr(ObjectClient, kind, request)
                 action()
             result: bool | None = request(objects, target, content)
             return result
 
-        self._patch.setattr(Objects, kind, late)
+        self._patch.setattr(ObjectClient, kind, late)
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_of_many_who_go_on_at_once_each_has_a_number_of_its_own(uri: str) -> Non
     def take(n: int) -> None:
         place = bucket(uri)
         ready.wait()
-        taken.append(place.take(Owner("", f"process-{n}"), 0).number)
+        taken.append(place.fence(Owner("", f"process-{n}"), 0).number)
 
     threads = [threading.Thread(target=take, args=(n,)) for n in range(8)]
     for thread in threads:
@@ -109,7 +109,7 @@ def test_a_manifest_whose_tensors_are_gone_already_is_in_nobodys_way(
         directory.enter("1.1.1")
 
     directory.just_before(name_of(5), successor)
-    with pytest.raises(OvertakenError):
+    with pytest.raises(FencedError):
         directory.save(old, 5)
     assert [name for name in names(directory.where) if name.startswith("step-000000000005")]
     new, step = directory.start("1.1.3")
@@ -127,12 +127,12 @@ def test_two_that_both_count_save_one_step(directory: Prefix) -> None:
     def successor() -> None:
         directory.enter("1.1.2")
         new = Snapshots()
-        new.goes_on(2)
+        new.resume_from(2)
         directory.save(new, 2)
         directory.enter("1.1.1")
 
     directory.just_before(name_of(2), successor)
-    with pytest.raises(OvertakenError):
+    with pytest.raises(FencedError):
         directory.save(old, 2, trained=7)
     place = bucket(directory.where)
     assert len([copy for copy in place._shown() if copy.step == 2]) == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpjob_trainer import OvertakenError, Snapshots
+from ddpjob_trainer import FencedError, Snapshots
 from ddpjob_trainer.snapshots.model import write_plan
 from ddpjob_trainer.snapshots.model.fencing import Owner
 from ddpjob_trainer.snapshots.model.manifest import UnusableError
@@ -27,7 +27,7 @@ def kinds(uri: str, step: int) -> list[str]:
 
 def test_what_two_ranks_put_is_loaded_and_goes_as_one(uri: str) -> None:
     place = bucket(uri, keep=1)
-    fence = place.take(ME, 0)
+    fence = place.fence(ME, 0)
     publish(place, 3, after(3), fence)
     assert kinds(uri, 3) == ["manifest", "tensors", "tensors.safetensors"]
     run = Run(seed=1)
@@ -37,14 +37,14 @@ def test_what_two_ranks_put_is_loaded_and_goes_as_one(uri: str) -> None:
     assert_same(run.optimizer.state_dict(), after(3).optimizer.state_dict())
     publish(place, 4, after(4), fence)
     assert parts_of(uri, 3) == []
-    assert place.look(4).size == sum(
+    assert place.info(4).size == sum(
         len(content(uri, name)) for name in parts_of(uri, 4) if "tensors" in name
     )
 
 
 def test_each_part_counts(uri: str) -> None:
     place = bucket(uri)
-    publish(place, 3, after(3), place.take(ME, 0))
+    publish(place, 3, after(3), place.fence(ME, 0))
     [part] = [name for name in parts_of(uri, 3) if name.endswith("tensors-1.safetensors")]
     whole = content(uri, part)
     replace(uri, part, whole[:-1] + bytes([whole[-1] ^ 1]))
@@ -57,25 +57,25 @@ def test_each_part_counts(uri: str) -> None:
 
 def test_what_was_given_up_is_nothing_and_is_deleted_later(uri: str) -> None:
     place = bucket(uri)
-    fence = place.take(ME, 0)
+    fence = place.fence(ME, 0)
     whole, part = content_of(3, after(3), 1, fence, "0" * 8)
-    place.contribute(3, whole, part)
+    place.write_part(3, whole, part)
     rest, first = content_of(4, after(4), 0, fence, "1" * 8, over=lambda: True)
     with pytest.raises(PartsMissingError):
-        place.publish(4, rest, fence, first)
+        place.commit(4, rest, fence, first)
     assert place.all_steps() == []
     assert kinds(uri, 3) == ["part", "tensors"]
     assert kinds(uri, 4) == []
-    publish(place, 5, after(5), place.take(Owner("", "another"), 0))
+    publish(place, 5, after(5), place.fence(Owner("", "another"), 0))
     assert kinds(uri, 3) == []
     assert place.steps() == [5]
 
 
 def test_who_was_overtaken_puts_nothing_that_counts(uri: str) -> None:
     place = bucket(uri)
-    fence = place.take(ME, 0)
-    place.take(Owner("", "another"), 2)
-    with pytest.raises(OvertakenError):
+    fence = place.fence(ME, 0)
+    place.fence(Owner("", "another"), 2)
+    with pytest.raises(FencedError):
         publish(place, 3, after(3), fence)
     assert place.all_steps() == []
     assert not [name for name in names(uri) if "manifest" in name]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_trainer import AwayError, SnapshotError, Snapshots
+from ddpjob_trainer import SnapshotError, Snapshots, StorageUnavailableError
 from ddpjob_trainer.snapshots.storage import obstore_client
 from store.objects_of import after, delete, names
 from store.server import OTHER, OTHERS_SECRET, Server
@@ -61,7 +61,7 @@ def test_what_somebody_has_to_mend_stops_training(
     where = where or uri
     with pytest.raises(SnapshotError, match=f"Cannot save step 1 in {where}: {text}") as error:
         Snapshots(where).save(1, **after(1).parts(), wait=True)
-    assert not isinstance(error.value, AwayError)
+    assert not isinstance(error.value, StorageUnavailableError)
     with pytest.raises(SnapshotError, match=f"Cannot read {where}: {text}"):
         Snapshots(where).load(**Run().parts())
 
@@ -120,7 +120,9 @@ def test_training_goes_on_while_the_store_is_away(
             own_server.start()
         snapshots.save(step, **run.parts())
         if step in (2, 3):
-            with pytest.raises(AwayError, match=f"Step {step} is not saved in {uri}: it cannot be"):
+            with pytest.raises(
+                StorageUnavailableError, match=f"Step {step} is not saved in {uri}: it cannot be"
+            ):
                 snapshots.wait()
         else:
             snapshots.wait()
@@ -145,7 +147,7 @@ def test_nobody_has_to_wait_to_go_on_without_it(
     assert snapshots.save(1, **after(1).parts(), wait=True)
     own_server.stop()
     assert snapshots.save(2, **after(2).parts())
-    snapshots._writer.settle()
+    snapshots._writer.finish()
     own_server.start()
     assert snapshots.save(3, **after(3).parts())
     snapshots.wait()
@@ -169,13 +171,13 @@ def test_what_cannot_be_read_just_now_is_not_passed_over(
     uri = at_the_server(uri, own_server, monkeypatch)
     for step in (1, 2):
         Snapshots(uri).save(step, **after(step).parts(), wait=True)
-    fetch = obstore_client.Objects.fetch
+    fetch = obstore_client.ObjectClient.fetch
 
     def late(*arguments: object) -> bool:
         own_server.stop()
         return fetch(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(obstore_client.Objects, "fetch", late)
+    monkeypatch.setattr(obstore_client.ObjectClient, "fetch", late)
     with pytest.raises(SnapshotError, match=r"Cannot read .*step-000000000002: it cannot be"):
         Snapshots(uri).load(**Run().parts())
 

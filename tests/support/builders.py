@@ -10,7 +10,7 @@ from ddpjob_operator.api.constants import MAIN_GROUP, worker_name
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.planner.observed import Phase, Worker
-from ddpjob_protocol.control import Report, Round, State
+from ddpjob_protocol.control import MembershipRecord, Report, ServiceState
 from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
 from ddpjob_protocol.messages import Failure
 
@@ -30,7 +30,7 @@ def make_job(replicas: int = 2, status: DDPJobStatus | None = None, **spec: Any)
 
 def make_status(**fields: Any) -> DDPJobStatus:
     """Status of a job whose first rendezvous service is up; fields by their Python names."""
-    defaults = {"rendezvous_epoch": 1, "rendezvous_observed": 1, "start_time": NOW}
+    defaults = {"rendezvous_term": 1, "observed_rendezvous_term": 1, "start_time": NOW}
     return DDPJobStatus(**{**defaults, **fields})
 
 
@@ -47,11 +47,11 @@ def make_worker(
     return Worker(name, group, index, incarnation, phase, **{"node": node, **fields})
 
 
-def make_membership(*workers: Worker, n: int = 1, epoch: int = 1, **fields: Any) -> Membership:
+def make_membership(*workers: Worker, n: int = 1, term: int = 1, **fields: Any) -> Membership:
     """A membership of these workers, one process each."""
     members = tuple(Member(w.name, f"{w.name}-agent", "127.0.0.1", 1) for w in workers)
     defaults: dict[str, Any] = {"cause": Cause.STARTED, "detail": "the first"}
-    return Membership(id=MembershipId(epoch, 1, n), members=members, **{**defaults, **fields})
+    return Membership(id=MembershipId(term, 1, n), members=members, **{**defaults, **fields})
 
 
 def make_report(*workers: Worker, membership: Membership | None = None, **fields: Any) -> Report:
@@ -60,20 +60,20 @@ def make_report(*workers: Worker, membership: Membership | None = None, **fields
         membership = make_membership(*workers)
     defaults: dict[str, Any] = {
         "version": 1,
-        "epoch": 1,
+        "term": 1,
         "boot": 1,
-        "state": State.RUNNING if membership else State.WAITING,
+        "state": ServiceState.RUNNING if membership else ServiceState.WAITING,
         "reason": "running" if membership else "0 of at least 1 workers are here",
         "workers": tuple(worker.name for worker in workers),
         "membership": membership,
-        "rounds": (make_round(membership),) if membership else (),
+        "memberships": (make_round(membership),) if membership else (),
     }
     return Report(**{**defaults, **fields})
 
 
-def make_round(membership: Membership) -> Round:
+def make_round(membership: Membership) -> MembershipRecord:
     """What that membership did: nothing yet."""
-    return Round(
+    return MembershipRecord(
         id=str(membership.id),
         cause=membership.cause.value,
         detail=membership.detail,

@@ -71,7 +71,7 @@ class Command:
     @property
     def causes(self) -> list[str]:
         """Of all memberships."""
-        return [each["cause"] for each in self.report["rounds"]]
+        return [each["cause"] for each in self.report["memberships"]]
 
     @property
     def logs(self) -> str:

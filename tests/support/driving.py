@@ -14,8 +14,8 @@ from rich.console import Console
 
 from ddpjob_operator.api import jobfile
 from ddpjob_operator.local.backend import LocalBackend
-from ddpjob_operator.local.nodes import Network, marked
-from ddpjob_operator.local.state_dir import StateFolder
+from ddpjob_operator.local.nodes import NodeNetwork, marked
+from ddpjob_operator.local.state_dir import JobStateDir
 from ddpjob_operator.local.timeline import Timeline
 from ddpjob_protocol.codec import decode
 from ddpjob_protocol.control import Report
@@ -55,8 +55,8 @@ def environment() -> dict[str, str]:
 class Run:
     """A job that runs in the background."""
 
-    def __init__(self, folder: Path, text: str, nodes: int, network: Network | None) -> None:
-        self.state = StateFolder(folder / "state", "default", "probe")
+    def __init__(self, folder: Path, text: str, nodes: int, network: NodeNetwork | None) -> None:
+        self.state = JobStateDir(folder / "state", "default", "probe")
         self.state.lock()
         self.state.begin(fresh=False)
         self.console = io.StringIO()
@@ -76,7 +76,7 @@ class Run:
 
     def history(self) -> list[tuple[str, int]]:
         """Cause and world size of every membership so far."""
-        return [(each.cause, each.world_size) for each in self.report.rounds]
+        return [(each.cause, each.world_size) for each in self.report.memberships]
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait until the condition holds, with everything known if it never does."""
@@ -97,9 +97,9 @@ class Run:
 
         def stepping() -> bool:
             report = self.backend.report
-            if report is None or len(report.rounds) != memberships:
+            if report is None or len(report.memberships) != memberships:
                 return False
-            newest = report.rounds[-1]
+            newest = report.memberships[-1]
             if newest.first_step is None or newest.last_step is None:
                 return False
             return newest.last_step - newest.first_step >= steps - 1
@@ -129,7 +129,7 @@ async def running(
     text: str,
     nodes: int = 3,
     script: str = SCRIPT,
-    network: Network | None = None,
+    network: NodeNetwork | None = None,
 ) -> AsyncIterator[Run]:
     """A job that is stopped at the end of the block; nothing of it may be left."""
     (folder / "train.py").write_text(textwrap.dedent(script))

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from ddpjob_operator.kube.interface import ApiError, Kube
+from ddpjob_operator.kube.interface import ApiError, ApiServer
 from support.fake_objects import (
     JOBS,
     JSON,
@@ -61,7 +61,7 @@ class Target:
         return self.resource, self.namespace, self.name
 
 
-class FakeKube(Watches, Kube):
+class FakeKube(Watches, ApiServer):
     """One cluster. `calls` has every request, with WATCH as the method of watches."""
 
     in_cluster = False

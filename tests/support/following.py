@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import AsyncIterator
 from typing import Any
 
-from ddpjob_operator.kube.interface import Kube
+from ddpjob_operator.kube.interface import ApiServer
 from ddpjob_operator.kube.reflector import Reflector
 from support.objects import JOB_LABEL
 
@@ -40,7 +40,7 @@ def trim(obj: dict[str, Any]) -> Thing:
 class Following:
     """What was told, and what of each job was to be seen when it was last told of."""
 
-    def __init__(self, kube: Kube, path: str, **options: Any) -> None:
+    def __init__(self, kube: ApiServer, path: str, **options: Any) -> None:
         self.told: list[str] = []
         self.seen: dict[str, tuple[Thing, ...]] = {}
         clock = asyncio.get_running_loop().time
@@ -64,7 +64,7 @@ class Following:
 
 
 @contextlib.asynccontextmanager
-async def following(kube: Kube, path: str, **options: Any) -> AsyncIterator[Following]:
+async def following(kube: ApiServer, path: str, **options: Any) -> AsyncIterator[Following]:
     """A reflector that runs, and ends for no reason but that it is told to."""
     found = Following(kube, path, **options)
     task = asyncio.ensure_future(found.reflector.run())

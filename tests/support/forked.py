@@ -18,15 +18,15 @@ from typing import IO, Any
 
 import pytest
 
-from ddpjob_agent.forkserver.client import start_parent, until_ready
-from ddpjob_agent.forkserver.popen import WarmProcess
+from ddpjob_agent.forkserver.client import start_server, wait_until_ready
+from ddpjob_agent.forkserver.popen import ForkedPopen
 from support import driving
 
 ROOT = Path(__file__).resolve().parents[2]
 COLD = os.environ.get("DDPJOB_COLD") == "1"
 TORCHRUN = Path(__file__).with_name("torchrun.py")
 
-Program = WarmProcess | subprocess.Popen[bytes]
+Program = ForkedPopen | subprocess.Popen[bytes]
 
 
 def environment() -> dict[str, str]:
@@ -39,8 +39,8 @@ class Forks:
 
     def __init__(self, path: Path, environment: Mapping[str, str]) -> None:
         self.path = path
-        self._parent = start_parent(sys.executable, environment, str(path))
-        asyncio.run(until_ready(self._parent.channel))
+        self._parent = start_server(sys.executable, environment, str(path))
+        asyncio.run(wait_until_ready(self._parent.channel))
         self._parent.channel.setblocking(True)
 
     def start(
@@ -59,7 +59,7 @@ class Forks:
         files = [file.fileno() if file else number for number, file in ((1, output), (2, errors))]
         with Path(os.devnull).open("rb") as nothing, contextlib.chdir(folder or "."):
             streams = (nothing.fileno(), files[0], files[1])
-            return WarmProcess(self._parent.channel, command, env, streams)
+            return ForkedPopen(self._parent.channel, command, env, streams)
 
     def torchrun(self, *arguments: object, **options: Any) -> Program:
         """What torchrun does, with training processes that are forked."""

@@ -18,7 +18,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ddpjob_operator.local.nodes import Network
+from ddpjob_operator.local.nodes import NodeNetwork
 from ddpjob_protocol.environment import ENV_ADDRESS
 
 INTERFACE = "eth0"  # of every node
@@ -32,7 +32,7 @@ class NetworkError(Exception):
     """Networks for nodes cannot be made here; the message says what to do."""
 
 
-class Networks(Network):
+class Networks(NodeNetwork):
     """The networks of one park of nodes."""
 
     def __init__(self) -> None:

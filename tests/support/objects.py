@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ddpjob_operator.kube.interface import Kube
+from ddpjob_operator.kube.interface import ApiServer
 
 PATIENCE_SECONDS = 120.0  # generous: a real API server may be slow
 JOB_LABEL = "ddpjob.io/job"
 
 # Runs the body of a test with an API server.
-Api = Callable[[Callable[[Kube], Awaitable[None]]], None]
+Api = Callable[[Callable[[ApiServer], Awaitable[None]]], None]
 
 
 def pod(name: str, job: str = "digits", **metadata: Any) -> dict[str, Any]:

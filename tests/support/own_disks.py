@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from ddpjob_operator.local.nodes import Network
+from ddpjob_operator.local.nodes import NodeNetwork
 from ddpjob_protocol.environment import ENV_ADDRESS, ENV_SNAPSHOT_DIR
 
 
-class OwnDisks(Network):
+class OwnDisks(NodeNetwork):
     """Each node has a working directory and a place for snapshots that no other one sees."""
 
     def __init__(self, folder: Path) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus, MembershipStatus
 from ddpjob_operator.planner.conditions import find
-from ddpjob_operator.planner.observed import Observed, Phase, Refusal, Rendezvous, Worker
+from ddpjob_operator.planner.observed import Observed, Phase, Rejection, Rendezvous, Worker
 from ddpjob_operator.planner.planner import CreateWorker, Expect, Plan, plan
 from ddpjob_protocol.control import Expectation, Report
 from support.builders import NOW, make_job, make_status, make_worker
 
-UP = Rendezvous(epoch=1, ready=True)
+UP = Rendezvous(term=1, ready=True)
 W0, W1, W2, W3 = (make_worker(index) for index in range(4))
 PENDING = Phase.PENDING
 FAILED = Phase.FAILED
@@ -26,17 +26,19 @@ def decide(
     report: Report | None = None,
     now: datetime = NOW,
     *,
-    spent: tuple[int, ...] = (),
-    address: bool = True,
+    terminated_terms: tuple[int, ...] = (),
+    service: bool = True,
     claim: str = "",
-    refusals: tuple[Refusal, ...] = (),
+    rejections: tuple[Rejection, ...] = (),
     **status: Any,
 ) -> Plan:
     """The plan for a job with this status, whose service is up unless told otherwise."""
     job = job or make_job()
     if job.status == DDPJobStatus():
         job = job.model_copy(update={"status": make_status(**status)})
-    observed = Observed(job, workers, rendezvous, report, spent, address, claim, refusals)
+    observed = Observed(
+        job, workers, rendezvous, report, terminated_terms, service, claim, rejections
+    )
     return plan(observed, now)
 
 

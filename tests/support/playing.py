@@ -8,7 +8,7 @@ import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from ddpjob_operator.local.nodes import Network
+from ddpjob_operator.local.nodes import NodeNetwork
 from support.driving import Run, running
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -20,7 +20,7 @@ async def playing(
     path: str,
     nodes: int = 2,
     command: str = "",
-    network: Network | None = None,
+    network: NodeNetwork | None = None,
     change: tuple[str, str] = ("", ""),
 ) -> AsyncIterator[Run]:
     """The job of an example; `path` names its folder, or a job file in it.

@@ -7,7 +7,7 @@ from typing import Any
 from ddpjob_operator.api.constants import rendezvous_name, worker_name
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.manifests.build import build_rendezvous, build_worker
-from ddpjob_operator.manifests.parse import read_pod
+from ddpjob_operator.manifests.parse import parse_pod
 from ddpjob_operator.planner.actions import CreateRendezvous, CreateWorker
 from ddpjob_operator.planner.observed import Worker
 from support.builders import make_job
@@ -53,10 +53,10 @@ def templated(container: JSON | None = None, metadata: JSON | None = None, **spe
     return worker_manifest(template_job(template))
 
 
-def rendezvous_manifest(job: DDPJob | None = None, epoch: int = 3) -> JSON:
+def rendezvous_manifest(job: DDPJob | None = None, term: int = 3) -> JSON:
     """The manifest of a job's rendezvous pod."""
     job = job or make_cluster_job()
-    action = CreateRendezvous(rendezvous_name(job.metadata.name, epoch), epoch)
+    action = CreateRendezvous(rendezvous_name(job.metadata.name, term), term)
     return build_rendezvous(job, action, IMAGE, TOKEN)
 
 
@@ -100,7 +100,7 @@ def phase(word: str, *containers: JSON, init: tuple[JSON, ...] | None = None, **
 
 def the_worker(raw: JSON) -> Worker:
     """What is read of a worker's pod."""
-    worker = read_pod(raw).worker
+    worker = parse_pod(raw).worker
     assert worker is not None
     return worker
 

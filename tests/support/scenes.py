@@ -31,7 +31,7 @@ class Job:
 
     async def steps(self) -> None:
         """Wait for steps of the newest membership."""
-        await self.run.until(lambda: bool(self.run.report.rounds[-1].last_step), "steps")
+        await self.run.until(lambda: bool(self.run.report.memberships[-1].last_step), "steps")
 
     async def fills_up(self, nodes: int, world_size: int) -> None:
         """Add nodes until there are so many, and all of them train."""

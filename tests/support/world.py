@@ -15,11 +15,11 @@ from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.planner import conditions
-from ddpjob_operator.planner.observed import Observed, Phase, Refusal, Rendezvous, Worker
+from ddpjob_operator.planner.observed import Observed, Phase, Rejection, Rendezvous, Worker
 from ddpjob_operator.planner.planner import (
     Action,
-    CreateAddress,
     CreateRendezvous,
+    CreateService,
     CreateWorker,
     DeleteRendezvous,
     DeleteWorker,
@@ -27,7 +27,7 @@ from ddpjob_operator.planner.planner import (
     Plan,
     plan,
 )
-from ddpjob_protocol.control import Expectation, Report, Round, State
+from ddpjob_protocol.control import Expectation, MembershipRecord, Report, ServiceState
 from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
 from support.builders import JOB, NOW, make_round
 
@@ -39,24 +39,24 @@ BASE = {"replicas": 3, "maxReplicas": 9, "command": ["torchrun", "train.py"]}
 class Service:
     """A rendezvous service that lets everybody in at once."""
 
-    epoch: int
+    term: int
     minimum: int
     ready: bool = False
     expectation: Expectation | None = None
     membership: Membership | None = None
-    state: State = State.WAITING
-    rounds: tuple[Round, ...] = ()
+    state: ServiceState = ServiceState.WAITING
+    rounds: tuple[MembershipRecord, ...] = ()
 
     def report(self, workers: tuple[str, ...]) -> Report:
         return Report(
             version=1,
-            epoch=self.epoch,
+            term=self.term,
             boot=1,
             state=self.state,
             reason=str(self.state),
             workers=workers,
             membership=self.membership,
-            rounds=self.rounds,
+            memberships=self.rounds,
         )
 
 
@@ -71,7 +71,9 @@ class World:
         self.pods: dict[str, Worker] = {}
         self.stuck: set[str] = set()  # on a node that is cut off: deletion does not end
         self.service: Service | None = None
-        self.address = False  # without it nobody reaches the service, and only who has does stay
+        self.has_service_object = (
+            False  # without it nobody reaches the service, and only who has does stay
+        )
         self.capacity = 20
         self.quota: int | None = None  # more pods than that are not let be created
         self.carried: Membership | None = None  # what the agents hold, over a service's death
@@ -88,13 +90,13 @@ class World:
     def observe(self) -> Observed:
         service = self.service
         names = tuple(sorted(name for name, pod in self.pods.items() if pod.phase is Phase.RUNNING))
-        reachable = service is not None and service.ready and self.address
+        reachable = service is not None and service.ready and self.has_service_object
         return Observed(
             job=self.job(),
             workers=tuple(self.pods.values()),
-            rendezvous=Rendezvous(service.epoch, service.ready) if service else None,
+            rendezvous=Rendezvous(service.term, service.ready) if service else None,
             report=service.report(names) if service and reachable else None,
-            address=self.address,
+            service=self.has_service_object,
         )
 
     def reconcile(self, writes: int = 1000, status_first: bool = False) -> Plan:
@@ -114,14 +116,14 @@ class World:
         if status_first:
             self._write(planned.status)
             yield planned
-        refusals = []
+        rejections = []
         for action in planned.actions:
             if refusal := self.execute(action):
-                refusals.append(refusal)
+                rejections.append(refusal)
             yield planned
-        if refusals:
-            planned = plan(dataclasses.replace(observed, refusals=tuple(refusals)), self.now)
-            refused = {refusal.name for refusal in refusals}
+        if rejections:
+            planned = plan(dataclasses.replace(observed, rejections=tuple(rejections)), self.now)
+            refused = {refusal.name for refusal in rejections}
             for action in planned.actions:
                 if isinstance(action, Expect):
                     assert refused.isdisjoint(action.expectation.workers)
@@ -132,26 +134,26 @@ class World:
             yield planned
 
     def _write(self, status: DDPJobStatus) -> None:
-        assert status.rendezvous_epoch >= self.status.rendezvous_epoch
+        assert status.rendezvous_term >= self.status.rendezvous_term
         self.status = status
 
-    def execute(self, action: Action) -> Refusal | None:
+    def execute(self, action: Action) -> Rejection | None:
         """Do it, twice without harm; or refuse, for want of quota."""
         match action:
-            case CreateAddress():
-                self.address = True
-            case CreateRendezvous(name, epoch):
+            case CreateService():
+                self.has_service_object = True
+            case CreateRendezvous(name, term):
                 assert self.service is None, "two services of one job"
-                assert epoch == self.status.rendezvous_epoch, "the epoch was not written before"
+                assert term == self.status.rendezvous_term, "the term was not written before"
                 if self._full():
-                    return Refusal(name, Reason.QUOTA_EXCEEDED, "exceeded quota: pods")
-                self.service = Service(epoch, self.job().spec.minimum, membership=self.carried)
+                    return Rejection(name, Reason.QUOTA_EXCEEDED, "exceeded quota: pods")
+                self.service = Service(term, self.job().spec.minimum, membership=self.carried)
             case DeleteRendezvous():
                 self.service = None
             case CreateWorker(name, group, index, incarnation):
                 assert name not in self.pods, "two workers of one name"
                 if self._full():
-                    return Refusal(name, Reason.QUOTA_EXCEEDED, "exceeded quota: pods")
+                    return Rejection(name, Reason.QUOTA_EXCEEDED, "exceeded quota: pods")
                 self.pods[name] = Worker(name, group, index, incarnation)
             case DeleteWorker(name):
                 if name in self.pods:
@@ -159,7 +161,7 @@ class World:
             case Expect(expectation):
                 assert self.service is not None
                 assert self.service.ready
-                if self.address:
+                if self.has_service_object:
                     self.service.expectation = expectation
         return None
 
@@ -194,35 +196,38 @@ class World:
                 )
 
     def _form(self, service: Service) -> None:
-        if service.expectation is None or service.state in (State.COMPLETE, State.FAILED):
+        if service.expectation is None or service.state in (
+            ServiceState.COMPLETE,
+            ServiceState.FAILED,
+        ):
             return
         alive = {name for name, pod in self.pods.items() if pod.phase is Phase.RUNNING}
         present = sorted(alive & set(service.expectation.workers))
         old = service.membership
-        if not self.address:
+        if not self.has_service_object:
             connected = {member.worker for member in old.members} if old else set[str]()
             present = [name for name in present if name in connected]
         if old is not None and [member.worker for member in old.members] == present:
-            service.state = State.RUNNING
+            service.state = ServiceState.RUNNING
             return
         if len(present) < service.minimum:
-            service.state = State.WAITING
+            service.state = ServiceState.WAITING
             return
-        id_ = MembershipId(service.epoch, 1, old.id.n + 1 if old else 1)
+        id_ = MembershipId(service.term, 1, old.id.round + 1 if old else 1)
         assert not self.formed or id_ > self.formed[-1], "memberships must only grow"
         self.formed.append(id_)
         members = tuple(Member(name, name, "127.0.0.1", 1) for name in present)
         service.membership = Membership(id_, members, Cause.JOINED, "")
         service.rounds = (*service.rounds, make_round(service.membership))[-MAX_ROUNDS:]
-        service.state = State.RUNNING
+        service.state = ServiceState.RUNNING
         self.carried = service.membership
 
-    def finish(self, state: State) -> None:
+    def finish(self, state: ServiceState) -> None:
         """The commands of all members end, if any run."""
-        if self.service is None or self.service.state is not State.RUNNING:
+        if self.service is None or self.service.state is not ServiceState.RUNNING:
             return
         self.service.state = state
-        phase = Phase.SUCCEEDED if state is State.COMPLETE else Phase.FAILED
+        phase = Phase.SUCCEEDED if state is ServiceState.COMPLETE else Phase.FAILED
         for name, pod in self.pods.items():
             if pod.phase is Phase.RUNNING:
                 self.pods[name] = dataclasses.replace(pod, phase=phase)
@@ -238,11 +243,11 @@ class World:
         self.capacity = 20
         self.quota = None
         for passes in range(60):
-            before = (self.status, dict(self.pods), self.service and self.service.epoch)
+            before = (self.status, dict(self.pods), self.service and self.service.term)
             planned = self.reconcile()
             self.tick()
             self.now += timedelta(seconds=planned.requeue_after or 0)
-            after = (self.status, dict(self.pods), self.service and self.service.epoch)
+            after = (self.status, dict(self.pods), self.service and self.service.term)
             quiet = all(isinstance(action, Expect) for action in planned.actions)
             if before == after and quiet and not self._unheard(planned):
                 return passes

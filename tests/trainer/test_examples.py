@@ -15,7 +15,7 @@ import pytest
 from ddpjob_protocol.environment import ENV_REPORT_SOCKET, ENV_SNAPSHOT_DIR, ENV_SNAPSHOT_EVERY
 from ddpjob_trainer.snapshots.model.manifest import name_of
 from ddpjob_trainer.snapshots.storage import snapshot_dir
-from ddpjob_trainer.snapshots.storage.directory import Shelf
+from ddpjob_trainer.snapshots.storage.directory import DirectoryStorage
 from support.forked import Forks, Program
 from trainer.runs import assert_same
 
@@ -70,7 +70,7 @@ def test_digits_killed_in_mid_run_ends_as_if_it_had_not_been(
     kill_all(executed.pid)
     executed.wait()
     listener.pending()
-    newest = Shelf(tmp_path / "broken", 1).steps()[0]
+    newest = DirectoryStorage(tmp_path / "broken", 1).steps()[0]
     assert newest >= 40
     end = newest + 100
     outputs = [tmp_path / f"{name}.out" for name in RUNS]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from ddpjob_agent.launchers import mpi_helpers
 from ddpjob_agent.service.registry import Registry
 from ddpjob_agent.service.server import RendezvousServer
-from ddpjob_agent.worker.agent import Agent, Settings
+from ddpjob_agent.worker.agent import Agent, AgentSettings
 from ddpjob_protocol.environment import (
     ENV_ADDRESS,
     ENV_GRACE_SECONDS,
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     service = roles.add_parser("rendezvous", help="run the rendezvous service of one job")
     service.add_argument("--host", default="0.0.0.0")  # noqa: S104 - other pods call it
     service.add_argument("--port", type=int, default=29400)
-    service.add_argument("--epoch", type=int, default=1, help="counts rendezvous pods")
+    service.add_argument("--term", type=int, default=1, help="counts rendezvous pods")
     service.add_argument("--boot-file", help="counts the starts of this container")
     first = roles.add_parser("mpi-lead", help="run a command that runs mpirun")
     first.add_argument("argv", nargs="+", metavar="COMMAND", help="the command, after --")
@@ -81,11 +81,11 @@ def main(arguments: list[str] | None = None) -> int:
         if options.role == "worker":
             return asyncio.run(_run_worker(options.argv, os.environ))
         if options.role == "mpi-lead":
-            return mpi_helpers.lead(options.argv, os.environ)
+            return mpi_helpers.run_launcher(options.argv, os.environ)
         if options.role == "mpi-follow":
-            return mpi_helpers.follow(os.environ)
+            return mpi_helpers.run_follower(os.environ)
         if options.role == "mpi-shell":
-            return mpi_helpers.shell(options.hosts, options.argv, os.environ)
+            return mpi_helpers.run_remote_shell(options.hosts, options.argv, os.environ)
         return asyncio.run(_run_service(options, os.environ))
     except UsageError as error:
         print(f"ddpjob-agent: {error}", file=sys.stderr)
@@ -94,7 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 async def _run_worker(argv: list[str], environment: Mapping[str, str]) -> int:
     host, _, port = _required(environment, ENV_SERVICE).rpartition(":")
-    settings = Settings(
+    settings = AgentSettings(
         worker=_required(environment, ENV_WORKER),
         processes=_positive(environment, ENV_PROCESSES),
         host=host,
@@ -104,8 +104,8 @@ async def _run_worker(argv: list[str], environment: Mapping[str, str]) -> int:
         orphan_seconds=float(environment.get(ENV_ORPHAN_SECONDS, "60")),
         grace_seconds=float(environment.get(ENV_GRACE_SECONDS, GRACE_SECONDS)),
         program=_program(),
-        warm_start=environment.get(ENV_WARM_START, "1") != "0",
-        warm_parent=_pair(environment, ENV_WARM_PARENT),
+        fork_server_enabled=environment.get(ENV_WARM_START, "1") != "0",
+        fork_server=_pair(environment, ENV_WARM_PARENT),
         termination_log=environment.get(ENV_TERMINATION_LOG, "/dev/termination-log"),
         launcher=_launcher(environment),
         files=_texts(environment, ENV_SNAPSHOT_FILES),
@@ -117,7 +117,7 @@ async def _run_worker(argv: list[str], environment: Mapping[str, str]) -> int:
 async def _run_service(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
     token = _required(environment, ENV_TOKEN)
     boot = _next_boot(options.boot_file) if options.boot_file else 1
-    registry = Registry(options.epoch, boot, time.time() - time.monotonic())
+    registry = Registry(options.term, boot, time.time() - time.monotonic())
     server = asyncio.ensure_future(
         RendezvousServer(registry, token).run(options.host, options.port)
     )

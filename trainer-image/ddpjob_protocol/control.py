@@ -16,7 +16,7 @@ from ddpjob_protocol.messages import Failure
 TOKEN_HEADER = "X-DDPJob-Token"  # not Authorization: the API server's proxy removes that one
 
 
-class State(str, enum.Enum):
+class ServiceState(str, enum.Enum):
     """What the rendezvous service is doing, as the operator reads it."""
 
     WAITING = "Waiting"  # no membership runs: too few workers, or backing off
@@ -29,7 +29,7 @@ class State(str, enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Round:
+class MembershipRecord:
     """What one membership did, for status, timeline and tests. Times in seconds since the epoch."""
 
     id: str
@@ -47,7 +47,7 @@ class Round:
 
 
 @dataclasses.dataclass(frozen=True)
-class Standing:
+class RankGroup:
     """Processes that are at the same point while no step is done."""
 
     ranks: tuple[int, ...]
@@ -55,7 +55,7 @@ class Standing:
     step: int | None  # the last one that they did; None: they tell of none
     where: str = ""  # the line of the script that they are at, if that is known
     silent: bool = False  # they have stopped to say that they are alive
-    lags: bool = False  # the others are further, or alive
+    behind: bool = False  # the others are further, or alive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +64,8 @@ class Stall:
 
     since: float  # when the last step was heard of; seconds since the epoch
     step: int  # that one
-    usual: float | None  # seconds that a step takes; None: not known
-    standings: tuple[Standing, ...] = ()  # who lags comes first
+    usual_step_seconds: float | None  # seconds that a step takes; None: not known
+    groups: tuple[RankGroup, ...] = ()  # who lags comes first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,12 +77,14 @@ class Overdue:
 
 
 @dataclasses.dataclass(frozen=True)
-class KeptFiles:
+class FileSyncReport:
     """What the agents keep of the files that an unchanged script saves to (`snapshot.files`)."""
 
-    at: float | None = None  # when a copy was last safe, on the service's clock; since the epoch
+    synced_at: float | None = (
+        None  # when a copy was last safe, on the service's clock; since the epoch
+    )
     size: int = 0  # bytes
-    trouble: str = ""  # what keeps a worker from keeping copies
+    problem: str = ""  # what keeps a worker from keeping copies
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,9 +92,9 @@ class Report:
     """Everything that the service tells the operator: GET /report."""
 
     version: int  # grows with every change; a long poll names the one it has
-    epoch: int
+    term: int
     boot: int
-    state: State
+    state: ServiceState
     reason: str  # what it waits for, or why it ended; one sentence
     workers: tuple[str, ...]  # registered now
     membership: Membership | None = None
@@ -103,7 +105,7 @@ class Report:
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     snapshot_step: int | None = None
     failure: Failure | None = None  # the last one that was blamed
-    rounds: tuple[Round, ...] = ()  # oldest first, bounded
+    memberships: tuple[MembershipRecord, ...] = ()  # oldest first, bounded
     live: bool = False  # the processes stay over changes: level L2
     stall: Stall | None = None  # the processes hang
     overdue: tuple[Overdue, ...] = ()  # oldest first, bounded
@@ -111,14 +113,16 @@ class Report:
     unreachable: tuple[str, ...] = ()  # sentences, one for each worker that cannot reach others
     repeated_steps: int = 0  # done again, since snapshots were older; of all memberships
     snapshots_skipped: int = 0  # left out between the newest one and the one before
-    snapshot_trouble: str = ""  # what makes saving them worse than it could be, and what to do
-    files: KeptFiles | None = None
+    snapshot_problem: str = ""  # what makes saving them worse than it could be, and what to do
+    files: FileSyncReport | None = None
 
     def without_progress(self) -> Report:
         """The same but for what changes with every step; that there was one, stays."""
-        rounds = (dataclasses.replace(r, last_step=None, snapshot_step=None) for r in self.rounds)
-        files = self.files and KeptFiles(
-            None if self.files.at is None else 0, 0, self.files.trouble
+        memberships = (
+            dataclasses.replace(r, last_step=None, snapshot_step=None) for r in self.memberships
+        )
+        files = self.files and FileSyncReport(
+            None if self.files.synced_at is None else 0, 0, self.files.problem
         )
         return dataclasses.replace(
             self,
@@ -129,7 +133,7 @@ class Report:
             metrics={},
             snapshot_step=None,
             snapshots_skipped=0,
-            rounds=tuple(rounds),
+            memberships=tuple(memberships),
         )
 
 

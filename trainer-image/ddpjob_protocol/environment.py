@@ -22,7 +22,7 @@ ENV_TERMINATION_LOG = "DDPJOB_TERMINATION_LOG"  # file that takes the last word
 # Set by who creates the worker, or by the agent, for the user's processes.
 ENV_JOB = "DDPJOB_JOB"  # namespace/name
 ENV_JOB_UID = "DDPJOB_JOB_UID"  # marks every process of the job
-ENV_MEMBERSHIP = "DDPJOB_MEMBERSHIP"  # identity of the membership, "epoch.boot.n"
+ENV_MEMBERSHIP = "DDPJOB_MEMBERSHIP"  # identity of the membership, "term.boot.n"
 ENV_REPORT_SOCKET = "DDPJOB_REPORT_SOCKET"  # Unix datagram socket that takes reports
 ENV_STEPS = (
     "DDPJOB_STEPS"  # file: steps that each local rank has done, STEPS_BYTES little-endian each

@@ -23,18 +23,18 @@ class Cause(str, enum.Enum):
 class MembershipId(NamedTuple):
     """Orders all memberships of a job: who holds a lower one has been overtaken."""
 
-    epoch: int  # counts rendezvous pods
+    term: int  # counts rendezvous pods
     boot: int  # counts starts of that pod's container
-    n: int  # counts memberships, over all epochs
+    round: int  # counts memberships, over all terms
 
     def __str__(self) -> str:
-        return f"{self.epoch}.{self.boot}.{self.n}"
+        return f"{self.term}.{self.boot}.{self.round}"
 
     @classmethod
     def parse(cls, text: str) -> MembershipId:
         """Inverse of str()."""
-        epoch, boot, n = text.split(".")
-        return cls(int(epoch), int(boot), int(n))
+        term, boot, n = text.split(".")
+        return cls(int(term), int(boot), int(n))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Membership:
 
         That was agreed by the members of the membership just before this one.
         """
-        return self.after is None or before.n + 1 < self.id.n
+        return self.after is None or before.round + 1 < self.id.round
 
     @property
     def world_size(self) -> int:

@@ -9,7 +9,7 @@ from ddpjob_protocol.membership import Membership
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class Assignment:
     """What an agent tells its live processes, one JSON line each; the newest one counts.
 
     They answer with `Answer`s. A membership of None: wait in memory for the next one.
@@ -18,15 +18,15 @@ class Place:
     membership: Membership | None = None  # to be in
     first_rank: int = 0  # in it, of this worker's processes
     leave: bool = False  # this worker goes: end after step `after`, or at once
-    after: int | None = None
+    last_step: int | None = None
     save: bool = False  # nobody goes on: the first rank saves the state before it waits or leaves
-    asked: bool = False  # promise a step, and begin no later one before the next word
+    stop_requested: bool = False  # promise a step, and begin no later one before the next word
 
 
 LEAVE_STATE = {"leave_state": True}  # said instead of a Place to a process that is given up
 
 
-class Answer(str, enum.Enum):
+class ProcessMessage(str, enum.Enum):
     """What a live process says to its agent: {"answer": …, "local_rank": …} and what is named."""
 
     LIVE = "live"  # it was started for one membership only, and asks to be started to stay
@@ -42,12 +42,12 @@ class Answer(str, enum.Enum):
     LEFT = "left"  # "step": asked to LEAVE_STATE, it did; None: it could not
 
 
-class Event(str, enum.Enum):
+class ProgressEvent(str, enum.Enum):
     """What the user's processes tell their agent: one JSON datagram each, with their membership."""
 
     STEP = "step"  # {"event": "step", "step": 12, "total": 900, "metrics": {"loss": 0.3}}
     # {"event": "saved", "step": 12}; where directories are not shared also "place": 3, "places": 4;
-    # "skipped": 2, if so many were left out since the one before; "trouble": a text, as long as
+    # "skipped": 2, if so many were left out since the one before; "problem": a text, as long as
     # something makes saving worse than it could be
     SAVED = "saved"
     # {"event": "resumed", "step": 12}; 0 when there was no snapshot. "loaded": true, if it is not

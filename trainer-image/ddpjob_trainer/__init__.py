@@ -6,23 +6,23 @@ Importing it opens no file and no socket.
 
 from __future__ import annotations
 
-from ddpjob_trainer.data.batch_sampler import Batches
-from ddpjob_trainer.data.lr_scaling import scale_rate
+from ddpjob_trainer.data.batch_sampler import ElasticBatchSampler
+from ddpjob_trainer.data.lr_scaling import scale_lr
 from ddpjob_trainer.data.stream import Stream
 from ddpjob_trainer.elastic.loop import Loop
-from ddpjob_trainer.errors import AwayError, OvertakenError, SnapshotError
+from ddpjob_trainer.errors import FencedError, SnapshotError, StorageUnavailableError
 from ddpjob_trainer.reporting.progress import step_done
 from ddpjob_trainer.snapshots.manager import Loaded, Snapshots
 
 __all__ = [
-    "AwayError",
-    "Batches",
+    "ElasticBatchSampler",
+    "FencedError",
     "Loaded",
     "Loop",
-    "OvertakenError",
     "SnapshotError",
     "Snapshots",
+    "StorageUnavailableError",
     "Stream",
-    "scale_rate",
+    "scale_lr",
     "step_done",
 ]

@@ -16,8 +16,8 @@ import torch
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.snapshots.model.manifest import UnusableError
 from ddpjob_trainer.snapshots.storage import resolve
-from ddpjob_trainer.snapshots.storage.base import Place
-from ddpjob_trainer.snapshots.storage.directory import Shelf
+from ddpjob_trainer.snapshots.storage.base import SnapshotStorage
+from ddpjob_trainer.snapshots.storage.directory import DirectoryStorage
 from ddpjob_trainer.snapshots.storage.obstore_client import StoreError
 
 COUNTS, OVERTAKEN = "", "overtaken: does not count"
@@ -27,11 +27,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit code 0, or 1 when something is damaged or missing; argparse's 2 for a wrong command."""
     given = _parser().parse_args(arguments)
     try:
-        place = resolve.find(given.place, getattr(given, "keep", 1))
+        place = resolve.resolve_storage(given.place, getattr(given, "keep", 1))
     except SnapshotError as error:
         print(error, file=sys.stderr)
         return 1
-    if isinstance(place, Shelf) and not place.directory.is_dir():
+    if isinstance(place, DirectoryStorage) and not place.directory.is_dir():
         print(f"there is no directory {place.directory}", file=sys.stderr)
         return 1
     try:
@@ -66,13 +66,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _list(given: argparse.Namespace, place: Place) -> int:
+def _list(given: argparse.Namespace, place: SnapshotStorage) -> int:
     del given
     steps, counting = place.all_steps(), set(place.steps())
     if not steps:
         print(f"no snapshots in {place.where}")
     for step in steps:
-        size, seconds = place.look(step)
+        size, seconds = place.info(step)
         written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
         try:
             writer = place.check(step, content=False).get("writer") or {}
@@ -85,7 +85,7 @@ def _list(given: argparse.Namespace, place: Place) -> int:
     return 0
 
 
-def _verify(given: argparse.Namespace, place: Place) -> int:
+def _verify(given: argparse.Namespace, place: SnapshotStorage) -> int:
     bad, steps = 0, place.all_steps()
     if given.step is not None:
         steps = [step for step in steps if step == given.step]
@@ -102,14 +102,14 @@ def _verify(given: argparse.Namespace, place: Place) -> int:
     return 1 if bad or not steps else 0
 
 
-def _prune(given: argparse.Namespace, place: Place) -> int:
+def _prune(given: argparse.Namespace, place: SnapshotStorage) -> int:
     del given
     for step in place.prune():
         print(f"{step:>12}  deleted")
     return 0
 
 
-def _export(given: argparse.Namespace, place: Place) -> int:
+def _export(given: argparse.Namespace, place: SnapshotStorage) -> int:
     steps = place.complete() if given.step is None else [given.step]
     if not steps:
         print(f"there is no whole snapshot in {place.where}", file=sys.stderr)

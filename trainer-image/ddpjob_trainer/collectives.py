@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Seers(NamedTuple):
+class StorageGroup(NamedTuple):
     """Which ranks have to do with one place. The lowest writes there and speaks for it."""
 
     ranks: tuple[int, ...]  # that see the same
@@ -25,36 +25,36 @@ class Seers(NamedTuple):
     places: int  # how many there are, over all ranks
 
 
-def is_met() -> bool:
+def is_initialized() -> bool:
     """Whether there is a group."""
     return distributed.is_available() and distributed.is_initialized()
 
 
-def size() -> int:
+def world_size() -> int:
     """How many ranks there are."""
-    return distributed.get_world_size() if is_met() else 1
+    return distributed.get_world_size() if is_initialized() else 1
 
 
-def gather(value: Any) -> list[Any]:
+def all_gather_objects(value: Any) -> list[Any]:
     """The values of all ranks, by rank. Raises RuntimeError if the group breaks."""
-    if not is_met():
+    if not is_initialized():
         return [value]
     values: list[Any] = [None] * distributed.get_world_size()
     distributed.all_gather_object(values, value)
     return values
 
 
-def speeds(mine: float | None) -> tuple[float, ...]:
+def gather_speeds(own: float | None) -> tuple[float, ...]:
     """Those of all ranks, by rank; who does not know its own has the mean of the others'.
 
     Raises RuntimeError if the group breaks.
     """
-    if not is_met():
+    if not is_initialized():
         return (1.0,)
-    own = torch.tensor([0.0 if mine is None else mine], dtype=torch.float64, device=device())
-    told = [torch.empty_like(own) for _ in range(distributed.get_world_size())]
-    distributed.all_gather(told, own)
-    found = [float(each) for each in told]
+    mine = torch.tensor([0.0 if own is None else own], dtype=torch.float64, device=device())
+    gathered = [torch.empty_like(mine) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(gathered, mine)
+    found = [float(each) for each in gathered]
     known = [each for each in found if each]
     mean = sum(known) / len(known) if known else 1.0
     return tuple(each or mean for each in found)
@@ -67,30 +67,30 @@ def device() -> torch.device:
     return torch.device("cpu")
 
 
-def all_of_one() -> Seers:
+def single_group() -> StorageGroup:
     """All ranks see one place; of those on one node the first reads for the others."""
-    firsts = gather(os.environ.get("LOCAL_RANK", "0") == "0")
+    firsts = all_gather_objects(os.environ.get("LOCAL_RANK", "0") == "0")
     ranks = tuple(range(len(firsts)))
-    return Seers(ranks, tuple(rank for rank in ranks if firsts[rank]) or ranks, 1)
+    return StorageGroup(ranks, tuple(rank for rank in ranks if firsts[rank]) or ranks, 1)
 
 
-def neighbours(directory: Path) -> tuple[tuple[int, ...], int]:
+def ranks_sharing(directory: Path) -> tuple[tuple[int, ...], int]:
     """The ranks that see the same directory as this one, itself among them; how many there are.
 
     Each looks by name for a file of each other: a listing may be an old one on a network's volume.
     """
-    if not is_met():
+    if not is_initialized():
         return (0,), 1
     rank = distributed.get_rank()
-    names = gather(f".rank-{rank}-{secrets.token_hex(8)}")
+    names = all_gather_objects(f".rank-{rank}-{secrets.token_hex(8)}")
     mine = directory / names[rank]
     with contextlib.suppress(OSError):  # to be read only: then it is taken for one of its own
         directory.mkdir(parents=True, exist_ok=True)
         mine.touch()
-    gather(None)  # all files are there
+    all_gather_objects(None)  # all files are there
     seen = {other for other, name in enumerate(names) if (directory / name).exists()}
     ranks = tuple(sorted({rank, *seen}))
-    directories = len({each[0] for each in gather(ranks)})  # and all have looked
+    directories = len({each[0] for each in all_gather_objects(ranks)})  # and all have looked
     with contextlib.suppress(OSError):
         mine.unlink(missing_ok=True)
     return ranks, directories

@@ -7,9 +7,9 @@ class SnapshotError(RuntimeError):
     """A snapshot cannot be saved or loaded; the text gives the cause and what to do next."""
 
 
-class OvertakenError(SnapshotError):
+class FencedError(SnapshotError):
     """Somebody else has gone on from the directory: what is saved now would not count."""
 
 
-class AwayError(SnapshotError):
+class StorageUnavailableError(SnapshotError):
     """The place for snapshots cannot be reached just now: training goes on, a later one may work."""

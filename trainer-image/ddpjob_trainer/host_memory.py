@@ -16,7 +16,7 @@ PROC = Path("/proc/self")
 IN_MEMORY = frozenset(("tmpfs", "ramfs"))
 
 
-class Room(NamedTuple):
+class MemoryHeadroom(NamedTuple):
     """Of the tightest limit, in bytes."""
 
     limit: int
@@ -37,7 +37,7 @@ _V1 = _Files("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "t
 _NO_LIMIT = 1 << 60  # version 1 says a number of that size
 
 
-def room(cgroups: Path = CGROUPS, proc: Path = PROC) -> Room | None:
+def memory_headroom(cgroups: Path = CGROUPS, proc: Path = PROC) -> MemoryHeadroom | None:
     """None where there is no limit, or nobody tells."""
     found = [
         room
@@ -48,7 +48,7 @@ def room(cgroups: Path = CGROUPS, proc: Path = PROC) -> Room | None:
     return min(found, key=lambda room: room.free, default=None)
 
 
-def lies_in_memory(directory: Path, proc: Path = PROC) -> bool:
+def is_memory_filesystem(directory: Path, proc: Path = PROC) -> bool:
     """Whether what is written there takes memory; it, or the next folder above it, must be there."""
     there = next(each for each in (directory, *directory.parents) if each.exists()).resolve()
     kinds: dict[Path, str] = {}
@@ -74,7 +74,7 @@ def _hierarchies(cgroups: Path, proc: Path) -> list[tuple[Path, str, _Files]]:
     return found
 
 
-def _room(folder: Path, files: _Files) -> Room | None:
+def _room(folder: Path, files: _Files) -> MemoryHeadroom | None:
     with contextlib.suppress(OSError, ValueError, KeyError):  # "max", or nothing there
         limit = int((folder / files.limit).read_text())
         if limit >= _NO_LIMIT:
@@ -82,5 +82,5 @@ def _room(folder: Path, files: _Files) -> Room | None:
         used = int((folder / files.used).read_text())
         lines = (folder / "memory.stat").read_text().splitlines()
         stat = {name: int(value) for name, value in map(str.split, lines)}
-        return Room(limit, limit - used + stat[files.cached] - stat[files.shared])
+        return MemoryHeadroom(limit, limit - used + stat[files.cached] - stat[files.shared])
     return None

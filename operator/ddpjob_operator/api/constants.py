@@ -21,7 +21,7 @@ LABEL_GROUP = f"{GROUP}/group"
 LABEL_INDEX = f"{GROUP}/index"
 LABEL_INCARNATION = f"{GROUP}/incarnation"
 LABEL_ROLE = f"{GROUP}/role"  # worker | rendezvous
-LABEL_EPOCH = f"{GROUP}/epoch"
+LABEL_TERM = f"{GROUP}/term"
 
 ROLE_WORKER = "worker"
 ROLE_RENDEZVOUS = "rendezvous"
@@ -114,9 +114,9 @@ def parse_worker_name(job: str, name: str) -> tuple[str, int, int] | None:
     return (match[1], int(match[2]), int(match[3])) if match else None
 
 
-def rendezvous_name(job: str, epoch: int) -> str:
+def rendezvous_name(job: str, term: int) -> str:
     """Such as `digits-rendezvous-1`."""
-    return f"{job}-rendezvous-{epoch}"
+    return f"{job}-rendezvous-{term}"
 
 
 def service_name(job: str) -> str:

@@ -52,7 +52,7 @@ COLUMNS = (
     ("Cause", "string", ".status.membership.cause", True),
     ("Step", "integer", ".status.progress.step", True),
     ("Snapshot", "integer", ".status.snapshot.step", True),
-    ("Epoch", "integer", ".status.rendezvousEpoch", True),
+    ("Term", "integer", ".status.rendezvousTerm", True),
     ("Age", "date", ".metadata.creationTimestamp", False),
 )
 
@@ -151,7 +151,7 @@ def _structural(raw: Schema, definitions: Schema) -> Schema:
             schema[key] = _structural(value, definitions)
         elif key not in LEFT_OUT:
             raise TypeError(f"{key!r} of {raw} has no counterpart in a structural schema")
-    return _told(schema, raw)
+    return _set_description(schema, raw)
 
 
 def _united(options: list[Schema]) -> Schema:
@@ -170,7 +170,7 @@ def _keyed(entry: Schema) -> Schema:
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]} if key else {}
 
 
-def _told(schema: Schema, raw: Schema) -> Schema:
+def _set_description(schema: Schema, raw: Schema) -> Schema:
     """Integers with their width; defaults in words, where users may write another value."""
     if schema.get("type") == "integer":
         schema["format"] = "int32" if schema.get("maximum", math.inf) <= MAX_INTEGER else "int64"

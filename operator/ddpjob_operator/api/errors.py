@@ -20,7 +20,7 @@ Names = tuple[str, ...]
 UNKNOWN = "extra_forbidden"
 
 
-def problems(error: ValidationError) -> tuple[Problem, ...]:
+def explain_errors(error: ValidationError) -> tuple[Problem, ...]:
     """Every problem that a failed validation of a DDPJob found, in its order."""
     errors = error.errors()
     unknown = {tuple(e["loc"]): _near(tuple(e["loc"])) for e in errors if e["type"] == UNKNOWN}
@@ -44,10 +44,10 @@ def _translate(details: Mapping[str, Any]) -> Iterator[Problem]:
     elif details["type"] == "missing":
         yield Problem(path, f"is missing; add it{_description(path)}")
     else:
-        yield Problem(path, str(cause) if cause else _wrong(details))
+        yield Problem(path, str(cause) if cause else _explain(details))
 
 
-def _wrong(details: Mapping[str, Any]) -> str:
+def _explain(details: Mapping[str, Any]) -> str:
     kind, value, limits = details["type"], details["input"], details.get("ctx", {})
     if value is None:
         return "is empty; give it a value or remove it"

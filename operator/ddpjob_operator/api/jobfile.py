@@ -13,9 +13,9 @@ from pydantic import ValidationError
 
 from ddpjob_operator.api import constants, mpirun_command
 from ddpjob_operator.api.base import Path, Problem
-from ddpjob_operator.api.errors import problems
+from ddpjob_operator.api.errors import explain_errors
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.api.torchrun_command import inelastic_flags, lonely_script
+from ddpjob_operator.api.torchrun_command import inelastic_flags, single_process_script
 
 __all__ = ["JobFileError", "parse", "warnings"]
 
@@ -35,7 +35,7 @@ def parse(text: str) -> DDPJob:
         try:
             return DDPJob.model_validate(data, by_alias=True, by_name=False)
         except ValidationError as error:
-            found += problems(error)
+            found += explain_errors(error)
     lines = sorted({(_line(root, problem.path), str(problem)) for problem in found})
     raise JobFileError("\n".join(f"line {line}: {what}" for line, what in lines))
 
@@ -46,11 +46,11 @@ def warnings(job: DDPJob) -> Iterator[str]:
     if sagemaker is not None and sagemaker.model is None:
         yield "sagemaker.model is not given: what is left in SM_MODEL_DIR is gone with its pod"
     for group in job.spec.groups():
-        match job.spec.starter:
+        match job.spec.resolved_launcher:
             case "torchrun":
-                found = inelastic_flags(group.command) + lonely_script(group.command)
+                found = inelastic_flags(group.command) + single_process_script(group.command)
             case "mpi":
-                found = mpirun_command.doubts(group.command)
+                found = mpirun_command.find_warnings(group.command)
             case _:
                 found = inelastic_flags(group.command)
         yield from (f"{group.name}: {warning}" for warning in found)

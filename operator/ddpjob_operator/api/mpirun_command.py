@@ -14,7 +14,7 @@ PROGRAMS = re.compile(r"(.*/)?(mpirun|mpiexec|orterun|prterun)([.]\w+)?")  # Deb
 SIZES = ("-np", "--np", "-n", "--n", "-c")
 
 
-def doubts(command: Sequence[str]) -> tuple[str, ...]:
+def find_warnings(command: Sequence[str]) -> tuple[str, ...]:
     """Warnings about what is allowed below `launcher: mpi`, and seldom meant."""
     words = iter([word for part in command for word in split(part)])
     if not any(PROGRAMS.fullmatch(word) for word in words):

@@ -105,7 +105,7 @@ class SageMaker(Model):
         }
 
 
-def problems(
+def find_problems(
     sagemaker: SageMaker, entry_point: Sequence[str], launcher: str, *, template: bool
 ) -> Iterator[tuple[str, str]]:
     """What is wrong with the rest of the spec, for that: fields and what is said of them."""

@@ -34,7 +34,7 @@ from ddpjob_operator.api.fields import (
     Text,
 )
 from ddpjob_operator.api.sagemaker import ONE_ENTRY_POINT, SageMaker
-from ddpjob_operator.api.sagemaker import problems as sagemaker_problems
+from ddpjob_operator.api.sagemaker import find_problems as sagemaker_problems
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.api.torchrun_command import is_standalone, runs_torchrun
 from ddpjob_operator.api.worker_groups import ExtraWorkerGroup, Group, WorkerFields, limit, resolve
@@ -121,7 +121,7 @@ class DDPJobSpec(WorkerFields):
         return max(1, sum(group.minimum for group in self.groups()))
 
     @property
-    def starter(self) -> str:
+    def resolved_launcher(self) -> str:
         """The launcher, whoever says it."""
         return self.launcher if self.sagemaker is None else self.sagemaker.launcher
 

@@ -29,7 +29,7 @@ class Condition(ObservedModel):
 class MembershipStatus(ObservedModel):
     """The workers that train together."""
 
-    id: str = Field(description="Identity: epoch.boot.n; a higher one overtakes a lower one.")
+    id: str = Field(description="Identity: term.boot.n; a higher one overtakes a lower one.")
     workers: tuple[str, ...] = Field(description="Their names in the order of ranks.")
     world_size: int = Field(description="Number of processes.")
     since: datetime = Field(description="When it was formed.")
@@ -65,14 +65,14 @@ class SnapshotStatus(ObservedModel):
         default=None,
         description="Left out since the one before: writing takes longer than the steps between.",
     )
-    trouble: str | None = Field(
+    problem: str | None = Field(
         default=None, description="What makes saving worse than it could be, and what to do."
     )
-    files_kept_at: datetime | None = Field(
+    files_synced_at: datetime | None = Field(
         default=None,
         description="When a copy of the script's own files (snapshot.files) was last safe.",
     )
-    files_trouble: str | None = Field(
+    files_problem: str | None = Field(
         default=None, description="What keeps a worker from keeping copies."
     )
 
@@ -82,7 +82,7 @@ class GroupStatus(ObservedModel):
 
     name: str = Field(description="Name of the group.")
     replicas: int = Field(description="Workers wanted.")
-    placed: int = Field(description="Workers that have a node.")
+    scheduled: int = Field(description="Workers that have a node.")
     ready: int = Field(description="Workers that run.")
 
 
@@ -100,12 +100,12 @@ class DDPJobStatus(ObservedModel):
     completion_time: datetime | None = Field(
         default=None, description="When the job completed or failed."
     )
-    rendezvous_epoch: int = Field(
+    rendezvous_term: int = Field(
         default=0, description="Counts rendezvous services; written before one is created."
     )
-    rendezvous_observed: int = Field(
+    observed_rendezvous_term: int = Field(
         default=0,
-        description="Last epoch whose service was seen; only such a service may form memberships.",
+        description="Last term whose service was seen; only such a service may form memberships.",
     )
     replace_after: datetime | None = Field(
         default=None, description="Workers that end before they join are replaced then."

@@ -43,7 +43,7 @@ def is_standalone(command: Sequence[str]) -> bool:
     return any(name == "--standalone" for name, _ in _flags(command))
 
 
-def lonely_script(command: Sequence[str]) -> tuple[str, ...]:
+def single_process_script(command: Sequence[str]) -> tuple[str, ...]:
     """A warning if torchrun is meant to start the processes, and nobody starts torchrun."""
     first, *rest = command
     script = next((word for word in rest if not word.startswith("-") or word == "-m"), "")

@@ -27,7 +27,7 @@ from ddpjob_operator.cli import operator
 from ddpjob_operator.local.backend import LocalBackend, search_path
 from ddpjob_operator.local.chaos import GRAMMAR, ChaosError, ChaosEvent, parse_chaos
 from ddpjob_operator.local.rendezvous_process import PortInUseError
-from ddpjob_operator.local.state_dir import AlreadyRunningError, StateFolder, StateFolderError
+from ddpjob_operator.local.state_dir import AlreadyRunningError, JobStateDir, StateDirError
 from ddpjob_operator.local.timeline import Timeline
 
 
@@ -94,7 +94,7 @@ def run(
     if not local:
         message = "only --local is there yet: ddpjob run --local " + str(file)
         raise CommandError(ExitCode.INVALID, message)
-    if problem := _nothing_to_run(job) or _only_on_a_cluster(job):
+    if problem := _explain_nothing_to_run(job) or _find_cluster_only_fields(job):
         raise CommandError(ExitCode.INVALID, f"{file}: {problem}")
     folder = (workdir or file.parent).resolve()
     if not folder.is_dir():
@@ -108,12 +108,12 @@ def run(
     if fresh and job.spec.snapshot.uri is not None:
         message = f"--fresh leaves what is in {job.spec.snapshot.uri} alone: give another prefix"
         raise CommandError(ExitCode.INVALID, message)
-    state = StateFolder(state_dir, job.metadata.namespace, job.metadata.name)
+    state = JobStateDir(state_dir, job.metadata.namespace, job.metadata.name)
     try:
         state.lock()
     except AlreadyRunningError as error:
         raise CommandError(ExitCode.ALREADY_RUNNING, str(error)) from error
-    except StateFolderError as error:
+    except StateDirError as error:
         raise CommandError(ExitCode.INVALID, str(error)) from error
     resumed = state.begin(fresh=fresh)
     wanted = sum(group.replicas for group in job.spec.groups())
@@ -151,7 +151,7 @@ def snapshots(context: typer.Context) -> None:
 
 async def _run(
     job: DDPJob,
-    state: StateFolder,
+    state: JobStateDir,
     workdir: Path,
     nodes: int,
     port: int | None,
@@ -167,10 +167,10 @@ async def _run(
     status = await backend.run()
     if status.completion_time is None:
         return ExitCode.INTERRUPTED
-    return _tell_end(status, backend, timeline)
+    return _print_end(status, backend, timeline)
 
 
-def _tell_end(status: DDPJobStatus, backend: LocalBackend, timeline: Timeline) -> ExitCode:
+def _print_end(status: DDPJobStatus, backend: LocalBackend, timeline: Timeline) -> ExitCode:
     if status.state == "Complete":
         metrics = status.progress.metrics if status.progress else {}
         facts = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
@@ -201,13 +201,13 @@ def _load(file: Path) -> DDPJob:
     return job
 
 
-def _nothing_to_run(job: DDPJob) -> str:
+def _explain_nothing_to_run(job: DDPJob) -> str:
     if job.spec.suspend:
         return "spec.suspend is true, so there is nothing to run; set it to false"
     return "spec.replicas: is 0, and no other group has workers" if job.spec.paused else ""
 
 
-def _only_on_a_cluster(job: DDPJob) -> str:
+def _find_cluster_only_fields(job: DDPJob) -> str:
     for group in job.spec.groups():
         if group.template is not None:
             return f"group {group.name} has a template, which needs a cluster; give command instead"

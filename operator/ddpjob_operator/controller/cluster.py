@@ -18,27 +18,33 @@ from typing import Any, TypeVar
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.kube.interface import ApiError, Kube, UnreachableError, pages
+from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError, pages
 from ddpjob_operator.kube.reflector import PAGE, Reflector
 from ddpjob_operator.manifests import build
-from ddpjob_operator.manifests.parse import Address, Pod, controller, read_address, read_pod
+from ddpjob_operator.manifests.parse import (
+    Pod,
+    RendezvousService,
+    controller,
+    parse_pod,
+    parse_service,
+)
 from ddpjob_operator.planner.actions import (
-    CreateAddress,
     CreateRendezvous,
+    CreateService,
     CreateWorker,
     DeleteRendezvous,
     DeleteWorker,
     Event,
 )
-from ddpjob_operator.planner.observed import Observed, Refusal
+from ddpjob_operator.planner.observed import Observed, Rejection
 
-Create = CreateAddress | CreateRendezvous | CreateWorker
+Create = CreateService | CreateRendezvous | CreateWorker
 Delete = DeleteRendezvous | DeleteWorker
 NOT_FOUND, CONFLICT = 404, 409
 MAX_EVENT_MESSAGE = 1024  # characters; the API server takes no more
 REFUSED = (400, 403, 422)  # whoever tries again without a change gets the same answer
 
-T = TypeVar("T", Pod, Address)
+T = TypeVar("T", Pod, RendezvousService)
 
 log = logging.getLogger("ddpjob.cluster")
 
@@ -48,7 +54,7 @@ class Cluster:
 
     def __init__(
         self,
-        kube: Kube,
+        kube: ApiServer,
         agent_image: str,
         namespaces: tuple[str, ...],
         on_change: Callable[[str, str], None],
@@ -58,7 +64,7 @@ class Cluster:
         self._agent_image = agent_image
         self._scopes = {each: f"/namespaces/{each}" for each in namespaces} or {"": ""}
 
-        def changed(thing: Pod | Address) -> None:
+        def changed(thing: Pod | RendezvousService) -> None:
             on_change(thing.namespace, thing.job)
 
         def follow(plural: str, trim: Callable[[dict[str, Any]], T]) -> dict[str, Reflector[T]]:
@@ -74,8 +80,8 @@ class Cluster:
                 for namespace, scope in self._scopes.items()
             }
 
-        self._pods = follow("pods", read_pod)
-        self._addresses = follow("services", read_address)
+        self._pods = follow("pods", parse_pod)
+        self._addresses = follow("services", parse_service)
 
     @property
     def reflectors(self) -> list[Reflector[Any]]:
@@ -111,13 +117,13 @@ class Cluster:
         pods = self._pods_of(job)
         alive = [p.rendezvous for p in pods if p.rendezvous and p.live]
         ended = [p for p in pods if p.rendezvous and not p.live and not p.deleting]
-        newest = max(alive, key=lambda rendezvous: rendezvous.epoch, default=None)
+        newest = max(alive, key=lambda rendezvous: rendezvous.term, default=None)
         return Observed(
             job=job,
             workers=tuple(pod.worker for pod in pods if pod.worker),
             rendezvous=newest,
-            spent=tuple(p.rendezvous.epoch for p in ended if p.rendezvous),
-            address=any(a.owner == job.metadata.uid for a in _of(self._addresses, job)),
+            terminated_terms=tuple(p.rendezvous.term for p in ended if p.rendezvous),
+            service=any(a.owner == job.metadata.uid for a in _of(self._addresses, job)),
             single_node_claim=await self._single_node_claim(job),
         )
 
@@ -147,7 +153,7 @@ class Cluster:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    async def create(self, job: DDPJob, action: Create, token: str) -> Refusal | None:
+    async def create(self, job: DDPJob, action: Create, token: str) -> Rejection | None:
         """Create a child; a refusal that trying again does not mend is returned."""
         kind, manifest = self._manifest(job, action, token)
         path = f"/api/v1/namespaces/{job.metadata.namespace}/{kind}"
@@ -163,13 +169,13 @@ class Cluster:
                 return await self._already_there(job, f"{path}/{name}", reflector)
             if error.status not in REFUSED:
                 raise
-            return Refusal(name, _reason(error), error.message)
+            return Rejection(name, _rejection_reason(error), error.message)
         reflector.put(created)
         return None
 
     def _manifest(self, job: DDPJob, action: Create, token: str) -> tuple[str, build.Manifest]:
         match action:
-            case CreateAddress():
+            case CreateService():
                 return "services", build.build_service(job)
             case CreateRendezvous():
                 return "pods", build.build_rendezvous(job, action, self._agent_image, token)
@@ -178,7 +184,7 @@ class Cluster:
 
     async def _already_there(
         self, job: DDPJob, path: str, reflector: Reflector[Any]
-    ) -> Refusal | None:
+    ) -> Rejection | None:
         """Ours, created by a pass that did not see the answer; or somebody else's."""
         try:
             found = await self._kube.request("GET", path)
@@ -196,14 +202,14 @@ class Cluster:
             text = (
                 f"'{name}' of an earlier job of this name is still there; waiting until it is gone"
             )
-        return Refusal(name, Reason.POD_REFUSED, text)
+        return Rejection(name, Reason.POD_REFUSED, text)
 
     async def delete(self, job: DDPJob, action: Delete) -> None:
         """Delete a pod with the grace that it is entitled to."""
         if isinstance(action, DeleteWorker):
             name = action.name
         else:
-            name = constants.rendezvous_name(job.metadata.name, action.epoch)
+            name = constants.rendezvous_name(job.metadata.name, action.term)
         uid = next((pod.uid for pod in self._pods_of(job) if pod.name == name), None)
         if uid is None:
             return
@@ -270,7 +276,7 @@ def _job(namespace: str, name: str) -> str:
     return f"/apis/{constants.API_VERSION}/namespaces/{namespace}/{constants.PLURAL}/{name}"
 
 
-def _reason(error: ApiError) -> Reason:
+def _rejection_reason(error: ApiError) -> Reason:
     if re.search("exceeded quota|failed quota", error.message):
         return Reason.QUOTA_EXCEEDED
     return Reason.POD_REFUSED

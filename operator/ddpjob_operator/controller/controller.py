@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable
 
 from ddpjob_operator.controller.cluster import CONFLICT, Cluster
-from ddpjob_operator.controller.metrics import MeteredKube, Metrics
-from ddpjob_operator.controller.reconciler import Reconciler, proxied, straight
+from ddpjob_operator.controller.metrics import InstrumentedApiServer, Metrics
+from ddpjob_operator.controller.reconciler import Reconciler, direct_transport, proxy_transport
 from ddpjob_operator.controller.settings import Settings
 from ddpjob_operator.controller.workqueue import WorkQueue
-from ddpjob_operator.kube.interface import ApiError, Kube, UnreachableError
-from ddpjob_operator.rendezvous.client import Send
-from ddpjob_operator.rendezvous.report_poller import Followers, Key
+from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
+from ddpjob_operator.rendezvous.client import Transport
+from ddpjob_operator.rendezvous.report_poller import Key, ReportPoller
 
 RESYNC_SECONDS = 300.0  # all jobs are looked at again: heals whatever was missed
 FROZEN_SECONDS = 120.0  # a pass that has lasted, or a job that has waited, so long
@@ -32,19 +32,19 @@ class Controller:
 
     def __init__(
         self,
-        kube: Kube,
+        kube: ApiServer,
         settings: Settings,
-        way: Callable[[Key], Send] | None = None,
+        transport_for: Callable[[Key], Transport] | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`way` leads to a job's service; none: straight, or through the API server."""
         self._clock = clock
         self.metrics = Metrics()
-        self._kube = MeteredKube(kube, self.metrics)
+        self._kube = InstrumentedApiServer(kube, self.metrics)
         self._settings = settings
         self._queue: WorkQueue[Key] = WorkQueue(first_retry=0.2, time=clock)
-        self._followers = Followers(self._queue.add)
+        self._followers = ReportPoller(self._queue.add)
         self.cluster = Cluster(
             self._kube, settings.agent_image, settings.namespaces, self.changed, clock
         )
@@ -52,7 +52,12 @@ class Controller:
             self.cluster,
             self._followers,
             self.metrics,
-            way or (straight if kube.in_cluster else lambda key: proxied(self._kube, key)),
+            transport_for
+            or (
+                direct_transport
+                if kube.in_cluster
+                else lambda key: proxy_transport(self._kube, key)
+            ),
         )
         self.metrics.waiting.set_function(lambda: len(self._queue))
         self.metrics.delay.set_function(self._queue.oldest_waiting)
@@ -86,7 +91,7 @@ class Controller:
                 found.append(f"the watch of {reflector.path} has been silent for {silent:.0f} s")
         return found
 
-    def obstacles(self) -> list[str]:
+    def not_ready_reasons(self) -> list[str]:
         """Why this operator is not ready; none when it is."""
         missing = [
             f"{reflector.path}: {reflector.error or 'not listed yet'}"

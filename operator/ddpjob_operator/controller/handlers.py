@@ -62,7 +62,7 @@ async def run_operator(settings: Settings) -> None:
     stop = asyncio.Event()
     try:
         if settings.health_port is not None:
-            app = health_app(controller.problems, controller.obstacles)
+            app = health_app(controller.problems, controller.not_ready_reasons)
             servers.append(await serve(app, settings.health_port))
         if settings.metrics_port is not None:
             servers.append(

@@ -10,7 +10,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from ddpjob_operator.kube.interface import ApiError, Kube, UnreachableError
+from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
 
 
 class Metrics:
@@ -42,10 +42,10 @@ class Metrics:
         )
 
 
-class MeteredKube:
+class InstrumentedApiServer:
     """A client of the API server whose requests are counted."""
 
-    def __init__(self, kube: Kube, metrics: Metrics) -> None:
+    def __init__(self, kube: ApiServer, metrics: Metrics) -> None:
         self._kube = kube
         self._requests = metrics.requests
         self.in_cluster = kube.in_cluster

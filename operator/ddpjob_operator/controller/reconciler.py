@@ -16,12 +16,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from ddpjob_operator.api import constants
-from ddpjob_operator.api.errors import problems
+from ddpjob_operator.api.errors import explain_errors
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.controller.cluster import Cluster
 from ddpjob_operator.controller.metrics import Metrics
-from ddpjob_operator.kube.interface import ApiError, Kube, UnreachableError
+from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
 from ddpjob_operator.planner import status_builder
 from ddpjob_operator.planner.actions import (
     Action,
@@ -30,10 +30,15 @@ from ddpjob_operator.planner.actions import (
     DeleteWorker,
     Expect,
 )
-from ddpjob_operator.planner.observed import Observed, Refusal
+from ddpjob_operator.planner.observed import Observed, Rejection
 from ddpjob_operator.planner.planner import plan
-from ddpjob_operator.rendezvous.client import Send, ServiceClient, ServiceUnavailableError, direct
-from ddpjob_operator.rendezvous.report_poller import Followers, Key
+from ddpjob_operator.rendezvous.client import (
+    ServiceClient,
+    ServiceUnavailableError,
+    Transport,
+    connect_directly,
+)
+from ddpjob_operator.rendezvous.report_poller import Key, ReportPoller
 from ddpjob_protocol.control import Expectation, Report
 
 CREATES_AT_ONCE = 8  # of one job
@@ -49,15 +54,15 @@ class Reconciler:
     def __init__(
         self,
         cluster: Cluster,
-        followers: Followers,
+        followers: ReportPoller,
         metrics: Metrics,
-        way: Callable[[Key], Send],
+        transport_for: Callable[[Key], Transport],
     ) -> None:
         self._cluster = cluster
         self._followers = followers
         self._metrics = metrics
-        self._way = way
-        self._told: dict[Key, tuple[str, int, int, Expectation]] = {}  # by UID, epoch, boot
+        self._way = transport_for
+        self._told: dict[Key, tuple[str, int, int, Expectation]] = {}  # by UID, term, boot
         self._states: dict[Key, str] = {}
 
     async def reconcile(self, key: Key) -> float | None:
@@ -70,29 +75,29 @@ class Reconciler:
         try:
             job = DDPJob.model_validate(raw, by_alias=True, by_name=False)
         except ValidationError as error:
-            return await self._tell_invalid(raw, error, now)
+            return await self._write_invalid(raw, error, now)
         if job.metadata.deletion_timestamp is not None:
             self._forget(key)
             return None
-        return await self._pass(key, raw, job, now)
+        return await self._reconcile_job(key, raw, job, now)
 
-    async def _pass(
+    async def _reconcile_job(
         self, key: Key, raw: dict[str, Any], job: DDPJob, now: datetime
     ) -> float | None:
         observed = await self._cluster.observe(job)
         token = self._cluster.token(job)
         observed = dataclasses.replace(observed, report=self._report(key, observed, token))
-        if self._followers.expects_first(key):
+        if self._followers.awaiting_first_report(key):
             return None  # else each start of the operator would call every job's state unknown
         planned = plan(observed, now)
-        refusals = await self._execute(job, planned.actions, token)
+        rejections = await self._execute(job, planned.actions, token)
         after = planned.requeue_after
-        if refusals:
-            planned = plan(dataclasses.replace(observed, refusals=tuple(refusals)), now)
-            after = _sooner(after, REFUSED_SECONDS)
-        silent = not await self._tell(key, job, planned.actions)
+        if rejections:
+            planned = plan(dataclasses.replace(observed, rejections=tuple(rejections)), now)
+            after = _earlier(after, REFUSED_SECONDS)
+        silent = not await self._send_expectation(key, job, planned.actions)
         if silent:
-            after = _sooner(after, EXPECT_SECONDS)
+            after = _earlier(after, EXPECT_SECONDS)
         if planned.status != job.status:
             await self._cluster.write_status(raw, planned.status.to_json())
         for event in planned.events:
@@ -104,9 +109,9 @@ class Reconciler:
 
     # --- acting -----------------------------------------------------------------------------------
 
-    async def _execute(self, job: DDPJob, actions: Iterable[Action], token: str) -> list[Refusal]:
+    async def _execute(self, job: DDPJob, actions: Iterable[Action], token: str) -> list[Rejection]:
         """Do what is to be done on the cluster, a group of workers at once; what was refused."""
-        refusals: list[Refusal] = []
+        rejections: list[Rejection] = []
         creations = []
         for action in actions:
             match action:
@@ -117,18 +122,18 @@ class Reconciler:
                 case CreateWorker():
                     creations.append(action)
                 case _:
-                    refusals += filter(None, [await self._cluster.create(job, action, token)])
+                    rejections += filter(None, [await self._cluster.create(job, action, token)])
         limit = asyncio.Semaphore(CREATES_AT_ONCE)
 
-        async def create(action: CreateWorker) -> Refusal | None:
+        async def create(action: CreateWorker) -> Rejection | None:
             async with limit:
                 return await self._cluster.create(job, action, token)
 
         for _, group in itertools.groupby(creations, key=lambda action: action.group):
-            refusals += filter(None, await asyncio.gather(*map(create, group)))
-        return refusals
+            rejections += filter(None, await asyncio.gather(*map(create, group)))
+        return rejections
 
-    async def _tell(self, key: Key, job: DDPJob, actions: Iterable[Action]) -> bool:
+    async def _send_expectation(self, key: Key, job: DDPJob, actions: Iterable[Action]) -> bool:
         """Tell the service whom to expect, if that is planned; false if it does not answer."""
         for action in actions:
             if isinstance(action, Expect):
@@ -138,7 +143,7 @@ class Reconciler:
     async def _expect(self, key: Key, uid: str, expectation: Expectation) -> bool:
         """Tell the service, unless it knows; false if it does not answer."""
         client, report = self._followers.client(key), self._followers.report(key)
-        service = (uid, report.epoch, report.boot) if report else (uid, 0, 0)
+        service = (uid, report.term, report.boot) if report else (uid, 0, 0)
         if client is None:
             return False
         if self._told.get(key) == (*service, expectation):
@@ -156,29 +161,31 @@ class Reconciler:
         seen = observed.rendezvous
         if seen is None or not seen.ready:
             if seen is None:
-                self._followers.forget(key)
+                self._followers.unsubscribe(key)
             return self._followers.report(key)
         client = ServiceClient(self._way(key), token)
-        self._followers.follow(key, observed.job.metadata.uid, seen.epoch, token, client)
+        self._followers.subscribe(key, observed.job.metadata.uid, seen.term, token, client)
         report = self._followers.report(key)
-        return report if report and report.epoch == seen.epoch else None
+        return report if report and report.term == seen.term else None
 
-    async def _tell_invalid(
+    async def _write_invalid(
         self, raw: dict[str, Any], error: ValidationError, now: datetime
     ) -> float | None:
-        text = "; ".join(map(str, problems(error)))
+        text = "; ".join(map(str, explain_errors(error)))
         try:
             old = DDPJobStatus.model_validate(raw.get("status") or {}, by_name=False)
         except ValidationError:
             old = DDPJobStatus()
-        status = status_builder.invalid(old, raw["metadata"].get("generation", 0), text, now)
+        status = status_builder.build_invalid_status(
+            old, raw["metadata"].get("generation", 0), text, now
+        )
         if status != old:
             await self._cluster.write_status(raw, status.to_json())
         self._count(Key(raw["metadata"]["namespace"], raw["metadata"]["name"]), status.state)
         return None
 
     def _forget(self, key: Key) -> None:
-        self._followers.forget(key)
+        self._followers.unsubscribe(key)
         self._told.pop(key, None)
         self._count(key, None)
 
@@ -191,11 +198,11 @@ class Reconciler:
             self._metrics.jobs.labels(state).inc()
 
 
-def _sooner(after: float | None, seconds: float) -> float:
+def _earlier(after: float | None, seconds: float) -> float:
     return seconds if after is None else min(after, seconds)
 
 
-def proxied(kube: Kube, key: Key) -> Send:
+def proxy_transport(kube: ApiServer, key: Key) -> Transport:
     """The way to a job's service through the API server, for an operator outside the cluster."""
     service = f"{constants.service_name(key.name)}:{constants.SERVICE_PORT}"
     base = f"/api/v1/namespaces/{key.namespace}/services/{service}/proxy"
@@ -219,6 +226,8 @@ def proxied(kube: Kube, key: Key) -> Send:
     return send
 
 
-def straight(key: Key) -> Send:
+def direct_transport(key: Key) -> Transport:
     """The way to a job's service from within the cluster."""
-    return direct(f"{constants.service_name(key.name)}.{key.namespace}.svc", constants.SERVICE_PORT)
+    return connect_directly(
+        f"{constants.service_name(key.name)}.{key.namespace}.svc", constants.SERVICE_PORT
+    )

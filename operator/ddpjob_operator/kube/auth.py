@@ -34,7 +34,7 @@ class ConfigError(Exception):
     """There is no way to the API server; says what to do about it."""
 
 
-class Access:
+class Credentials:
     """The library's client, with connections of our own."""
 
     def __init__(self, configuration: client.Configuration) -> None:
@@ -75,12 +75,12 @@ def in_pod() -> bool:
     return incluster_config.SERVICE_HOST_ENV_NAME in os.environ and token.is_file()
 
 
-async def from_pod() -> Access:
+async def from_pod() -> Credentials:
     """As the pod's service account; or ConfigError."""
     configuration = client.Configuration()
     try:
         library.load_incluster_config(client_configuration=configuration)
-        return Access(configuration)
+        return Credentials(configuration)
     except BROKEN as error:
         raise ConfigError(
             f"the pod's service account cannot be used: {error}. "
@@ -88,7 +88,7 @@ async def from_pod() -> Access:
         ) from error
 
 
-async def from_kubeconfig(kubeconfig: str | None, context: str | None) -> Access:
+async def from_kubeconfig(kubeconfig: str | None, context: str | None) -> Credentials:
     """As the kubeconfig says, KUBECONFIG or the usual one if none is named; or ConfigError."""
     files = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
     configuration = client.Configuration()
@@ -101,7 +101,7 @@ async def from_kubeconfig(kubeconfig: str | None, context: str | None) -> Access
             persist_config=False,
         )
         configuration.proxy = configuration.proxy or _proxy(configuration.host)
-        api = Access(configuration)
+        api = Credentials(configuration)
     except BROKEN as error:
         raise ConfigError(
             f"the kubeconfig {files} cannot be used: {error}. "

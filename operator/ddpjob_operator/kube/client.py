@@ -29,8 +29,8 @@ from typing import Any
 import aiohttp
 from kubernetes.aio import config
 
-from ddpjob_operator.kube.auth import Access, ConfigError, from_kubeconfig, from_pod, in_pod
-from ddpjob_operator.kube.interface import ApiError, Kube, UnreachableError
+from ddpjob_operator.kube.auth import ConfigError, Credentials, from_kubeconfig, from_pod, in_pod
+from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
 
 CONNECT_SECONDS = 10.0
 LOAD_SECONDS = 30.0  # that a request waits for new credentials
@@ -42,17 +42,17 @@ MESSAGE_CHARACTERS = 1000
 PROXIED = re.compile(r"/(services|pods)/[^/]+/proxy(/|$)")
 
 
-class KubeClient(Kube):
+class KubeClient(ApiServer):
     """The API server of a cluster."""
 
     def __init__(
-        self, api: Access, load: Callable[[], Awaitable[Access]], *, in_cluster: bool
+        self, api: Credentials, load: Callable[[], Awaitable[Credentials]], *, in_cluster: bool
     ) -> None:
         self.in_cluster = in_cluster
         self._api = api
         self._load = load
         self._loading: asyncio.Task[None] | None = None
-        self._retired: Access | None = None
+        self._retired: Credentials | None = None
 
     @classmethod
     async def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> KubeClient:
@@ -101,7 +101,7 @@ class KubeClient(Kube):
         while True:
             used = self._api
             try:
-                async with self._answer(method, path, query, body, headers, limits) as response:
+                async with self._receive(method, path, query, body, headers, limits) as response:
                     return _parse(response, await response.read())
             except (ApiError, UnreachableError) as error:
                 renewed = self._api is not used
@@ -117,7 +117,7 @@ class KubeClient(Kube):
         """Events, errors among them, until the server ends it; raises as `request` does."""
         limits = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=silence)
         query = {**query, "watch": "true"}
-        async with self._answer("GET", path, query, None, None, limits) as response:
+        async with self._receive("GET", path, query, None, None, limits) as response:
             rest = b""
             async for chunk in response.content.iter_any():
                 *lines, rest = (rest + chunk).split(b"\n")
@@ -125,7 +125,7 @@ class KubeClient(Kube):
                     yield _event(line)
 
     @contextlib.asynccontextmanager
-    async def _answer(
+    async def _receive(
         self,
         method: str,
         path: str,
@@ -149,7 +149,7 @@ class KubeClient(Kube):
             answer = await api.client.call_api(*prepared, _request_timeout=limits)
             response = answer.response
             if not response.ok:
-                raise await self._refusal(response, api)
+                raise await self._handle_rejection(response, api)
             yield response
         except TimeoutError as error:
             seconds = limits.total or limits.sock_read
@@ -163,7 +163,9 @@ class KubeClient(Kube):
             if response is not None:
                 _drop(response)
 
-    async def _refusal(self, response: aiohttp.ClientResponse, used: Access) -> ApiError:
+    async def _handle_rejection(
+        self, response: aiohttp.ClientResponse, used: Credentials
+    ) -> ApiError:
         error = _error(response, await response.text(errors="replace"))
         if error.status == 401:
             try:
@@ -172,7 +174,7 @@ class KubeClient(Kube):
                 error.message += f"; credentials cannot be loaded anew: {problem}"
         return error
 
-    async def _renew(self, used: Access) -> None:
+    async def _renew(self, used: Credentials) -> None:
         """Have credentials loaded anew, once for all who ask, unless that was done meanwhile."""
         if self._api is not used:
             return

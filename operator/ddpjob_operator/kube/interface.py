@@ -29,7 +29,7 @@ class UnreachableError(Exception):
     """No answer came; whether a write was executed is not known."""
 
 
-class Kube(Protocol):
+class ApiServer(Protocol):
     """An API server."""
 
     in_cluster: bool  # services can be reached by their names
@@ -58,7 +58,9 @@ class Kube(Protocol):
         """End all connections."""
 
 
-async def pages(kube: Kube, path: str, query: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
+async def pages(
+    kube: ApiServer, path: str, query: Mapping[str, str]
+) -> AsyncIterator[dict[str, Any]]:
     """A list, page by page; the query says how long one is."""
     query = dict(query)
     while True:

@@ -25,7 +25,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
-from ddpjob_operator.kube.interface import ApiError, Kube, UnreachableError, pages
+from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError, pages
 
 PAGE = "500"
 WATCH_SECONDS = 60
@@ -35,7 +35,7 @@ FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
 TOO_SHORT_SECONDS = 1.0  # for a watch to end well that has told nothing
 GONE = 410
-FEW = 3  # refusals in a row that may be the API server's trouble rather than ours
+FEW = 3  # rejections in a row that may be the API server's trouble rather than ours
 MOST_LOGGED = 100  # different messages that are remembered, so that each is logged once
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class Reflector(Generic[T]):
 
     def __init__(
         self,
-        kube: Kube,
+        kube: ApiServer,
         path: str,
         selector: str,
         trim: Callable[[dict[str, Any]], T],
@@ -141,7 +141,7 @@ class Reflector(Generic[T]):
             self._seen = self._clock()
             for obj in page["items"] or ():
                 listed.add(_key(obj))
-                self._take(obj)
+                self._replace_all(obj)
             revision = int(page["metadata"]["resourceVersion"])
         self._known = revision
         for key in self._items.keys() - listed:
@@ -152,7 +152,7 @@ class Reflector(Generic[T]):
         self.error = None
         self.synced.set()
 
-    def _take(self, obj: dict[str, Any]) -> None:
+    def _replace_all(self, obj: dict[str, Any]) -> None:
         """An object from a list, which is right unless a newer one was put meanwhile."""
         item = self._trimmed(obj)
         if item is None:
@@ -176,14 +176,14 @@ class Reflector(Generic[T]):
         try:
             async for event in events:
                 self._apply(event)
-                self._works()
+                self._reset_backoff()
                 told = True
         finally:
             if isinstance(events, AsyncGenerator):
                 await events.aclose()
         if not told and self._clock() - opened < TOO_SHORT_SECONDS:
             raise UnreachableError("the watch ends as soon as it is opened")
-        self._works()
+        self._reset_backoff()
 
     def _apply(self, event: dict[str, Any]) -> None:
         kind, obj = event["type"], event["object"]
@@ -214,13 +214,13 @@ class Reflector(Generic[T]):
         self._items[key] = item
         self._jobs.setdefault((item.namespace, item.job), {})[item.name] = item
         if old is not None and old.job != item.job:
-            self._tell(old)
-        self._tell(item)
+            self._notify(old)
+        self._notify(item)
 
     def _remove(self, key: Key) -> None:
         item = self._items.pop(key)
         self._unindex(item)
-        self._tell(item)
+        self._notify(item)
 
     def _unindex(self, item: T) -> None:
         job = self._jobs[item.namespace, item.job]
@@ -228,7 +228,7 @@ class Reflector(Generic[T]):
         if not job:
             del self._jobs[item.namespace, item.job]
 
-    def _tell(self, item: T) -> None:
+    def _notify(self, item: T) -> None:
         try:
             self._on_change(item)
         except Exception as error:  # noqa: BLE001 - what was read must be applied to the end
@@ -244,7 +244,7 @@ class Reflector(Generic[T]):
 
     # --- health -----------------------------------------------------------------------------------
 
-    def _works(self) -> None:
+    def _reset_backoff(self) -> None:
         self._seen = self._clock()
         self.error = None
         if self._failed:
@@ -255,7 +255,7 @@ class Reflector(Generic[T]):
     def _pause_after(self, error: Exception) -> float:
         """Take note of a failure; seconds to wait, longer each time."""
         self._failed += 1
-        if not _passes(error) or (self._failed > FEW and isinstance(error, ApiError)):
+        if not _is_transient(error) or (self._failed > FEW and isinstance(error, ApiError)):
             self._relist_at = None
         gone = isinstance(error, ApiError) and error.status == GONE
         if gone and not self._gone:
@@ -277,7 +277,7 @@ class Reflector(Generic[T]):
             log.warning("%s: %s", self.path, message)
 
 
-def _passes(error: Exception) -> bool:
+def _is_transient(error: Exception) -> bool:
     """Whether the watch may go on where it was, once the API server is well again."""
     if isinstance(error, ApiError):
         return error.status == 429 or error.status >= 500

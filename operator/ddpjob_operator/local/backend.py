@@ -18,20 +18,27 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ddpjob_agent.forkserver.agents import ForkServer
+from ddpjob_agent.forkserver.agents import AgentForkServer
 from ddpjob_operator.agent_bundle import build_agent
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.local.chaos import ChaosEvent
-from ddpjob_operator.local.nodes import DistinctNetwork, Network, Nodes, Pod, Training, sweep
-from ddpjob_operator.local.rendezvous_process import Service
-from ddpjob_operator.local.state_dir import StateFolder
+from ddpjob_operator.local.nodes import (
+    NodeNetwork,
+    SeparateNetworks,
+    SimulatedNodes,
+    SimulatedPod,
+    TrainingProcess,
+    sweep,
+)
+from ddpjob_operator.local.rendezvous_process import RendezvousProcess
+from ddpjob_operator.local.state_dir import JobStateDir
 from ddpjob_operator.local.timeline import Timeline
 from ddpjob_operator.manifests.environment import sagemaker_environment, worker_environment
 from ddpjob_operator.planner.actions import (
     Action,
-    CreateAddress,
     CreateRendezvous,
+    CreateService,
     CreateWorker,
     DeleteRendezvous,
     DeleteWorker,
@@ -39,7 +46,11 @@ from ddpjob_operator.planner.actions import (
 )
 from ddpjob_operator.planner.observed import Observed
 from ddpjob_operator.planner.planner import plan
-from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError, direct
+from ddpjob_operator.rendezvous.client import (
+    ServiceClient,
+    ServiceUnavailableError,
+    connect_directly,
+)
 from ddpjob_protocol.codec import encode
 from ddpjob_protocol.control import Expectation, Report
 from ddpjob_protocol.environment import (
@@ -84,19 +95,19 @@ class LocalBackend:
     def __init__(
         self,
         job: DDPJob,
-        state: StateFolder,
+        state: JobStateDir,
         timeline: Timeline,
         *,
         workdir: Path,
         nodes: int,
         port: int | None = None,
         chaos: list[ChaosEvent] | None = None,
-        network: Network | None = None,
+        network: NodeNetwork | None = None,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         self._uid = state.uid()
         metadata = job.metadata.model_copy(update={"uid": self._uid})
-        status = DDPJobStatus(rendezvous_epoch=state.epoch, rendezvous_observed=state.epoch)
+        status = DDPJobStatus(rendezvous_term=state.term, observed_rendezvous_term=state.term)
         self.job = job.model_copy(update={"metadata": metadata, "status": status})
         self._state = state
         self._timeline = timeline
@@ -108,12 +119,12 @@ class LocalBackend:
         self._folder = Path(self._scratch.name)
         self._agent = self._folder / "ddpjob-agent.pyz"
         self._wake = asyncio.Event()
-        self._network = network or (DistinctNetwork() if job.spec.sagemaker else Network())
+        self._network = network or (SeparateNetworks() if job.spec.sagemaker else NodeNetwork())
         log = str(state.logs / "fork-server.log")
-        self._forks = ForkServer(log, environment.get(ENV_FORKSERVER, ""))
-        self.nodes = Nodes(nodes, self._uid, self._wake.set, self._network, self._forks)
+        self._forks = AgentForkServer(log, environment.get(ENV_FORKSERVER, ""))
+        self.nodes = SimulatedNodes(nodes, self._uid, self._wake.set, self._network, self._forks)
         self.service = self._service(port)
-        address = direct(self._network.host, self.service.port)
+        address = connect_directly(self._network.host, self.service.port)
         self._client = ServiceClient(address, self._token)
         self.report: Report | None = None
         self._told: tuple[int, int, Expectation] | None = None
@@ -138,13 +149,13 @@ class LocalBackend:
         try:
             while not self._stopping and not poll.done():
                 requeue_after = await self._reconcile()
-                if self.status.completion_time and not self._anybody_left():
+                if self.status.completion_time and not self._has_workers():
                     break
-                await self._do_chaos()
+                await self._inject_due_faults()
                 await self._wait(requeue_after)
         finally:
             poll.cancel()
-            self._forks.give_up()
+            self._forks.disable()
             await self.nodes.stop()
             self._forks.close()
             await self.service.stop()
@@ -156,7 +167,7 @@ class LocalBackend:
                 await poll
         return self.status
 
-    def _anybody_left(self) -> bool:
+    def _has_workers(self) -> bool:
         """Whether a worker still runs; those that have ended may stay, by keepPods."""
         return not all(pod.observe().terminal for pod in self.nodes.pods.values())
 
@@ -193,10 +204,10 @@ class LocalBackend:
 
     async def _execute(self, action: Action) -> None:
         match action:
-            case CreateAddress():
+            case CreateService():
                 raise AssertionError("the address of a local service is always there")
             case CreateRendezvous():
-                await self.service.start(action.epoch)
+                await self.service.start(action.term)
             case DeleteRendezvous():
                 await self.service.stop()
                 self.report = None
@@ -208,7 +219,7 @@ class LocalBackend:
                 await self._expect(action.expectation)
 
     async def _expect(self, expectation: Expectation) -> None:
-        service = (self.report.epoch, self.report.boot) if self.report else (0, 0)
+        service = (self.report.term, self.report.boot) if self.report else (0, 0)
         if self._told == (*service, expectation):
             return
         try:
@@ -233,27 +244,27 @@ class LocalBackend:
             self._timeline.follow(report)
             self._wake.set()
 
-    async def _do_chaos(self) -> None:
-        if self.report is None or not self.report.rounds or self.status.completion_time:
+    async def _inject_due_faults(self) -> None:
+        if self.report is None or not self.report.memberships or self.status.completion_time:
             return
         self._chaos_from = self._chaos_from or time.monotonic()
         elapsed = time.monotonic() - self._chaos_from
         while self._chaos and self._chaos[0].is_due(self.report, elapsed):
-            self._timeline.chaos(break_it(self._chaos.pop(0), self.nodes, self.service))
+            self._timeline.chaos(inject_fault(self._chaos.pop(0), self.nodes, self.service))
 
     # --- pods -------------------------------------------------------------------------------------
 
-    def _pod(self, created: CreateWorker) -> Pod:
+    def _pod(self, created: CreateWorker) -> SimulatedPod:
         group = next(g for g in self.job.spec.groups() if g.name == created.group)
         spec = self.job.spec
-        warm = spec.elastic.warm_start and spec.starter == Launcher.TORCHRUN
+        warm = spec.elastic.warm_start and spec.resolved_launcher == Launcher.TORCHRUN
         share = sum(each.replicas * each.processes for each in spec.groups()) > 1
-        return Pod(
+        return SimulatedPod(
             created=created,
             command=self._agent_command("worker", "--", *group.command),
-            warm=Training(group.command, group.processes) if warm else None,
+            forked=TrainingProcess(group.command, group.processes) if warm else None,
             environment={
-                **(MPI_ON_ONE_MACHINE if spec.starter == "mpi" else {}),
+                **(MPI_ON_ONE_MACHINE if spec.resolved_launcher == "mpi" else {}),
                 **(SHARED_CORES if share else {}),
                 **self._environment,
                 **sagemaker_environment(self.job, group, str(self._workdir / "opt" / "ml")),
@@ -270,14 +281,16 @@ class LocalBackend:
             log=self._state.logs / f"{created.name}.log",
         )
 
-    def _service(self, port: int | None) -> Service:
+    def _service(self, port: int | None) -> RendezvousProcess:
         command = self._agent_command("rendezvous", "--host", self._network.host)
         environment = {
             **self._environment,
             ENV_JOB_UID: self._uid,
             ENV_TOKEN: self._token,
         }
-        return Service(command, environment, self._folder, self._state.logs, self._wake.set, port)
+        return RendezvousProcess(
+            command, environment, self._folder, self._state.logs, self._wake.set, port
+        )
 
     def _agent_command(self, *arguments: str) -> list[str]:
         return [sys.executable, str(self._agent), "--die-with-parent", *arguments]
@@ -295,7 +308,7 @@ def search_path() -> str:
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 
-def break_it(event: ChaosEvent, nodes: Nodes, service: Service) -> str:
+def inject_fault(event: ChaosEvent, nodes: SimulatedNodes, service: RendezvousProcess) -> str:
     """Do what a chaos event asks for; returns what was done, for people."""
     if event.action == "join":
         return f"{nodes.add()} comes up"

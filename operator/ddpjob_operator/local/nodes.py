@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import psutil
 
-from ddpjob_agent.forkserver.agents import ForkedAgent, ForkServer
-from ddpjob_agent.forkserver.channel import AGENT, Request
+from ddpjob_agent.forkserver.agents import AgentForkServer, ForkedAgent
+from ddpjob_agent.forkserver.channel import AGENT, ForkRequest
 from ddpjob_agent.worker.launch import import_environment
 from ddpjob_operator.planner.actions import CreateWorker
 from ddpjob_operator.planner.observed import Phase, Worker
@@ -30,7 +30,7 @@ from ddpjob_protocol.exit_codes import Exit
 NO_NODE = "no free node: every node that is up has a worker already"
 
 
-class Training(NamedTuple):
+class TrainingProcess(NamedTuple):
     """What is known of a pod's training processes before they are started."""
 
     command: Sequence[str]
@@ -38,7 +38,7 @@ class Training(NamedTuple):
 
 
 @dataclasses.dataclass(eq=False)
-class Pod:
+class SimulatedPod:
     """A worker pod; `process` is its agent."""
 
     created: CreateWorker
@@ -46,7 +46,7 @@ class Pod:
     environment: Mapping[str, str]
     workdir: Path
     log: Path
-    warm: Training | None = None  # what the agent starts, if it is to be started warm
+    forked: TrainingProcess | None = None  # what the agent starts, if it is to be started warm
     node: str | None = None
     process: asyncio.subprocess.Process | ForkedAgent | None = None
     phase: Phase = Phase.PENDING
@@ -77,7 +77,7 @@ class Pod:
 RANKS = (("RANK", "LOCAL_RANK"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"))
 
 
-class Network:
+class NodeNetwork:
     """How nodes and the service reach each other: all of them on loopback."""
 
     host = "127.0.0.1"  # where the service listens
@@ -95,7 +95,7 @@ class Network:
         return given
 
 
-class DistinctNetwork(Network):
+class SeparateNetworks(NodeNetwork):
     """Each node has an address of its own, for scripts that tell hosts apart by these."""
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class DistinctNetwork(Network):
         return {ENV_ADDRESS: self._addresses.setdefault(node, new)}
 
 
-class Nodes:
+class SimulatedNodes:
     """The machine park of one job."""
 
     def __init__(
@@ -115,8 +115,8 @@ class Nodes:
         count: int,
         uid: str,
         changed: Callable[[], None],
-        network: Network,
-        forks: ForkServer,
+        network: NodeNetwork,
+        forks: AgentForkServer,
     ) -> None:
         self._uid = uid
         self._forks = forks
@@ -125,16 +125,16 @@ class Nodes:
         self.grace_seconds = float(GRACE_SECONDS)  # a pod's terminationGracePeriodSeconds
         self.up = [f"node-{i}" for i in range(count)]
         self._made = count
-        self.pods: dict[str, Pod] = {}
+        self.pods: dict[str, SimulatedPod] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- pods -----------------------------------------------------------------------------------
 
-    def create(self, pod: Pod) -> None:
+    def create(self, pod: SimulatedPod) -> None:
         """Accept a pod; it starts as soon as a node is free. A name exists once."""
         if pod.name not in self.pods:
             self.pods[pod.name] = pod
-            self._place()
+            self._schedule()
 
     def delete(self, name: str) -> None:
         """Let a pod's agent end its processes, then forget the pod."""
@@ -144,7 +144,7 @@ class Nodes:
         pod.deleting = True
         self._spawn(self._delete(pod))
 
-    async def _delete(self, pod: Pod) -> None:
+    async def _delete(self, pod: SimulatedPod) -> None:
         if pod.process is not None and pod.process.returncode is None:
             pod.process.terminate()
             with contextlib.suppress(TimeoutError):
@@ -152,13 +152,13 @@ class Nodes:
         kill_all(self._processes_of(pod))
         await self._forget(pod)
 
-    async def _forget(self, pod: Pod) -> None:
+    async def _forget(self, pod: SimulatedPod) -> None:
         if self.pods.get(pod.name) is pod:
             del self.pods[pod.name]
-        self._place()
+        self._schedule()
         self._changed()
 
-    def _place(self) -> None:
+    def _schedule(self) -> None:
         busy = {pod.node for pod in self.pods.values() if pod.phase is Phase.RUNNING}
         free = [node for node in self.up if node not in busy]
         waiting = [pod for pod in self.pods.values() if pod.node is None and not pod.deleting]
@@ -166,7 +166,7 @@ class Nodes:
             pod.node, pod.phase = node, Phase.RUNNING
             self._spawn(self._run(pod, node))
 
-    async def _run(self, pod: Pod, node: str) -> None:
+    async def _run(self, pod: SimulatedPod, node: str) -> None:
         try:
             pod.process = await self._start(pod, node)
         except OSError as error:
@@ -179,20 +179,22 @@ class Nodes:
             kill_all(self._processes_of(pod))
             pod.phase = Phase.SUCCEEDED if code == Exit.OK else Phase.FAILED
             pod.message = "" if code == Exit.OK else f"its agent ended with exit code {code}"
-        self._place()
+        self._schedule()
         self._changed()
 
-    async def _start(self, pod: Pod, node: str) -> asyncio.subprocess.Process | ForkedAgent:
+    async def _start(
+        self, pod: SimulatedPod, node: str
+    ) -> asyncio.subprocess.Process | ForkedAgent:
         """Start the agent of a pod: by a fork where torch is imported already."""
         network = self._network.namespace(node)
         workdir = self._network.workdir(node, pod.workdir)
         environment = {**pod.environment, **self._network.environment(node)}
         with pod.log.open("ab") as log:
-            if pod.warm is not None:
-                request = Request(AGENT, pod.command, environment, str(workdir), network)
-                imports = import_environment(environment, pod.warm.processes)
+            if pod.forked is not None:
+                request = ForkRequest(AGENT, pod.command, environment, str(workdir), network)
+                imports = import_environment(environment, pod.forked.processes)
                 del imports[ENV_WORKER]  # who imports is no part of this pod
-                forked = await self._forks.start(request, log.fileno(), pod.warm.command, imports)
+                forked = await self._forks.start(request, log.fileno(), pod.forked.command, imports)
                 if forked is not None:
                     return forked
             return await asyncio.create_subprocess_exec(
@@ -213,10 +215,10 @@ class Nodes:
         node = f"node-{self._made}"
         self._made += 1
         self.up.append(node)
-        self._place()
+        self._schedule()
         return node
 
-    def on(self, node: str) -> Pod | None:
+    def on(self, node: str) -> SimulatedPod | None:
         """The pod that runs on a node."""
         running = (pod for pod in self.pods.values() if pod.phase is Phase.RUNNING)
         return next((pod for pod in running if pod.node == node), None)
@@ -272,7 +274,7 @@ class Nodes:
             await asyncio.wait(self._tasks, timeout=self.grace_seconds + 5)
         sweep(self._uid)
 
-    def _processes_of(self, pod: Pod | None) -> list[psutil.Process]:
+    def _processes_of(self, pod: SimulatedPod | None) -> list[psutil.Process]:
         if pod is None:
             return []
         found = {p.pid: p for p in marked(self._uid) if _environ(p).get(ENV_WORKER) == pod.name}

@@ -25,7 +25,7 @@ class PortInUseError(Exception):
     """The port that the user asked for is taken."""
 
 
-class Service:
+class RendezvousProcess:
     """Runs the service; `observe` says what there is."""
 
     def __init__(
@@ -48,22 +48,22 @@ class Service:
         self._folder = folder
         self._logs = logs
         self._changed = changed
-        self._epoch: int | None = None
+        self._term: int | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._keeper: asyncio.Task[None] | None = None
 
     def observe(self) -> Rendezvous | None:
         """As the operator sees it."""
-        if self._epoch is None:
+        if self._term is None:
             return None
         running = self._process is not None and self._process.returncode is None
-        return Rendezvous(epoch=self._epoch, ready=running)
+        return Rendezvous(term=self._term, ready=running)
 
-    async def start(self, epoch: int) -> None:
+    async def start(self, term: int) -> None:
         """Start it and keep it running."""
-        if self._epoch is None:
-            self._epoch = epoch
-            self._keeper = asyncio.ensure_future(self._keep(epoch))
+        if self._term is None:
+            self._term = term
+            self._keeper = asyncio.ensure_future(self._run(term))
 
     def kill(self) -> None:
         """SIGKILL; it is started again."""
@@ -80,7 +80,7 @@ class Service:
             self._keeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._keeper
-        self._keeper = self._epoch = None
+        self._keeper = self._term = None
         if self._process is not None and self._process.returncode is None:
             self._process.terminate()
             try:
@@ -90,10 +90,10 @@ class Service:
                 await self._process.wait()
         self._changed()
 
-    async def _keep(self, epoch: int) -> None:
+    async def _run(self, term: int) -> None:
         arguments = (
-            "--port", str(self.port), "--epoch", str(epoch),
-            "--boot-file", str(self._folder / f"boots-{epoch}"),
+            "--port", str(self.port), "--term", str(term),
+            "--boot-file", str(self._folder / f"boots-{term}"),
         )  # fmt: skip
         while True:
             with (self._logs / "rendezvous.log").open("ab") as log:

@@ -22,18 +22,18 @@ class AlreadyRunningError(Exception):
     """Another process runs this job from this folder."""
 
 
-class StateFolderError(Exception):
+class StateDirError(Exception):
     """The folder cannot be used."""
 
 
-class StateFolder:
+class JobStateDir:
     """One job's folder, locked while the job runs."""
 
     def __init__(self, root: Path, namespace: str, name: str) -> None:
         self.path = (root / namespace / name).resolve()
         self.logs = self.path / "logs"
         self.snapshots = self.path / "snapshots"
-        self.epoch = 0  # of the last rendezvous service of earlier runs
+        self.term = 0  # of the last rendezvous service of earlier runs
         self._lock: int | None = None
 
     @property
@@ -42,11 +42,11 @@ class StateFolder:
         return self.path.with_name(self.path.name + ".previous")
 
     def lock(self) -> None:
-        """Make this the only run; raises AlreadyRunningError or StateFolderError."""
+        """Make this the only run; raises AlreadyRunningError or StateDirError."""
         try:
             self._lock_folder()
         except OSError as error:
-            raise StateFolderError(
+            raise StateDirError(
                 f"cannot keep the job's state in {self.path}: {error.strerror}; mend that, or"
                 " choose another folder with --state-dir"
             ) from error
@@ -81,16 +81,16 @@ class StateFolder:
         status = self.read("status.json")
         saved = self.snapshots.is_dir() and any(map(_is_saved, self._snapshots()))
         if status.get("state") == "Complete" or (fresh and saved):
-            self._put_aside()  # what holds nothing must not replace what does
+            self._archive()  # what holds nothing must not replace what does
             saved = False
         else:
-            self.epoch = int(status.get("rendezvousEpoch", 0))
+            self.term = int(status.get("rendezvousTerm", 0))
         self.logs.mkdir(exist_ok=True)
         self.snapshots.mkdir(exist_ok=True)
         for name in ("status.json", "report.json", "timeline.jsonl"):
             (self.path / name).unlink(missing_ok=True)
-        if self.epoch:
-            self.write("status.json", {"rendezvousEpoch": self.epoch})
+        if self.term:
+            self.write("status.json", {"rendezvousTerm": self.term})
         return saved
 
     def _snapshots(self) -> Iterator[Path]:
@@ -98,7 +98,7 @@ class StateFolder:
         yield from self.snapshots.iterdir()
         yield from self.snapshots.glob(".files/[0-9]*")
 
-    def _put_aside(self) -> None:
+    def _archive(self) -> None:
         shutil.rmtree(self.previous, ignore_errors=True)
         self.previous.mkdir()
         for item in self.path.iterdir():

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from ddpjob_operator.planner import events
 from ddpjob_operator.planner.actions import Event
-from ddpjob_protocol.control import Report, Round, State
+from ddpjob_protocol.control import MembershipRecord, Report, ServiceState
 from ddpjob_protocol.membership import MembershipId
 
 STEP_LINES = 10  # a line at every tenth of all steps
@@ -48,7 +48,7 @@ class Timeline:
         self._console = console
         self._file = file
         self._start = time.monotonic()
-        self._seen: dict[str, Round] = {}
+        self._seen: dict[str, MembershipRecord] = {}
         self._next_step = 0
         self._last_line = 0.0
         self._waiting = ""
@@ -75,34 +75,40 @@ class Timeline:
 
     def follow(self, report: Report) -> None:
         """Tell what is new in a report of the rendezvous service."""
-        for item in report.rounds:
+        for item in report.memberships:
             known = self._seen.get(item.id)
             if known is None:
                 self._membership(item)
             if item.resumed_step is not None and (known is None or known.resumed_step is None):
-                self._resumed(item, stayed=report.live and item is not report.rounds[0])
+                self._resumed(item, stayed=report.live and item is not report.memberships[0])
             if item.first_step is not None and (known is None or known.first_step is None):
                 self._first_step(item)
             self._seen[item.id] = item
-        if report.rounds and report.state is State.WAITING and report.reason != self._waiting:
+        if (
+            report.memberships
+            and report.state is ServiceState.WAITING
+            and report.reason != self._waiting
+        ):
             self.line("waiting", report.reason)
-        self._waiting = report.reason if report.state is State.WAITING else ""
+        self._waiting = report.reason if report.state is ServiceState.WAITING else ""
         self._steps(report)
 
-    def _membership(self, item: Round) -> None:
-        number = MembershipId.parse(item.id).n
+    def _membership(self, item: MembershipRecord) -> None:
+        number = MembershipId.parse(item.id).round
         text = f"membership {number}: world size {item.world_size}; {item.detail}"
         self.line(item.cause, text, id=item.id, world_size=item.world_size)
 
-    def _resumed(self, item: Round, *, stayed: bool) -> None:
-        again = f"; {events.again(item.repeated_steps)}" if item.repeated_steps else ""
+    def _resumed(self, item: MembershipRecord, *, stayed: bool) -> None:
+        again = (
+            f"; {events.repeated_steps_text(item.repeated_steps)}" if item.repeated_steps else ""
+        )
         if item.resumed_step:
             how = "in memory, after" if stayed else "from the snapshot of"
             self.line("resumed", f"{how} step {item.resumed_step}{again}")
         elif again:
             self.line("resumed", f"from the beginning{again}")
 
-    def _first_step(self, item: Round) -> None:
+    def _first_step(self, item: MembershipRecord) -> None:
         seconds = (item.first_step_at or item.since) - item.since
         self.line("step", f"{item.first_step} is the first one, after {seconds:.1f} s")
         self._next_step = 0

@@ -73,7 +73,7 @@ def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, token: s
     labels = {
         constants.LABEL_JOB: job.metadata.name,
         constants.LABEL_ROLE: constants.ROLE_RENDEZVOUS,
-        constants.LABEL_EPOCH: str(action.epoch),
+        constants.LABEL_TERM: str(action.term),
     }
     workers = {constants.LABEL_JOB: job.metadata.name, constants.LABEL_ROLE: constants.ROLE_WORKER}
     apart = {"labelSelector": {"matchLabels": workers}, "topologyKey": "kubernetes.io/hostname"}
@@ -82,7 +82,7 @@ def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, token: s
         "image": image,
         "command": [
             *("python3", AGENT_IN_IMAGE, "rendezvous", "--port", str(constants.SERVICE_PORT)),
-            *("--epoch", str(action.epoch), "--boot-file", f"{STATE_FOLDER}/boot"),
+            *("--term", str(action.term), "--boot-file", f"{STATE_FOLDER}/boot"),
         ],
         "env": _variables({ENV_TOKEN: token, ENV_JOB_UID: job.metadata.uid}),
         "ports": [{"name": "rendezvous", "containerPort": constants.SERVICE_PORT}],

@@ -76,7 +76,7 @@ def agent_environment(job: DDPJob, group: Group) -> dict[str, str]:
             ENV_JOB: f"{metadata.namespace}/{metadata.name}",
             ENV_JOB_UID: metadata.uid,
             ENV_PROCESSES: str(group.processes),
-            ENV_LAUNCHER: spec.starter,
+            ENV_LAUNCHER: spec.resolved_launcher,
             ENV_SAGEMAKER: 1 if spec.sagemaker else None,
             ENV_ORPHAN_SECONDS: f"{spec.elastic.orphan_seconds:g}",
             ENV_WARM_START: None if spec.elastic.warm_start else 0,

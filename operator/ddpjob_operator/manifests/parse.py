@@ -38,7 +38,7 @@ class Pod:
 
 
 @dataclasses.dataclass(frozen=True)
-class Address:
+class RendezvousService:
     """The Service that leads to a job's rendezvous pod."""
 
     namespace: str
@@ -49,10 +49,10 @@ class Address:
     owner: str
 
 
-def read_address(raw: Mapping[str, Any]) -> Address:
+def parse_service(raw: Mapping[str, Any]) -> RendezvousService:
     """What matters of a Service."""
     metadata = raw["metadata"]
-    return Address(
+    return RendezvousService(
         namespace=metadata["namespace"],
         name=metadata["name"],
         uid=metadata["uid"],
@@ -62,13 +62,13 @@ def read_address(raw: Mapping[str, Any]) -> Address:
     )
 
 
-def read_pod(raw: Mapping[str, Any]) -> Pod:
+def parse_pod(raw: Mapping[str, Any]) -> Pod:
     """What matters of a pod."""
     metadata, spec, status = raw["metadata"], raw.get("spec", {}), raw.get("status", {})
     labels = metadata.get("labels") or {}
     phase, deleting = _phase(status), metadata.get("deletionTimestamp") is not None
     own, token = _own_container(spec)
-    reason, message = _trouble(status, own)
+    reason, message = _problem(status, own)
     role = labels.get(constants.LABEL_ROLE, "")
     worker = rendezvous = None
     if role == constants.ROLE_WORKER:
@@ -87,8 +87,8 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         )
     elif role == constants.ROLE_RENDEZVOUS:
         ready = _condition(status, "Ready").get("status") == "True"
-        epoch = _number(labels.get(constants.LABEL_EPOCH))
-        rendezvous = Rendezvous(epoch, ready=ready, reason=reason, message=message)
+        term = _number(labels.get(constants.LABEL_TERM))
+        rendezvous = Rendezvous(term, ready=ready, reason=reason, message=message)
     return Pod(
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -125,7 +125,7 @@ def _ended(status: Mapping[str, Any], own: str) -> Phase | None:
     return None
 
 
-def _trouble(status: Mapping[str, Any], own: str) -> tuple[str, str]:
+def _problem(status: Mapping[str, Any], own: str) -> tuple[str, str]:
     """Why the pod does not run or how it ended, the most telling first."""
     containers = [
         *(status.get("initContainerStatuses") or ()),

@@ -11,23 +11,23 @@ from ddpjob_protocol.control import Expectation
 
 
 @dataclasses.dataclass(frozen=True)
-class CreateAddress:
+class CreateService:
     """Make the name that leads workers to the rendezvous service."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CreateRendezvous:
-    """Start the rendezvous service of this epoch."""
+    """Start the rendezvous service of this term."""
 
     name: str
-    epoch: int
+    term: int
 
 
 @dataclasses.dataclass(frozen=True)
 class DeleteRendezvous:
-    """Stop the rendezvous service of this epoch."""
+    """Stop the rendezvous service of this term."""
 
-    epoch: int
+    term: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Expect:
     expectation: Expectation
 
 
-Action = CreateAddress | CreateRendezvous | DeleteRendezvous | CreateWorker | DeleteWorker | Expect
+Action = CreateService | CreateRendezvous | DeleteRendezvous | CreateWorker | DeleteWorker | Expect
 
 
 @dataclasses.dataclass(frozen=True)

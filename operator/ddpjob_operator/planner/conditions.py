@@ -13,11 +13,11 @@ from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.status import Condition, DDPJobStatus
 from ddpjob_operator.planner.diagnosis import Diagnosis, diagnose
-from ddpjob_operator.planner.observed import Observed, Refusal, Worker
-from ddpjob_operator.planner.placement import Roster
-from ddpjob_operator.planner.stall_message import describe
+from ddpjob_operator.planner.observed import Observed, Rejection, Worker
+from ddpjob_operator.planner.placement import WorkerPlan
+from ddpjob_operator.planner.stall_message import describe_stall
 from ddpjob_operator.planner.storage_warnings import not_shared
-from ddpjob_protocol.control import Report, State
+from ddpjob_protocol.control import Report, ServiceState
 
 _PRECEDENCE = (
     ConditionType.FAILED,
@@ -92,31 +92,31 @@ def running(
     if report is None and status.membership is None:
         text = "waiting for the rendezvous service"
         if observed.rendezvous is not None:
-            text += _words(observed.rendezvous.message or observed.rendezvous.reason)
+            text += _plain_message(observed.rendezvous.message or observed.rendezvous.reason)
         return condition(kind, False, Reason.RENDEZVOUS_NOT_READY, text)
     if report is None:
         text = "the rendezvous service does not answer; workers that train go on"
         return condition(kind, None, Reason.NO_REPORT, text)
-    if report.state is not State.RUNNING or status.membership is None:
+    if report.state is not ServiceState.RUNNING or status.membership is None:
         return condition(kind, False, Reason.WAITING, report.reason)
     workers = _plural(len(status.membership.workers), "worker")
     processes = _plural(status.membership.world_size, "process", "es")
     parts = (
         f"{workers} with {processes}",
-        unshared(observed),
+        storage_not_shared(observed),
         not_shared(observed, report, now),
-        report.snapshot_trouble,
+        report.snapshot_problem,
         *report.unreachable,
     )
     return condition(kind, True, Reason.TRAINING, "; ".join(filter(None, parts)))
 
 
 def resizing(
-    status: DDPJobStatus, report: Report | None, roster: Roster, refusals: Sequence[Refusal]
+    status: DDPJobStatus, report: Report | None, roster: WorkerPlan, rejections: Sequence[Rejection]
 ) -> Condition:
     """Whether a change of the membership is due."""
     kind = ConditionType.RESIZING
-    if report is None or report.state is not State.RUNNING or status.membership is None:
+    if report is None or report.state is not ServiceState.RUNNING or status.membership is None:
         return condition(kind, False, Reason.NOT_RUNNING)
     if roster.draining:
         leaving = ", ".join(worker.name for worker in roster.draining)
@@ -125,34 +125,34 @@ def resizing(
     joining = [w for w in roster.kept if _starts(w) and w.name not in members]
     if joining:
         return condition(kind, True, Reason.JOINING, report.reason)
-    text = _placed(roster) + "".join(f"; {_refused(each)}" for each in refusals[:1])
+    text = _scheduled(roster) + "".join(f"; {_rejected(each)}" for each in rejections[:1])
     whole = not roster.create and not roster.failing and all(map(_starts, roster.kept))
     return condition(kind, False, Reason.AT_SIZE if whole else Reason.PARTLY_PLACED, text)
 
 
-def stalled(observed: Observed, report: Report | None, roster: Roster) -> Condition:
+def stalled(observed: Observed, report: Report | None, roster: WorkerPlan) -> Condition:
     """Whether the job cannot go on unless something outside it changes, or does not go on."""
     kind = ConditionType.STALLED
     found = _without_service(observed)
     if report is not None and report.stall is not None and found is None:
-        return condition(kind, True, Reason.NO_PROGRESS, describe(report.stall))
+        return condition(kind, True, Reason.NO_PROGRESS, describe_stall(report.stall))
     if roster.failing and roster.replace_after is not None:
         worker = roster.failing[0]
         diagnosis = diagnose(worker.reason, worker.message)
-        text = f"{worker.name} ended before it joined{_words(worker.message)}"
+        text = f"{worker.name} ended before it joined{_plain_message(worker.message)}"
         at = f"; it is replaced at {roster.replace_after:%H:%M:%S} UTC"
         reason = diagnosis.reason if diagnosis else Reason.WORKERS_FAIL
         return condition(kind, True, reason, f"{text}{_remedy(diagnosis)}{at}")
     if report is None and observed.job.status.membership is not None:
         running = True  # as far as is known
     else:
-        running = report is not None and report.state is State.RUNNING
+        running = report is not None and report.state is ServiceState.RUNNING
     if not running:
         found = found or _obstacle(observed, roster)
     return found or condition(kind, False, Reason.NOT_STALLED)
 
 
-def unshared(observed: Observed) -> str:
+def storage_not_shared(observed: Observed) -> str:
     """Why the snapshots are not safe: not every node sees those of the others."""
     claim = observed.single_node_claim
     if not claim or len({w.node for w in observed.workers if w.live and w.node}) < 2:
@@ -163,36 +163,36 @@ def unshared(observed: Observed) -> str:
 
 def _without_service(observed: Observed) -> Condition | None:
     kind, job = ConditionType.STALLED, observed.job
-    epoch, name = job.status.rendezvous_epoch, job.metadata.name
-    vital = (constants.service_name(name), constants.rendezvous_name(name, epoch))
-    for refusal in observed.refusals:
+    term, name = job.status.rendezvous_term, job.metadata.name
+    vital = (constants.service_name(name), constants.rendezvous_name(name, term))
+    for refusal in observed.rejections:
         if refusal.name in vital:
-            return condition(kind, True, refusal.reason, _refused(refusal))
+            return condition(kind, True, refusal.reason, _rejected(refusal))
     pod = observed.rendezvous
     diagnosis = diagnose(pod.reason, pod.message) if pod and not pod.ready else None
     if pod is None or diagnosis is None:
         return None
-    text = f"the rendezvous service cannot start{_words(pod.message or pod.reason)}"
+    text = f"the rendezvous service cannot start{_plain_message(pod.message or pod.reason)}"
     return condition(kind, True, diagnosis.reason, text + _remedy(diagnosis))
 
 
-def _obstacle(observed: Observed, roster: Roster) -> Condition | None:
+def _obstacle(observed: Observed, roster: WorkerPlan) -> Condition | None:
     """Why the job does not start, or not start again, if there is more to it than time."""
     kind = ConditionType.STALLED
-    for refusal in observed.refusals:
-        return condition(kind, True, refusal.reason, _refused(refusal))
+    for refusal in observed.rejections:
+        return condition(kind, True, refusal.reason, _rejected(refusal))
     stuck = [w for w in roster.kept if w in roster.stuck or _cannot_start(w)]
     minimum = observed.job.spec.minimum
     if len(roster.kept) + len(roster.create) - len(stuck) >= minimum or not stuck:
-        text = unshared(observed)
+        text = storage_not_shared(observed)
         return condition(kind, True, Reason.VOLUME_NOT_SHARED, text) if text else None
     worker = stuck[0]
     diagnosis = diagnose(worker.reason, worker.message)
     if worker.unschedulable and diagnosis is None:
-        text = f"{_placed(roster)}; at least {minimum} must be placed"
+        text = f"{_scheduled(roster)}; at least {minimum} must be placed"
         return condition(kind, True, Reason.TOO_FEW_PLACED, text)
     reason = diagnosis.reason if diagnosis else Reason.TOO_FEW_PLACED
-    text = f"{worker.name} cannot start{_words(worker.message or worker.reason)}"
+    text = f"{worker.name} cannot start{_plain_message(worker.message or worker.reason)}"
     return condition(kind, True, reason, text + _remedy(diagnosis))
 
 
@@ -200,7 +200,7 @@ def _cannot_start(worker: Worker) -> bool:
     return not worker.unschedulable and diagnose(worker.reason, worker.message) is not None
 
 
-def _refused(refusal: Refusal) -> str:
+def _rejected(refusal: Rejection) -> str:
     return f"{refusal.name} was refused: {refusal.message}"
 
 
@@ -208,8 +208,8 @@ def _remedy(diagnosis: Diagnosis | None) -> str:
     return f"; {diagnosis.remedy}" if diagnosis else ""
 
 
-def _placed(roster: Roster) -> str:
-    placed = sum(worker.placed for worker in roster.kept)
+def _scheduled(roster: WorkerPlan) -> str:
+    placed = sum(worker.scheduled for worker in roster.kept)
     total = len(roster.kept) + len(roster.create) + len(roster.failing)
     waiting = [worker for worker in roster.kept if not _starts(worker)]
     return f"{placed}/{total} placed" + "".join(map(_pending, waiting[:1]))
@@ -217,14 +217,14 @@ def _placed(roster: Roster) -> str:
 
 def _starts(worker: Worker) -> bool:
     """Whether it has a node, and nothing is known that keeps it from running there."""
-    return worker.placed and diagnose(worker.reason, worker.message) is None
+    return worker.scheduled and diagnose(worker.reason, worker.message) is None
 
 
 def _pending(worker: Worker) -> str:
-    return f"; {worker.name} is pending{_words(worker.message or worker.unschedulable or worker.reason)}"
+    return f"; {worker.name} is pending{_plain_message(worker.message or worker.unschedulable or worker.reason)}"
 
 
-def _words(message: str) -> str:
+def _plain_message(message: str) -> str:
     return f": {message.rstrip('.')}" if message else ""
 
 

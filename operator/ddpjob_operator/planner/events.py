@@ -13,8 +13,8 @@ from ddpjob_operator.api.status import Condition, DDPJobStatus
 from ddpjob_operator.planner import conditions
 from ddpjob_operator.planner.actions import CreateWorker, Event
 from ddpjob_operator.planner.observed import Observed
-from ddpjob_operator.planner.outcome import Verdict
-from ddpjob_operator.planner.placement import Roster
+from ddpjob_operator.planner.outcome import JobOutcome
+from ddpjob_operator.planner.placement import WorkerPlan
 from ddpjob_operator.planner.storage_warnings import NOT_SHARED
 from ddpjob_protocol.control import Report
 from ddpjob_protocol.membership import Cause, MembershipId
@@ -33,13 +33,13 @@ UNREACHABLE_REMEDY = (
 )
 
 
-def memberships(observed: Observed, report: Report | None) -> Iterator[Event]:
+def membership_events(observed: Observed, report: Report | None) -> Iterator[Event]:
     """One for each membership since the one in status."""
     if report is None:
         return
     known = observed.job.status.membership
     newest = MembershipId.parse(known.id) if known else None
-    for each in report.rounds:
+    for each in report.memberships:
         if newest is None or MembershipId.parse(each.id) > newest:
             cause = Cause(each.cause)
             size = f"{len(each.workers)} workers, {each.world_size} processes"
@@ -47,20 +47,22 @@ def memberships(observed: Observed, report: Report | None) -> Iterator[Event]:
             yield Event(_BY_CAUSE[cause].value, text, cause in _WARNINGS)
 
 
-def repeats(observed: Observed, report: Report | None) -> Iterator[Event]:
+def repeated_step_events(observed: Observed, report: Report | None) -> Iterator[Event]:
     """One for steps that are done again, and were not known of before."""
     known = observed.job.status.restarts.repeated_steps
     if report is not None and report.repeated_steps > known:
-        text = f"{again(report.repeated_steps - known)}: the newest snapshot was older"
+        text = (
+            f"{repeated_steps_text(report.repeated_steps - known)}: the newest snapshot was older"
+        )
         yield Event(EventReason.STEPS_REPEATED.value, text)
 
 
-def again(steps: int) -> str:
+def repeated_steps_text(steps: int) -> str:
     """So many are."""
     return "1 step is done again" if steps == 1 else f"{steps} steps are done again"
 
 
-def overdue(observed: Observed, report: Report | None) -> Iterator[Event]:
+def overdue_events(observed: Observed, report: Report | None) -> Iterator[Event]:
     """One for each worker that had too little time for its last step."""
     known = observed.job.status.overdue_workers
     for each in report.overdue if report else ():
@@ -73,14 +75,14 @@ def overdue(observed: Observed, report: Report | None) -> Iterator[Event]:
             yield Event(EventReason.GRACE_PERIOD_TOO_SHORT.value, text, warning=True)
 
 
-def stuck(observed: Observed, report: Report | None) -> Iterator[Event]:
+def stuck_events(observed: Observed, report: Report | None) -> Iterator[Event]:
     """One for each time a process hung in a collective that had broken."""
     for text in report.stuck if report else ():
         if text not in observed.job.status.stuck:
             yield Event(EventReason.PROCESS_STUCK.value, text, warning=True)
 
 
-def unreachable(observed: Observed, report: Report | None) -> Iterator[Event]:
+def unreachable_events(observed: Observed, report: Report | None) -> Iterator[Event]:
     """Workers that train together cannot open connections to each other."""
     told = report.unreachable if report else ()
     if told and told != observed.job.status.unreachable:
@@ -88,43 +90,43 @@ def unreachable(observed: Observed, report: Report | None) -> Iterator[Event]:
         yield Event(EventReason.UNREACHABLE.value, text, warning=True)
 
 
-def degraded(observed: Observed, report: Report | None) -> Iterator[Event]:
+def degraded_events(observed: Observed, report: Report | None) -> Iterator[Event]:
     """Snapshots are saved less well than they could be."""
     old = observed.job.status.snapshot
-    trouble = report.snapshot_trouble if report else ""
-    if trouble and (old is None or old.trouble != trouble):
-        yield Event(EventReason.SNAPSHOT_DEGRADED.value, trouble, warning=True)
+    problem = report.snapshot_problem if report else ""
+    if problem and (old is None or old.problem != problem):
+        yield Event(EventReason.SNAPSHOT_DEGRADED.value, problem, warning=True)
 
 
-def files(observed: Observed, report: Report | None, status: DDPJobStatus) -> Iterator[Event]:
+def file_events(observed: Observed, report: Report | None, status: DDPJobStatus) -> Iterator[Event]:
     """The script's own files are on no other worker, or cannot be copied."""
     old = observed.job.status
     reason = EventReason.SNAPSHOT_NOT_SHARED.value
     if reason in status.warned and reason not in old.warned:
         yield Event(reason, NOT_SHARED, warning=True)
-    trouble = report.files.trouble if report and report.files else ""
-    if trouble and (old.snapshot is None or old.snapshot.files_trouble != trouble):
-        text = f"{trouble}; the job goes on, with the copies that it has. Make room on that volume"
+    problem = report.files.problem if report and report.files else ""
+    if problem and (old.snapshot is None or old.snapshot.files_problem != problem):
+        text = f"{problem}; the job goes on, with the copies that it has. Make room on that volume"
         yield Event(EventReason.FILES_NOT_KEPT.value, text, warning=True)
 
 
-def replacements(observed: Observed, roster: Roster) -> Iterator[Event]:
+def replacement_events(observed: Observed, roster: WorkerPlan) -> Iterator[Event]:
     """One for each worker that takes another one's place."""
-    refused = {refusal.name for refusal in observed.refusals}
+    refused = {refusal.name for refusal in observed.rejections}
     for action in roster.create:
         if action.name not in refused and (how := _departure(observed, action)):
             text = f"{how}; {action.name} takes its place"
             yield Event(EventReason.WORKER_REPLACED.value, text)
 
 
-def end(verdict: Verdict) -> Event:
+def end_event(verdict: JobOutcome) -> Event:
     """The job has completed or failed."""
     failed = verdict.type is ConditionType.FAILED
     reason = EventReason.FAILED if failed else EventReason.COMPLETED
     return Event(reason.value, verdict.message, failed)
 
 
-def changes(observed: Observed, status: DDPJobStatus) -> Iterator[Event]:
+def change_events(observed: Observed, status: DDPJobStatus) -> Iterator[Event]:
     """The job was suspended, was resumed, or cannot go on; the last again for another reason."""
     old, new = observed.job.status.conditions, status.conditions
     if _flips(old, new, ConditionType.SUSPENDED):

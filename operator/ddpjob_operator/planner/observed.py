@@ -50,7 +50,7 @@ class Worker:
         return not self.terminal and not self.deleting
 
     @property
-    def placed(self) -> bool:
+    def scheduled(self) -> bool:
         """Whether it has a node."""
         return self.live and (self.node is not None or self.phase is Phase.RUNNING)
 
@@ -59,14 +59,14 @@ class Worker:
 class Rendezvous:
     """The job's rendezvous service."""
 
-    epoch: int
+    term: int
     ready: bool = False  # it can be told whom to expect
     reason: str = ""  # what keeps it from running, as for a worker
     message: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
-class Refusal:
+class Rejection:
     """A child of the job that the API server did not let be created in this pass."""
 
     name: str
@@ -82,8 +82,10 @@ class Observed:
     workers: tuple[Worker, ...] = ()
     rendezvous: Rendezvous | None = None
     report: Report | None = None  # of that rendezvous
-    spent: tuple[int, ...] = ()  # epochs of rendezvous pods that have ended and are still there
-    address: bool = True  # whether workers can find the service: its name leads to it
+    terminated_terms: tuple[
+        int, ...
+    ] = ()  # terms of rendezvous pods that have ended and are still there
+    service: bool = True  # whether workers can find the service: its name leads to it
     single_node_claim: str = ""  # claim of the snapshots, if only one node can use it
-    refusals: tuple[Refusal, ...] = ()  # of this pass, when it plans for a second time
+    rejections: tuple[Rejection, ...] = ()  # of this pass, when it plans for a second time
     one_file_system: bool = False  # every worker sees the files of all

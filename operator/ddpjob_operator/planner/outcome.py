@@ -12,14 +12,14 @@ from typing import Literal
 from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.planner.observed import Observed, Phase
-from ddpjob_protocol.control import Report, State
+from ddpjob_protocol.control import Report, ServiceState
 
 TAIL_LINES = 20
 TAIL_CHARACTERS = 4000
 
 
 @dataclasses.dataclass(frozen=True)
-class Verdict:
+class JobOutcome:
     """How the job ended."""
 
     type: Literal[ConditionType.COMPLETE, ConditionType.FAILED]
@@ -27,20 +27,20 @@ class Verdict:
     message: str
 
 
-def verdict(observed: Observed, report: Report | None, now: datetime) -> Verdict | None:
+def decide_outcome(observed: Observed, report: Report | None, now: datetime) -> JobOutcome | None:
     """How the job ended, if it has."""
-    if report is not None and report.state is State.COMPLETE:
-        return Verdict(ConditionType.COMPLETE, Reason.COMPLETED, report.reason)
-    if report is not None and report.state is State.FAILED:
-        return Verdict(ConditionType.FAILED, _reason(report), _tell(report))
+    if report is not None and report.state is ServiceState.COMPLETE:
+        return JobOutcome(ConditionType.COMPLETE, Reason.COMPLETED, report.reason)
+    if report is not None and report.state is ServiceState.FAILED:
+        return JobOutcome(ConditionType.FAILED, _reason(report), _failure_message(report))
     if report is None and _all_succeeded(observed):
         message = "every worker ended with exit code 0"
-        return Verdict(ConditionType.COMPLETE, Reason.COMPLETED, message)
+        return JobOutcome(ConditionType.COMPLETE, Reason.COMPLETED, message)
     deadline = deadline_of(observed.job)
     if deadline is not None and now >= deadline:
         seconds = observed.job.spec.active_deadline_seconds
         message = f"the job ran for longer than activeDeadlineSeconds ({seconds})"
-        return Verdict(ConditionType.FAILED, Reason.DEADLINE_EXCEEDED, message)
+        return JobOutcome(ConditionType.FAILED, Reason.DEADLINE_EXCEEDED, message)
     return None
 
 
@@ -63,7 +63,7 @@ def _reason(report: Report) -> Reason:
     return Reason.COMMAND_FAILED if report.failure.permanent else Reason.APPLICATION_FAILED
 
 
-def _tell(report: Report) -> str:
+def _failure_message(report: Report) -> str:
     failure = report.failure
     if failure is None:
         return report.reason

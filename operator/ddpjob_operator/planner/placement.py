@@ -24,7 +24,7 @@ from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.worker_groups import Group
 from ddpjob_operator.planner.actions import CreateWorker, DeleteWorker
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
-from ddpjob_protocol.control import Report, State
+from ddpjob_protocol.control import Report, ServiceState
 
 MAX_PAUSE_SECONDS = 300.0
 SCHEDULING_SECONDS = 10.0  # a volume may still have to be bound, a node still to be freed
@@ -32,7 +32,7 @@ Slot = tuple[str, int]  # group and index
 
 
 @dataclasses.dataclass(frozen=True)
-class Roster:
+class WorkerPlan:
     """The decision about all workers of a job."""
 
     kept: tuple[Worker, ...]
@@ -45,7 +45,7 @@ class Roster:
     stuck_at: datetime | None = None  # when the next one will count as such
 
 
-def arrange(observed: Observed, now: datetime) -> Roster:
+def plan_workers(observed: Observed, now: datetime) -> WorkerPlan:
     """What is to become of every worker."""
     kept, draining, missing = [], [], list[Slot]()
     groups = observed.job.spec.groups()
@@ -57,16 +57,16 @@ def arrange(observed: Observed, now: datetime) -> Roster:
     known = {group.name for group in groups}
     draining += [w for w in observed.workers if w.live and w.group not in known]
     failing = tuple(_failing(observed, missing))
-    replace_after = _pause(observed.job, failing, now)
+    replace_after = _replacement_backoff(observed.job, failing, now)
     if replace_after is not None:
         paused = {(worker.group, worker.index) for worker in failing}
         missing = [slot for slot in missing if slot not in paused]
     else:
         failing = ()
     done = [w for w in observed.workers if w.terminal and not w.deleting and w not in failing]
-    removable = [w for w in draining if _may_go(w, observed.report)]
+    removable = [w for w in draining if _may_delete(w, observed.report)]
     waiting = {worker.name: _stuck_at(worker, now) for worker in kept if worker.unschedulable}
-    return Roster(
+    return WorkerPlan(
         stuck=tuple(w for w in kept if w.name in waiting and waiting[w.name] <= now),
         stuck_at=min((at for at in waiting.values() if at > now), default=None),
         kept=tuple(kept),
@@ -82,7 +82,7 @@ def joined_ever(job: DDPJob, report: Report | None) -> set[str]:
     """Workers that the rendezvous service has, or had in a membership, as far as is known."""
     known = set(job.status.membership.workers if job.status.membership else ())
     if report is not None:
-        known.update(report.workers, *(each.workers for each in report.rounds))
+        known.update(report.workers, *(each.workers for each in report.memberships))
         known.update(_members(report))
     return known
 
@@ -109,13 +109,13 @@ def _stuck_at(worker: Worker, now: datetime) -> datetime:
     return now if since is None else since + timedelta(seconds=SCHEDULING_SECONDS)
 
 
-def _may_go(worker: Worker, report: Report | None) -> bool:
+def _may_delete(worker: Worker, report: Report | None) -> bool:
     """A draining worker that trains is needed until the others have regrouped without it."""
     if worker.phase is Phase.PENDING:
         return True
     if report is None:
         return False
-    return report.state is not State.RUNNING or worker.name not in _members(report)
+    return report.state is not ServiceState.RUNNING or worker.name not in _members(report)
 
 
 def _failing(observed: Observed, missing: Iterable[Slot]) -> Iterator[Worker]:
@@ -127,7 +127,9 @@ def _failing(observed: Observed, missing: Iterable[Slot]) -> Iterator[Worker]:
             yield last
 
 
-def _pause(job: DDPJob, failing: tuple[Worker, ...], now: datetime) -> datetime | None:
+def _replacement_backoff(
+    job: DDPJob, failing: tuple[Worker, ...], now: datetime
+) -> datetime | None:
     if not failing:
         return None
     if job.status.replace_after is not None:
@@ -141,7 +143,7 @@ def _creations(observed: Observed, missing: Iterable[Slot]) -> tuple[CreateWorke
     job = observed.job.metadata.name
     size = {group.name: group.gpus for group in observed.job.spec.groups()}
     highest: dict[Slot, int] = {}
-    for group, index, incarnation in _seen(observed):
+    for group, index, incarnation in _existing_names(observed):
         slot = (group, index)
         highest[slot] = max(incarnation, highest.get(slot, 0))
     return tuple(
@@ -152,7 +154,7 @@ def _creations(observed: Observed, missing: Iterable[Slot]) -> tuple[CreateWorke
     )
 
 
-def _seen(observed: Observed) -> Iterator[tuple[str, int, int]]:
+def _existing_names(observed: Observed) -> Iterator[tuple[str, int, int]]:
     for worker in observed.workers:
         yield worker.group, worker.index, worker.incarnation
     for name in joined_ever(observed.job, observed.report):

@@ -5,12 +5,12 @@ status, then emits the events. It may die anywhere in between: the next one obse
 arrives at the same end. Two facts cannot be observed, therefore they are written to status in
 one pass and acted on in the next:
 
-- The epoch of the rendezvous service, before it is created. Once a service was seen, and this is
+- The term of the rendezvous service, before it is created. Once a service was seen, and this is
   written, it is told whom to expect, without which it forms no membership. So whichever service
-  has formed one was recorded, and its successor gets a higher epoch.
+  has formed one was recorded, and its successor gets a higher term.
 - The end of the job, before the service that reported it is deleted. A finished job stays so.
 
-When the API server refuses a child, the pass plans once more, told of the refusals: they belong
+When the API server refuses a child, the pass plans once more, told of the rejections: they belong
 into the status, and who was refused is not expected.
 
 May not: read a clock, perform an action, or keep anything between two calls.
@@ -28,8 +28,8 @@ from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.planner import conditions, events, outcome, status_builder
 from ddpjob_operator.planner.actions import (
     Action,
-    CreateAddress,
     CreateRendezvous,
+    CreateService,
     CreateWorker,
     DeleteRendezvous,
     DeleteWorker,
@@ -37,15 +37,15 @@ from ddpjob_operator.planner.actions import (
     Expect,
 )
 from ddpjob_operator.planner.observed import Observed, Phase
-from ddpjob_operator.planner.placement import Roster, arrange
+from ddpjob_operator.planner.placement import WorkerPlan, plan_workers
 from ddpjob_operator.planner.storage_warnings import not_shared_at
 from ddpjob_protocol.control import Expectation, Report
 from ddpjob_protocol.membership import MembershipId
 
 __all__ = [
     "Action",
-    "CreateAddress",
     "CreateRendezvous",
+    "CreateService",
     "CreateWorker",
     "DeleteRendezvous",
     "DeleteWorker",
@@ -75,54 +75,61 @@ def plan(observed: Observed, now: datetime) -> Plan:
     if job.metadata.deletion_timestamp is not None:
         return Plan((), status)
     if conditions.finished(status.conditions):
-        return _clean_up(observed, now)
-    report = _trusted(observed)
-    verdict = outcome.verdict(observed, report, now)
+        return _plan_finished(observed, now)
+    report = _current_report(observed)
+    verdict = outcome.decide_outcome(observed, report, now)
     complete = verdict is not None and verdict.type is ConditionType.COMPLETE
     if job.spec.paused and not complete:
-        return _suspend(observed, now)
+        return _plan_suspended(observed, now)
     if verdict is not None:
-        told = (*events.memberships(observed, report), events.end(verdict))
-        return Plan((), status_builder.ended(observed, report, verdict, now), told, requeue_after=0)
-    return _carry_on(observed, report, now)
+        told = (*events.membership_events(observed, report), events.end_event(verdict))
+        return Plan(
+            (),
+            status_builder.build_finished_status(observed, report, verdict, now),
+            told,
+            requeue_after=0,
+        )
+    return _plan_active(observed, report, now)
 
 
-def _carry_on(observed: Observed, report: Report | None, now: datetime) -> Plan:
+def _plan_active(observed: Observed, report: Report | None, now: datetime) -> Plan:
     observed = dataclasses.replace(observed, report=report)
-    roster = arrange(observed, now)
-    status = status_builder.active(observed, report, roster, now)
-    epoch, noticed = _epochs(observed)
-    status = status.model_copy(update={"rendezvous_epoch": epoch, "rendezvous_observed": noticed})
-    if observed.job.status.rendezvous_epoch == 0:
+    roster = plan_workers(observed, now)
+    status = status_builder.build_active_status(observed, report, roster, now)
+    term, noticed = _next_term(observed)
+    status = status.model_copy(
+        update={"rendezvous_term": term, "observed_rendezvous_term": noticed}
+    )
+    if observed.job.status.rendezvous_term == 0:
         return Plan((), status, requeue_after=0)
     actions = (
-        *_address(observed),
+        *_service_actions(observed),
         *_rendezvous(observed),
         *_expect(observed, roster),
         *roster.create,
         *roster.delete,
     )
     told = (
-        *events.memberships(observed, report),
-        *events.repeats(observed, report),
-        *events.overdue(observed, report),
-        *events.stuck(observed, report),
-        *events.unreachable(observed, report),
-        *events.degraded(observed, report),
-        *events.files(observed, report, status),
-        *events.replacements(observed, roster),
-        *events.changes(observed, status),
+        *events.membership_events(observed, report),
+        *events.repeated_step_events(observed, report),
+        *events.overdue_events(observed, report),
+        *events.stuck_events(observed, report),
+        *events.unreachable_events(observed, report),
+        *events.degraded_events(observed, report),
+        *events.file_events(observed, report, status),
+        *events.replacement_events(observed, roster),
+        *events.change_events(observed, status),
     )
-    return Plan(actions, status, told, _again(observed, status, roster, now))
+    return Plan(actions, status, told, _requeue_after(observed, status, roster, now))
 
 
-def _suspend(observed: Observed, now: datetime) -> Plan:
-    status = status_builder.suspended(observed, now)
-    told = tuple(events.changes(observed, status))
+def _plan_suspended(observed: Observed, now: datetime) -> Plan:
+    status = status_builder.build_suspended_status(observed, now)
+    told = tuple(events.change_events(observed, status))
     return Plan(tuple(_remove_all(observed)), status, told)
 
 
-def _clean_up(observed: Observed, now: datetime) -> Plan:
+def _plan_finished(observed: Observed, now: datetime) -> Plan:
     """Remove what a finished job does not keep; who may be kept has a while to end by itself."""
     job = observed.job
     failed = conditions.is_true(job.status.conditions, ConditionType.FAILED)
@@ -130,7 +137,7 @@ def _clean_up(observed: Observed, now: datetime) -> Plan:
     may_stay = job.spec.keep_pods == "All" or (job.spec.keep_pods == "Failed" and failed)
     since = job.status.completion_time or now
     left = END_SECONDS - (now - since).total_seconds() if may_stay else 0.0
-    status = status_builder.remains(observed)
+    status = status_builder.recount_workers(observed)
     waiting = [w for w in observed.workers if w.live and w.phase is Phase.RUNNING]
     if left > 0 and waiting:
         ended = [w for w in observed.workers if w.phase is Phase.PENDING and not w.deleting]
@@ -150,10 +157,10 @@ def _remove_all(observed: Observed) -> Iterator[Action]:
 # --- the rendezvous service ----------------------------------------------------------------------
 
 
-def _trusted(observed: Observed) -> Report | None:
+def _current_report(observed: Observed) -> Report | None:
     """The report, unless it is of a service or a membership that a later one has replaced."""
     report, seen, status = observed.report, observed.rendezvous, observed.job.status
-    if report is None or (seen is not None and seen.epoch < status.rendezvous_epoch):
+    if report is None or (seen is not None and seen.term < status.rendezvous_term):
         return None
     if report.membership is None or status.membership is None:
         return report
@@ -161,47 +168,47 @@ def _trusted(observed: Observed) -> Report | None:
     return None if overtaken else report
 
 
-def _epochs(observed: Observed) -> tuple[int, int]:
-    """The epoch to be in status, and the last one whose service was seen."""
+def _next_term(observed: Observed) -> tuple[int, int]:
+    """The term to be in status, and the last one whose service was seen."""
     seen, status = observed.rendezvous, observed.job.status
-    if seen is not None and seen.epoch >= status.rendezvous_epoch:
-        return seen.epoch, seen.epoch
-    gone = status.rendezvous_observed == status.rendezvous_epoch
-    return status.rendezvous_epoch + gone, status.rendezvous_observed
+    if seen is not None and seen.term >= status.rendezvous_term:
+        return seen.term, seen.term
+    gone = status.observed_rendezvous_term == status.rendezvous_term
+    return status.rendezvous_term + gone, status.observed_rendezvous_term
 
 
 def _remove_rendezvous(observed: Observed) -> Iterator[Action]:
     if observed.rendezvous is not None:
-        yield DeleteRendezvous(observed.rendezvous.epoch)
-    for epoch in observed.spent:
-        yield DeleteRendezvous(epoch)
+        yield DeleteRendezvous(observed.rendezvous.term)
+    for term in observed.terminated_terms:
+        yield DeleteRendezvous(term)
 
 
-def _address(observed: Observed) -> Iterator[Action]:
-    if not observed.address:
-        yield CreateAddress()
+def _service_actions(observed: Observed) -> Iterator[Action]:
+    if not observed.service:
+        yield CreateService()
 
 
 def _rendezvous(observed: Observed) -> Iterator[Action]:
     seen, status = observed.rendezvous, observed.job.status
-    epoch = status.rendezvous_epoch
-    for spent in observed.spent:
-        yield DeleteRendezvous(spent)
-    if seen is not None and seen.epoch >= epoch:
+    term = status.rendezvous_term
+    for terminated_terms in observed.terminated_terms:
+        yield DeleteRendezvous(terminated_terms)
+    if seen is not None and seen.term >= term:
         return
     if seen is not None:
-        yield DeleteRendezvous(seen.epoch)
-    if status.rendezvous_observed < epoch:
-        yield CreateRendezvous(constants.rendezvous_name(observed.job.metadata.name, epoch), epoch)
+        yield DeleteRendezvous(seen.term)
+    if status.observed_rendezvous_term < term:
+        yield CreateRendezvous(constants.rendezvous_name(observed.job.metadata.name, term), term)
 
 
-def _expect(observed: Observed, roster: Roster) -> Iterator[Action]:
+def _expect(observed: Observed, roster: WorkerPlan) -> Iterator[Action]:
     seen, status = observed.rendezvous, observed.job.status
-    recorded = status.rendezvous_epoch == status.rendezvous_observed
-    if seen is None or not seen.ready or not recorded or seen.epoch != status.rendezvous_epoch:
+    recorded = status.rendezvous_term == status.observed_rendezvous_term
+    if seen is None or not seen.ready or not recorded or seen.term != status.rendezvous_term:
         return
     stay = [worker.name for worker in roster.kept if worker not in roster.stuck]
-    refused = {refusal.name for refusal in observed.refusals}
+    refused = {refusal.name for refusal in observed.rejections}
     come = [action.name for action in roster.create if action.name not in refused]
     leaving = [worker for worker in observed.workers if worker.deleting and not worker.terminal]
     go = {worker.name for worker in (*roster.draining, *leaving)}
@@ -215,10 +222,12 @@ def _expect(observed: Observed, roster: Roster) -> Iterator[Action]:
     )
 
 
-def _again(observed: Observed, status: DDPJobStatus, roster: Roster, now: datetime) -> float | None:
+def _requeue_after(
+    observed: Observed, status: DDPJobStatus, roster: WorkerPlan, now: datetime
+) -> float | None:
     old = observed.job.status
-    before = (old.rendezvous_epoch, old.rendezvous_observed)
-    if before != (status.rendezvous_epoch, status.rendezvous_observed):
+    before = (old.rendezvous_term, old.observed_rendezvous_term)
+    if before != (status.rendezvous_term, status.observed_rendezvous_term):
         return 0
     silent = not_shared_at(observed, observed.report)
     coming = silent if silent is not None and silent > now else None

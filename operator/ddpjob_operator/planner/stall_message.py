@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from ddpjob_protocol.control import Stall, Standing
+from ddpjob_protocol.control import RankGroup, Stall
 
 MAX_POINTS = 4  # that are told, of all where processes are
 MAX_NAMES = 3
@@ -19,16 +19,20 @@ REMEDY = (
 )
 
 
-def describe(stall: Stall) -> str:
+def describe_stall(stall: Stall) -> str:
     """In one sentence."""
     since = datetime.fromtimestamp(stall.since, UTC)
     head = f"no step since {since:%Y-%m-%d %H:%M:%S} UTC, when step {stall.step} was done"
-    usual = "" if stall.usual is None else f"; one usually takes {_seconds(stall.usual)}"
-    return f"{head}{usual}; {_who(stall.standings)}; {REMEDY}"
+    usual = (
+        ""
+        if stall.usual_step_seconds is None
+        else f"; one usually takes {_seconds(stall.usual_step_seconds)}"
+    )
+    return f"{head}{usual}; {_subject(stall.groups)}; {REMEDY}"
 
 
-def _who(standings: Sequence[Standing]) -> str:
-    lagging = [each for each in standings if each.lags]
+def _subject(standings: Sequence[RankGroup]) -> str:
+    lagging = [each for each in standings if each.behind]
     if not standings:
         return "the processes do not tell how far they are"
     told = [_point(each) for each in lagging or standings]
@@ -43,7 +47,7 @@ def _who(standings: Sequence[Standing]) -> str:
     return f"{words}: {text}"
 
 
-def _point(standing: Standing) -> str:
+def _point(standing: RankGroup) -> str:
     ranks = f"rank{'s' if len(standing.ranks) > 1 else ''} {_some(map(str, standing.ranks))}"
     who = f"{ranks} ({_some(standing.workers)})" if standing.workers else ranks
     at = f", at {standing.where}" if standing.where else ""
@@ -52,7 +56,7 @@ def _point(standing: Standing) -> str:
     if standing.silent:
         words = "no sign of life: stopped, or stuck outside of Python"
         return f"{who}: {words}, after step {standing.step}{at}"
-    if standing.lags:
+    if standing.behind:
         return f"{who}: behind, after step {standing.step}{at}"
     return f"{who}{at}"
 

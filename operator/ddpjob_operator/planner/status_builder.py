@@ -23,16 +23,16 @@ from ddpjob_operator.api.status import (
 )
 from ddpjob_operator.planner import conditions
 from ddpjob_operator.planner.observed import Observed, Phase
-from ddpjob_operator.planner.outcome import Verdict
-from ddpjob_operator.planner.placement import Roster
+from ddpjob_operator.planner.outcome import JobOutcome
+from ddpjob_operator.planner.placement import WorkerPlan
 from ddpjob_operator.planner.storage_warnings import not_shared
-from ddpjob_protocol.control import KeptFiles, Report
+from ddpjob_protocol.control import FileSyncReport, Report
 
 MAX_TOLD = 20  # of a kind, in status: more than a service tells of at a time
 
 
-def active(
-    observed: Observed, report: Report | None, roster: Roster, now: datetime
+def build_active_status(
+    observed: Observed, report: Report | None, roster: WorkerPlan, now: datetime
 ) -> DDPJobStatus:
     """Status of a job that runs, or would if it could."""
     old = observed.job.status
@@ -47,14 +47,14 @@ def active(
     )
     found = (
         conditions.running(observed, status, report, now),
-        conditions.resizing(status, report, roster, observed.refusals),
+        conditions.resizing(status, report, roster, observed.rejections),
         conditions.condition(ConditionType.SUSPENDED, False, Reason.NOT_SUSPENDED),
         conditions.stalled(observed, report, roster),
     )
-    return _concluded(observed, status, found, now)
+    return _close_conditions(observed, status, found, now)
 
 
-def suspended(observed: Observed, now: datetime) -> DDPJobStatus:
+def build_suspended_status(observed: Observed, now: datetime) -> DDPJobStatus:
     """Status of a job that the user has paused; resumed, it starts anew from its snapshot."""
     cleared = {"start_time": None, "membership": None, "replace_after": None}
     status = _counted(observed, {**cleared, "restarts": RestartsStatus()})
@@ -66,11 +66,11 @@ def suspended(observed: Observed, now: datetime) -> DDPJobStatus:
         conditions.condition(ConditionType.SUSPENDED, True, Reason.SUSPENDED, text),
         conditions.condition(ConditionType.STALLED, False, Reason.NOT_STALLED),
     )
-    return _concluded(observed, status, found, now)
+    return _close_conditions(observed, status, found, now)
 
 
-def ended(
-    observed: Observed, report: Report | None, verdict: Verdict, now: datetime
+def build_finished_status(
+    observed: Observed, report: Report | None, verdict: JobOutcome, now: datetime
 ) -> DDPJobStatus:
     """Status of a job that has just completed or failed."""
     status = _counted(
@@ -88,10 +88,12 @@ def ended(
         conditions.condition(ConditionType.STALLED, False, Reason.NOT_STALLED),
         conditions.condition(verdict.type, True, verdict.reason, verdict.message),
     )
-    return _concluded(observed, status, found, now)
+    return _close_conditions(observed, status, found, now)
 
 
-def invalid(old: DDPJobStatus, generation: int, problems: str, now: datetime) -> DDPJobStatus:
+def build_invalid_status(
+    old: DDPJobStatus, generation: int, problems: str, now: datetime
+) -> DDPJobStatus:
     """Status of a job whose spec cannot be read: nothing else can be said of it."""
     found = conditions.condition(ConditionType.STALLED, True, Reason.INVALID_SPEC, problems)
     seen = found.model_copy(update={"observed_generation": generation})
@@ -99,12 +101,12 @@ def invalid(old: DDPJobStatus, generation: int, problems: str, now: datetime) ->
     return old.model_copy(update={"conditions": current, "state": conditions.state(current)})
 
 
-def remains(observed: Observed) -> DDPJobStatus:
+def recount_workers(observed: Observed) -> DDPJobStatus:
     """Status of a job that ended earlier: only the workers are counted."""
     return _counted(observed, {})
 
 
-def _concluded(
+def _close_conditions(
     observed: Observed, status: DDPJobStatus, found: Iterable[Condition], now: datetime
 ) -> DDPJobStatus:
     generation = observed.job.metadata.generation
@@ -125,7 +127,7 @@ def _counted(observed: Observed, changes: dict[str, Any]) -> DDPJobStatus:
         GroupStatus(
             name=group.name,
             replicas=group.replicas,
-            placed=sum(worker.placed for worker in live if worker.group == group.name),
+            scheduled=sum(worker.scheduled for worker in live if worker.group == group.name),
             ready=sum(w.phase is Phase.RUNNING for w in live if w.group == group.name),
         )
         for group in job.spec.groups()
@@ -170,14 +172,18 @@ def _reported(old: DDPJobStatus, report: Report | None, now: datetime) -> dict[s
 
 
 def _snapshot(old: SnapshotStatus, report: Report) -> SnapshotStatus:
-    files = report.files or KeptFiles()
-    kept_at = old.files_kept_at if files.at is None else datetime.fromtimestamp(files.at, UTC)
+    files = report.files or FileSyncReport()
+    kept_at = (
+        old.files_synced_at
+        if files.synced_at is None
+        else datetime.fromtimestamp(files.synced_at, UTC)
+    )
     return SnapshotStatus(
         step=old.step if report.snapshot_step is None else report.snapshot_step,
         skipped=report.snapshots_skipped or None,
-        trouble=report.snapshot_trouble or None,
-        files_kept_at=kept_at and kept_at.replace(microsecond=0),
-        files_trouble=files.trouble or None,
+        problem=report.snapshot_problem or None,
+        files_synced_at=kept_at and kept_at.replace(microsecond=0),
+        files_problem=files.problem or None,
     )
 
 
@@ -195,7 +201,7 @@ def _membership(old: DDPJobStatus, report: Report, now: datetime) -> MembershipS
     new = report.membership
     if new is None or (old.membership and old.membership.id == str(new.id)):
         return old.membership
-    times = {each.id: datetime.fromtimestamp(each.since, UTC) for each in report.rounds}
+    times = {each.id: datetime.fromtimestamp(each.since, UTC) for each in report.memberships}
     return MembershipStatus(
         id=str(new.id),
         workers=tuple(member.worker for member in new.members),

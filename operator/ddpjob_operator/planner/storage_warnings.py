@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.worker_groups import Group
 from ddpjob_operator.planner.observed import Observed
-from ddpjob_protocol.control import Report, State
+from ddpjob_protocol.control import Report, ServiceState
 
 SILENT_SECONDS = 300.0  # of a membership whose processes tell of no snapshot, not even of none
 # Volumes that hold nothing which a worker on another node could find.
@@ -42,12 +42,12 @@ def not_shared_at(observed: Observed, report: Report | None) -> datetime | None:
         return None
     if sum(group.maximum for group in spec.groups()) < 2:
         return None
-    if report is None or report.state is not State.RUNNING or not report.rounds:
+    if report is None or report.state is not ServiceState.RUNNING or not report.memberships:
         return None
-    resumed = any(each.resumed_step is not None for each in report.rounds)
+    resumed = any(each.resumed_step is not None for each in report.memberships)
     if report.live or resumed or report.snapshot_step is not None or observed.job.status.snapshot:
         return None
-    since = datetime.fromtimestamp(report.rounds[-1].since, UTC)
+    since = datetime.fromtimestamp(report.memberships[-1].since, UTC)
     return since + timedelta(seconds=SILENT_SECONDS)
 
 

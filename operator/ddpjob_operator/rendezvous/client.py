@@ -22,7 +22,7 @@ class ServiceUnavailableError(Exception):
     """The service does not answer now; try again."""
 
 
-class Send(Protocol):
+class Transport(Protocol):
     """Sends one request; returns the JSON of the answer, or raises ServiceUnavailableError."""
 
     def __call__(
@@ -42,7 +42,7 @@ class Send(Protocol):
 class ServiceClient:
     """The service of one job."""
 
-    def __init__(self, send: Send, token: str) -> None:
+    def __init__(self, send: Transport, token: str) -> None:
         self._send = send
         self._headers = {TOKEN_HEADER: token}
 
@@ -80,7 +80,7 @@ class ServiceClient:
         )
 
 
-def direct(host: str, port: int) -> Send:
+def connect_directly(host: str, port: int) -> Transport:
     """The way to a service that can be reached by name or address."""
 
     async def send(

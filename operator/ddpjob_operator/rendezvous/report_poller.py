@@ -27,35 +27,35 @@ class Key(NamedTuple):
 
 
 @dataclasses.dataclass
-class _Follower:
-    identity: tuple[str, int, str]  # of the job, its epoch, the token
+class _Subscription:
+    identity: tuple[str, int, str]  # of the job, its term, the token
     client: ServiceClient
     task: asyncio.Task[None] | None = None
     tried: bool = False  # it has answered, or has been found not to
     report: Report | None = None
 
 
-class Followers:
+class ReportPoller:
     """The newest report of every job."""
 
     def __init__(self, on_report: Callable[[Key], None]) -> None:
         self._on_report = on_report
-        self._followers: dict[Key, _Follower] = {}
+        self._followers: dict[Key, _Subscription] = {}
 
     def __len__(self) -> int:
         return len(self._followers)
 
-    def follow(self, key: Key, uid: str, epoch: int, token: str, client: ServiceClient) -> None:
+    def subscribe(self, key: Key, uid: str, term: int, token: str, client: ServiceClient) -> None:
         """See to it that this service, and no earlier one of the job, is being followed."""
-        identity = (uid, epoch, token)
+        identity = (uid, term, token)
         old = self._followers.get(key)
         if old is not None and old.identity == identity:
             return
-        self.forget(key)
-        follower = self._followers[key] = _Follower(identity, client)
+        self.unsubscribe(key)
+        follower = self._followers[key] = _Subscription(identity, client)
         follower.task = asyncio.create_task(self._poll(key, follower))
 
-    def forget(self, key: Key) -> None:
+    def unsubscribe(self, key: Key) -> None:
         """The service is gone, and with it what it reported."""
         follower = self._followers.pop(key, None)
         if follower is not None and follower.task is not None:
@@ -66,7 +66,7 @@ class Followers:
         follower = self._followers.get(key)
         return follower.report if follower else None
 
-    def expects_first(self, key: Key) -> bool:
+    def awaiting_first_report(self, key: Key) -> bool:
         """Whether the first report may come any moment; it is told then, or that there is none."""
         follower = self._followers.get(key)
         return follower is not None and not follower.tried
@@ -80,10 +80,10 @@ class Followers:
         """Stop following."""
         tasks = [f.task for f in self._followers.values() if f.task is not None]
         for key in list(self._followers):
-            self.forget(key)
+            self.unsubscribe(key)
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _poll(self, key: Key, follower: _Follower) -> None:
+    async def _poll(self, key: Key, follower: _Subscription) -> None:
         version, retry = 0, FIRST_RETRY_SECONDS
         while True:
             wait = PROGRESS_SECONDS if version else 0.0

@@ -22,7 +22,11 @@ import torch
 
 from ddpjob_operator.local.nodes import kill_all, marked, sweep
 from ddpjob_operator.local.rendezvous_process import free_port
-from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError, direct
+from ddpjob_operator.rendezvous.client import (
+    ServiceClient,
+    ServiceUnavailableError,
+    connect_directly,
+)
 from ddpjob_protocol.control import Expectation, Policy, Report
 
 PATIENCE_SECONDS = 120.0
@@ -170,7 +174,7 @@ class Job:
         self.policy = policy
         self.uid = uuid.uuid4().hex
         self.port = free_port()
-        self.client = ServiceClient(direct("127.0.0.1", self.port), TOKEN)
+        self.client = ServiceClient(connect_directly("127.0.0.1", self.port), TOKEN)
         self.workers: dict[str, Worker] = {}
         self.report: Report | None = None
 
@@ -211,13 +215,13 @@ class Job:
 
         async def newer() -> bool:
             self.report = await self.client.report()
-            return bool(self.report.files and (self.report.files.at or 0.0) > since)
+            return bool(self.report.files and (self.report.files.synced_at or 0.0) > since)
 
         await self.until(newer, "a copy is safe")
         assert self.report is not None
         assert self.report.files is not None
-        assert self.report.files.at is not None
-        return self.report.files.at
+        assert self.report.files.synced_at is not None
+        return self.report.files.synced_at
 
     async def formed(self, n: int) -> None:
         """Wait until the service has formed the n-th membership, whoever runs."""
@@ -242,12 +246,12 @@ class Job:
     async def newest(self) -> int:
         """The number of the newest membership."""
         self.report = await self.client.report()
-        return self.report.membership.id.n if self.report.membership else 0
+        return self.report.membership.id.round if self.report.membership else 0
 
     async def tells(self, trouble: str) -> bool:
         """Whether the service reports this trouble."""
         self.report = await self.client.report()
-        return bool(self.report.files and self.report.files.trouble == trouble)
+        return bool(self.report.files and self.report.files.problem == trouble)
 
     async def fails(self, summary: str) -> bool:
         """Whether this was blamed for a failure."""

@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 
 from ddpjob_agent.file_sync import integrity
-from ddpjob_agent.file_sync.integrity import damage_of, damage_of_folders
+from ddpjob_agent.file_sync.integrity import find_corruption, find_folder_corruption
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -80,7 +80,7 @@ WRITERS: dict[str, tuple[str, Callable[[], bytes]]] = {
 
 
 def judge(content: bytes, name: str = "s.pt") -> str:
-    return damage_of(io.BytesIO(content), len(content), name)
+    return find_corruption(io.BytesIO(content), len(content), name)
 
 
 @pytest.fixture(params=WRITERS)
@@ -187,12 +187,12 @@ TRAINERS = (
 def test_directories_of_the_trainer_are_whole_with_their_last_file(
     names: list[str], whole: bool
 ) -> None:
-    assert bool(damage_of_folders(names)) is not whole
+    assert bool(find_folder_corruption(names)) is not whole
 
 
 def test_the_last_file_of_the_trainer_is_whole_too() -> None:
     content = b'{"global_step": 20, "log_history": []}'
     name = "checkpoint-20/trainer_state.json"
     for size in range(1, len(content) + 1):
-        damage = damage_of(io.BytesIO(content[:size]), size, name)
+        damage = find_corruption(io.BytesIO(content[:size]), size, name)
         assert bool(damage) is (size < len(content))

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from agent.file_sync.keeping import snapshot
-from ddpjob_agent.file_sync.inventory import Holdings
-from ddpjob_agent.file_sync.local_files import Tracked
-from ddpjob_agent.file_sync.replica import NOTHING, Copy, Part, Word, digest_of
-from ddpjob_agent.file_sync.replica_store import FOLDER, NEW, Shelf, open_shelf
-from ddpjob_agent.file_sync.syncer import Keeper
-from ddpjob_agent.file_sync.transfer import Exchange, NotGivenError, fetch
+from ddpjob_agent.file_sync.inventory import LocalReplicas
+from ddpjob_agent.file_sync.local_files import TrackedFiles
+from ddpjob_agent.file_sync.replica import NOTHING, FileEntry, FileInstruction, Replica, digest_of
+from ddpjob_agent.file_sync.replica_store import FOLDER, NEW, ReplicaStore, open_replica_store
+from ddpjob_agent.file_sync.syncer import FileSyncer
+from ddpjob_agent.file_sync.transfer import ReplicaServer, TransferError, fetch
 from ddpjob_agent.net.framing import MAGIC, accept
 from ddpjob_protocol.codec import encode
 from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
@@ -38,17 +38,17 @@ class Disk:
         self.work = folder / "work"
         self.work.mkdir(parents=True, exist_ok=True)
         self.shelf_folder = folder / shelf / FOLDER
-        self.tracked = Tracked(entries or ("snapshot.pt",), str(self.work), worker)
-        self.shelf = open_shelf([str(folder / shelf)], worker)
-        self.holdings = Holdings(self.tracked, self.shelf)
+        self.tracked = TrackedFiles(entries or ("snapshot.pt",), str(self.work), worker)
+        self.shelf = open_replica_store([str(folder / shelf)], worker)
+        self.holdings = LocalReplicas(self.tracked, self.shelf)
 
     def write(self, content: bytes, name: str = "snapshot.pt") -> None:
         path = self.work / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
 
-    def keep(self, seconds: float, membership: str = "1.1.1") -> Copy:
-        self.holdings.keep(self.holdings.look(), (membership, seconds))
+    def keep(self, seconds: float, membership: str = "1.1.1") -> Replica:
+        self.holdings.store(self.holdings.fingerprint(), (membership, seconds))
         assert self.holdings.place is not None
         return self.holdings.place.copy
 
@@ -60,7 +60,7 @@ class Disk:
     def read(self) -> bytes:
         return (self.work / "snapshot.pt").read_bytes()
 
-    def damage(self, copy: Copy) -> None:
+    def damage(self, copy: Replica) -> None:
         """One bit of a copy on the shelf flips."""
         kept = self.shelf.find(copy.digest)
         assert kept is not None
@@ -71,7 +71,7 @@ class Disk:
 
     def times(self) -> list[float]:
         """Of the copies, the oldest first."""
-        return [kept.copy.seconds for kept in self.shelf.copies()]
+        return [kept.copy.seconds for kept in self.shelf.replicas()]
 
 
 # --- which files ----------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def test_entries_are_files_patterns_and_directories(tmp_path: Path) -> None:
         "state/deep/b", "state/.tmp", "state/.git/c", "other.pt",
     ):  # fmt: skip
         disk.write(b"x", name)
-    found = [seen.name for seen in disk.tracked.look()]
+    found = [seen.name for seen in disk.tracked.fingerprint()]
     own = ["ckpt/1.pt", "ckpt/2.pt", "model.pt", "state/a", "state/deep/b"]
     assert found == sorted([str(outside), *own])
 
@@ -95,7 +95,7 @@ def test_name_with_signs_of_a_pattern_is_a_name_where_there_is_such_a_file(tmp_p
     disk = Disk(tmp_path / "odd [name]", "step[1].pt")
     disk.write(b"x", "step[1].pt")
     disk.write(b"x", "step1.pt")
-    assert [seen.name for seen in disk.tracked.look()] == ["step[1].pt"]
+    assert [seen.name for seen in disk.tracked.fingerprint()] == ["step[1].pt"]
 
 
 # --- copies ---------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def test_copy_brings_back_the_same_bytes_and_permissions(tmp_path: Path) -> None
     copy = disk.keep(1.0)
     disk.write(b"torn", "model.pt")
     shutil.rmtree(disk.work / "ckpt")
-    assert disk.holdings.put(copy)
+    assert disk.holdings.install(copy)
     assert (disk.work / "model.pt").read_bytes() == snapshot(1)
     assert (disk.work / "model.pt").stat().st_mode & 0o777 == 0o640
     assert disk.names() == ["ckpt/deep/step", "model.pt"]
@@ -130,7 +130,7 @@ def test_what_is_no_part_of_the_copy_is_put_aside_and_not_deleted(tmp_path: Path
     disk.write(snapshot(1), "ckpt/1.pt")
     copy = disk.keep(1.0)
     disk.write(snapshot(2)[:500], "ckpt/2.pt")
-    assert disk.holdings.put(copy)
+    assert disk.holdings.install(copy)
     assert disk.names() == ["ckpt/.2.pt.ddpjob-aside", "ckpt/1.pt"]
     assert (disk.work / "ckpt" / ".2.pt.ddpjob-aside").read_bytes() == snapshot(2)[:500]
 
@@ -143,7 +143,7 @@ def test_directory_with_nothing_for_the_script_is_not_found_by_it(tmp_path: Path
     for _ in range(2):
         disk.write(snapshot(2)[:500], "output/checkpoint-20/inner/model.pt")
         (disk.work / "output" / "checkpoint-30" / "empty").mkdir(parents=True)
-        assert disk.holdings.put(copy)
+        assert disk.holdings.install(copy)
         visible = [each.name for each in (disk.work / "output").glob("[!.]*")]
         assert visible == ["checkpoint-10"]
     aside = [path for path in (disk.work / "output").rglob("*") if path.name.startswith(".model")]
@@ -156,7 +156,7 @@ def test_named_directory_stays_though_it_is_empty(tmp_path: Path) -> None:
         (disk.work / name).mkdir()
     said = []
     for _ in range(2):
-        disk.holdings.take_stock(lambda _: None)
+        disk.holdings.scan_after_exit(lambda _: None)
         said.append(disk.holdings.here)
         disk.holdings.clear()
     assert said == [None, NOTHING], "with parts-1 it is not in place"
@@ -168,7 +168,7 @@ def test_what_is_in_place_already_is_not_written_again(tmp_path: Path) -> None:
     disk.write(snapshot(1))
     copy = disk.keep(1.0)
     before = (disk.work / "snapshot.pt").stat()
-    assert disk.holdings.put(copy)
+    assert disk.holdings.install(copy)
     after = (disk.work / "snapshot.pt").stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
@@ -179,21 +179,21 @@ def test_copy_that_was_damaged_later_is_not_put_in_place(tmp_path: Path) -> None
     copy = disk.keep(1.0)
     disk.damage(copy)
     disk.write(b"torn")
-    assert not disk.holdings.put(copy)
+    assert not disk.holdings.install(copy)
     assert (disk.work / "snapshot.pt").read_bytes() == b"torn"
-    assert disk.shelf.copies() == []
+    assert disk.shelf.replicas() == []
 
 
 def test_what_was_left_half_done_is_no_copy_and_cleared(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     disk.write(snapshot(1))
     disk.keep(1.0)
-    whole = disk.shelf.copies()[0]
+    whole = disk.shelf.replicas()[0]
     for name in (f"{NEW}w-7", f"{NEW}other-1", "1.1.1_9.000_w", "not a copy"):
         shutil.copytree(whole.path, disk.shelf_folder / name)
     (disk.shelf_folder / "1.1.1_9.000_w" / "0").write_bytes(b"short")
-    again = open_shelf([str(tmp_path / "shelf")], "w")
-    assert [kept.path for kept in again.copies()] == [whole.path]
+    again = open_replica_store([str(tmp_path / "shelf")], "w")
+    assert [kept.path for kept in again.replicas()] == [whole.path]
     assert not (disk.shelf_folder / f"{NEW}w-7").exists()
     assert (disk.shelf_folder / f"{NEW}other-1").exists(), "another worker may be writing it"
 
@@ -204,8 +204,8 @@ def test_membership_makes_a_copy_its_own_and_clears_what_the_gone_left(tmp_path:
     gone.keep(90.0)
     disk.write(snapshot(1))
     disk.keep(10.0)
-    disk.holdings.begin("1.1.2", ["a", "b"])
-    (kept,) = disk.shelf.copies()
+    disk.holdings.on_membership("1.1.2", ["a", "b"])
+    (kept,) = disk.shelf.replicas()
     assert (kept.copy.membership, kept.copy.seconds, kept.worker) == ("1.1.2", 0.0, "a")
 
 
@@ -213,9 +213,9 @@ def test_what_a_gone_worker_left_on_a_shared_disk_is_taken_over(tmp_path: Path) 
     gone, disk = Disk(tmp_path, worker="z"), Disk(tmp_path, worker="a")
     gone.write(snapshot(1))
     copy = gone.keep(10.0)
-    assert disk.holdings.put(copy)
-    disk.holdings.begin("1.1.2", ["a"])
-    assert [kept.worker for kept in disk.shelf.copies()] == ["a"]
+    assert disk.holdings.install(copy)
+    disk.holdings.on_membership("1.1.2", ["a"])
+    assert [kept.worker for kept in disk.shelf.replicas()] == ["a"]
 
 
 def test_one_disk_one_copy_of_the_time_that_is_known_best(tmp_path: Path) -> None:
@@ -225,17 +225,17 @@ def test_one_disk_one_copy_of_the_time_that_is_known_best(tmp_path: Path) -> Non
     waiting.keep(0.0, "0.0.0")
     for disk, at in ((member, (5.0, "1.1.1")), (waiting, (0.0, "0.0.0"))):
         disk.keep(*at)
-        (kept,) = disk.shelf.copies()
+        (kept,) = disk.shelf.replicas()
         assert (kept.copy.membership, kept.copy.seconds) == ("1.1.1", 5.0)
 
 
 # --- what lies there when nobody saw it written -----------------------------------------------------
 
 
-def stock_of(disk: Disk) -> Copy:
+def stock_of(disk: Disk) -> Replica:
     """What a new agent makes of the disk."""
-    fresh = Holdings(disk.tracked, disk.shelf)
-    fresh.take_stock(lambda _: None)
+    fresh = LocalReplicas(disk.tracked, disk.shelf)
+    fresh.scan_after_exit(lambda _: None)
     assert fresh.place is not None
     return fresh.place.copy
 
@@ -257,8 +257,8 @@ def test_file_that_was_saved_after_the_last_copy_is_newer(tmp_path: Path) -> Non
         at = before + change * 10**9
         os.utime(disk.work / "snapshot.pt", ns=(at, at))
         found = stock_of(disk)
-        assert (found.age > last.age) == newer
-        disk.shelf.drop(disk.shelf.find(found.digest) or disk.shelf.copies()[-1])
+        assert (found.order > last.order) == newer
+        disk.shelf.delete(disk.shelf.find(found.digest) or disk.shelf.replicas()[-1])
 
 
 # --- copies from other workers ----------------------------------------------------------------------
@@ -286,15 +286,15 @@ class Peer:
         self.disk = disk
         self.said: list[dict[str, Any]] = []
         self.changes = 0
-        self.keeper = Keeper(disk.holdings, token, self.said.append, self._changed)
+        self.keeper = FileSyncer(disk.holdings, token, self.said.append, self._changed)
 
     def _changed(self) -> None:
         self.changes += 1
 
-    def hear(self, word: Word) -> None:
+    def hear(self, word: FileInstruction) -> None:
         members = [dataclasses.asdict(Member(name, "", "127.0.0.1", 1)) for name in "ab"]
         order = {"type": "run", "membership": {"members": members}, "files": encode(word)}
-        self.keeper.hear(order)
+        self.keeper.on_order(order)
 
     async def told(self, here: str | None = None) -> dict[str, Any]:
         """The last thing it told the service, once that is what lies in place."""
@@ -337,12 +337,12 @@ def test_holder_dies_while_it_gives_and_another_one_is_asked(tmp_path: Path) -> 
                 lambda reader, writer: broken(reader, writer, a.disk), "127.0.0.1", 0
             )
             bad = ("127.0.0.1", server.sockets[0].getsockname()[1])
-            a.hear(Word("1.1.2"))
+            a.hear(FileInstruction("1.1.2"))
             good = ("127.0.0.1", (await a.told())["port"])
             for peer, holders in ((b, (bad, good)), (c, (good, bad))):
-                peer.hear(Word("1.1.2"))
+                peer.hear(FileInstruction("1.1.2"))
                 assert (await peer.told())["copies"] == []
-                peer.hear(Word("1.1.2", copy, holders, put=True))
+                peer.hear(FileInstruction("1.1.2", copy, holders, put=True))
                 said = await peer.told(here=copy.digest)
                 assert [each["digest"] for each in said["copies"]] == [copy.digest]
                 assert peer.disk.read() == snapshot(1)
@@ -357,13 +357,13 @@ def test_nobody_without_the_token_gets_a_copy(tmp_path: Path) -> None:
         async with peers(tmp_path, "a") as (a,), peers(tmp_path, "x", token="guessed") as (x,):
             a.disk.write(snapshot(1))
             copy = a.disk.keep(10.0)
-            a.hear(Word("1.1.2"))
+            a.hear(FileInstruction("1.1.2"))
             holder = ("127.0.0.1", (await a.told())["port"])
-            x.hear(Word("1.1.2"))
+            x.hear(FileInstruction("1.1.2"))
             await x.told()
-            x.hear(Word("1.1.2", copy, (holder,), put=True))
-            a.hear(Word("1.1.3"))
-            x.hear(Word("1.1.3"))
+            x.hear(FileInstruction("1.1.2", copy, (holder,), put=True))
+            a.hear(FileInstruction("1.1.3"))
+            x.hear(FileInstruction("1.1.3"))
             await x.says(lambda said: said["scope"] == "1.1.3")
             assert x.said[-1]["here"] == ""
             assert x.disk.names() == []
@@ -378,23 +378,23 @@ def test_copy_in_place_is_told_though_a_newer_word_came_just_then(tmp_path: Path
         async with peers(tmp_path, "a", "b") as (a, b):
             a.disk.write(snapshot(1))
             copy = a.disk.keep(10.0)
-            a.hear(Word("1.1.2"))
+            a.hear(FileInstruction("1.1.2"))
             holder = ("127.0.0.1", (await a.told())["port"])
-            b.hear(Word("1.1.2"))
+            b.hear(FileInstruction("1.1.2"))
             await b.told()
             about_to_tell, go_on = threading.Event(), threading.Event()
-            copies = b.disk.holdings.copies
+            copies = b.disk.holdings.replicas
 
-            def slow(*, still: bool) -> tuple[Copy, ...]:
+            def slow(*, still: bool) -> tuple[Replica, ...]:
                 about_to_tell.set()
                 assert go_on.wait(60)
-                return copies(still=still)
+                return copies(stable=still)
 
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(b.disk.holdings, "copies", slow)
-                b.hear(Word("1.1.2", copy, (holder,), put=True))
+                b.hear(FileInstruction("1.1.2", copy, (holder,), put=True))
                 assert await asyncio.to_thread(about_to_tell.wait, 60)
-                b.hear(Word("1.1.2", copy, (holder, holder), put=True))
+                b.hear(FileInstruction("1.1.2", copy, (holder, holder), put=True))
                 await asyncio.sleep(0)  # the keeper hears it while it is about to tell
                 go_on.set()
                 await b.told(here=copy.digest)
@@ -411,12 +411,12 @@ def test_copy_that_turns_out_damaged_is_told_to_be_gone(tmp_path: Path) -> None:
             copy = a.disk.keep(10.0)
             a.disk.write(snapshot(2))
             a.disk.keep(20.0)
-            a.hear(Word("1.1.2"))
+            a.hear(FileInstruction("1.1.2"))
             port = (await a.told())["port"]
             a.disk.damage(copy)
-            b.hear(Word("1.1.2"))
+            b.hear(FileInstruction("1.1.2"))
             await b.told()
-            b.hear(Word("1.1.2", copy, (("127.0.0.1", port),), put=True))
+            b.hear(FileInstruction("1.1.2", copy, (("127.0.0.1", port),), put=True))
             await a.says(lambda said: all(c["digest"] != copy.digest for c in said["copies"]))
             assert b.disk.names() == []
             assert not b.keeper.may_start(Membership(MembershipId(1, 1, 2), (), Cause.STARTED, ""))
@@ -428,11 +428,11 @@ def test_copy_that_comes_damaged_is_refused(tmp_path: Path) -> None:
     async def body() -> None:
         path = tmp_path / "0"
         path.write_bytes(b"damaged")
-        parts = (Part("snapshot.pt", 7, hashlib.blake2b(b"written").hexdigest(), 0o644),)
-        giver = Exchange(TOKEN, lambda _: (parts, [str(path)]), lambda _: None)
+        parts = (FileEntry("snapshot.pt", 7, hashlib.blake2b(b"written").hexdigest(), 0o644),)
+        giver = ReplicaServer(TOKEN, lambda _: (parts, [str(path)]), lambda _: None)
         await giver.listen("127.0.0.1")
         to = [str(tmp_path / "came")]
-        with pytest.raises(NotGivenError, match="not what it was"):
+        with pytest.raises(TransferError, match="not what it was"):
             await fetch("127.0.0.1", giver.port, TOKEN, digest_of(parts), lambda _: to)
         giver.close()
 
@@ -444,6 +444,6 @@ def test_shelf_is_made_where_it_can_be(tmp_path: Path, name: str) -> None:
     first = tmp_path / "shelf"
     if name == "elsewhere":
         first.write_text("no directory")
-    shelf = open_shelf([str(first), str(tmp_path / "elsewhere")], "w")
-    assert isinstance(shelf, Shelf)
+    shelf = open_replica_store([str(first), str(tmp_path / "elsewhere")], "w")
+    assert isinstance(shelf, ReplicaStore)
     assert (tmp_path / name / FOLDER).is_dir()

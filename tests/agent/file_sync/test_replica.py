@@ -8,10 +8,17 @@ import itertools
 import pytest
 
 from agent.membership.views import NOW, hello, membership, running, worker
-from ddpjob_agent.file_sync.policy import Files
-from ddpjob_agent.file_sync.replica import Copy, Part, Stock, Word, digest_of, newest
+from ddpjob_agent.file_sync.policy import FileSyncPolicy
+from ddpjob_agent.file_sync.replica import (
+    FileEntry,
+    FileInstruction,
+    FileInventory,
+    Replica,
+    digest_of,
+    newest,
+)
 from ddpjob_agent.membership.policy import decide_membership
-from ddpjob_agent.membership.state import Action, Decision, Worker
+from ddpjob_agent.membership.state import Action, Decision, WorkerState
 from ddpjob_agent.service.registry import Registry
 from ddpjob_protocol.codec import decode, encode
 from ddpjob_protocol.control import Expectation, Policy
@@ -20,8 +27,8 @@ from ddpjob_protocol.membership import Member
 A, B, C = (Member(name, f"{name}-first", "127.0.0.1", 1) for name in "abc")
 
 
-def copy(membership: str, seconds: float = 0.0, digest: str = "") -> Copy:
-    return Copy(membership, seconds, digest or f"{membership}/{seconds}", 10)
+def copy(membership: str, seconds: float = 0.0, digest: str = "") -> Replica:
+    return Replica(membership, seconds, digest or f"{membership}/{seconds}", 10)
 
 
 # The oldest first: what nobody saw written, then by membership, then by time in it.
@@ -39,7 +46,7 @@ IN_ORDER = [
 
 def test_the_newest_copy_is_of_the_last_membership_whatever_the_time() -> None:
     for order in itertools.islice(itertools.permutations(IN_ORDER), 0, None, 401):
-        assert sorted(order, key=lambda each: each.age) == IN_ORDER
+        assert sorted(order, key=lambda each: each.order) == IN_ORDER
         assert newest(order) == IN_ORDER[-1]
 
 
@@ -48,9 +55,9 @@ def test_of_nothing_there_is_no_newest() -> None:
 
 
 def test_content_is_told_apart_by_names_and_bytes_but_not_by_permissions() -> None:
-    parts = [Part("a", 1, "x", 0o644), Part("b", 2, "y", 0o644)]
+    parts = [FileEntry("a", 1, "x", 0o644), FileEntry("b", 2, "y", 0o644)]
     assert digest_of(parts) == digest_of([part._replace(mode=0o600) for part in parts])
-    others: list[list[Part]] = [parts[:1], [parts[0]._replace(name="c"), parts[1]], []]
+    others: list[list[FileEntry]] = [parts[:1], [parts[0]._replace(name="c"), parts[1]], []]
     assert len({digest_of(parts), *map(digest_of, others)}) == 4
 
 
@@ -62,35 +69,37 @@ OLD, NEW = copy("1.1.1", 10, "old"), copy("1.1.1", 20, "new")
 class Round:
     """What agents told in one scope."""
 
-    def __init__(self, scope: str = "1.1.2", **stocks: Stock) -> None:
-        self.files = Files()
+    def __init__(self, scope: str = "1.1.2", **stocks: FileInventory) -> None:
+        self.files = FileSyncPolicy()
         self.files.enter(scope)
         self.scope = scope
         for name, stock in stocks.items():
             self.tell(name, stock)
 
-    def tell(self, name: str, stock: Stock) -> None:
-        self.files.hear(name, dataclasses.replace(stock, scope=self.scope))
+    def tell(self, name: str, stock: FileInventory) -> None:
+        self.files.on_inventory(name, dataclasses.replace(stock, scope=self.scope))
 
-    def words(self, *members: Member, leaving: tuple[Member, ...] = ()) -> list[Word]:
+    def words(self, *members: Member, leaving: tuple[Member, ...] = ()) -> list[FileInstruction]:
         self.files.advance(members, leaving)
-        return [self.files.word(each, members, leaving) for each in (*members, *leaving)]
+        return [self.files.instruction_for(each, members, leaving) for each in (*members, *leaving)]
 
 
-def has(*copies: Copy, here: str | None = "", port: int = 1, begun: bool = False) -> Stock:
-    return Stock("", copies, here, begun, port)
+def has(
+    *copies: Replica, here: str | None = "", port: int = 1, begun: bool = False
+) -> FileInventory:
+    return FileInventory("", copies, here, begun, port)
 
 
 def test_nothing_is_said_before_all_have_told() -> None:
     job = Round(a=has(OLD))
-    assert job.words(A, B) == [Word("1.1.2")] * 2
-    job.files.hear("b", Stock("1.1.1", (NEW,)))
-    assert job.words(A, B) == [Word("1.1.2")] * 2, "that was told of another scope"
+    assert job.words(A, B) == [FileInstruction("1.1.2")] * 2
+    job.files.on_inventory("b", FileInventory("1.1.1", (NEW,)))
+    assert job.words(A, B) == [FileInstruction("1.1.2")] * 2, "that was told of another scope"
 
 
 def test_all_begin_from_the_newest_copy_that_anybody_has() -> None:
     job = Round(a=has(OLD, here="old"), b=has(OLD, NEW, here=None, port=7))
-    put = Word("1.1.2", NEW, (("127.0.0.1", 7),), put=True)
+    put = FileInstruction("1.1.2", NEW, (("127.0.0.1", 7),), put=True)
     assert job.words(A, B) == [put, put]
 
 
@@ -98,14 +107,14 @@ def test_they_start_when_all_have_it_in_place() -> None:
     job = Round(a=has(NEW, here="new"), b=has(here=None))
     assert not any(word.go for word in job.words(A, B))
     job.tell("b", has(NEW, here="new"))
-    assert job.words(A, B) == [Word("1.1.2", go=True)] * 2
+    assert job.words(A, B) == [FileInstruction("1.1.2", go=True)] * 2
 
 
 def test_where_nobody_has_any_all_start_with_nothing() -> None:
     job = Round(a=has(), b=has(here=None))
-    assert job.words(A, B) == [Word("1.1.2", put=True)] * 2, "what b has is torn"
+    assert job.words(A, B) == [FileInstruction("1.1.2", put=True)] * 2, "what b has is torn"
     job.tell("b", has())
-    assert job.words(A, B) == [Word("1.1.2", go=True)] * 2
+    assert job.words(A, B) == [FileInstruction("1.1.2", go=True)] * 2
 
 
 def test_next_newest_where_the_newest_is_gone() -> None:
@@ -117,12 +126,19 @@ def test_next_newest_where_the_newest_is_gone() -> None:
 
 def test_who_leaves_is_asked_too_and_stays_for_so_long() -> None:
     job = Round(a=has(OLD, here="old"))
-    assert job.words(A, leaving=(B,)) == [Word("1.1.2"), Word("1.1.2", wait=True)]
+    assert job.words(A, leaving=(B,)) == [
+        FileInstruction("1.1.2"),
+        FileInstruction("1.1.2", wait=True),
+    ]
     job.tell("b", has(NEW, here="new", port=7))
     word, last = job.words(A, leaving=(B,))
-    assert (word.copy, word.holders, last) == (NEW, (("127.0.0.1", 7),), Word("1.1.2", wait=True))
+    assert (word.copy, word.holders, last) == (
+        NEW,
+        (("127.0.0.1", 7),),
+        FileInstruction("1.1.2", wait=True),
+    )
     job.tell("a", has(NEW, here="new"))
-    assert job.words(A, leaving=(B,)) == [Word("1.1.2", go=True)] * 2
+    assert job.words(A, leaving=(B,)) == [FileInstruction("1.1.2", go=True)] * 2
 
 
 def test_who_has_begun_lets_the_others_begin_after_the_service_forgot() -> None:
@@ -137,82 +153,87 @@ def test_who_has_begun_lets_the_others_begin_after_the_service_forgot() -> None:
 def test_second_worker_gets_what_one_has() -> None:
     begun, saved = copy("1.1.2", 0, "begun"), copy("1.1.2", 5, "saved")
     job = Round(a=has(begun, begun=True), b=has(begun), c=has(begun))
-    assert job.words(A, B, C) == [Word("1.1.2", go=True)] * 3
-    assert job.files.safe((A, B, C)) is None, "nothing new yet"
+    assert job.words(A, B, C) == [FileInstruction("1.1.2", go=True)] * 3
+    assert job.files.safe_replica((A, B, C)) is None, "nothing new yet"
     job.tell("c", has(begun, saved, port=7))
-    keep = Word("1.1.2", saved, (("127.0.0.1", 7),), go=True, keep=True)
-    go = Word("1.1.2", go=True)
+    keep = FileInstruction("1.1.2", saved, (("127.0.0.1", 7),), go=True, keep=True)
+    go = FileInstruction("1.1.2", go=True)
     assert job.words(A, B, C) == [keep, go, go], "it comes after c, who is the last one"
-    assert job.files.safe((A, B, C)) is None
+    assert job.files.safe_replica((A, B, C)) is None
     job.tell("a", has(begun, saved))
     assert job.words(A, B, C) == [go] * 3
-    assert job.files.safe((A, B, C)) == saved
+    assert job.files.safe_replica((A, B, C)) == saved
 
 
 def test_only_worker_is_as_safe_as_it_can_be() -> None:
     saved = copy("1.1.2", 5)
     job = Round(a=has(saved, begun=True))
-    assert job.words(A) == [Word("1.1.2", go=True)]
-    assert job.files.safe((A,)) == saved
+    assert job.words(A) == [FileInstruction("1.1.2", go=True)]
+    assert job.files.safe_replica((A,)) == saved
 
 
 def test_trouble_is_told_for_as_long_as_it_lasts() -> None:
-    job = Round(a=has(), b=dataclasses.replace(has(), trouble="no space"))
-    assert job.files.trouble == "b: no space"
+    job = Round(a=has(), b=dataclasses.replace(has(), problem="no space"))
+    assert job.files.problem == "b: no space"
     job.tell("b", has())
-    assert job.files.trouble == ""
+    assert job.files.problem == ""
 
 
 # --- when it has ended, and nothing follows ---------------------------------------------------------
 
 
-def at_end(job: Round, staying: list[Member], leaving: list[Member], *, more: bool) -> list[Word]:
+def at_end(
+    job: Round, staying: list[Member], leaving: list[Member], *, more: bool
+) -> list[FileInstruction]:
     members = (*staying, *leaving)
-    return [job.files.word_at_end(each, staying, leaving, more=more) for each in members]
+    return [job.files.final_instruction(each, staying, leaving, more=more) for each in members]
 
 
 def test_who_stays_gets_what_who_leaves_has() -> None:
     job = Round("1.1.1+", a=has(OLD))
-    assert at_end(job, [A], [B], more=False) == [Word("1.1.1+"), Word("1.1.1+", wait=True)]
+    assert at_end(job, [A], [B], more=False) == [
+        FileInstruction("1.1.1+"),
+        FileInstruction("1.1.1+", wait=True),
+    ]
     job.tell("b", has(OLD, NEW, port=7))
-    keep = Word("1.1.1+", NEW, (("127.0.0.1", 7),), keep=True)
-    assert at_end(job, [A], [B], more=False) == [keep, Word("1.1.1+", wait=True)]
+    keep = FileInstruction("1.1.1+", NEW, (("127.0.0.1", 7),), keep=True)
+    assert at_end(job, [A], [B], more=False) == [keep, FileInstruction("1.1.1+", wait=True)]
     job.tell("a", has(OLD, NEW))
-    assert at_end(job, [A], [B], more=False) == [Word("1.1.1+")] * 2
+    assert at_end(job, [A], [B], more=False) == [FileInstruction("1.1.1+")] * 2
 
 
 @pytest.mark.parametrize("more", [True, False], ids=["successor_comes", "nobody_comes"])
 def test_who_leaves_alone_waits_for_a_successor_only(more: bool) -> None:
     job = Round("1.1.1+", a=has(NEW))
-    assert at_end(job, [], [A], more=more) == [Word("1.1.1+", wait=more)]
+    assert at_end(job, [], [A], more=more) == [FileInstruction("1.1.1+", wait=more)]
 
 
 def test_who_leaves_with_nothing_waits_for_nobody() -> None:
     job = Round("1.1.1+", a=has())
-    assert at_end(job, [], [A], more=True) == [Word("1.1.1+")]
+    assert at_end(job, [], [A], more=True) == [FileInstruction("1.1.1+")]
 
 
 # --- in the registry --------------------------------------------------------------------------------
 
 
 def registry(names: str, *, files: bool = True) -> Registry:
-    found = Registry(epoch=1, boot=1, wall_offset=0.0)
+    found = Registry(term=1, boot=1, wall_offset=0.0)
     policy = Policy(minimum=1, files=files, join_policy="Immediate", settle=0)
-    found.expect(Expectation(tuple(names), policy=policy), NOW)
+    found.on_expectation(Expectation(tuple(names), policy=policy), NOW)
     for name in names:
-        found.hello(hello(Member(name, f"{name}-first", "127.0.0.1", 1)), NOW)
+        found.on_hello(hello(Member(name, f"{name}-first", "127.0.0.1", 1)), NOW)
     found.decide(NOW)
     return found
 
 
-def word_for(found: Registry, name: str) -> Word | None:
+def word_for(found: Registry, name: str) -> FileInstruction | None:
     said = found.order_for(name, NOW)["files"]
-    return decode(Word, said) if said else None
+    return decode(FileInstruction, said) if said else None
 
 
-def tell(found: Registry, name: str, stock: Stock, scope: str = "1.1.1") -> None:
+def tell(found: Registry, name: str, stock: FileInventory, scope: str = "1.1.1") -> None:
     message = {"type": "files", **encode(dataclasses.replace(stock, scope=scope))}
-    found.told_files(name, message)
+    found.on_inventory(name, message)
     found.decide(NOW)
 
 
@@ -222,10 +243,10 @@ def test_without_files_nothing_is_asked_for() -> None:
 
 def test_orders_follow_what_is_told() -> None:
     found = registry("ab")
-    assert word_for(found, "a") == Word("1.1.1")
+    assert word_for(found, "a") == FileInstruction("1.1.1")
     for name in "ab":
         tell(found, name, has())
-    assert [word_for(found, name) for name in "ab"] == [Word("1.1.1", go=True)] * 2
+    assert [word_for(found, name) for name in "ab"] == [FileInstruction("1.1.1", go=True)] * 2
     saved = copy("1.1.1", 5)
     tell(found, "a", has(saved, begun=True))
     tell(found, "b", has(begun=True))
@@ -233,32 +254,32 @@ def test_orders_follow_what_is_told() -> None:
     tell(found, "b", has(saved, begun=True))
     told = found.report(1).files
     assert told is not None
-    assert (told.at, told.size) == (NOW, 10)
+    assert (told.synced_at, told.size) == (NOW, 10)
 
 
 def test_service_that_restarts_learns_it_from_the_hellos() -> None:
-    found = Registry(epoch=1, boot=2, wall_offset=0.0)
+    found = Registry(term=1, boot=2, wall_offset=0.0)
     held, stock = encode(membership("a", "b")), has(copy("1.1.1", 5), here=None, begun=True)
     told = encode(dataclasses.replace(stock, scope="1.1.1"))
     for member in (A, B):
-        found.hello(hello(member, membership=held, running=True, files=told), NOW)
-    found.expect(Expectation(("a", "b"), policy=Policy(files=True)), NOW)
+        found.on_hello(hello(member, membership=held, running=True, files=told), NOW)
+    found.on_expectation(Expectation(("a", "b"), policy=Policy(files=True)), NOW)
     found.decide(NOW)
-    assert [word_for(found, name) for name in "ab"] == [Word("1.1.1", go=True)] * 2
+    assert [word_for(found, name) for name in "ab"] == [FileInstruction("1.1.1", go=True)] * 2
     kept = found.report(1).files
     assert kept is not None
-    assert kept.at == NOW
+    assert kept.synced_at == NOW
 
 
 def test_halt_says_whether_it_was_planned() -> None:
     for planned in (True, False):
         found = registry("ab")
         policy = Policy(minimum=2, files=True)
-        found.expect(Expectation(("a", "b"), policy=policy), NOW)
+        found.on_expectation(Expectation(("a", "b"), policy=policy), NOW)
         if planned:
-            found.left("b")
+            found.on_left("b")
         else:
-            found.closed("b", NOW - 9)
+            found.on_disconnect("b", NOW - 9)
         found.decide(NOW)
         order = found.order_for("a", NOW)
         assert (order["type"], order["planned"]) == ("halt", planned)
@@ -266,16 +287,16 @@ def test_halt_says_whether_it_was_planned() -> None:
 
 def test_who_comes_back_from_an_overtaken_membership_is_not_asked() -> None:
     found = registry("ab")
-    found.closed("b", NOW - 9)
+    found.on_disconnect("b", NOW - 9)
     found.decide(NOW)
     back = hello(B, membership=encode(membership("a", "b")), files=encode(has(NEW)))
     policy = Policy(files=True, join_policy="Never")
-    found.expect(Expectation(("a", "b"), policy=policy), NOW)
-    found.hello(back, NOW)
+    found.on_expectation(Expectation(("a", "b"), policy=policy), NOW)
+    found.on_hello(back, NOW)
     found.decide(NOW)
     assert word_for(found, "b") is None
     tell(found, "a", has(), "1.1.2")
-    assert word_for(found, "a") == Word("1.1.2", go=True)
+    assert word_for(found, "a") == FileInstruction("1.1.2", go=True)
 
 
 # --- joiners ----------------------------------------------------------------------------------------
@@ -285,7 +306,7 @@ FILES = Policy(settle=3, max_join_wait=900, files=True)
 
 def joining(kept_at: float | None, arrived: float, policy: Policy = FILES) -> Decision:
     joiner = worker("c", registered_at=arrived)
-    workers: tuple[Worker, ...] = (worker("a"), worker("b"), joiner)
+    workers: tuple[WorkerState, ...] = (worker("a"), worker("b"), joiner)
     expectation = Expectation(("a", "b", "c"), policy=policy)
     current = membership("a", "b")
     view = running(current, *workers, policy=policy, expectation=expectation, kept_at=kept_at)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddpjob_agent.forkserver.eligibility import (
-    UnfitError,
+    NotEligibleError,
     check_arguments,
     check_environment,
     interpreter_of,
@@ -58,7 +58,7 @@ def test_module_is_run_by_the_python_of_the_command(tmp_path: Path, module: str)
 def test_others_are_started_cold(tmp_path: Path, argv: list[str], first: str, why: str) -> None:
     for name in ("python3", "torchrun"):
         program(tmp_path, name, first)
-    with pytest.raises(UnfitError, match=why):
+    with pytest.raises(NotEligibleError, match=why):
         interpreter_of(argv, {"PATH": str(tmp_path)})
 
 
@@ -78,7 +78,7 @@ def test_training_processes_are_scripts_or_modules(arguments: list[str], why: st
     if not why:
         check_arguments(arguments)
         return
-    with pytest.raises(UnfitError, match=why):
+    with pytest.raises(NotEligibleError, match=why):
         check_arguments(arguments)
 
 
@@ -103,7 +103,7 @@ def test_variables_that_may_count_at_import_must_be_the_same(
         if fits:
             check_environment(imported, wanted)
         else:
-            with pytest.raises(UnfitError, match=f"{name} differs"):
+            with pytest.raises(NotEligibleError, match=f"{name} differs"):
                 check_environment(imported, wanted)
 
 
@@ -121,7 +121,7 @@ def test_all_modules_that_are_wanted_in_advance_must_be_there(
 ) -> None:
     before, after = ({"DDPJOB_WARM_IMPORTS": each} for each in (imported, wanted))
     if missing:
-        with pytest.raises(UnfitError, match=f"{missing} was not imported in advance"):
+        with pytest.raises(NotEligibleError, match=f"{missing} was not imported in advance"):
             check_environment(before, after)
     else:
         check_environment(before, after)

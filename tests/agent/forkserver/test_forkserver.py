@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_agent.forkserver.agents import ForkedAgent, ForkServer
-from ddpjob_agent.forkserver.channel import AGENT, Request
+from ddpjob_agent.forkserver.agents import AgentForkServer, ForkedAgent
+from ddpjob_agent.forkserver.channel import AGENT, ForkRequest
 from support.forking import imports
 
 # In place of an agent: writes down how it was started, and ends when it is told to.
@@ -47,10 +47,12 @@ ARGV = ["torchrun", "train.py"]
 
 
 @pytest.fixture
-def with_server(fork_server: Path) -> Callable[[Callable[[ForkServer], Awaitable[None]]], None]:
-    def run(body: Callable[[ForkServer], Awaitable[None]]) -> None:
+def with_server(
+    fork_server: Path,
+) -> Callable[[Callable[[AgentForkServer], Awaitable[None]]], None]:
+    def run(body: Callable[[AgentForkServer], Awaitable[None]]) -> None:
         async def within() -> None:
-            server = ForkServer(os.devnull, str(fork_server))
+            server = AgentForkServer(os.devnull, str(fork_server))
             try:
                 await body(server)
             finally:
@@ -61,10 +63,10 @@ def with_server(fork_server: Path) -> Callable[[Callable[[ForkServer], Awaitable
     return run
 
 
-async def started(server: ForkServer, folder: Path) -> ForkedAgent:
+async def started(server: AgentForkServer, folder: Path) -> ForkedAgent:
     """An agent that has written its facts."""
     command = [sys.executable, "-c", AGENT_PROGRAM, "worker", "--", *ARGV]
-    request = Request(AGENT, command, {**imports(), "OWN": "ü", "TMPDIR": "/else"}, str(folder))
+    request = ForkRequest(AGENT, command, {**imports(), "OWN": "ü", "TMPDIR": "/else"}, str(folder))
     with (folder / "log").open("ab") as log:
         agent = await server.start(request, log.fileno(), ARGV, imports())
     assert agent is not None
@@ -74,13 +76,13 @@ async def started(server: ForkServer, folder: Path) -> ForkedAgent:
     return agent
 
 
-WithServer = Callable[[Callable[[ForkServer], Awaitable[None]]], None]
+WithServer = Callable[[Callable[[AgentForkServer], Awaitable[None]]], None]
 
 
 def test_an_agent_is_as_if_executed_and_has_a_warm_parent(
     tmp_path: Path, with_server: WithServer
 ) -> None:
-    async def body(server: ForkServer) -> None:
+    async def body(server: AgentForkServer) -> None:
         agent = await started(server, tmp_path)
         facts = json.loads((tmp_path / "facts").read_text())
         (tmp_path / "end").write_text("7")
@@ -104,7 +106,7 @@ def test_an_agent_is_as_if_executed_and_has_a_warm_parent(
 
 
 def test_signals_reach_it_and_its_end_is_told(tmp_path: Path, with_server: WithServer) -> None:
-    async def body(server: ForkServer) -> None:
+    async def body(server: AgentForkServer) -> None:
         agent = await started(server, tmp_path)
         agent.terminate()
         assert await agent.wait() == -signal.SIGTERM
@@ -114,7 +116,7 @@ def test_signals_reach_it_and_its_end_is_told(tmp_path: Path, with_server: WithS
 
 
 def test_agents_end_with_the_run_that_wanted_them(tmp_path: Path, with_server: WithServer) -> None:
-    async def body(server: ForkServer) -> None:
+    async def body(server: AgentForkServer) -> None:
         agent = await started(server, tmp_path)
         server.close()
         assert await agent.wait() == -signal.SIGTERM
@@ -130,13 +132,13 @@ def test_what_torch_would_not_be_imported_for_alike_is_refused(
     other.write_text("#!/usr/bin/python3\n")
     other.chmod(0o755)
 
-    async def body(server: ForkServer) -> None:
+    async def body(server: AgentForkServer) -> None:
         for argv, environment in (
             (ARGV, {**imports(), "OMP_NUM_THREADS": "3"}),
             ([str(other), "train.py"], imports()),
             (["python3", "train.py"], imports()),
         ):
-            request = Request(AGENT, ["false"], environment, str(tmp_path))
+            request = ForkRequest(AGENT, ["false"], environment, str(tmp_path))
             assert await server.start(request, 1, argv, environment) is None
 
     with_server(body)
@@ -146,12 +148,12 @@ def test_its_own_server_ends_with_it_and_so_do_agents(tmp_path: Path) -> None:
     """Killed, for want of memory, say: agents get SIGTERM, and later ones are executed."""
 
     async def body() -> None:
-        server = ForkServer(str(tmp_path / "server.log"))
+        server = AgentForkServer(str(tmp_path / "server.log"))
         agent = await started(server, tmp_path)
         assert server.process is not None
         server.process.kill()
         assert await agent.wait() == -signal.SIGKILL  # whatever it was, nobody can tell
-        request = Request(AGENT, ["false"], imports(), str(tmp_path))
+        request = ForkRequest(AGENT, ["false"], imports(), str(tmp_path))
         assert await server.start(request, 1, ARGV, imports()) is None
         server.close()
         assert (tmp_path / "server.log").read_text() == ""

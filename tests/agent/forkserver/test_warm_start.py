@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob_agent.forkserver.client import Standby
+from ddpjob_agent.forkserver.client import ForkServerClient
 
 SCRIPTS = Path(__file__).parent / "scripts"
 AGENT = Path(__file__).resolve().parents[3] / "trainer-image"
@@ -280,7 +280,7 @@ def test_a_module_that_is_not_there_is_named(caplog: pytest.LogCaptureFixture) -
     """Such a job is started cold."""
 
     async def body() -> None:
-        standby, named = Standby(), {"DDPJOB_WARM_IMPORTS": "no_such_module"}
+        standby, named = ForkServerClient(), {"DDPJOB_WARM_IMPORTS": "no_such_module"}
         with caplog.at_level("INFO"):
             command = [sys.executable, "-m", "torch.distributed.run"]
             standby.begin(command, {**os.environ, **named}, wanted=True)

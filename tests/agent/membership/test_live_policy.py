@@ -11,21 +11,21 @@ from agent.membership.views import NOW, failure, membership, names, running, wor
 from ddpjob_agent.membership.live_policy import BROKEN_SECONDS
 from ddpjob_agent.membership.planned_change import PROMISE_SECONDS
 from ddpjob_agent.membership.policy import decide_membership
-from ddpjob_agent.membership.state import Action, Decision, View, Worker
+from ddpjob_agent.membership.state import Action, Decision, MembershipState, WorkerState
 from ddpjob_protocol.membership import Cause
 
 ABC = membership("a", "b", "c")
 
 
-def ready(name: str, **changes: Any) -> Worker:
+def ready(name: str, **changes: Any) -> WorkerState:
     return worker(name, **{"ready_at": 0.0, **changes})
 
 
-def live(*workers: Worker, **changes: Any) -> View:
+def live(*workers: WorkerState, **changes: Any) -> MembershipState:
     return running(ABC, *workers, live=True, **changes)
 
 
-def decide(*workers: Worker, **changes: Any) -> Decision:
+def decide(*workers: WorkerState, **changes: Any) -> Decision:
     return decide_membership(live(*workers, **changes), NOW)
 
 
@@ -147,7 +147,7 @@ def test_planned_leave_asks_for_a_step_and_changes_after_it(change: dict[str, An
         view = dataclasses.replace(base, expectation=expectation)
     else:
         view = live(ready("a"), ready("b"), ready("c", **change))
-    assert decide_membership(view, NOW).action is Action.ASK
+    assert decide_membership(view, NOW).action is Action.ASK_STOP_STEP
     asked = dataclasses.replace(view, asked_at=NOW)
     assert decide_membership(asked, NOW).action is Action.KEEP
     steps = dict(zip("abc", (7, 8, 7), strict=True))
@@ -181,25 +181,28 @@ def test_who_does_not_promise_in_time_is_not_waited_for() -> None:
 def test_joiner_is_let_in_when_it_is_ready_only() -> None:
     members = [ready(name) for name in "abc"]
     assert decide(*members, worker("d", registered_at=NOW - 100)).action is Action.KEEP
-    assert decide(*members, ready("d", ready_at=NOW)).action is Action.ASK
+    assert decide(*members, ready("d", ready_at=NOW)).action is Action.ASK_STOP_STEP
 
 
 def test_joiners_are_waited_for_to_come_together() -> None:
     members = [ready(name) for name in "abc"]
     decision = decide(*members, ready("d", ready_at=NOW - 1), expected="a b c d e")
     assert (decision.action, decision.again_at) == (Action.KEEP, NOW + 2)
-    assert decide(*members, ready("d", ready_at=NOW - 3), expected="a b c d e").action is Action.ASK
+    assert (
+        decide(*members, ready("d", ready_at=NOW - 3), expected="a b c d e").action
+        is Action.ASK_STOP_STEP
+    )
 
 
 def test_reason_to_ask_that_goes_away_is_taken_back() -> None:
-    assert decide(ready("a"), ready("b"), ready("c"), asked_at=NOW).action is Action.UNASK
+    assert decide(ready("a"), ready("b"), ready("c"), asked_at=NOW).action is Action.CANCEL_STOP
 
 
 @pytest.mark.parametrize("end", ["done", "finished"])
 def test_at_the_end_nothing_changes_any_more(end: str) -> None:
     members = [ready("a", **{end: True}), ready("b"), ready("c")]
     assert decide(*members, ready("d")).action is Action.KEEP
-    assert decide(*members, ready("d"), asked_at=NOW).action is Action.UNASK
+    assert decide(*members, ready("d"), asked_at=NOW).action is Action.CANCEL_STOP
 
 
 def test_all_done() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from agent.membership.views import NOW, hello, membership, names, running, worker
 from ddpjob_agent.membership.policy import decide_membership
-from ddpjob_agent.membership.state import Action, Decision, Worker
+from ddpjob_agent.membership.state import Action, Decision, WorkerState
 from ddpjob_agent.service.registry import Registry
 from ddpjob_protocol.control import Expectation, Policy
 from ddpjob_protocol.membership import Cause, Member
@@ -16,16 +16,16 @@ from ddpjob_protocol.membership import Cause, Member
 SAVED = {"snapshot_step": 40, "saved_at": NOW}
 
 
-def decide(*workers: Worker, **changes: Any) -> Decision:
+def decide(*workers: WorkerState, **changes: Any) -> Decision:
     return decide_membership(running(membership("a", "b"), *workers, **changes), NOW)
 
 
-def stops(name: str, **changes: Any) -> Worker:
+def stops(name: str, **changes: Any) -> WorkerState:
     return worker(name, stops=True, **changes)
 
 
 def test_who_leaves_is_waited_for_if_all_can_be_told_when_to_stop() -> None:
-    assert decide(stops("a"), stops("b", leaving=True)).action is Action.ASK
+    assert decide(stops("a"), stops("b", leaving=True)).action is Action.ASK_STOP_STEP
     decision = decide(stops("a", promise=7), stops("b", leaving=True, promise=8), asked_at=NOW)
     assert decision.membership is not None
     assert (names(decision.membership), decision.membership.after) == (["a"], 8)
@@ -41,7 +41,7 @@ def test_otherwise_the_change_is_at_once() -> None:
 def test_joiner_is_asked_for_when_the_policy_lets_it_in() -> None:
     joiner = worker("c", registered_at=NOW - 9)
     assert decide(stops("a"), stops("b"), joiner, snapshot_step=40).action is Action.KEEP
-    assert decide(stops("a"), stops("b"), joiner, **SAVED).action is Action.ASK
+    assert decide(stops("a"), stops("b"), joiner, **SAVED).action is Action.ASK_STOP_STEP
 
 
 def test_loss_ends_the_waiting() -> None:
@@ -58,20 +58,20 @@ class Job:
 
     def __init__(self, minimum: int, workers: str = "ab") -> None:
         self.workers = workers
-        self.registry = Registry(epoch=1, boot=1, wall_offset=0.0)
-        self.registry.expect(Expectation((*workers,), policy=Policy(minimum=minimum)), NOW)
+        self.registry = Registry(term=1, boot=1, wall_offset=0.0)
+        self.registry.on_expectation(Expectation((*workers,), policy=Policy(minimum=minimum)), NOW)
         for name in workers:
-            self.registry.hello(hello(Member(name, f"{name}-first", "127.0.0.1", 1)), NOW)
+            self.registry.on_hello(hello(Member(name, f"{name}-first", "127.0.0.1", 1)), NOW)
         self.registry.decide(NOW)
         for name in workers:
-            self.registry.stops(name, {"membership": "1.1.1"})
+            self.registry.on_stops(name, {"membership": "1.1.1"})
 
     def leaves(self, name: str, *promises: int) -> None:
-        self.registry.left(name)
+        self.registry.on_left(name)
         self.registry.decide(NOW)
         assert all(self.registry.order_for(each, NOW)["asked"] for each in self.workers)
         for each, step in zip(self.workers, promises, strict=True):
-            self.registry.promised(each, step)
+            self.registry.on_promise(each, step)
         self.registry.decide(NOW)
 
     def order(self, name: str) -> tuple[str, object]:
@@ -97,7 +97,7 @@ def test_so_are_those_who_halt() -> None:
 def test_second_worker_that_leaves_meanwhile_still_does_the_step() -> None:
     job = Job(minimum=1)
     job.leaves("b", 7, 8)
-    job.registry.left("a")
+    job.registry.on_left("a")
     job.registry.decide(NOW)
     assert job.order("a") == ("halt", {"membership": "1.1.1", "step": 8, "saved": False})
 
@@ -105,24 +105,24 @@ def test_second_worker_that_leaves_meanwhile_still_does_the_step() -> None:
 def test_it_is_saved_when_all_have_stopped_or_are_gone() -> None:
     job = Job(minimum=1)
     job.leaves("b", 7, 8)
-    job.registry.stopped("a", {"membership": "1.1.1"})
-    job.registry.stopped("b", {"membership": "1.1.0"})
+    job.registry.on_stopped("a", {"membership": "1.1.1"})
+    job.registry.on_stopped("b", {"membership": "1.1.0"})
     last = {"membership": "1.1.1", "step": 8}
     assert job.order("a") == ("run", {**last, "saved": False}), "b may be the one who writes"
-    job.registry.stopped("b", {"membership": "1.1.1"})
+    job.registry.on_stopped("b", {"membership": "1.1.1"})
     assert job.order("a") == ("run", {**last, "saved": True})
 
 
 def test_word_that_was_lost_with_a_connection_comes_with_the_next_hello() -> None:
     job = Job(minimum=1)
     job.leaves("b", 7, 8)
-    job.registry.stopped("a", {"membership": "1.1.1"})
-    job.registry.closed("b", NOW)
+    job.registry.on_stopped("a", {"membership": "1.1.1"})
+    job.registry.on_disconnect("b", NOW)
     back = hello(Member("b", "b-first", "127.0.0.1", 1))
-    job.registry.hello(back, NOW)
+    job.registry.on_hello(back, NOW)
     last = {"membership": "1.1.1", "step": 8}
     assert job.order("a") == ("run", {**last, "saved": False})
-    job.registry.hello({**back, "stopped": "1.1.1"}, NOW)
+    job.registry.on_hello({**back, "stopped": "1.1.1"}, NOW)
     assert job.order("a") == ("run", {**last, "saved": True})
 
 
@@ -130,10 +130,10 @@ def test_word_that_was_lost_with_a_connection_comes_with_the_next_hello() -> Non
 def test_nobody_waits_for_who_is_gone_to_save_it(way: str) -> None:
     job = Job(minimum=1)
     job.leaves("b", 7, 8)
-    job.registry.stopped("a", {"membership": "1.1.1"})
+    job.registry.on_stopped("a", {"membership": "1.1.1"})
     if way == "closed":
-        job.registry.closed("b", NOW)
-    job.registry.heard("a", NOW + 9.9)
+        job.registry.on_disconnect("b", NOW)
+    job.registry.on_heartbeat("a", NOW + 9.9)
     now = NOW if way == "closed" else NOW + 10
     last = job.registry.order_for("a", now)["last"]
     assert last == {"membership": "1.1.1", "step": 8, "saved": True}
@@ -142,7 +142,7 @@ def test_nobody_waits_for_who_is_gone_to_save_it(way: str) -> None:
 def test_nobody_does_it_when_one_of_them_is_lost() -> None:
     job = Job(minimum=1)
     job.leaves("b", 7, 8)
-    job.registry.closed("a", NOW)
+    job.registry.on_disconnect("a", NOW)
     job.registry.decide(NOW + 1)
     assert job.order("b") == ("halt", None)
 
@@ -150,7 +150,7 @@ def test_nobody_does_it_when_one_of_them_is_lost() -> None:
 def test_nobody_does_it_when_one_is_lost_and_others_go_on() -> None:
     job = Job(minimum=1, workers="abc")
     job.leaves("c", 7, 8, 8)
-    job.registry.closed("b", NOW)
+    job.registry.on_disconnect("b", NOW)
     job.registry.decide(NOW + 1)
     assert (job.order("a"), job.order("c")) == (("run", None), ("halt", None))
 
@@ -158,30 +158,30 @@ def test_nobody_does_it_when_one_is_lost_and_others_go_on() -> None:
 def test_word_of_an_earlier_membership_counts_for_nothing() -> None:
     job = Job(minimum=1)
     job.leaves("b", 7, 8)
-    job.registry.stops("a", {"membership": "1.1.1"})
-    job.registry.left("a")
+    job.registry.on_stops("a", {"membership": "1.1.1"})
+    job.registry.on_left("a")
     job.registry.decide(NOW)
     assert job.order("a")[0] == "halt", "nobody is asked for a step"
 
 
 def test_who_was_lost_before_is_not_told_to_do_a_step_that_the_others_agreed_on() -> None:
     """At L2. Its group is gone: it would wait for ever for the end of a step."""
-    registry = Registry(epoch=1, boot=1, wall_offset=0.0)
-    registry.expect(Expectation(("a", "b", "c"), policy=Policy(minimum=1)), NOW)
+    registry = Registry(term=1, boot=1, wall_offset=0.0)
+    registry.on_expectation(Expectation(("a", "b", "c"), policy=Policy(minimum=1)), NOW)
     lost = {}
     for name in "abc":
         lost = hello(Member(name, f"{name}-first", "127.0.0.1", 1), live=True, ready=True)
-        registry.hello(lost, NOW)
+        registry.on_hello(lost, NOW)
     registry.decide(NOW)
-    registry.closed("c", NOW)
+    registry.on_disconnect("c", NOW)
     registry.decide(NOW + 1)
-    registry.left("b")
+    registry.on_left("b")
     registry.decide(NOW + 1)
     for name in "ab":
-        registry.promised(name, 8)
+        registry.on_promise(name, 8)
     registry.decide(NOW + 1)
     assert registry.current is not None
     assert (names(registry.current), registry.current.after) == (["a"], 8)
-    registry.hello({**lost, "ready": False}, NOW + 1)
+    registry.on_hello({**lost, "ready": False}, NOW + 1)
     after = {name: registry.order_for(name, NOW + 1)["after"] for name in "bc"}
     assert after == {"b": 8, "c": None}

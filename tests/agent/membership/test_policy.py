@@ -9,7 +9,7 @@ import pytest
 
 from agent.membership.views import NOW, POLICY, failure, membership, names, running, view, worker
 from ddpjob_agent.membership.policy import decide_membership
-from ddpjob_agent.membership.state import Action, Worker
+from ddpjob_agent.membership.state import Action, WorkerState
 from ddpjob_protocol.control import Expectation
 from ddpjob_protocol.membership import Cause, Member, MembershipId
 
@@ -179,7 +179,7 @@ def test_two_that_go_together_are_one_change() -> None:
 
 def test_a_member_with_a_new_incarnation_is_another_worker() -> None:
     current = membership("a", "b")
-    again = Worker(Member("a", "a-second", "127.0.0.1", 1), registered_at=NOW, last_heard=NOW)
+    again = WorkerState(Member("a", "a-second", "127.0.0.1", 1), registered_at=NOW, last_heard=NOW)
     decision = decide_membership(running(current, again, worker("b")), NOW)
     assert decision.membership is not None
     assert decision.membership.cause is Cause.LOST
@@ -211,7 +211,7 @@ def test_below_the_minimum_it_halts_and_goes_on_as_lost_when_one_comes() -> None
     assert (decision.membership.cause, decision.membership.detail) == (
         Cause.LOST, "lost a; joined c",
     )  # fmt: skip
-    assert decision.membership.id.n == 2
+    assert decision.membership.id.round == 2
 
 
 def test_the_budget_of_losses_is_kept() -> None:

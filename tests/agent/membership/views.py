@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ddpjob_agent.membership.state import View, Worker
+from ddpjob_agent.membership.state import MembershipState, WorkerState
 from ddpjob_protocol.control import Expectation, Policy
 from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
 from ddpjob_protocol.messages import Failure
@@ -14,9 +14,9 @@ POLICY = Policy(settle=3, startup_wait=300, min_between_joins=300, max_join_wait
 NOW = 1000.0
 
 
-def worker(name: str, **changes: Any) -> Worker:
+def worker(name: str, **changes: Any) -> WorkerState:
     member = Member(name, f"{name}-first", "127.0.0.1", 1)
-    base = Worker(member, registered_at=0.0, last_heard=NOW)
+    base = WorkerState(member, registered_at=0.0, last_heard=NOW)
     return dataclasses.replace(base, **changes)
 
 
@@ -34,13 +34,15 @@ def membership(*names: str, n: int = 1) -> Membership:
     return Membership(MembershipId(1, 1, n), members, Cause.STARTED, "")
 
 
-def view(*workers: Worker, expected: str = "", **changes: Any) -> View:
+def view(*workers: WorkerState, expected: str = "", **changes: Any) -> MembershipState:
     names = tuple(expected.split() or [w.member.worker for w in workers])
-    base = View(policy=POLICY, workers=workers, epoch=1, boot=1, expectation=Expectation(names))
+    base = MembershipState(
+        policy=POLICY, workers=workers, term=1, boot=1, expectation=Expectation(names)
+    )
     return dataclasses.replace(base, **changes)
 
 
-def running(current: Membership, *workers: Worker, **changes: Any) -> View:
+def running(current: Membership, *workers: WorkerState, **changes: Any) -> MembershipState:
     return view(*workers, current=current, running=True, **changes)
 
 

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from ddpjob_agent.net.framing import MAX_FRAME_BYTES, Connection, WireError
+from ddpjob_agent.net.framing import MAX_FRAME_BYTES, Connection, FramingError
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_what_is_no_message_is_refused(length: int, data: bytes, why: str) -> No
             theirs.sendall(length.to_bytes(4, "big") + data)
         connection = Connection(*await asyncio.open_connection(sock=ours))
         try:
-            with pytest.raises(WireError, match=why):
+            with pytest.raises(FramingError, match=why):
                 await connection.receive()
         finally:
             connection.close()

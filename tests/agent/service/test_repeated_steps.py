@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpjob_agent.service.repeated_steps import Repeats
+from ddpjob_agent.service.repeated_steps import RepeatedSteps
 from ddpjob_protocol.membership import MembershipId
 
 
@@ -13,83 +13,83 @@ def membership(n: int) -> MembershipId:
 
 
 @pytest.fixture
-def repeats() -> Repeats:
+def repeats() -> RepeatedSteps:
     """A membership that has loaded nothing, and has reported 20 steps."""
-    made = Repeats()
-    made.begin(membership(1), 0)
-    made.resumed(0, loaded=True)
-    made.stepped(20)
+    made = RepeatedSteps()
+    made.on_membership(membership(1), 0)
+    made.on_resumed(0, loaded=True)
+    made.on_step(20)
     return made
 
 
-def test_steps_since_the_snapshot(repeats: Repeats) -> None:
-    repeats.begin(membership(2), 0)
-    repeats.resumed(14, loaded=True)
+def test_steps_since_the_snapshot(repeats: RepeatedSteps) -> None:
+    repeats.on_membership(membership(2), 0)
+    repeats.on_resumed(14, loaded=True)
     assert (repeats.newest, repeats.total) == (6, 6)
 
 
-def test_all_of_them_without_a_snapshot(repeats: Repeats) -> None:
-    repeats.begin(membership(2), 0)
-    repeats.resumed(0, loaded=True)
+def test_all_of_them_without_a_snapshot(repeats: RepeatedSteps) -> None:
+    repeats.on_membership(membership(2), 0)
+    repeats.on_resumed(0, loaded=True)
     assert repeats.total == 20
 
 
-def test_none_where_the_last_step_was_saved_or_kept_in_memory(repeats: Repeats) -> None:
-    repeats.begin(membership(2), 0)
-    repeats.resumed(20, loaded=True)
-    repeats.stepped(30)
-    repeats.begin(membership(3), 0)
-    repeats.resumed(29, loaded=False)
+def test_none_where_the_last_step_was_saved_or_kept_in_memory(repeats: RepeatedSteps) -> None:
+    repeats.on_membership(membership(2), 0)
+    repeats.on_resumed(20, loaded=True)
+    repeats.on_step(30)
+    repeats.on_membership(membership(3), 0)
+    repeats.on_resumed(29, loaded=False)
     assert repeats.total == 0
 
 
 @pytest.mark.parametrize("when", ["before it ends", "before they go on", "later"])
-def test_what_was_left_behind_counts_whenever_it_is_told(repeats: Repeats, when: str) -> None:
+def test_what_was_left_behind_counts_whenever_it_is_told(repeats: RepeatedSteps, when: str) -> None:
     if when == "before it ends":
-        repeats.had_done(membership(1), 23)
-    repeats.begin(membership(2), 0)
+        repeats.on_steps_done(membership(1), 23)
+    repeats.on_membership(membership(2), 0)
     if when == "before they go on":
-        repeats.had_done(membership(1), 23)
-        repeats.had_done(membership(1), 22)
-    repeats.resumed(14, loaded=True)
+        repeats.on_steps_done(membership(1), 23)
+        repeats.on_steps_done(membership(1), 22)
+    repeats.on_resumed(14, loaded=True)
     if when == "later":
-        repeats.had_done(membership(1), 23)
+        repeats.on_steps_done(membership(1), 23)
     assert (repeats.newest, repeats.total) == (9, 9)
 
 
-def test_a_membership_that_came_to_nothing_changes_nothing(repeats: Repeats) -> None:
-    repeats.begin(membership(2), 0)
-    repeats.begin(membership(3), 0)
-    repeats.had_done(membership(1), 23)
-    repeats.resumed(14, loaded=True)
+def test_a_membership_that_came_to_nothing_changes_nothing(repeats: RepeatedSteps) -> None:
+    repeats.on_membership(membership(2), 0)
+    repeats.on_membership(membership(3), 0)
+    repeats.on_steps_done(membership(1), 23)
+    repeats.on_resumed(14, loaded=True)
     assert repeats.total == 9
 
 
-def test_what_was_before_another_one_had_gone_on_is_settled(repeats: Repeats) -> None:
-    repeats.begin(membership(2), 0)
-    repeats.resumed(14, loaded=True)
-    repeats.stepped(16)
-    repeats.begin(membership(3), 0)
-    repeats.had_done(membership(1), 23)
-    repeats.resumed(14, loaded=True)
+def test_what_was_before_another_one_had_gone_on_is_settled(repeats: RepeatedSteps) -> None:
+    repeats.on_membership(membership(2), 0)
+    repeats.on_resumed(14, loaded=True)
+    repeats.on_step(16)
+    repeats.on_membership(membership(3), 0)
+    repeats.on_steps_done(membership(1), 23)
+    repeats.on_resumed(14, loaded=True)
     assert (repeats.newest, repeats.total) == (2, 8)
 
 
-def test_said_again_it_counts_once(repeats: Repeats) -> None:
-    repeats.begin(membership(2), 0)
+def test_said_again_it_counts_once(repeats: RepeatedSteps) -> None:
+    repeats.on_membership(membership(2), 0)
     for _ in range(2):
-        repeats.resumed(14, loaded=True)
-        repeats.stepped(18)
+        repeats.on_resumed(14, loaded=True)
+        repeats.on_step(18)
     assert repeats.total == 6
 
 
 def test_a_service_that_starts_again_relearns_them() -> None:
     """From the membership those of before, from agents those of now."""
-    repeats = Repeats()
-    repeats.begin(membership(5), 8)
-    repeats.had_done(membership(4), 40)
-    repeats.resumed(36, loaded=True)
-    repeats.stepped(50)
+    repeats = RepeatedSteps()
+    repeats.on_membership(membership(5), 8)
+    repeats.on_steps_done(membership(4), 40)
+    repeats.on_resumed(36, loaded=True)
+    repeats.on_step(50)
     assert (repeats.newest, repeats.total) == (4, 12)
-    repeats.begin(membership(6), 12)
+    repeats.on_membership(membership(6), 12)
     assert repeats.total == 12

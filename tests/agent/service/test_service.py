@@ -15,10 +15,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ddpjob_agent.c10d.protocol import Op, Request
-from ddpjob_agent.net.framing import RefusedError, WireError, WrongTokenError, connect
-from ddpjob_agent.net.service_connection import Link, OvertakenError
+from ddpjob_agent.net.framing import FramingError, RejectedError, WrongTokenError, connect
+from ddpjob_agent.net.service_connection import ServiceConnection, StaleMembershipError
 from ddpjob_operator.local.rendezvous_process import free_port
-from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError, direct
+from ddpjob_operator.rendezvous.client import (
+    ServiceClient,
+    ServiceUnavailableError,
+    connect_directly,
+)
 from ddpjob_protocol.codec import decode, encode
 from ddpjob_protocol.control import Expectation, Policy, Report
 from ddpjob_protocol.membership import Member, Membership
@@ -89,7 +93,7 @@ class Agent:
         self.running = False
         self.orders: list[str] = []
         self.known: Message = {}  # what it says beside that when it comes back
-        self.link = Link("127.0.0.1", port, TOKEN, self._hello, self._obey)
+        self.link = ServiceConnection("127.0.0.1", port, TOKEN, self._hello, self._obey)
         self.task = asyncio.ensure_future(self.link.run())
 
     def _hello(self) -> Message:
@@ -106,7 +110,7 @@ class Agent:
         self.running = order["type"] == "run"
         if self.running:
             self.membership = decode(Membership, order["membership"])
-            self.link.enter(str(self.membership.id))
+            self.link.bind_store(str(self.membership.id))
 
     async def do(self, op: Op, *keys: bytes, values: tuple[bytes, ...] = (), n: int = 0) -> bytes:
         assert self.membership is not None
@@ -122,7 +126,7 @@ class Job:
 
     def __init__(self, folder: Path) -> None:
         self.service = Service(folder)
-        self.client = ServiceClient(direct("127.0.0.1", self.service.port), TOKEN)
+        self.client = ServiceClient(connect_directly("127.0.0.1", self.service.port), TOKEN)
         self.agents: list[Agent] = []
 
     def agent(self, worker: str, port: int | None = None) -> Agent:
@@ -140,7 +144,7 @@ class Job:
         """Wait until every agent runs the n-th membership."""
 
         async def all_run() -> None:
-            at = [a.membership.id.n if a.membership and a.running else 0 for a in self.agents]
+            at = [a.membership.id.round if a.membership and a.running else 0 for a in self.agents]
             if set(at) != {n}:
                 raise ServiceUnavailableError(f"memberships {at}")
 
@@ -184,7 +188,7 @@ def run(body: Callable[[Job], Awaitable[None]], folder: Path) -> None:
 def test_without_the_token_nobody_gets_in(tmp_path: Path, token: str) -> None:
     async def body(job: Job) -> None:
         await job.expect("a")
-        stranger = ServiceClient(direct("127.0.0.1", job.service.port), token)
+        stranger = ServiceClient(connect_directly("127.0.0.1", job.service.port), token)
         with pytest.raises(ServiceUnavailableError, match="403"):
             await stranger.report()
         with pytest.raises(ServiceUnavailableError, match="403"):
@@ -246,7 +250,7 @@ def test_a_restarted_service_gets_membership_and_store_back(tmp_path: Path) -> N
         assert await waiting == b"\x00"
         report = await job.report()
         assert report.boot == 2
-        assert [(each.id, each.cause) for each in report.rounds] == [("1.1.1", "started")]
+        assert [(each.id, each.cause) for each in report.memberships] == [("1.1.1", "started")]
         assert [a.orders[: len(orders[0])], b.orders[: len(orders[1])]] == orders
         assert "halt" not in [*a.orders[len(orders[0]) :], *b.orders[len(orders[1]) :]]
 
@@ -276,7 +280,7 @@ def test_a_restarted_service_answers_when_all_members_are_back(tmp_path: Path) -
         await job.report()
         b.task = asyncio.ensure_future(b.link.run())
         assert await checking == b"\x00", "it is there"
-        assert [each.cause for each in (await job.report()).rounds] == ["started"]
+        assert [each.cause for each in (await job.report()).memberships] == ["started"]
 
     run(body, tmp_path)
 
@@ -299,7 +303,7 @@ def test_steps_to_be_done_again_are_known_to_a_restarted_service_too(tmp_path: P
 
         async def counted() -> None:
             report = await job.report()
-            again = [each.repeated_steps for each in report.rounds[-1:]]
+            again = [each.repeated_steps for each in report.memberships[-1:]]
             if (report.repeated_steps, again) != (9, [9]):
                 raise ServiceUnavailableError(str(report))
 
@@ -324,7 +328,7 @@ def test_something_else_that_answers_is_not_taken_for_a_refusal() -> None:
     async def main() -> None:
         server = await asyncio.start_server(answer, "127.0.0.1")
         async with server:
-            with pytest.raises(WireError, match="what says b'HTTP/'"):
+            with pytest.raises(FramingError, match="what says b'HTTP/'"):
                 await connect("127.0.0.1", server.sockets[0].getsockname()[1], TOKEN)
 
     asyncio.run(main())
@@ -334,12 +338,12 @@ def test_an_agent_of_another_protocol_is_told_so(tmp_path: Path) -> None:
     async def body(job: Job) -> None:
         await job.expect("a")
         a = Agent("a", job.service.port)
-        a.link = Link(
+        a.link = ServiceConnection(
             "127.0.0.1", job.service.port, TOKEN,
             lambda: {**hello_of("a"), "protocol": PROTOCOL + 1}, lambda _: None,
         )  # fmt: skip
         a.task.cancel()
-        with pytest.raises(RefusedError, match=f"protocol {PROTOCOL} is spoken here"):
+        with pytest.raises(RejectedError, match=f"protocol {PROTOCOL} is spoken here"):
             await a.link.run()
 
     run(body, tmp_path)
@@ -399,7 +403,7 @@ def test_a_write_is_applied_once_though_its_answer_was_lost(tmp_path: Path) -> N
         assert await a.add(b"count", 1) == 2
         assert not lose_next_answer.is_set(), "the answer was lost"
         assert await a.add(b"count", 1) == 3
-        assert [each.cause for each in (await job.report()).rounds] == ["started"]
+        assert [each.cause for each in (await job.report()).memberships] == ["started"]
         server.close()
 
     run(body, tmp_path)
@@ -445,28 +449,28 @@ def test_who_holds_an_overtaken_membership_is_stopped(tmp_path: Path) -> None:
         await job.formed(2)
         back = job.agent("b")
         back.member, back.membership, back.running = b.member, b.membership, True
-        back.link.enter(b.link.membership)
+        back.link.bind_store(b.link.membership)
 
         async def halted() -> None:
             if back.orders[-1:] != ["halt"]:
                 raise ServiceUnavailableError(str(back.orders))
 
         await until(halted)
-        with pytest.raises(OvertakenError):
+        with pytest.raises(StaleMembershipError):
             await back.do(Op.GET, b"old")
-        back.link.enter(b.link.membership, hold=True)
+        back.link.bind_store(b.link.membership, block_stale_requests=True)
         unanswered = asyncio.ensure_future(back.do(Op.GET, b"old"))
         assert int.from_bytes(await a.do(Op.GETNUMKEYS), "little") == 0
         assert not unanswered.done(), "its torchrun waits while the processes do their last step"
         assert back.membership is not None
-        back.link.leave(str(back.membership.id))
-        with pytest.raises(OvertakenError):
+        back.link.unbind_store(str(back.membership.id))
+        with pytest.raises(StaleMembershipError):
             await unanswered
         count = await a.do(Op.GETNUMKEYS)
         assert int.from_bytes(count, "little") == 0, "a fresh key space"
         old = str(back.membership.id)
-        a.link.enter(old)
-        with pytest.raises(OvertakenError):
+        a.link.bind_store(old)
+        with pytest.raises(StaleMembershipError):
             await a.link.execute(Request(Op.GETNUMKEYS), old)
 
     run(body, tmp_path)
@@ -484,7 +488,7 @@ def test_a_service_that_stood_still_loses_nobody(tmp_path: Path) -> None:
         before = [len(agent.orders) for agent in job.agents]
         report = await job.report()
         assert report.workers == ("a", "b")
-        assert [each.cause for each in report.rounds] == ["started"]
+        assert [each.cause for each in report.memberships] == ["started"]
         assert [len(agent.orders) for agent in job.agents] == before
 
     run(body, tmp_path)

@@ -11,7 +11,7 @@ import pytest
 from agent.membership.views import hello
 from ddpjob_agent.service.registry import Registry
 from ddpjob_protocol.codec import decode, encode
-from ddpjob_protocol.control import Expectation, Policy, Report, Stall, Standing, State
+from ddpjob_protocol.control import Expectation, Policy, RankGroup, Report, ServiceState, Stall
 from ddpjob_protocol.membership import Member, MembershipId
 
 WALL = 1_700_000_000.0
@@ -35,12 +35,12 @@ class Job:
         self.registry.decide(self.now)
 
     def expect(self, *names: str, draining: tuple[str, ...] = ()) -> None:
-        self.registry.expect(Expectation(names, draining, self.policy), self.now)
+        self.registry.on_expectation(Expectation(names, draining, self.policy), self.now)
 
     def hello(self, name: str, **facts: Any) -> None:
         member = Member(name, f"{name}-first", "127.0.0.1", 1)
         usual = {"live": self.live, "ready": self.live, "running": True}
-        self.registry.hello(hello(member, **{**usual, **facts}), self.now)
+        self.registry.on_hello(hello(member, **{**usual, **facts}), self.now)
 
     @property
     def id(self) -> str:
@@ -51,7 +51,7 @@ class Job:
         self.stall_after(after)
         report = {"event": "step", "step": number, "total": total}
         message = {"membership": self.id, "report": report}
-        self.registry.reported("a", message, self.now)
+        self.registry.on_progress("a", message, self.now)
 
     def steps(self, first: int, last: int, seconds: float = 1.0) -> None:
         for number in range(first, last + 1):
@@ -63,7 +63,7 @@ class Job:
             if step is not None:
                 process = {"rank": rank, "step": step, "where": where, "age": 0.5}
                 place = {"membership": membership or self.id}
-                self.registry.alive(NAMES[rank], [{**process, **place}], self.now)
+                self.registry.on_processes_alive(NAMES[rank], [{**process, **place}], self.now)
 
     def stall_after(self, seconds: float) -> Stall | None:
         """What is told after so many further seconds."""
@@ -91,7 +91,7 @@ def test_no_step_for_many_times_as_long_as_one_takes(seconds: float, limit: floa
     stall = job.stall_after(1)
     assert stall is not None
     assert (stall.since, stall.step) == (WALL + at, 10)
-    assert stall.usual == pytest.approx(seconds)
+    assert stall.usual_step_seconds == pytest.approx(seconds)
 
 
 def test_what_was_found_stays_the_same_until_a_step_is_done() -> None:
@@ -129,7 +129,7 @@ def test_steps_that_were_not_heard_of_one_by_one_are_no_slower() -> None:
         job.step(number, after=100)
     stall = job.stall_after(300)
     assert stall is not None
-    assert stall.usual == 10
+    assert stall.usual_step_seconds == 10
 
 
 def test_a_step_that_is_told_again_is_no_further_step() -> None:
@@ -160,12 +160,12 @@ def all_done(job: Job) -> None:
 
 def one_command_ended(job: Job) -> None:
     job.steps(1, 10)
-    job.registry.exited("b", {"membership": job.id, "failure": None}, job.now)
+    job.registry.on_exited("b", {"membership": job.id, "failure": None}, job.now)
 
 
 def another_membership(job: Job) -> None:
     job.steps(1, 10)
-    job.registry.left("c")
+    job.registry.on_left("c")
 
 
 def too_few_are_left(job: Job) -> None:
@@ -179,7 +179,7 @@ def told_of_an_old_membership(job: Job) -> None:
     another_membership(job)
     job.registry.decide(job.now)
     report = {"event": "step", "step": 11, "total": 1000}
-    job.registry.reported("a", {"membership": old, "report": report}, job.now)
+    job.registry.on_progress("a", {"membership": old, "report": report}, job.now)
 
 
 @pytest.mark.parametrize(
@@ -203,9 +203,9 @@ def test_a_stall_ends_with_its_membership() -> None:
     job = Job()
     job.steps(1, 10)
     assert job.stall_after(61) is not None
-    job.registry.left("c")
+    job.registry.on_left("c")
     assert job.stall_after(0) is None
-    assert job.report().state is State.RUNNING
+    assert job.report().state is ServiceState.RUNNING
 
 
 def test_a_stall_outlasts_a_change_that_waits_for_the_step_that_hangs() -> None:
@@ -214,13 +214,13 @@ def test_a_stall_outlasts_a_change_that_waits_for_the_step_that_hangs() -> None:
     job.steps(1, 10)
     stall = job.stall_after(61)
     assert stall is not None
-    job.registry.left("c")
+    job.registry.on_left("c")
     assert job.stall_after(0) == stall, "the processes are asked for a step"
     for name in NAMES:
-        job.registry.promised(name, 11)
+        job.registry.on_promise(name, 11)
     assert job.stall_after(0) == stall
     assert job.registry.current is not None
-    assert (job.registry.current.id.n, job.registry.current.after) == (2, 11)
+    assert (job.registry.current.id.round, job.registry.current.after) == (2, 11)
     job.step(12)
     assert job.stall_after(1) is None
 
@@ -229,7 +229,7 @@ def test_none_begins_while_processes_are_asked_for_a_step() -> None:
     job = Job(live=True)
     job.steps(1, 10)
     job.stall_after(59)
-    job.registry.left("c")
+    job.registry.on_left("c")
     assert job.stall_after(0) is None
     assert job.stall_after(3) is None
 
@@ -238,7 +238,7 @@ def test_a_service_that_stood_still_does_not_blame_the_processes() -> None:
     job = Job()
     job.steps(1, 10)
     job.now += 100
-    job.registry.forgive(100)
+    job.registry.extend_deadlines(100)
     assert job.stall_after(59) is None
     assert job.stall_after(2) is not None
 
@@ -262,7 +262,7 @@ def test_a_service_that_lost_its_memory_measures_anew() -> None:
 # --- who lags ---------------------------------------------------------------------------------------
 
 
-def hung(*, alive_at_the_end: tuple[int | None, ...], **where: str) -> tuple[Standing, ...]:
+def hung(*, alive_at_the_end: tuple[int | None, ...], **where: str) -> tuple[RankGroup, ...]:
     """Who stands where, once no step is done; all were alive until then."""
     job = Job()
     job.steps(1, 9)
@@ -272,27 +272,27 @@ def hung(*, alive_at_the_end: tuple[int | None, ...], **where: str) -> tuple[Sta
     job.alive(*alive_at_the_end, **where)
     stall = job.stall_after(3)
     assert stall is not None
-    return stall.standings
+    return stall.groups
 
 
 def test_who_has_done_fewer_steps_lags() -> None:
     assert hung(alive_at_the_end=(10, 9, 10)) == (
-        Standing((1,), ("b",), 9, "train.py:9", lags=True),
-        Standing((0, 2), ("a", "c"), 10, "train.py:9"),
+        RankGroup((1,), ("b",), 9, "train.py:9", behind=True),
+        RankGroup((0, 2), ("a", "c"), 10, "train.py:9"),
     )
 
 
 def test_who_gives_no_sign_of_life_lags() -> None:
     """A process that was stopped in a step: the others wait for it in the same step."""
     assert hung(alive_at_the_end=(9, 9, None)) == (
-        Standing((2,), ("c",), 9, "train.py:9", silent=True, lags=True),
-        Standing((0, 1), ("a", "b"), 9, "train.py:9"),
+        RankGroup((2,), ("c",), 9, "train.py:9", silent=True, behind=True),
+        RankGroup((0, 1), ("a", "b"), 9, "train.py:9"),
     )
 
 
 def test_nobody_lags_where_all_wait() -> None:
     standings = hung(alive_at_the_end=(10, 10, 10), where="train.py:12 in main")
-    assert standings == (Standing((0, 1, 2), ("a", "b", "c"), 10, "train.py:12 in main"),)
+    assert standings == (RankGroup((0, 1, 2), ("a", "b", "c"), 10, "train.py:12 in main"),)
 
 
 def test_places_are_told_apart() -> None:
@@ -303,7 +303,7 @@ def test_places_are_told_apart() -> None:
     job.alive(None, 10, where="data.py:3 in read")
     stall = job.stall_after(1)
     assert stall is not None
-    assert {each.where: each.ranks for each in stall.standings} == {
+    assert {each.where: each.ranks for each in stall.groups} == {
         "train.py:12": (0, 2),
         "data.py:3 in read": (1,),
     }
@@ -316,8 +316,8 @@ def test_who_was_never_heard_of_is_not_called_late() -> None:
     job.alive(10, 10)
     stall = job.stall_after(1)
     assert stall is not None
-    assert stall.standings[-1] == Standing((2,), (), None)
-    assert not any(each.lags for each in stall.standings)
+    assert stall.groups[-1] == RankGroup((2,), (), None)
+    assert not any(each.behind for each in stall.groups)
 
 
 def test_words_about_another_membership_do_not_count() -> None:
@@ -328,18 +328,18 @@ def test_words_about_another_membership_do_not_count() -> None:
     job.alive(None, 3, membership="1.1.99")
     stall = job.stall_after(1)
     assert stall is not None
-    assert [each.ranks for each in stall.standings] == [(0, 1, 2)]
+    assert [each.ranks for each in stall.groups] == [(0, 1, 2)]
 
 
 def test_nothing_is_told_of_ranks_of_the_membership_before() -> None:
     job = Job()
     job.steps(1, 10)
     job.alive(10, 10, 3)
-    job.registry.left("c")
+    job.registry.on_left("c")
     job.registry.decide(job.now)
     job.steps(11, 20)
     job.stall_after(60)
     job.alive(20, 20)
     stall = job.stall_after(1)
     assert stall is not None
-    assert [each.ranks for each in stall.standings] == [(0, 1)]
+    assert [each.ranks for each in stall.groups] == [(0, 1)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ddpjob_agent.worker.connectivity import Reach
+from ddpjob_agent.worker.connectivity import ConnectivityCheck
 from ddpjob_operator.local.rendezvous_process import free_port
 from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
 from ddpjob_protocol.messages import Message
@@ -16,7 +16,7 @@ ME, THERE, GONE, OLD = (Member(name, "x", HOST, 1) for name in ("me", "there", "
 def test_who_cannot_be_reached_is_told_and_who_does_not_listen_is_not_tried() -> None:
     async def test() -> None:
         heard: asyncio.Queue[Message] = asyncio.Queue()
-        mine, others = Reach(heard.put_nowait), Reach(heard.put_nowait)
+        mine, others = ConnectivityCheck(heard.put_nowait), ConnectivityCheck(heard.put_nowait)
         await mine.listen(HOST)
         await others.listen(HOST)
         assert mine.port is not None
@@ -35,7 +35,7 @@ def test_who_cannot_be_reached_is_told_and_who_does_not_listen_is_not_tried() ->
 
 def test_worker_without_its_address_goes_on() -> None:
     async def test() -> None:
-        reach = Reach(lambda _: None)
+        reach = ConnectivityCheck(lambda _: None)
         await reach.listen("192.0.2.99")  # nobody's
         assert reach.port is None
 

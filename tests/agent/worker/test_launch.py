@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from torch.distributed import TCPStore
 
-from ddpjob_agent.worker.launch import Command, Meeting, prepare
-from ddpjob_agent.worker.reserved_port import FreePort
+from ddpjob_agent.worker.launch import Command, LaunchContext, build_command
+from ddpjob_agent.worker.reserved_port import ReservedPort
 from ddpjob_protocol.environment import Launcher
 from ddpjob_protocol.membership import Member
 
@@ -27,9 +27,9 @@ def environment(
     logs: str = "/logs",
     **base: str,
 ) -> dict[str, str]:
-    meeting = Meeting(members, members[at], "127.0.0.1:1234", 4000, "/sockets", logs)
+    meeting = LaunchContext(members, members[at], "127.0.0.1:1234", 4000, "/sockets", logs)
     user = Command(command.split(), base)
-    return dict(prepare(user, launcher, AGENT, meeting, {"OURS": "1"}).environment)
+    return dict(build_command(user, launcher, AGENT, meeting, {"OURS": "1"}).environment)
 
 
 @pytest.mark.parametrize("launcher", Launcher)
@@ -88,9 +88,9 @@ def test_mpirun_knows_all_slots_and_runs_at_the_first_worker(tmp_path: Path) -> 
     store = "127.0.0.1:1234"
     commands = []
     for me in (FOUR, TWO):
-        meeting = Meeting((FOUR, TWO), me, store, 4000, "/sockets", str(tmp_path))
+        meeting = LaunchContext((FOUR, TWO), me, store, 4000, "/sockets", str(tmp_path))
         user = Command(["mpirun", "train"], {"PRTE_MCA_plm_ssh_no_tree_spawn": "mine"})
-        commands.append(prepare(user, Launcher.MPI, AGENT, meeting, {}))
+        commands.append(build_command(user, Launcher.MPI, AGENT, meeting, {}))
     first, other = commands
     assert [*first.argv] == [*AGENT, "mpi-lead", "--", "mpirun", "train"]
     assert [*other.argv] == [*AGENT, "mpi-follow"]
@@ -102,7 +102,7 @@ def test_mpirun_knows_all_slots_and_runs_at_the_first_worker(tmp_path: Path) -> 
 
 
 def test_a_free_port_is_nobody_elses_and_can_be_listened_on() -> None:
-    held, another = FreePort(), FreePort()
+    held, another = ReservedPort(), ReservedPort()
     assert another.number != held.number
     store = TCPStore("127.0.0.1", held.number, is_master=True)
     other = TCPStore("127.0.0.1", held.number, is_master=False)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob_agent.worker.progress_socket import Reports
+from ddpjob_agent.worker.progress_socket import ProgressSocket
 
 SIGN = {"event": "alive", "rank": 3, "step": 12, "where": "train.py:9", "membership": "1.1.1"}
 
@@ -29,15 +29,15 @@ class Told:
     async def _hear(
         self, path: Path, datagrams: tuple[dict[str, Any], ...], restarted: bool
     ) -> None:
-        reports = Reports(self.sent.append)
+        reports = ProgressSocket(self.sent.append)
         reports.listen(str(path))
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as process:
             for each in datagrams:
                 process.sendto(json.dumps(each).encode(), str(path))
         reports.end()
         if restarted:
-            reports.begin()
-        self.alive, self.recalled = reports.alive(), reports.recall()
+            reports.reset()
+        self.alive, self.recalled = reports.alive(), reports.last_messages()
         reports.close()
         assert all(each.pop("age") >= 0 for each in self.alive)
 

@@ -87,7 +87,7 @@ def test_defaults_are_told(path: str, text: str) -> None:
     assert at(path)["description"].endswith(text)
 
 
-@pytest.mark.parametrize("path", [".spec.minReplicas", ".status.rendezvousEpoch"])
+@pytest.mark.parametrize("path", [".spec.minReplicas", ".status.rendezvousTerm"])
 def test_only_defaults_that_users_can_change_are_told(path: str) -> None:
     assert "Default" not in at(path)["description"]
 

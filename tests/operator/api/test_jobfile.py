@@ -176,7 +176,7 @@ def test_anchors_and_merges_are_read() -> None:
 
 
 def test_status_of_another_run_is_left_out() -> None:
-    exported = GOOD + "status: {state: Complete, rendezvousEpoch: 7}\n"
+    exported = GOOD + "status: {state: Complete, rendezvousTerm: 7}\n"
     assert parse(exported) == parse(GOOD)
 
 

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from ddpjob_operator.api.cel_rules import Placed, build_rules
-from ddpjob_operator.api.errors import problems
+from ddpjob_operator.api.errors import explain_errors
 from support.refused import (
     BOTH,
     ONLY_THE_API_SERVER,
@@ -25,7 +25,7 @@ from support.refused import (
 def complaints(job: Object) -> list[str]:
     with pytest.raises(ValidationError) as caught:
         accepted_by_model(job)
-    return [str(problem) for problem in problems(caught.value)]
+    return [str(problem) for problem in explain_errors(caught.value)]
 
 
 @ids(BOTH)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ddpjob_operator.api.errors import problems
+from ddpjob_operator.api.errors import explain_errors
 from ddpjob_operator.api.spec import NOT_YET, DDPJob
 
 MINIMAL = {"replicas": 2, "command": ["torchrun", "train.py"]}
@@ -17,7 +17,7 @@ def complaints(spec: dict[str, Any], name: str = "digits") -> list[str]:
     data = {"metadata": {"name": name}, "spec": spec}
     with pytest.raises(ValidationError) as caught:
         DDPJob.model_validate(data, by_name=False)
-    return [str(problem) for problem in problems(caught.value)]
+    return [str(problem) for problem in explain_errors(caught.value)]
 
 
 # --- what is refused -------------------------------------------------------------------------------

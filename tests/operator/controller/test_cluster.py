@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddpjob_operator.api.constants import MAIN_GROUP
 from ddpjob_operator.controller.cluster import Cluster
-from ddpjob_operator.kube.interface import Kube
+from ddpjob_operator.kube.interface import ApiServer
 from ddpjob_operator.planner.actions import CreateWorker, DeleteWorker
 from support.builders import make_job
 from support.objects import Api
@@ -17,7 +17,7 @@ def test_a_successor_of_the_same_name_is_not_deleted(api: Api) -> None:
     job = make_job()
     job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": "one"})})
 
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         late, prompt = (Cluster(kube, "agent:1", (), lambda *_: None) for _ in range(2))
         for cluster in (late, prompt):
             assert await cluster.create(job, CreateWorker(POD, MAIN_GROUP, 0, 1), "token") is None

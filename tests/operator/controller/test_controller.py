@@ -43,14 +43,14 @@ def play(story: Callable[[FakeKube, Wire], Awaitable[None]]) -> None:
 def test_it_is_ready_once_all_is_listed_and_stays_healthy_when_nothing_happens() -> None:
     async def story(kube: FakeKube, wire: Wire) -> None:
         async with running(wire) as controller:
-            assert controller.obstacles() == [
+            assert controller.not_ready_reasons() == [
                 "/api/v1/pods: not listed yet",
                 "/api/v1/services: not listed yet",
             ]
             assert controller.problems() == []
             for _ in range(20):
                 await asyncio.sleep(60)
-                assert controller.obstacles() == controller.problems() == []
+                assert controller.not_ready_reasons() == controller.problems() == []
 
     play(story)
 
@@ -60,12 +60,12 @@ def test_who_may_not_list_is_not_ready_and_says_why_but_need_not_be_restarted() 
         kube.refuse("GET", "pods", FORBIDDEN)
         async with running(wire) as controller:
             await asyncio.sleep(300)
-            [obstacle] = controller.obstacles()
+            [obstacle] = controller.not_ready_reasons()
             assert "/api/v1/pods: pods is forbidden" in obstacle
             assert controller.problems() == []
             kube.allow()
             await asyncio.sleep(60)
-            assert controller.obstacles() == []
+            assert controller.not_ready_reasons() == []
 
     play(story)
 
@@ -87,7 +87,7 @@ def test_a_pass_that_hangs_makes_it_unhealthy_until_it_ends() -> None:
             await asyncio.sleep(30)
             [problem] = controller.problems()
             assert problem == "a job has been waiting, or worked on, for 130 s"
-            assert problem in controller.obstacles()
+            assert problem in controller.not_ready_reasons()
             goes_on.set()
             await asyncio.sleep(1)
             assert controller.problems() == []
@@ -107,7 +107,7 @@ def test_one_job_that_hangs_keeps_no_other_one_waiting() -> None:
                 await kube.request("POST", JOBS.format("default"), body=job(name))
                 controller.changed("default", name)
             await asyncio.sleep(10)
-            assert kube.job("digits")["status"]["rendezvousEpoch"] == 1
+            assert kube.job("digits")["status"]["rendezvousTerm"] == 1
             assert "status" not in kube.job("slow")
 
     play(story)
@@ -138,11 +138,11 @@ def test_an_api_server_that_is_away_makes_it_unready_but_not_unhealthy() -> None
             kube.before_request = refuse
             kube.break_watches(away)
             await asyncio.sleep(600)
-            assert len(controller.obstacles()) == 2
-            assert "connection refused" in controller.obstacles()[0]
+            assert len(controller.not_ready_reasons()) == 2
+            assert "connection refused" in controller.not_ready_reasons()[0]
             assert controller.problems() == []
             kube.before_request = lambda method, path: None
             await asyncio.sleep(120)
-            assert controller.obstacles() == []
+            assert controller.not_ready_reasons() == []
 
     play(story)

@@ -36,7 +36,9 @@ async def life(stage: Stage) -> list[JSON]:
     await stage.delete_pod("digits-worker-001-1", vanishes=True)
     await until(lambda view: view.trains("000-1", "001-2", "002-1"), "a worker is replaced")
     await stage.delete_pod("digits-rendezvous-1", vanishes=True)
-    await until(lambda v: v.status["rendezvousObserved"] == 2 and v.state == "Running", "epoch 2")
+    await until(
+        lambda v: v.status["observedRendezvousTerm"] == 2 and v.state == "Running", "term 2"
+    )
     await stage.change(replicas=4)
     await until(lambda v: v.trains("000-1", "001-2", "002-1", "003-1"), "grown")
     await stage.change(replicas=2)

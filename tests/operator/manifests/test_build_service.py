@@ -50,9 +50,9 @@ def test_rendezvous_pod_is_safe() -> None:
 
 
 def test_rendezvous_pod_says_which_one_it_is_and_counts_its_starts() -> None:
-    pod = rendezvous_manifest(epoch=7)
+    pod = rendezvous_manifest(term=7)
     assert pod["metadata"]["name"] == "digits-rendezvous-7"
-    assert pod["metadata"]["labels"] == {**LABELS, "ddpjob.io/epoch": "7"}
+    assert pod["metadata"]["labels"] == {**LABELS, "ddpjob.io/term": "7"}
     assert pod["metadata"]["ownerReferences"][0]["uid"] == UID
     assert pod["spec"]["restartPolicy"] == "Always"
     container = trainer(pod, "rendezvous")
@@ -60,7 +60,7 @@ def test_rendezvous_pod_says_which_one_it_is_and_counts_its_starts() -> None:
     words = container["command"]
     assert words[:3] == ["python3", "/opt/ddpjob/agent.pyz", "rendezvous"]
     options = dict(zip(words[3::2], words[4::2], strict=True))
-    assert options == {"--port": "29400", "--epoch": "7", "--boot-file": "/state/boot"}
+    assert options == {"--port": "29400", "--term": "7", "--boot-file": "/state/boot"}
     assert mounts(container) == {"/state": "state"}
     assert volume(pod, "state") == {"emptyDir": {}}
 
@@ -113,7 +113,7 @@ def test_rendezvous_pod_takes_nothing_else(field: str) -> None:
     assert job_with(**{field: given})["spec"] == rendezvous_manifest()["spec"]
 
 
-def test_service_leads_to_the_rendezvous_pod_of_any_epoch() -> None:
+def test_service_leads_to_the_rendezvous_pod_of_any_term() -> None:
     service = build_service(make_cluster_job())
     metadata = service["metadata"]
     assert (metadata["name"], metadata["namespace"]) == ("digits-rendezvous", "team")
@@ -122,8 +122,8 @@ def test_service_leads_to_the_rendezvous_pod_of_any_epoch() -> None:
         "selector": LABELS,
         "ports": [{"name": "rendezvous", "port": 29400, "targetPort": 29400}],
     }
-    for epoch in (1, 2):
-        pod = rendezvous_manifest(epoch=epoch)
+    for term in (1, 2):
+        pod = rendezvous_manifest(term=term)
         assert pod["metadata"]["labels"].items() >= LABELS.items()
     assert not worker_manifest()["metadata"]["labels"].items() >= LABELS.items()
 

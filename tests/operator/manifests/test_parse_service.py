@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ddpjob_operator.manifests.build import build_service
-from ddpjob_operator.manifests.parse import read_address, read_pod
+from ddpjob_operator.manifests.parse import parse_pod, parse_service
 from ddpjob_operator.planner.observed import Phase, Rendezvous, Worker
 from support.rawpods import (
     JSON,
@@ -102,14 +102,14 @@ def test_state_of_a_rendezvous_pod(
     status: JSON, going: bool, expected: Rendezvous, live: bool
 ) -> None:
     deletion = {"deletionTimestamp": "2026-01-02T03:04:05Z"} if going else {}
-    pod = read_pod(raw_pod(rendezvous_manifest(), status, NODE, **deletion))
+    pod = parse_pod(raw_pod(rendezvous_manifest(), status, NODE, **deletion))
     assert (pod.rendezvous, pod.worker) == (expected, None)
     assert (pod.live, pod.deleting, pod.token) == (live, going, TOKEN)
 
 
 def test_names_and_numbers_of_a_worker_come_back_from_its_manifest() -> None:
     job = make_cluster_job(extraWorkerGroups=[{"name": "spot-t4", "replicas": 8}])
-    pod = read_pod(raw_pod(worker_manifest(job, 7, "spot-t4"), phase("Running", running()), NODE))
+    pod = parse_pod(raw_pod(worker_manifest(job, 7, "spot-t4"), phase("Running", running()), NODE))
     assert pod.worker == Worker("digits-spot-t4-007-2", "spot-t4", 7, 2, Phase.RUNNING, NODE)
     assert (pod.namespace, pod.name, pod.uid, pod.version) == (
         "team",
@@ -123,7 +123,7 @@ def test_names_and_numbers_of_a_worker_come_back_from_its_manifest() -> None:
 
 def test_a_worker_that_is_being_deleted() -> None:
     deletion = {"deletionTimestamp": "2026-01-02T03:04:05Z", "deletionGracePeriodSeconds": 30}
-    pod = read_pod(raw_pod(worker_manifest(), phase("Running", running()), NODE, **deletion))
+    pod = parse_pod(raw_pod(worker_manifest(), phase("Running", running()), NODE, **deletion))
     assert pod.deleting
     assert not pod.live
     assert pod.worker
@@ -139,19 +139,19 @@ def test_a_worker_that_is_being_deleted() -> None:
     ],
 )
 def test_a_pod_that_no_job_controls(owners: Any) -> None:
-    assert read_pod(raw_pod(worker_manifest(), {}, ownerReferences=owners)).owner == ""
+    assert parse_pod(raw_pod(worker_manifest(), {}, ownerReferences=owners)).owner == ""
 
 
 def test_a_pod_that_something_else_controls() -> None:
     ours = worker_manifest()["metadata"]["ownerReferences"]
     theirs = {"kind": "ReplicaSet", "name": "x", "uid": "theirs", "controller": True}
     owners = [{**ours[0], "controller": False}, theirs]
-    assert read_pod(raw_pod(worker_manifest(), {}, ownerReferences=owners)).owner == "theirs"
+    assert parse_pod(raw_pod(worker_manifest(), {}, ownerReferences=owners)).owner == "theirs"
 
 
 @pytest.mark.parametrize("labels", [{}, None, {"ddpjob.io/role": "other"}])
 def test_a_pod_of_no_known_role_is_neither_worker_nor_service(labels: Any) -> None:
-    pod = read_pod(raw_pod(worker_manifest(), {"phase": "Running"}, labels=labels))
+    pod = parse_pod(raw_pod(worker_manifest(), {"phase": "Running"}, labels=labels))
     assert (pod.worker, pod.rendezvous, pod.job) == (None, None, "")
 
 
@@ -163,7 +163,7 @@ def test_labels_that_somebody_has_changed() -> None:
 
 def test_a_pod_without_our_container() -> None:
     manifest = {**worker_manifest(), "spec": {"containers": [{"name": "x"}]}}
-    pod = read_pod(raw_pod(manifest, phase("Failed", ended(1, "Error", "bad", name="x"))))
+    pod = parse_pod(raw_pod(manifest, phase("Failed", ended(1, "Error", "bad", name="x"))))
     assert pod.token == ""
     assert pod.worker
     assert (pod.worker.phase, pod.worker.message) == (Phase.FAILED, "bad")
@@ -172,6 +172,6 @@ def test_a_pod_without_our_container() -> None:
 def test_the_service_is_read_back_from_its_manifest() -> None:
     raw = build_service(make_cluster_job())
     raw["metadata"] |= {"uid": "a-service", "resourceVersion": "7"}
-    address = read_address(raw)
+    address = parse_service(raw)
     assert (address.namespace, address.name, address.job) == ("team", "digits-rendezvous", "digits")
     assert (address.uid, address.version, address.owner) == ("a-service", "7", UID)

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ddpjob_operator.planner import conditions
 from ddpjob_operator.planner.observed import Phase
-from ddpjob_protocol.control import State
+from ddpjob_protocol.control import ServiceState
 from support.world import World
 
 PICK = st.integers(0, 30)
@@ -34,14 +34,14 @@ def assert_as_wanted(world: World) -> None:
         assert not any(pod.deleting for pod in world.pods.values())
         assert world.service is None
         return
-    assert world.address
+    assert world.service
     wanted = {group.name: group.replicas for group in spec.groups() if group.replicas}
     assert Counter(pod.group for pod in world.pods.values()) == wanted
     slots = {(pod.group, pod.index) for pod in world.pods.values()}
     assert len(slots) == len(world.pods)
     assert world.service is not None
     assert world.service.membership is not None
-    assert world.service.state is State.RUNNING
+    assert world.service.state is ServiceState.RUNNING
     assert {m.worker for m in world.service.membership.members} == set(world.pods)
     assert world.status.state == "Running"
     assert world.status.membership is not None
@@ -54,7 +54,7 @@ class Disturbed(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.world = World()
-        self.epoch = 0
+        self.term = 0
 
     @rule(writes=st.integers(0, 12), status_first=st.booleans())
     def operator_passes_and_is_killed(self, writes: int, status_first: bool) -> None:
@@ -98,7 +98,7 @@ class Disturbed(RuleBasedStateMachine):
 
     @rule()
     def address_is_lost(self) -> None:
-        self.world.address = False
+        self.world.has_service_object = False
 
     @rule(quota=st.none() | st.integers(0, 6))
     def quota_changes(self, quota: int | None) -> None:
@@ -121,14 +121,14 @@ class Disturbed(RuleBasedStateMachine):
     def user_keeps_pods(self, keep: str) -> None:
         self.world.change(keepPods=keep)
 
-    @rule(state=st.sampled_from([State.COMPLETE, State.FAILED]))
-    def training_ends(self, state: State) -> None:
+    @rule(state=st.sampled_from([ServiceState.COMPLETE, ServiceState.FAILED]))
+    def training_ends(self, state: ServiceState) -> None:
         self.world.finish(state)
 
     @invariant()
     def epochs_only_grow(self) -> None:
-        assert self.world.status.rendezvous_epoch >= self.epoch
-        self.epoch = self.world.status.rendezvous_epoch
+        assert self.world.status.rendezvous_term >= self.term
+        self.term = self.world.status.rendezvous_term
 
     def teardown(self) -> None:
         self.world.converge()
@@ -167,7 +167,7 @@ def scripted(die_after: int | None = None) -> World:
         elif event == "service lost":
             world.service = None
         elif event == "address lost":
-            world.address = False
+            world.has_service_object = False
         elif event == "refused":
             world.quota = 1
             world.pods.clear()
@@ -191,7 +191,7 @@ def test_operator_may_die_after_every_single_write(die_after: int) -> None:
 
 
 def test_an_undisturbed_script_has_everything_in_it() -> None:
-    assert UNDISTURBED.status.rendezvous_epoch == 3  # started, resumed, service lost
+    assert UNDISTURBED.status.rendezvous_term == 3  # started, resumed, service lost
     assert len(UNDISTURBED.formed) == 5  # started, grown, resumed, shrunk, a worker replaced
     assert UNDISTURBED.status.state == "Stalled"  # all workers refused
 
@@ -199,7 +199,7 @@ def test_an_undisturbed_script_has_everything_in_it() -> None:
 def test_completion_survives_the_loss_of_the_service_that_knew_it() -> None:
     world = World()
     world.converge()
-    world.finish(State.COMPLETE)
+    world.finish(ServiceState.COMPLETE)
     world.service = None
     world.converge()
     assert world.status.state == "Complete"
@@ -209,9 +209,9 @@ def test_undisturbed_start_takes_few_passes() -> None:
     assert World().converge() <= 6
 
 
-@pytest.mark.parametrize("state", [State.COMPLETE, State.FAILED])
+@pytest.mark.parametrize("state", [ServiceState.COMPLETE, ServiceState.FAILED])
 @pytest.mark.parametrize("die_after", range(8), ids="after_write_{}".format)
-def test_an_end_that_was_reported_is_not_forgotten(die_after: int, state: State) -> None:
+def test_an_end_that_was_reported_is_not_forgotten(die_after: int, state: ServiceState) -> None:
     world = World()
     world.converge()
     world.finish(state)

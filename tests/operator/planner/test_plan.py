@@ -8,7 +8,7 @@ import pytest
 
 from ddpjob_operator.planner.observed import Phase, Worker
 from ddpjob_operator.planner.planner import CreateWorker, DeleteWorker
-from ddpjob_protocol.control import Report, State
+from ddpjob_protocol.control import Report, ServiceState
 from support.builders import NOW, make_job, make_membership, make_report, make_round, make_worker
 from support.planning import (
     FAILED,
@@ -81,7 +81,7 @@ def test_workers_are_made_and_replaced(
 
 def test_incarnation_is_one_more_than_status_and_old_rounds_know() -> None:
     old = make_round(make_membership(W0, make_worker(1, 6)))
-    planned = decide(workers=(W0,), report=make_report(W0, rounds=(old,)))
+    planned = decide(workers=(W0,), report=make_report(W0, memberships=(old,)))
     assert create(1, 7) in planned.actions
     planned = decide(workers=(W0,), membership=membership_of(W0, make_worker(1, 4)))
     assert create(1, 5) in planned.actions
@@ -133,7 +133,7 @@ def test_groups_are_made_alike() -> None:
         pytest.param(
             2,
             (W0, W1, W2),
-            make_report(W0, W1, W2, state=State.WAITING),
+            make_report(W0, W1, W2, state=ServiceState.WAITING),
             (expect(W0, W1, draining=(W2,)), DeleteWorker(W2.name)),
             id="deleted_when_nothing_runs",
         ),

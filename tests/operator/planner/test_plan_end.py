@@ -11,7 +11,7 @@ from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import RestartsStatus
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
 from ddpjob_operator.planner.planner import DeleteRendezvous, DeleteWorker, Plan, plan
-from ddpjob_protocol.control import Report, State
+from ddpjob_protocol.control import Report, ServiceState
 from support.builders import NOW, make_failure, make_job, make_report, make_status, make_worker
 from support.planning import (
     FAILED,
@@ -37,7 +37,9 @@ SUSPENDED = make_job(suspend=True)
     ("report", "type_", "reason", "message"),
     [
         pytest.param(
-            make_report(W0, W1, state=State.COMPLETE, reason="every worker ended with exit code 0"),
+            make_report(
+                W0, W1, state=ServiceState.COMPLETE, reason="every worker ended with exit code 0"
+            ),
             "Complete",
             "Completed",
             "every worker ended with exit code 0",
@@ -45,7 +47,11 @@ SUSPENDED = make_job(suspend=True)
         ),
         pytest.param(
             make_report(
-                W0, W1, state=State.FAILED, reason=f"{FAILURE.summary} (failure 4)", failure=FAILURE
+                W0,
+                W1,
+                state=ServiceState.FAILED,
+                reason=f"{FAILURE.summary} (failure 4)",
+                failure=FAILURE,
             ),
             "Failed",
             "ApplicationFailed",
@@ -54,7 +60,7 @@ SUSPENDED = make_job(suspend=True)
             id="application",
         ),
         pytest.param(
-            make_report(W0, state=State.FAILED, reason="gave up", failure=LONG),
+            make_report(W0, state=ServiceState.FAILED, reason="gave up", failure=LONG),
             "Failed",
             "ApplicationFailed",
             "gave up\nrank 1 failed: ValueError: bad\nTraceback of rank 1:\n...\n"
@@ -64,7 +70,7 @@ SUSPENDED = make_job(suspend=True)
         pytest.param(
             make_report(
                 W0,
-                state=State.FAILED,
+                state=ServiceState.FAILED,
                 reason="torchrun: not found",
                 failure=make_failure(summary="torchrun: not found", permanent=True),
             ),
@@ -74,7 +80,7 @@ SUSPENDED = make_job(suspend=True)
             id="command",
         ),
         pytest.param(
-            make_report(W0, state=State.FAILED, reason="lost a: more than 2 restarts"),
+            make_report(W0, state=ServiceState.FAILED, reason="lost a: more than 2 restarts"),
             "Failed",
             "TooManyLosses",
             "lost a: more than 2 restarts",
@@ -104,11 +110,11 @@ def test_the_end_is_written_before_anything_is_deleted(
     ],
 )
 def test_finished_stays_finished(observed: dict[str, Any]) -> None:
-    end = decide(report=make_report(W0, W1, state=State.COMPLETE, reason="done")).status
+    end = decide(report=make_report(W0, W1, state=ServiceState.COMPLETE, reason="done")).status
     job = observed.pop("job", make_job()).model_copy(update={"status": end})
     later = NOW + timedelta(days=1)
     done = make_worker(1, phase=Phase.SUCCEEDED)
-    planned = plan(Observed(job, (W0, done), UP, spent=(3,), **observed), later)
+    planned = plan(Observed(job, (W0, done), UP, terminated_terms=(3,), **observed), later)
     assert planned.status.state == "Complete"
     assert planned.status.conditions == end.conditions
     gone = (DeleteWorker(W0.name), DeleteWorker(W1.name), DeleteRendezvous(1), DeleteRendezvous(3))
@@ -128,19 +134,31 @@ NONE_STAYS = (WELL, BADLY, HERE, COMING)
 @pytest.mark.parametrize(
     ("keep", "state", "waits", "removed"),
     [
-        pytest.param({}, State.FAILED, True, (WELL, HERE, COMING), id="default_failed"),
-        pytest.param({}, State.COMPLETE, False, (WELL, HERE, COMING), id="default_complete"),
+        pytest.param({}, ServiceState.FAILED, True, (WELL, HERE, COMING), id="default_failed"),
+        pytest.param({}, ServiceState.COMPLETE, False, (WELL, HERE, COMING), id="default_complete"),
         pytest.param(
-            {"keepPods": "Failed"}, State.FAILED, True, (WELL, HERE, COMING), id="failed_failed"
+            {"keepPods": "Failed"},
+            ServiceState.FAILED,
+            True,
+            (WELL, HERE, COMING),
+            id="failed_failed",
         ),
-        pytest.param({"keepPods": "All"}, State.FAILED, True, (HERE, COMING), id="all_failed"),
-        pytest.param({"keepPods": "All"}, State.COMPLETE, True, (HERE, COMING), id="all_complete"),
-        pytest.param({"keepPods": "Never"}, State.FAILED, False, NONE_STAYS, id="never_failed"),
-        pytest.param({"keepPods": "Never"}, State.COMPLETE, False, NONE_STAYS, id="never_complete"),
+        pytest.param(
+            {"keepPods": "All"}, ServiceState.FAILED, True, (HERE, COMING), id="all_failed"
+        ),
+        pytest.param(
+            {"keepPods": "All"}, ServiceState.COMPLETE, True, (HERE, COMING), id="all_complete"
+        ),
+        pytest.param(
+            {"keepPods": "Never"}, ServiceState.FAILED, False, NONE_STAYS, id="never_failed"
+        ),
+        pytest.param(
+            {"keepPods": "Never"}, ServiceState.COMPLETE, False, NONE_STAYS, id="never_complete"
+        ),
     ],
 )
 def test_workers_that_stay_after_the_end(
-    keep: dict[str, Any], state: State, waits: bool, removed: tuple[Worker, ...], late: bool
+    keep: dict[str, Any], state: ServiceState, waits: bool, removed: tuple[Worker, ...], late: bool
 ) -> None:
     """Where a worker may stay, those that run have half a minute to end by themselves."""
     job = make_job(5, **keep)
@@ -158,7 +176,7 @@ def test_workers_that_stay_after_the_end(
 
 def test_nobody_waits_for_workers_that_have_ended() -> None:
     job = make_job(keepPods="All")
-    end = decide(job, report=make_report(W0, W1, state=State.COMPLETE, reason="over")).status
+    end = decide(job, report=make_report(W0, W1, state=ServiceState.COMPLETE, reason="over")).status
     planned = plan(Observed(job.model_copy(update={"status": end}), (WELL, BADLY), UP), NOW)
     assert planned.actions == (DeleteRendezvous(1),)
     assert planned.requeue_after is None
@@ -229,7 +247,7 @@ def test_a_resumed_job_gets_a_new_epoch_and_a_new_start(paused: DDPJob) -> None:
     status = decide(paused).status
     later = NOW + timedelta(hours=1)
     planned = plan(Observed(make_job(status=status)), later)
-    assert (planned.status.rendezvous_epoch, planned.status.start_time) == (2, later)
+    assert (planned.status.rendezvous_term, planned.status.start_time) == (2, later)
     assert told(planned.status, "Suspended")[0] == "False"
     assert events_of(planned) == [("Resumed", "the job is resumed", False)]
     resumed = plan(Observed(make_job(status=planned.status)), later)
@@ -248,7 +266,7 @@ def test_one_group_without_workers_is_no_pause() -> None:
 
 
 def test_completion_wins_over_suspension() -> None:
-    report = make_report(W0, W1, state=State.COMPLETE, reason="done")
+    report = make_report(W0, W1, state=ServiceState.COMPLETE, reason="done")
     assert decide(SUSPENDED, (W0, W1), report=report).status.state == "Complete"
 
 

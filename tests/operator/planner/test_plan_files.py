@@ -13,14 +13,14 @@ from ddpjob_operator.api.status import DDPJobStatus, SnapshotStatus
 from ddpjob_operator.planner.observed import Observed
 from ddpjob_operator.planner.planner import Plan, plan
 from ddpjob_operator.planner.storage_warnings import NOT_SHARED, SILENT_SECONDS
-from ddpjob_protocol.control import KeptFiles, Report, State
+from ddpjob_protocol.control import FileSyncReport, Report, ServiceState
 from support.builders import NOW, make_report
 from support.planning import UP, W0, W1, events_of, told
 from support.rawpods import make_cluster_job
 
 REPORT = make_report(W0, W1)
 LATER = NOW + timedelta(seconds=SILENT_SECONDS)
-ROUND = REPORT.rounds[0]
+ROUND = REPORT.memberships[0]
 
 
 def decide(job: DDPJob, report: Report = REPORT, now: datetime = LATER, **observed: Any) -> Plan:
@@ -29,7 +29,7 @@ def decide(job: DDPJob, report: Report = REPORT, now: datetime = LATER, **observ
 
 def job_of(**spec: Any) -> DDPJob:
     job = make_cluster_job(**spec)
-    status = DDPJobStatus(rendezvous_epoch=1, rendezvous_observed=1, start_time=NOW)
+    status = DDPJobStatus(rendezvous_term=1, observed_rendezvous_term=1, start_time=NOW)
     return job.model_copy(update={"status": status})
 
 
@@ -50,7 +50,7 @@ def test_it_is_told_once_when_it_is_certain() -> None:
     assert warnings(planned) == [NOT_SHARED]
     assert NOT_SHARED in told(planned.status, "Running")[2]
     job = job.model_copy(update={"status": planned.status})
-    silent = dataclasses.replace(REPORT, state=State.WAITING, reason="backing off")
+    silent = dataclasses.replace(REPORT, state=ServiceState.WAITING, reason="backing off")
     for report in (REPORT, silent, REPORT):
         planned = decide(job, report, LATER + timedelta(hours=1))
         assert warnings(planned) == []
@@ -98,9 +98,9 @@ def test_only_where_nobody_else_can_see_the_file(spec: dict[str, Any], warns: bo
     [
         {"live": True},
         {"snapshot_step": 5},
-        {"rounds": (dataclasses.replace(ROUND, resumed_step=0),)},
-        {"state": State.WAITING},
-        {"rounds": (ROUND, dataclasses.replace(ROUND, id="1.1.2", since=LATER.timestamp()))},
+        {"memberships": (dataclasses.replace(ROUND, resumed_step=0),)},
+        {"state": ServiceState.WAITING},
+        {"memberships": (ROUND, dataclasses.replace(ROUND, id="1.1.2", since=LATER.timestamp()))},
     ],
     ids=["L2", "L1", "L1_that_found_no_snapshot", "not_running", "just_begun_again"],
 )
@@ -119,17 +119,17 @@ AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 def test_status_says_when_a_copy_was_last_safe() -> None:
-    report = dataclasses.replace(REPORT, files=KeptFiles(AT.timestamp() + 0.25, 100))
+    report = dataclasses.replace(REPORT, files=FileSyncReport(AT.timestamp() + 0.25, 100))
     planned = decide(job_of(**FILES), report)
-    assert planned.status.snapshot == SnapshotStatus(files_kept_at=AT)
-    assert planned.status.to_json()["snapshot"] == {"filesKeptAt": "2026-01-02T03:04:05Z"}
+    assert planned.status.snapshot == SnapshotStatus(files_synced_at=AT)
+    assert planned.status.to_json()["snapshot"] == {"filesSyncedAt": "2026-01-02T03:04:05Z"}
     job = job_of(**FILES).model_copy(update={"status": planned.status})
-    again = decide(job, dataclasses.replace(REPORT, files=KeptFiles(trouble="a: full")))
-    assert again.status.snapshot == SnapshotStatus(files_kept_at=AT, files_trouble="a: full")
+    again = decide(job, dataclasses.replace(REPORT, files=FileSyncReport(problem="a: full")))
+    assert again.status.snapshot == SnapshotStatus(files_synced_at=AT, files_problem="a: full")
 
 
 def test_copies_that_become_newer_are_no_news() -> None:
-    report = dataclasses.replace(REPORT, files=KeptFiles(5.0, 7, "full"))
-    newer = dataclasses.replace(report, files=KeptFiles(6.0, 8, "full"))
+    report = dataclasses.replace(REPORT, files=FileSyncReport(5.0, 7, "full"))
+    newer = dataclasses.replace(report, files=FileSyncReport(6.0, 8, "full"))
     assert newer.without_progress() == report.without_progress(), "no news, but progress"
     assert report.without_progress() != REPORT.without_progress()

@@ -8,15 +8,15 @@ from datetime import timedelta
 import pytest
 
 from ddpjob_operator.api.constants import Reason
-from ddpjob_operator.planner.observed import Observed, Refusal
+from ddpjob_operator.planner.observed import Observed, Rejection
 from ddpjob_operator.planner.planner import plan
-from ddpjob_operator.planner.stall_message import REMEDY, describe
-from ddpjob_protocol.control import Stall, Standing
+from ddpjob_operator.planner.stall_message import REMEDY, describe_stall
+from ddpjob_protocol.control import RankGroup, Stall
 from support.builders import NOW, make_job, make_report, make_worker
 from support.planning import FAILED, UP, W0, W1, W2, decide, events_of, membership_of, told
 
-BEHIND = Standing((2,), (W2.name,), 411, "train.py:31 in batch_of", lags=True)
-WAITING = Standing((0, 1), (W0.name, W1.name), 412, "train.py:40 in main")
+BEHIND = RankGroup((2,), (W2.name,), 411, "train.py:31 in batch_of", behind=True)
+WAITING = RankGroup((0, 1), (W0.name, W1.name), 412, "train.py:40 in main")
 STALL = Stall(NOW.timestamp(), 412, 0.2134, (BEHIND, WAITING))
 HUNG = make_report(W0, W1, W2, stall=STALL, step=412, total_steps=900)
 SINCE = "no step since 2026-01-02 03:04:05 UTC, when step 412 was done; one usually takes 0.21 s"
@@ -68,8 +68,8 @@ def test_that_it_hangs_is_graver_than_that_a_worker_is_missing() -> None:
 
 def test_that_the_service_cannot_come_back_is_graver() -> None:
     """What it said before is old."""
-    refusal = Refusal("digits-rendezvous-1", Reason.POD_REFUSED, "no")
-    planned = decide(JOB, ALL, report=HUNG, refusals=(refusal,))
+    refusal = Rejection("digits-rendezvous-1", Reason.POD_REFUSED, "no")
+    planned = decide(JOB, ALL, report=HUNG, rejections=(refusal,))
     assert told(planned.status, "Stalled")[1] == "PodRefused"
 
 
@@ -79,7 +79,7 @@ def test_news_are_told_at_once_that_a_job_hangs_and_that_it_goes_on() -> None:
     assert HUNG.without_progress() != dataclasses.replace(HUNG, stall=None).without_progress()
 
 
-SILENT = Standing((1,), (W1.name,), 412, "train.py:9", silent=True, lags=True)
+SILENT = RankGroup((1,), (W1.name,), 412, "train.py:9", silent=True, behind=True)
 
 
 @pytest.mark.parametrize(
@@ -93,33 +93,33 @@ SILENT = Standing((1,), (W1.name,), 412, "train.py:9", silent=True, lags=True)
             id="no_sign_of_life",
         ),
         pytest.param(
-            (WAITING, dataclasses.replace(BEHIND, step=412, lags=False)),
+            (WAITING, dataclasses.replace(BEHIND, step=412, behind=False)),
             "no rank is behind, all wait for each other:"
             f" ranks 0, 1 ({W0.name}, {W1.name}), at train.py:40 in main;"
             f" rank 2 ({W2.name}), at train.py:31 in batch_of",
             id="all_wait",
         ),
         pytest.param(
-            (WAITING, Standing((2,), (), None)),
+            (WAITING, RankGroup((2,), (), None)),
             "no rank is seen to be behind:"
             f" ranks 0, 1 ({W0.name}, {W1.name}), at train.py:40 in main; rank 2: not known",
             id="some_never_heard_of",
         ),
         pytest.param(
-            (Standing((3, 4, 5, 6, 7), ("v", "w", "x", "y"), 9, lags=True), WAITING),
+            (RankGroup((3, 4, 5, 6, 7), ("v", "w", "x", "y"), 9, behind=True), WAITING),
             "ranks 3, 4, 5 and 2 more (v, w, x and 1 more): behind, after step 9",
             id="many",
         ),
         pytest.param(
-            tuple(Standing((rank,), ("v",), rank, lags=True) for rank in range(6)),
+            tuple(RankGroup((rank,), ("v",), rank, behind=True) for rank in range(6)),
             "; ".join(f"rank {rank} (v): behind, after step {rank}" for rank in range(4))
             + "; and 2 more such groups",
             id="each_somewhere_else",
         ),
     ],
 )
-def test_who_is_waited_for(standings: tuple[Standing, ...], words: str) -> None:
-    text = describe(dataclasses.replace(STALL, standings=standings))
+def test_who_is_waited_for(standings: tuple[RankGroup, ...], words: str) -> None:
+    text = describe_stall(dataclasses.replace(STALL, groups=standings))
     assert text == f"{SINCE}; {words}; {REMEDY}"
 
 
@@ -128,5 +128,5 @@ def test_who_is_waited_for(standings: tuple[Standing, ...], words: str) -> None:
     [(None, ""), (0.0123, "; one usually takes 0.012 s"), (151.3, "; one usually takes 151 s")],
 )
 def test_how_long_a_step_takes(usual: float | None, words: str) -> None:
-    text = describe(Stall(NOW.timestamp(), 7, usual, (BEHIND,)))
+    text = describe_stall(Stall(NOW.timestamp(), 7, usual, (BEHIND,)))
     assert f"when step 7 was done{words}; rank 2" in text

@@ -1,4 +1,4 @@
-"""The start of a job, its rendezvous service, and the address that leads there."""
+"""The start of a job, its rendezvous service, and the service that leads there."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import Any
 import pytest
 
 from ddpjob_operator.planner.observed import Observed, Rendezvous
-from ddpjob_operator.planner.planner import CreateAddress, CreateRendezvous, DeleteRendezvous, plan
+from ddpjob_operator.planner.planner import CreateRendezvous, CreateService, DeleteRendezvous, plan
 from support.builders import NOW, make_job, make_report
 from support.planning import UP, W0, W1, create, decide, expect
 
 
-def test_first_pass_only_writes_the_epoch() -> None:
+def test_first_pass_only_writes_the_term() -> None:
     planned = plan(Observed(make_job()), NOW)
     assert planned.actions == ()
-    assert (planned.status.rendezvous_epoch, planned.status.start_time) == (1, NOW)
+    assert (planned.status.rendezvous_term, planned.status.start_time) == (1, NOW)
     assert planned.requeue_after == 0
 
 
 def test_second_pass_creates_the_service_and_all_workers_at_once() -> None:
-    planned = decide(rendezvous=None, rendezvous_observed=0)
+    planned = decide(rendezvous=None, observed_rendezvous_term=0)
     service = CreateRendezvous("digits-rendezvous-1", 1)
     assert planned.actions == (service, create(0), create(1))
 
 
 @pytest.mark.parametrize(
-    ("rendezvous", "observed", "epochs", "actions"),
+    ("rendezvous", "observed", "terms", "actions"),
     [
         pytest.param(None, 0, (1, 0), (CreateRendezvous("digits-rendezvous-1", 1),), id="to_come"),
         pytest.param(Rendezvous(1), 0, (1, 1), (), id="seen_first"),
@@ -40,49 +40,49 @@ def test_second_pass_creates_the_service_and_all_workers_at_once() -> None:
 def test_epoch_is_written_before_the_service_is_created(
     rendezvous: Rendezvous | None,
     observed: int,
-    epochs: tuple[int, int],
+    terms: tuple[int, int],
     actions: tuple[object, ...],
 ) -> None:
-    planned = decide(workers=(W0, W1), rendezvous=rendezvous, rendezvous_observed=observed)
-    assert (planned.status.rendezvous_epoch, planned.status.rendezvous_observed) == epochs
+    planned = decide(workers=(W0, W1), rendezvous=rendezvous, observed_rendezvous_term=observed)
+    assert (planned.status.rendezvous_term, planned.status.observed_rendezvous_term) == terms
     assert planned.actions == actions
 
 
 def test_a_service_of_an_older_epoch_is_replaced() -> None:
-    planned = decide(workers=(W0, W1), rendezvous_epoch=2, report=make_report(W0, W1))
+    planned = decide(workers=(W0, W1), rendezvous_term=2, report=make_report(W0, W1))
     service = CreateRendezvous("digits-rendezvous-2", 2)
     assert planned.actions == (DeleteRendezvous(1), service)
     assert planned.status.membership is None
 
 
 def test_the_first_pass_makes_no_address_either() -> None:
-    assert plan(Observed(make_job(), address=False), NOW).actions == ()
+    assert plan(Observed(make_job(), service=False), NOW).actions == ()
 
 
 def test_the_address_is_made_where_it_is_missing_before_anything_needs_it() -> None:
-    planned = decide(rendezvous=None, address=False, rendezvous_observed=0)
+    planned = decide(rendezvous=None, service=False, observed_rendezvous_term=0)
     service = CreateRendezvous("digits-rendezvous-1", 1)
-    assert planned.actions == (CreateAddress(), service, create(0), create(1))
-    planned = decide(workers=(W0, W1), address=False, report=make_report(W0, W1))
-    assert planned.actions == (CreateAddress(), expect(W0, W1))
+    assert planned.actions == (CreateService(), service, create(0), create(1))
+    planned = decide(workers=(W0, W1), service=False, report=make_report(W0, W1))
+    assert planned.actions == (CreateService(), expect(W0, W1))
 
 
 @pytest.mark.parametrize(
-    ("rendezvous", "status", "epochs", "actions"),
+    ("rendezvous", "status", "terms", "actions"),
     [
         pytest.param(
-            None, {"rendezvous_observed": 1}, (2, 1), (DeleteRendezvous(1),), id="just_ended"
+            None, {"observed_rendezvous_term": 1}, (2, 1), (DeleteRendezvous(1),), id="just_ended"
         ),
         pytest.param(
             None,
-            {"rendezvous_epoch": 2, "rendezvous_observed": 1},
+            {"rendezvous_term": 2, "observed_rendezvous_term": 1},
             (2, 1),
             (DeleteRendezvous(1), CreateRendezvous("digits-rendezvous-2", 2)),
             id="replaced_while_it_is_still_there",
         ),
         pytest.param(
             Rendezvous(2),
-            {"rendezvous_epoch": 2, "rendezvous_observed": 2},
+            {"rendezvous_term": 2, "observed_rendezvous_term": 2},
             (2, 2),
             (DeleteRendezvous(1),),
             id="beside_its_successor",
@@ -92,9 +92,9 @@ def test_the_address_is_made_where_it_is_missing_before_anything_needs_it() -> N
 def test_a_service_that_has_ended_is_removed_and_replaced(
     rendezvous: Rendezvous | None,
     status: dict[str, Any],
-    epochs: tuple[int, int],
+    terms: tuple[int, int],
     actions: tuple[object, ...],
 ) -> None:
-    planned = decide(workers=(W0, W1), rendezvous=rendezvous, spent=(1,), **status)
-    assert (planned.status.rendezvous_epoch, planned.status.rendezvous_observed) == epochs
+    planned = decide(workers=(W0, W1), rendezvous=rendezvous, terminated_terms=(1,), **status)
+    assert (planned.status.rendezvous_term, planned.status.observed_rendezvous_term) == terms
     assert planned.actions == actions

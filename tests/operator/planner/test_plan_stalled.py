@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from ddpjob_operator.api.constants import Reason
-from ddpjob_operator.planner.observed import Refusal, Rendezvous, Worker
+from ddpjob_operator.planner.observed import Rejection, Rendezvous, Worker
 from ddpjob_protocol.control import Report
 from support.builders import make_job, make_report, make_worker
 from support.planning import (
@@ -36,7 +36,7 @@ PULL = "correct the image's name and tag, or give the pod the pull secret that i
 QUOTA = (
     'pods "digits-worker-001-1" is forbidden: exceeded quota: pods, used: pods=2, limited: pods=2'
 )
-REFUSED = Refusal("digits-worker-001-1", Reason.QUOTA_EXCEEDED, QUOTA)
+REFUSED = Rejection("digits-worker-001-1", Reason.QUOTA_EXCEEDED, QUOTA)
 APART = (
     "the workers are on several nodes, but only one node can use claim 'snapshots'; "
     "use a claim with access mode ReadWriteMany"
@@ -165,16 +165,16 @@ def test_running_says_what_the_service_waits_for() -> None:
     assert told(planned.status, "Running") == ("False", "RendezvousNotReady", text)
 
 
-# --- refusals ---------------------------------------------------------------------------------------
+# --- rejections ---------------------------------------------------------------------------------------
 
 
 def test_who_is_refused_is_not_expected() -> None:
-    planned = decide(workers=(W0,), refusals=(REFUSED,))
+    planned = decide(workers=(W0,), rejections=(REFUSED,))
     assert planned.actions == (expect(W0), create(1))
 
 
 def test_a_refusal_stalls_a_job_that_does_not_run() -> None:
-    planned = decide(workers=(W0,), report=HERE_1, refusals=(REFUSED,))
+    planned = decide(workers=(W0,), report=HERE_1, rejections=(REFUSED,))
     text = f"digits-worker-001-1 was refused: {QUOTA}"
     assert told(planned.status, "Stalled") == ("True", "QuotaExceeded", text)
     assert planned.status.state == "Stalled"
@@ -182,7 +182,7 @@ def test_a_refusal_stalls_a_job_that_does_not_run() -> None:
 
 
 def test_a_refusal_only_keeps_a_job_that_runs_from_its_size() -> None:
-    planned = decide(workers=(W0,), report=make_report(W0), refusals=(REFUSED,))
+    planned = decide(workers=(W0,), report=make_report(W0), rejections=(REFUSED,))
     text = f"1/2 placed; digits-worker-001-1 was refused: {QUOTA}"
     assert told(planned.status, "Resizing") == ("False", "PartlyPlaced", text)
     assert told(planned.status, "Stalled") == NOT_STALLED
@@ -196,9 +196,9 @@ def test_without_its_service_a_job_is_stalled(name: str, trained: bool) -> None:
     planned = decide(
         workers=(W0, W1),
         rendezvous=None,
-        rendezvous_observed=0,
+        observed_rendezvous_term=0,
         membership=membership_of(W0, W1) if trained else None,
-        refusals=(Refusal(name, Reason.POD_REFUSED, "no"),),
+        rejections=(Rejection(name, Reason.POD_REFUSED, "no"),),
     )
     assert told(planned.status, "Stalled") == ("True", "PodRefused", f"{name} was refused: no")
 
@@ -211,7 +211,7 @@ def test_who_is_refused_takes_nobodys_place(refused: bool) -> None:
         workers=(W0, left),
         report=make_report(W0),
         membership=membership_of(W0, left),
-        refusals=(refusal,) if refused else (),
+        rejections=(refusal,) if refused else (),
     )
     assert create(1, 2) in planned.actions
     assert [each.reason for each in planned.events] == ([] if refused else ["WorkerReplaced"])

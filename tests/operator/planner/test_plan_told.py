@@ -10,7 +10,7 @@ import pytest
 from ddpjob_operator.api.status import RestartsStatus
 from ddpjob_operator.planner.observed import Observed, Worker
 from ddpjob_operator.planner.planner import plan
-from ddpjob_protocol.control import Report, State
+from ddpjob_protocol.control import Report, ServiceState
 from ddpjob_protocol.membership import Cause
 from support.builders import NOW, make_job, make_membership, make_report, make_round, make_worker
 from support.planning import FAILED, PENDING, UP, W0, W1, decide, events_of, membership_of, told
@@ -123,7 +123,7 @@ def test_status_tells_what_the_service_reports() -> None:
     assert written["restarts"] == restarts
     assert written["progress"] == {"step": 40, "totalSteps": 900, "metrics": {"loss": 0.5}}
     assert written["snapshot"] == {"step": 30, "skipped": 2}
-    assert written["groups"] == [{"name": "worker", "replicas": 2, "placed": 2, "ready": 2}]
+    assert written["groups"] == [{"name": "worker", "replicas": 2, "scheduled": 2, "ready": 2}]
     assert written["ready"] == "2/2"
     assert written["membership"] == {
         "id": "1.1.1",
@@ -148,7 +148,7 @@ def test_a_resize_is_not_a_restart() -> None:
 
 
 def test_a_report_of_an_overtaken_membership_is_not_believed() -> None:
-    late = make_report(W0, W1, state=State.COMPLETE, step=99)
+    late = make_report(W0, W1, state=ServiceState.COMPLETE, step=99)
     now = membership_of(W0, W1, id_="2.1.2")
     planned = decide(workers=(W0, W1), report=late, membership=now)
     assert (planned.status.membership, planned.status.progress) == (now, None)
@@ -159,7 +159,7 @@ def test_events_tell_every_membership_since_the_last_one_once() -> None:
     lost = make_membership(W0, n=2, cause=Cause.LOST, detail="lost digits-worker-001-1")
     joined = make_membership(W0, W1, n=3, cause=Cause.JOINED, detail="joined digits-worker-001-2")
     rounds = tuple(make_round(each) for each in (make_membership(W0, W1), lost, joined))
-    report = make_report(W0, W1, membership=joined, rounds=rounds)
+    report = make_report(W0, W1, membership=joined, memberships=rounds)
     planned = decide(workers=(W0, W1), report=report, membership=membership_of(W0, W1))
     assert events_of(planned) == [
         (

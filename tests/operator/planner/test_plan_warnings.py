@@ -10,7 +10,7 @@ import pytest
 
 from ddpjob_operator.api.status import DDPJobStatus, SnapshotStatus
 from ddpjob_operator.planner.planner import Plan
-from ddpjob_protocol.control import KeptFiles, Overdue
+from ddpjob_protocol.control import FileSyncReport, Overdue
 from support.builders import make_job, make_report
 from support.planning import W0, W1, decide, events_of, told
 
@@ -72,9 +72,9 @@ TROUBLES = [
     *REMEMBERED,
     Trouble(
         "snapshots_stop_training",
-        {"snapshot_step": 3, "snapshot_trouble": LITTLE_MEMORY},
+        {"snapshot_step": 3, "snapshot_problem": LITTLE_MEMORY},
         ("SnapshotDegraded", LITTLE_MEMORY, True),
-        ("snapshot", SnapshotStatus(step=3, trouble=LITTLE_MEMORY)),
+        ("snapshot", SnapshotStatus(step=3, problem=LITTLE_MEMORY)),
         shown=LITTLE_MEMORY,
     ),
     Trouble(
@@ -86,9 +86,9 @@ TROUBLES = [
     ),
     Trouble(
         "files_not_kept",
-        {"files": KeptFiles(trouble="a: full")},
+        {"files": FileSyncReport(problem="a: full")},
         ("FilesNotKept", f"a: full; {MAKE_ROOM}", True),
-        ("snapshot", SnapshotStatus(files_trouble="a: full")),
+        ("snapshot", SnapshotStatus(files_problem="a: full")),
     ),
 ]
 

@@ -10,7 +10,11 @@ import pytest
 from aiohttp import web
 
 from ddpjob_operator.local.rendezvous_process import free_port
-from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError, direct
+from ddpjob_operator.rendezvous.client import (
+    ServiceClient,
+    ServiceUnavailableError,
+    connect_directly,
+)
 from ddpjob_protocol.codec import decode, encode
 from ddpjob_protocol.control import TOKEN_HEADER, Expectation
 from support.builders import make_report, make_worker
@@ -28,7 +32,7 @@ def with_service(handler: Handler, story: Callable[[ServiceClient], Awaitable[No
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", port := free_port()).start()
         try:
-            await story(ServiceClient(direct("127.0.0.1", port), "secret"))
+            await story(ServiceClient(connect_directly("127.0.0.1", port), "secret"))
         finally:
             await runner.cleanup()
 
@@ -93,7 +97,7 @@ def test_what_is_no_report_means_that_the_service_is_not_there(answer: dict[str,
 
 def test_nobody_there_means_so_too() -> None:
     async def main() -> None:
-        client = ServiceClient(direct("127.0.0.1", free_port()), "secret")
+        client = ServiceClient(connect_directly("127.0.0.1", free_port()), "secret")
         with pytest.raises(ServiceUnavailableError, match=r"127\.0\.0\.1"):
             await client.expect(EXPECTATION)
 

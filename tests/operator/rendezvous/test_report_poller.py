@@ -1,4 +1,4 @@
-"""Followers: who is followed, what is told of, and when."""
+"""ReportPoller: who is followed, what is told of, and when."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError
-from ddpjob_operator.rendezvous.report_poller import Followers, Key
+from ddpjob_operator.rendezvous.report_poller import Key, ReportPoller
 from ddpjob_protocol.control import Report
 from support import fake_time
 from support.builders import make_report, make_worker
@@ -20,19 +20,21 @@ TOKEN = "secret"
 
 
 class Following:
-    """Followers of services that the test has, and whom they told of when."""
+    """ReportPoller of services that the test has, and whom they told of when."""
 
     def __init__(self) -> None:
         self.services: dict[str, Service] = {}
         self.requests: list[tuple[str, Mapping[str, str]]] = []
         self.told: list[tuple[Key, Report | None]] = []
-        self.followers = Followers(lambda key: self.told.append((key, self.followers.report(key))))
+        self.followers = ReportPoller(
+            lambda key: self.told.append((key, self.followers.report(key)))
+        )
 
-    def serve(self, name: str = "first", epoch: int = 1) -> Service:
-        self.services[name] = Service(epoch, TOKEN, None, pod=name)
+    def serve(self, name: str = "first", term: int = 1) -> Service:
+        self.services[name] = Service(term, TOKEN, None, pod=name)
         return self.services[name]
 
-    def follow(self, name: str = "first", epoch: int = 1, key: Key = KEY, uid: str = "u") -> None:
+    def follow(self, name: str = "first", term: int = 1, key: Key = KEY, uid: str = "u") -> None:
         async def send(
             method: str,
             path: str,
@@ -47,7 +49,7 @@ class Following:
                 raise ServiceUnavailableError("connection refused")
             return await self.services[name].answer(method, path, query, headers, body)
 
-        self.followers.follow(key, uid, epoch, TOKEN, ServiceClient(send, TOKEN))
+        self.followers.subscribe(key, uid, term, TOKEN, ServiceClient(send, TOKEN))
 
 
 def play(story: Callable[[Following], Awaitable[None]]) -> None:
@@ -64,9 +66,9 @@ def test_the_first_report_and_every_news_is_told_at_once() -> None:
     async def story(it: Following) -> None:
         service = it.serve()
         it.follow()
-        assert it.followers.expects_first(KEY)
+        assert it.followers.awaiting_first_report(KEY)
         await asyncio.sleep(0.1)
-        assert not it.followers.expects_first(KEY)
+        assert not it.followers.awaiting_first_report(KEY)
         service.tell(reason="two are here")
         await asyncio.sleep(0.1)
         assert [report and report.reason for _, report in it.told] == ["waits", "two are here"]
@@ -122,11 +124,11 @@ def test_a_service_that_begins_anew_is_asked_for_everything() -> None:
     play(story)
 
 
-@pytest.mark.parametrize("changed", [{"epoch": 2}, {"uid": "another"}], ids=["epoch", "job"])
+@pytest.mark.parametrize("changed", [{"term": 2}, {"uid": "another"}], ids=["term", "job"])
 def test_another_service_of_a_job_is_followed_instead(changed: dict[str, Any]) -> None:
     async def story(it: Following) -> None:
         it.serve()
-        second = it.serve("second", epoch=2)
+        second = it.serve("second", term=2)
         it.follow()
         await asyncio.sleep(0.1)
         it.follow("second", **changed)
@@ -160,11 +162,11 @@ def test_what_is_forgotten_is_asked_no_more() -> None:
         it.follow()
         it.follow(key=other)
         await asyncio.sleep(0.1)
-        it.followers.forget(KEY)
-        it.followers.forget(KEY)
+        it.followers.unsubscribe(KEY)
+        it.followers.unsubscribe(KEY)
         assert it.followers.report(KEY) is None
         assert it.followers.client(KEY) is None
-        assert not it.followers.expects_first(KEY)
+        assert not it.followers.awaiting_first_report(KEY)
         service.tell(reason="late")
         await asyncio.sleep(0.1)
         assert [key for key, _ in it.told] == [KEY, other, other]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob_operator.kube.interface import ApiError, Kube
+from ddpjob_operator.kube.interface import ApiError, ApiServer
 from support.objects import JOB_LABEL, Api, job, pod
 
 JSON = dict[str, Any]
@@ -30,7 +30,7 @@ def at(namespace: str) -> Paths:
     return Paths(namespace)
 
 
-async def bound(kube: Kube, path: str, name: str, node: str = "node-1") -> JSON:
+async def bound(kube: ApiServer, path: str, name: str, node: str = "node-1") -> JSON:
     """A pod that has a node."""
     await kube.request("POST", path, body=pod(name))
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}}
@@ -40,7 +40,7 @@ async def bound(kube: Kube, path: str, name: str, node: str = "node-1") -> JSON:
     return found
 
 
-async def events(kube: Kube, path: str, count: int, **query: str) -> list[JSON]:
+async def events(kube: ApiServer, path: str, count: int, **query: str) -> list[JSON]:
     """The first events of a watch."""
     found: list[JSON] = []
     watch = kube.watch(path, query=query, silence=60)
@@ -65,7 +65,7 @@ def names(page: JSON) -> list[str]:
 
 
 def test_an_object_gets_what_only_the_server_gives(api: Api, at: Paths) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         made = await kube.request("POST", at.jobs, body={**job("a"), "status": {"state": "Mine"}})
         metadata = made["metadata"]
         assert {"uid", "creationTimestamp", "resourceVersion", "namespace"} <= metadata.keys()
@@ -77,7 +77,7 @@ def test_an_object_gets_what_only_the_server_gives(api: Api, at: Paths) -> None:
 
 
 def test_a_pod_begins_pending_and_without_a_node(api: Api, at: Paths) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         made = await kube.request("POST", at.pods, body={**pod("a"), "status": {"phase": "Failed"}})
         assert made["status"]["phase"] == "Pending"
         assert "nodeName" not in made["spec"]
@@ -86,7 +86,7 @@ def test_a_pod_begins_pending_and_without_a_node(api: Api, at: Paths) -> None:
 
 
 def test_names_are_made_from_a_prefix(api: Api, at: Paths) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         event: JSON = {
             "apiVersion": "v1",
             "kind": "Event",
@@ -106,7 +106,7 @@ def test_names_are_made_from_a_prefix(api: Api, at: Paths) -> None:
 
 
 def test_a_dry_run_leaves_nothing(api: Api, at: Paths) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         made = await kube.request("POST", at.pods, query={"dryRun": "All"}, body=pod("a"))
         assert made["metadata"]["uid"]
         with pytest.raises(ApiError) as error:
@@ -141,7 +141,7 @@ def with_wrong_namespace() -> JSON:
 def test_creation_is_refused(
     api: Api, at: Paths, make: Callable[[], JSON], status: int, reason: str
 ) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         with pytest.raises(ApiError) as error:
             await kube.request("POST", at.pods, body=make())
         assert (error.value.status, error.value.reason) == (status, reason)
@@ -150,7 +150,7 @@ def test_creation_is_refused(
 
 
 def test_a_name_exists_once(api: Api, at: Paths) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         await kube.request("POST", at.pods, body=pod("a"))
         with pytest.raises(ApiError, match='pods "a" already exists') as error:
             await kube.request("POST", at.pods, body=pod("a"))
@@ -161,7 +161,7 @@ def test_a_name_exists_once(api: Api, at: Paths) -> None:
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
 def test_what_is_not_there_is_not_found(api: Api, at: Paths, method: str) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         sent = None
         if method == "PUT":
             sent = job("a", resourceVersion="1")
@@ -173,7 +173,7 @@ def test_what_is_not_there_is_not_found(api: Api, at: Paths, method: str) -> Non
 
 
 def test_an_unknown_kind_is_not_found(api: Api, at: Paths) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         with pytest.raises(ApiError, match="404 page not found") as error:
             await kube.request("GET", "/apis/ddpjob.io/v1alpha1/pdpjobs")
         assert error.value.status == 404
@@ -199,7 +199,7 @@ def test_an_unknown_kind_is_not_found(api: Api, at: Paths) -> None:
 def test_a_list_takes_a_label_selector(
     api: Api, at: Paths, selector: str, expected: list[str]
 ) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         for name, labels in {"a": {JOB_LABEL: "x"}, "b": {JOB_LABEL: "y"}, "c": {}}.items():
             await kube.request("POST", at.pods, body=pod(name, labels=labels))
         assert (
@@ -210,7 +210,7 @@ def test_a_list_takes_a_label_selector(
 
 
 def test_pages_of_a_list_are_of_one_moment(api: Api, at: Paths) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         for name in "abcde":
             await kube.request("POST", at.pods, body=pod(name))
         first = await kube.request("GET", at.pods, query={"limit": "2"})
@@ -226,7 +226,7 @@ def test_pages_of_a_list_are_of_one_moment(api: Api, at: Paths) -> None:
 
 
 def test_a_namespace_sees_only_its_own(api: Api, at: Paths, namespace: str) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         await kube.request("POST", at.pods, body=pod("a"))
         everywhere = await kube.request("GET", "/api/v1/pods")
         assert namespace in [each["metadata"]["namespace"] for each in everywhere["items"]]
@@ -239,7 +239,7 @@ def test_a_namespace_sees_only_its_own(api: Api, at: Paths, namespace: str) -> N
 
 
 def test_builtin_kinds_are_listed_without_their_kind(api: Api, at: Paths) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         await kube.request("POST", at.pods, body=pod("a"))
         await kube.request("POST", at.jobs, body=job("a"))
         [listed] = (await kube.request("GET", at.pods))["items"]
@@ -254,7 +254,7 @@ def test_builtin_kinds_are_listed_without_their_kind(api: Api, at: Paths) -> Non
 
 
 def test_generations_count_changes_of_the_spec(api: Api, at: Paths) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         made = await kube.request("POST", at.jobs, body=job("a"))
         made["metadata"]["annotations"] = {"x": "y"}
         made["status"] = {"state": "Ignored"}
@@ -272,7 +272,7 @@ def test_generations_count_changes_of_the_spec(api: Api, at: Paths) -> None:
 
 
 def test_a_status_is_written_apart(api: Api, at: Paths) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         made = await kube.request("POST", at.jobs, body=job("a"))
         sent = {**made, "spec": {**made["spec"], "replicas": 9}, "status": {"state": "Running"}}
         written = await kube.request("PUT", f"{at.jobs}/a/status", body=sent)
@@ -287,7 +287,7 @@ def test_a_status_is_written_apart(api: Api, at: Paths) -> None:
 
 @pytest.mark.parametrize("part", ["", "/status"])
 def test_an_update_of_an_old_version_is_a_conflict(api: Api, at: Paths, part: str) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         made = await kube.request("POST", at.jobs, body=job("a"))
         newer = {**made, "status": {"state": "Running"}}
         await kube.request("PUT", f"{at.jobs}/a/status", body=newer)
@@ -299,7 +299,7 @@ def test_an_update_of_an_old_version_is_a_conflict(api: Api, at: Paths, part: st
 
 
 def test_a_job_is_not_updated_without_a_version(api: Api, at: Paths) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         await kube.request("POST", at.jobs, body=job("a"))
         with pytest.raises(ApiError, match="must be specified for an update") as error:
             await kube.request("PUT", f"{at.jobs}/a", body=job("a"))
@@ -309,7 +309,7 @@ def test_a_job_is_not_updated_without_a_version(api: Api, at: Paths) -> None:
 
 
 def test_a_merge_patch_changes_what_it_names(api: Api, at: Paths) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         await kube.request("POST", at.jobs, body=job("a", annotations={"x": "1", "y": "2"}))
         patched = await kube.request(
             "PATCH",
@@ -325,7 +325,7 @@ def test_a_merge_patch_changes_what_it_names(api: Api, at: Paths) -> None:
 
 
 def test_a_patch_must_say_of_what_kind_it_is(api: Api, at: Paths) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         await kube.request("POST", at.jobs, body=job("a"))
         with pytest.raises(ApiError) as error:
             await kube.request("PATCH", f"{at.jobs}/a", body={"spec": {"replicas": 5}})
@@ -339,7 +339,7 @@ def test_a_patch_must_say_of_what_kind_it_is(api: Api, at: Paths) -> None:
 
 @pytest.mark.parametrize("precondition", ["uid", "resourceVersion"])
 def test_a_deletion_of_another_object_is_a_conflict(api: Api, at: Paths, precondition: str) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         made = await kube.request("POST", at.pods, body=pod("a"))
         options = {"apiVersion": "v1", "kind": "DeleteOptions"}
         other = {**options, "preconditions": {precondition: "1"}}
@@ -353,7 +353,7 @@ def test_a_deletion_of_another_object_is_a_conflict(api: Api, at: Paths, precond
 
 
 def test_a_pod_without_a_node_goes_at_once(api: Api, at: Paths) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         made = await kube.request("POST", at.pods, body=pod("a"))
         deleted = await kube.request("DELETE", f"{at.pods}/a")
         assert deleted["metadata"]["uid"] == made["metadata"]["uid"]
@@ -366,7 +366,7 @@ def test_a_pod_without_a_node_goes_at_once(api: Api, at: Paths) -> None:
 
 
 def test_a_pod_with_a_node_stays_until_it_has_ended(api: Api, at: Paths) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         await bound(kube, at.pods, "a")
         deleted = await kube.request("DELETE", f"{at.pods}/a")
         assert deleted["metadata"]["deletionTimestamp"]
@@ -384,7 +384,7 @@ def test_a_pod_with_a_node_stays_until_it_has_ended(api: Api, at: Paths) -> None
 
 
 def test_a_pod_that_has_ended_goes_at_once(api: Api, at: Paths) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         made = await bound(kube, at.pods, "a")
         ended = {**made, "status": {"phase": "Failed"}}
         await kube.request("PUT", f"{at.pods}/a/status", body=ended)
@@ -396,7 +396,7 @@ def test_a_pod_that_has_ended_goes_at_once(api: Api, at: Paths) -> None:
 
 
 def test_a_pod_is_bound_once(api: Api, at: Paths) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         made = await bound(kube, at.pods, "a", "node-7")
         assert made["spec"]["nodeName"] == "node-7"
         assert {"PodScheduled": "True"}.items() <= {
@@ -413,7 +413,7 @@ def test_a_pod_is_bound_once(api: Api, at: Paths) -> None:
 
 
 def test_a_deleted_job_is_told_in_few_words(api: Api, at: Paths) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         made = await kube.request("POST", at.jobs, body=job("a"))
         deleted = await kube.request("DELETE", f"{at.jobs}/a")
         assert (deleted["kind"], deleted["status"]) == ("Status", "Success")
@@ -423,7 +423,7 @@ def test_a_deleted_job_is_told_in_few_words(api: Api, at: Paths) -> None:
 
 
 def test_a_job_deleted_in_the_foreground_stays_for_its_children(api: Api, at: Paths) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         await kube.request("POST", at.jobs, body=job("a"))
         options = {"propagationPolicy": "Foreground"}
         deleted = await kube.request("DELETE", f"{at.jobs}/a", body=options)
@@ -442,7 +442,7 @@ def test_a_job_deleted_in_the_foreground_stays_for_its_children(api: Api, at: Pa
 
 
 def test_a_watch_goes_on_where_a_list_ended(api: Api, at: Paths) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         await kube.request("POST", at.pods, body=pod("a"))
         version = (await kube.request("GET", at.pods))["metadata"]["resourceVersion"]
         made = await bound(kube, at.pods, "b")
@@ -460,7 +460,7 @@ def test_a_watch_goes_on_where_a_list_ended(api: Api, at: Paths) -> None:
 
 
 def test_a_pod_that_goes_at_once_is_told_to_go_first(api: Api, at: Paths) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         made = await kube.request("POST", at.pods, body=pod("a"))
         version = made["metadata"]["resourceVersion"]
         gone = await kube.request("DELETE", f"{at.pods}/a")
@@ -476,7 +476,7 @@ def test_a_pod_that_goes_at_once_is_told_to_go_first(api: Api, at: Paths) -> Non
 
 
 def test_a_watch_tells_what_comes_later(api: Api, at: Paths) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         version = (await kube.request("GET", at.pods))["metadata"]["resourceVersion"]
         watching = asyncio.ensure_future(events(kube, at.pods, 1, resourceVersion=version))
         await asyncio.sleep(0)
@@ -487,7 +487,7 @@ def test_a_watch_tells_what_comes_later(api: Api, at: Paths) -> None:
 
 
 def test_a_watch_without_a_version_begins_with_what_there_is(api: Api, at: Paths) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         await kube.request("POST", at.pods, body=pod("a"))
         assert told(await events(kube, at.pods, 1)) == [("ADDED", "a")]
 
@@ -495,7 +495,7 @@ def test_a_watch_without_a_version_begins_with_what_there_is(api: Api, at: Paths
 
 
 def test_what_leaves_a_selection_is_told_as_deleted(api: Api, at: Paths) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         made = await kube.request("POST", at.pods, body=pod("a"))
         version = made["metadata"]["resourceVersion"]
         for labels in ({}, {JOB_LABEL: "digits"}):
@@ -509,7 +509,7 @@ def test_what_leaves_a_selection_is_told_as_deleted(api: Api, at: Paths) -> None
 
 
 def test_the_server_ends_a_watch_when_asked_to(api: Api, at: Paths) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         version = (await kube.request("GET", at.pods))["metadata"]["resourceVersion"]
         query = {"resourceVersion": version, "timeoutSeconds": "1"}
         async for event in kube.watch(at.pods, query=query, silence=60):

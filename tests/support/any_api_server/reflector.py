@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpjob_operator.kube.interface import Kube
+from ddpjob_operator.kube.interface import ApiServer
 from support.following import following
 from support.objects import JOB_LABEL, Api, pod, until
 
@@ -15,7 +15,7 @@ def path(namespace: str) -> str:
 
 
 def test_what_is_there_already_is_listed(api: Api, path: str) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         for name, job in {"b": "digits", "a": "digits", "c": "letters"}.items():
             await kube.request("POST", path, body=pod(name, job))
         await kube.request("POST", path, body=pod("other", labels={}))
@@ -31,7 +31,7 @@ def test_what_is_there_already_is_listed(api: Api, path: str) -> None:
 
 
 def test_an_empty_cluster_is_known_to_be_empty(api: Api, path: str) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         async with following(kube, path) as found:
             await found.reflector.synced.wait()
             assert found.names() == []
@@ -40,7 +40,7 @@ def test_an_empty_cluster_is_known_to_be_empty(api: Api, path: str) -> None:
 
 
 def test_changes_are_followed(api: Api, path: str) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         async with following(kube, path) as found:
             await found.reflector.synced.wait()
             made = await kube.request("POST", path, body=pod("a"))
@@ -57,7 +57,7 @@ def test_changes_are_followed(api: Api, path: str) -> None:
 
 
 def test_a_pod_that_changes_its_job_is_told_to_both(api: Api, path: str) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         made = await kube.request("POST", path, body=pod("a"))
         async with following(kube, path) as found:
             await found.reflector.synced.wait()
@@ -77,7 +77,7 @@ def test_a_pod_that_changes_its_job_is_told_to_both(api: Api, path: str) -> None
 
 
 def test_what_was_created_is_seen_at_once_and_told_once(api: Api, path: str) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         async with following(kube, path) as found:
             await found.reflector.synced.wait()
             for name in "abc":
@@ -91,7 +91,7 @@ def test_what_was_created_is_seen_at_once_and_told_once(api: Api, path: str) -> 
 
 
 def test_what_was_deleted_is_seen_to_go_and_stays_away(api: Api, path: str) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         made = await kube.request("POST", path, body=pod("a"))
         async with following(kube, path) as found:
             await found.reflector.synced.wait()
@@ -107,7 +107,7 @@ def test_what_was_deleted_is_seen_to_go_and_stays_away(api: Api, path: str) -> N
 
 
 def test_a_successor_of_the_same_name_is_another_pod(api: Api, path: str) -> None:
-    async def body(kube: Kube) -> None:
+    async def body(kube: ApiServer) -> None:
         await kube.request("POST", path, body=pod("a"))
         async with following(kube, path) as found:
             await found.reflector.synced.wait()

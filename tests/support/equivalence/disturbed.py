@@ -112,7 +112,7 @@ async def _disturb(run: Run, folder: Path, chance: random.Random, events: Sequen
         _go_on(folder, due)
         await run.until(partial(_has_come, run, due), f"step {due}")
         _go_on(folder, run.report.step or 0)
-        memberships = len(run.report.rounds) + (2 if event == "process" else 1)
+        memberships = len(run.report.memberships) + (2 if event == "process" else 1)
         await _do(run, event, chance.choice(run.backend.nodes.busy()))
         await run.until(partial(_is_settled, run, memberships), f"{event} is over")
     _go_on(folder, NEVER)
@@ -144,7 +144,7 @@ def _has_come(run: Run, step: int) -> bool:
 
 def _is_settled(run: Run, memberships: int) -> bool:
     """All that can train does, in a membership that came after the event."""
-    rounds, nodes = run.report.rounds, run.backend.nodes
+    rounds, nodes = run.report.memberships, run.backend.nodes
     pods = [nodes.on(node) for node in nodes.up]
     if len(rounds) < memberships or None in pods:
         return False

@@ -44,7 +44,7 @@ def test_the_epoch_is_in_status_before_the_rendezvous_pod_is_created(play: Play)
 
         async def look(call: Call) -> None:
             if call.method == "POST" and call.body and call.body["metadata"].get("name") == pod:
-                seen.append((await stage.view()).status.get("rendezvousEpoch"))
+                seen.append((await stage.view()).status.get("rendezvousTerm"))
 
         pod, stage.wire.before = RENDEZVOUS, look
         await training(stage, "000-1", "001-1")
@@ -121,13 +121,14 @@ def test_a_lost_worker_is_replaced_and_no_other_touched(play: Play, how: str) ->
     play(story)
 
 
-def test_a_lost_rendezvous_pod_is_replaced_in_the_next_epoch(play: Play) -> None:
+def test_a_lost_rendezvous_pod_is_replaced_in_the_next_term(play: Play) -> None:
     async def story(stage: Stage) -> None:
         before = await training(stage, "000-1", "001-1")
         await stage.delete_pod(RENDEZVOUS, vanishes=True)
         await stage.until(lambda view: view.rendezvous == ["digits-rendezvous-2"], "a new pod")
         after = await stage.until(
-            lambda v: v.status["rendezvousObserved"] == 2 and v.trains("000-1", "001-1"), "noticed"
+            lambda v: v.status["observedRendezvousTerm"] == 2 and v.trains("000-1", "001-1"),
+            "noticed",
         )
         assert token_of(after.pods["digits-rendezvous-2"]) == token_of(before.pods[RENDEZVOUS])
         assert {n: after.uids()[n] for n in before.workers} == {
@@ -196,7 +197,7 @@ def test_a_suspended_job_has_no_pods_until_it_is_resumed(
         assert (await stage.calm()).pods == {}
         await stage.change(**resume)
         view = await stage.until(lambda view: view.trains("000-1", "001-1"), "resumed")
-        assert view.status["rendezvousEpoch"] == 2
+        assert view.status["rendezvousTerm"] == 2
         await stage.calm()
         assert await stage.reasons() == ["Resumed", "Started", "Started", "Suspended"]
 

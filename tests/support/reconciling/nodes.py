@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ddpjob_operator.api import constants
-from ddpjob_operator.kube.interface import ApiError, Kube
-from ddpjob_operator.rendezvous.client import Send, ServiceUnavailableError
+from ddpjob_operator.kube.interface import ApiError, ApiServer
+from ddpjob_operator.rendezvous.client import ServiceUnavailableError, Transport
 from ddpjob_operator.rendezvous.report_poller import Key
 from ddpjob_protocol.environment import ENV_TOKEN
 from ddpjob_protocol.membership import Membership
@@ -32,7 +32,7 @@ LATE = (404, 409, 422)  # somebody else was faster: look again in the next turn
 class Nodes:
     """All that a cluster does by itself."""
 
-    def __init__(self, kube: Kube, namespaces: Iterable[str]) -> None:
+    def __init__(self, kube: ApiServer, namespaces: Iterable[str]) -> None:
         self._kube = kube
         self._namespaces = tuple(namespaces)
         self.capacity = 100  # pods
@@ -126,9 +126,9 @@ class Nodes:
                 del self._carried[key]
         for key, pod in rendezvous.items():
             if key not in self.services:
-                epoch = int(pod["metadata"]["labels"][constants.LABEL_EPOCH])
+                term = int(pod["metadata"]["labels"][constants.LABEL_TERM])
                 carried = self._carried.pop(key, None)
-                self.services[key] = Service(epoch, token_of(pod), carried, pod=uid_of(pod))
+                self.services[key] = Service(term, token_of(pod), carried, pod=uid_of(pod))
             leaving = {
                 n for n, each in workers[key].items() if "deletionTimestamp" in each["metadata"]
             }
@@ -140,7 +140,7 @@ class Nodes:
         old.close()
         report = old.report
         self.services[key] = Service(
-            report.epoch, old.token, report.membership, boot=report.boot + 1, pod=old.pod
+            report.term, old.token, report.membership, boot=report.boot + 1, pod=old.pod
         )
 
     def _close(self, key: Key) -> None:
@@ -158,7 +158,7 @@ class Nodes:
             return None
         return ended(pod, 0 if service.report.failure is None else 1)
 
-    def way(self, key: Key, wire: Wire) -> Send:
+    def way(self, key: Key, wire: Wire) -> Transport:
         """The operator's way to whichever service the job has; what it says counts as a write."""
 
         async def send(

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from ddpjob_operator.api import constants
 from ddpjob_operator.controller.controller import Controller
 from ddpjob_operator.controller.settings import Settings
-from ddpjob_operator.kube.interface import ApiError, Kube, UnreachableError
+from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
 from ddpjob_operator.rendezvous.report_poller import Key
 from support.reconciling.nodes import Nodes
 from support.reconciling.training import Service
@@ -39,7 +39,7 @@ class Limits(Protocol):
 class Stage:
     """All that a test acts with."""
 
-    def __init__(self, kube: Kube, namespaces: tuple[str, str], limits: Limits) -> None:
+    def __init__(self, kube: ApiServer, namespaces: tuple[str, str], limits: Limits) -> None:
         self.kube = kube
         self.namespace, self.other_namespace = self.namespaces = namespaces
         self.limits = limits

@@ -15,26 +15,26 @@ from typing import Any
 
 from ddpjob_operator.rendezvous.client import ServiceUnavailableError
 from ddpjob_protocol.codec import decode, encode
-from ddpjob_protocol.control import TOKEN_HEADER, Expectation, Report, State
+from ddpjob_protocol.control import TOKEN_HEADER, Expectation, Report, ServiceState
 from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
 from ddpjob_protocol.messages import Failure
 from support.builders import make_round
 
-OVER = (State.COMPLETE, State.FAILED)
+OVER = (ServiceState.COMPLETE, ServiceState.FAILED)
 
 
 class Service:
     """One start of one rendezvous service."""
 
     def __init__(
-        self, epoch: int, token: str, carried: Membership | None, *, boot: int = 1, pod: str
+        self, term: int, token: str, carried: Membership | None, *, boot: int = 1, pod: str
     ) -> None:
         """`carried`: what the agents tell it of; `pod`: the UID of the one that it is in."""
         self.pod = pod
         self.expected: list[Expectation] = []  # all that it was told
         self.token = token
         self.report = Report(
-            version=1, epoch=epoch, boot=boot, state=State.WAITING, reason="waits", workers=()
+            version=1, term=term, boot=boot, state=ServiceState.WAITING, reason="waits", workers=()
         )
         self.report = dataclasses.replace(self.report, membership=carried)
         self.closed = False
@@ -95,9 +95,9 @@ class Service:
 
     def finish(self, failure: Failure | None = None) -> None:
         """The commands of all members have ended."""
-        state, reason = State.COMPLETE, "all processes ended with 0"
+        state, reason = ServiceState.COMPLETE, "all processes ended with 0"
         if failure is not None:
-            state, reason = State.FAILED, "the budget of restarts is spent"
+            state, reason = ServiceState.FAILED, "the budget of restarts is terminated_terms"
         self.tell(state=state, reason=reason, failure=failure)
 
     def turn(self, running: Collection[str], leaving: Collection[str]) -> None:
@@ -115,11 +115,11 @@ class Service:
         away = set(self.members) - set(stay)
         workers = [*stay, *join]
         if workers and not away and not join:
-            if self.report.state is not State.RUNNING:
-                self.tell(state=State.RUNNING, reason="running")
+            if self.report.state is not ServiceState.RUNNING:
+                self.tell(state=ServiceState.RUNNING, reason="running")
         elif len(workers) < told.policy.minimum:
-            if self.report.state is not State.WAITING:
-                self.tell(state=State.WAITING, reason="too few workers are here")
+            if self.report.state is not ServiceState.WAITING:
+                self.tell(state=ServiceState.WAITING, reason="too few workers are here")
         else:
             lost = away - set(running) - set(leaving)
             cause = Cause.LOST if lost else Cause.LEFT if away else Cause.JOINED
@@ -127,13 +127,17 @@ class Service:
 
     def _form(self, workers: list[str], cause: Cause) -> None:
         old = self.report.membership
-        id_ = MembershipId(self.report.epoch, self.report.boot, old.id.n + 1 if old else 1)
+        id_ = MembershipId(self.report.term, self.report.boot, old.id.round + 1 if old else 1)
         members = tuple(Member(worker, f"{worker}-agent", "10.0.0.1", 1) for worker in workers)
         losses = (old.losses if old else 0) + (cause is Cause.LOST)
         new = Membership(id_, members, cause, f"now {', '.join(workers)}", losses=losses)
-        rounds = (*self.report.rounds, dataclasses.replace(make_round(new), since=time.time()))
+        rounds = (*self.report.memberships, dataclasses.replace(make_round(new), since=time.time()))
         self.tell(
-            state=State.RUNNING, reason="running", membership=new, rounds=rounds, losses=losses
+            state=ServiceState.RUNNING,
+            reason="running",
+            membership=new,
+            memberships=rounds,
+            losses=losses,
         )
 
     def _newer(self, after: int, only_news: bool) -> bool:

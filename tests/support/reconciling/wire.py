@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
-from ddpjob_operator.kube.interface import Kube
+from ddpjob_operator.kube.interface import ApiServer
 
 
 class Call(NamedTuple):
@@ -25,12 +25,12 @@ class Call(NamedTuple):
         return f"{self.method} {'/'.join([parts[plural], *parts[plural + 2 :]])}"
 
 
-class Wire(Kube):
+class Wire(ApiServer):
     """Hands on what the operator asks for, until it is dead."""
 
     in_cluster = False
 
-    def __init__(self, kube: Kube) -> None:
+    def __init__(self, kube: ApiServer) -> None:
         self._kube = kube
         self.calls: list[Call] = []
         self.before: Callable[[Call], Awaitable[None]] = nothing

@@ -1,4 +1,4 @@
-"""`Batches` in the hands of all ranks of a membership, in one process: plays histories.
+"""`ElasticBatchSampler` in the hands of all ranks of a membership, in one process: plays histories.
 
 Ranks are told by the environment, as before there is a group. Loaders fetch ahead.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from ddpjob_trainer import Batches, Snapshots
+from ddpjob_trainer import ElasticBatchSampler, Snapshots
 from support.histories import BATCH, EPOCHS, SAMPLES, Saved, Trained
 
 
@@ -33,7 +33,7 @@ class Rank:
     """One process's batches, and what its loader gives."""
 
     def __init__(self, workers: int) -> None:
-        self.batches = Batches(SAMPLES, BATCH)
+        self.batches = ElasticBatchSampler(SAMPLES, BATCH)
         self._workers = workers
         self._iterator: Iterator[torch.Tensor] | None = None
         self._epoch = 0  # that it is in
@@ -49,7 +49,7 @@ class Rank:
                 Numbers(SAMPLES), batch_sampler=self.batches, num_workers=self._workers
             )
             self._iterator, self._epoch = iter(loader), self.batches.epoch
-        with self.batches.part() as part:
+        with self.batches.micro_batch() as part:
             samples: list[int] = next(self._iterator).tolist()
         return samples if part.weight else []
 

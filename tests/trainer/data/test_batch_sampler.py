@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from ddpjob_trainer import Batches, Loop, Snapshots
+from ddpjob_trainer import ElasticBatchSampler, Loop, Snapshots
 from ddpjob_trainer.data.partition import share_of, split
 from ddpjob_trainer.errors import SnapshotError
 from trainer.data.playing import Numbers
@@ -54,7 +54,7 @@ def leave() -> None:
         torch.distributed.destroy_process_group()
 
 
-def batch_of_all(batches: Batches, ranks: Ranks, world_size: int) -> list[int]:
+def batch_of_all(batches: ElasticBatchSampler, ranks: Ranks, world_size: int) -> list[int]:
     """What all ranks together train on next; ghosts, of weight 0, are left out."""
     found = []
     for _ in ranks.each(world_size):
@@ -109,8 +109,10 @@ def test_every_sample_of_an_epoch_once(
     samples: int, size: int, most: int | None, drop_last: bool, worlds: list[int]
 ) -> None:
     size = min(size, samples)
-    batches = Batches(samples, size, seed=3, drop_last=drop_last, most=most)
-    alone = Batches(samples, size, seed=3, drop_last=drop_last)
+    batches = ElasticBatchSampler(
+        samples, size, seed=3, drop_last=drop_last, max_samples_per_rank=most
+    )
+    alone = ElasticBatchSampler(samples, size, seed=3, drop_last=drop_last)
     with pytest.MonkeyPatch.context() as patch:
         ranks, step = Ranks(patch), 0
         seen: list[int] = []
@@ -137,14 +139,14 @@ def test_batches_that_grow_with_the_processes(
 ) -> None:
     """Each sample once; every batch is `size` for each process, but for the epoch's last."""
     size = min(size, samples // 7)
-    batches = Batches(samples, size, drop_last=drop_last, per_process=True)
+    batches = ElasticBatchSampler(samples, size, drop_last=drop_last, per_process=True)
     seen: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         ranks, step = Ranks(patch), 0
         while True:
             world_size = worlds[step % len(worlds)]
             ranks.be(0, world_size)
-            batches.meet()
+            batches.sync_speeds()
             if batches.epoch:
                 break
             batch = batch_of_all(batches, ranks, world_size)
@@ -158,7 +160,7 @@ def test_batches_that_grow_with_the_processes(
 
 
 def test_epochs_differ_and_are_the_same_again() -> None:
-    first, again = Batches(100, 10, seed=1), Batches(100, 10, seed=1)
+    first, again = ElasticBatchSampler(100, 10, seed=1), ElasticBatchSampler(100, 10, seed=1)
     epochs = []
     for _ in range(2):
         assert [*first] == [*again]
@@ -167,24 +169,24 @@ def test_epochs_differ_and_are_the_same_again() -> None:
             first.commit()
             again.commit()
     assert epochs[0] != epochs[1]
-    assert [*Batches(100, 10, seed=2)] != epochs[0]
-    assert [*Batches(5, 2, shuffle=False)] == [[0, 1], [2, 3], [4]]
+    assert [*ElasticBatchSampler(100, 10, seed=2)] != epochs[0]
+    assert [*ElasticBatchSampler(5, 2, shuffle=False)] == [[0, 1], [2, 3], [4]]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_was_fetched_ahead_is_neither_lost_nor_repeated(ranks: Ranks, workers: int) -> None:
     """Two ranks train on five batches, their loaders are further; three ranks go on."""
     seen: list[int] = []
-    state = Batches(100, 10).state_dict()
+    state = ElasticBatchSampler(100, 10).state_dict()
     for world_size, count in ((2, 5), (3, 5)):
         taken: list[list[int]] = []
         for _ in ranks.each(world_size):
-            batches = Batches(100, 10)
+            batches = ElasticBatchSampler(100, 10)
             batches.load_state_dict(state)
             loader = DataLoader(Numbers(100), batch_sampler=batches, num_workers=workers)
             numbers: list[int] = []
             for batch, _ in zip(loader, range(count), strict=False):
-                with batches.part():
+                with batches.micro_batch():
                     numbers += batch.tolist()
             taken.append(numbers)
         state = batches.state_dict()
@@ -193,13 +195,13 @@ def test_what_was_fetched_ahead_is_neither_lost_nor_repeated(ranks: Ranks, worke
 
 
 def test_its_length_is_what_is_left(ranks: Ranks) -> None:
-    batches = Batches(95, 10, most=3)
+    batches = ElasticBatchSampler(95, 10, max_samples_per_rank=3)
     for _ in ranks.each(2):
         assert len(batches) == len([*batches])
     batches.commit()
     for _ in ranks.each(3):
         assert len(batches) == len([*batches])
-    assert Batches(95, 10).remaining(2) == 20
+    assert ElasticBatchSampler(95, 10).remaining(2) == 20
     assert batches.remaining(2) == 19
     assert batches.remaining(0) == 0
 
@@ -219,7 +221,7 @@ def test_gradients_are_those_of_the_whole_batch(
     def loss(indices: list[int]) -> torch.Tensor:
         return (inputs[indices] @ weight).pow(2).mean()
 
-    batches = Batches(inputs, 10, most=most)
+    batches = ElasticBatchSampler(inputs, 10, max_samples_per_rank=most)
     while batches.epoch == 0:
         batch = batch_of_all(batches, ranks, 1)
         (expected,) = torch.autograd.grad(loss(batch), weight)
@@ -236,9 +238,9 @@ def test_gradients_are_exchanged_with_the_last_part_only() -> None:
         "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
     )
     model = DistributedDataParallel(torch.nn.Linear(2, 2))
-    batches, flags = Batches(9, 5, most=2), []
+    batches, flags = ElasticBatchSampler(9, 5, max_samples_per_rank=2), []
     for _ in batches:
-        with batches.part(model) as part:
+        with batches.micro_batch(model) as part:
             flags.append((model.require_backward_grad_sync, part.is_last, part.weight))
     assert flags == [
         (False, False, 0.4), (False, False, 0.4), (True, True, 0.2),
@@ -251,19 +253,19 @@ def test_gradients_are_exchanged_with_the_last_part_only() -> None:
 
 
 def test_a_batch_of_another_size_goes_on_where_training_was() -> None:
-    before = Batches(100, 10)
+    before = ElasticBatchSampler(100, 10)
     seen = next(iter(before))
     before.commit()
-    after = Batches(100, 7)
+    after = ElasticBatchSampler(100, 7)
     after.load_state_dict(before.state_dict())
     assert sorted(seen + [i for part in after for i in part]) == [*range(100)]
 
 
 def test_at_the_end_of_an_epoch_comes_the_next_one() -> None:
-    before = Batches(100, 10)
+    before = ElasticBatchSampler(100, 10)
     for _ in range(9):
         before.commit()
-    after = Batches(100, 40, drop_last=True)
+    after = ElasticBatchSampler(100, 40, drop_last=True)
     after.load_state_dict(before.state_dict())
     assert (after.epoch, after.position) == (1, 0)
 
@@ -271,30 +273,30 @@ def test_at_the_end_of_an_epoch_comes_the_next_one() -> None:
 @pytest.mark.parametrize(
     ("other", "text"),
     [
-        (Batches(90, 10), "samples was 100, is 90"),
-        (Batches(100, 10, seed=1), "seed was 0, is 1"),
-        (Batches(100, 10, shuffle=False), "shuffle was True, is False"),
+        (ElasticBatchSampler(90, 10), "samples was 100, is 90"),
+        (ElasticBatchSampler(100, 10, seed=1), "seed was 0, is 1"),
+        (ElasticBatchSampler(100, 10, shuffle=False), "shuffle was True, is False"),
     ],
 )
-def test_other_data_is_refused(other: Batches, text: str) -> None:
+def test_other_data_is_refused(other: ElasticBatchSampler, text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        other.load_state_dict(Batches(100, 10).state_dict())
+        other.load_state_dict(ElasticBatchSampler(100, 10).state_dict())
 
 
 def test_what_makes_no_batch_is_refused() -> None:
     with pytest.raises(ValueError, match="empty"):
-        Batches(0, 1)
+        ElasticBatchSampler(0, 1)
     with pytest.raises(ValueError, match="size is 0"):
-        Batches(5, 0)
+        ElasticBatchSampler(5, 0)
     with pytest.raises(ValueError, match="nothing would be left"):
-        Batches(5, 6, drop_last=True)
+        ElasticBatchSampler(5, 6, drop_last=True)
 
 
 # --- in a loop -----------------------------------------------------------------------------------
 
 
 def train(
-    run: Run, snapshots: Snapshots, batches: Batches, stop_at: int | None = None
+    run: Run, snapshots: Snapshots, batches: ElasticBatchSampler, stop_at: int | None = None
 ) -> list[list[int]]:
     """Two epochs, or until so many steps are done; what each step trained on."""
     seen = []
@@ -323,32 +325,43 @@ def every_third(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("every_third")
 def test_a_loop_goes_on_in_the_midst_of_an_epoch(tmp_path: Path) -> None:
     undisturbed = Run()
-    whole = train(undisturbed, Snapshots(tmp_path / "whole"), Batches(50, 8, most=3))
+    whole = train(
+        undisturbed,
+        Snapshots(tmp_path / "whole"),
+        ElasticBatchSampler(50, 8, max_samples_per_rank=3),
+    )
     assert [sorted(itertools.chain(*whole[i : i + 7])) for i in (0, 7)] == [[*range(50)]] * 2
     run = Run()
-    first = train(run, Snapshots(tmp_path / "broken"), Batches(50, 8, most=3), stop_at=10)
+    first = train(
+        run,
+        Snapshots(tmp_path / "broken"),
+        ElasticBatchSampler(50, 8, max_samples_per_rank=3),
+        stop_at=10,
+    )
     leave()
     again = Run(seed=1)
-    second = train(again, Snapshots(tmp_path / "broken"), Batches(50, 8, most=3))
+    second = train(
+        again, Snapshots(tmp_path / "broken"), ElasticBatchSampler(50, 8, max_samples_per_rank=3)
+    )
     assert first[:9] + second == whole
     assert_same(undisturbed.weights(), again.weights())
 
 
 @pytest.mark.usefixtures("every_third")
 def test_a_snapshot_of_other_data_is_told(tmp_path: Path) -> None:
-    train(Run(), Snapshots(tmp_path), Batches(50, 8), stop_at=4)
+    train(Run(), Snapshots(tmp_path), ElasticBatchSampler(50, 8), stop_at=4)
     leave()
     with pytest.raises(SnapshotError, match="samples was 50, is 40"):
-        train(Run(), Snapshots(tmp_path), Batches(40, 8))
+        train(Run(), Snapshots(tmp_path), ElasticBatchSampler(40, 8))
 
 
 def test_a_loop_says_how_it_is_used(tmp_path: Path) -> None:
     run = Run()
-    with pytest.raises(TypeError, match="batch_sampler=Batches"):
+    with pytest.raises(TypeError, match="batch_sampler=ElasticBatchSampler"):
         Loop(run.model, run.optimizer, loader=DataLoader(Numbers(5)), epochs=1)
     with pytest.raises(ValueError, match="either steps, or epochs"):
         Loop(run.model, run.optimizer)
-    loader = DataLoader(Numbers(5), batch_sampler=Batches(5, 2))
+    loader = DataLoader(Numbers(5), batch_sampler=ElasticBatchSampler(5, 2))
     [step, *_] = [*itertools.islice(Loop(run.model, run.optimizer, loader=loader, steps=9), 1)]
     step.__enter__()
     with pytest.raises(RuntimeError, match="all of its parts"):

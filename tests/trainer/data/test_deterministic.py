@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
-from ddpjob_trainer import Batches, Loop
-from ddpjob_trainer.data.deterministic import Node, Tree, subtrees
+from ddpjob_trainer import ElasticBatchSampler, Loop
+from ddpjob_trainer.data.deterministic import SumTree, TreeNode, subtrees
 from ddpjob_trainer.data.partition import shards_of
 from support.forked import Forks
 from trainer.runs import Run
@@ -21,7 +21,7 @@ SCRIPT = """
 import hashlib, os, pathlib, sys
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-from ddpjob_trainer import Batches, Loop
+from ddpjob_trainer import ElasticBatchSampler, Loop
 
 mode = int(sys.argv[1]) or None
 torch.utils.data._utils.worker.MP_STATUS_CHECK_INTERVAL = 0.1  # loaders end with their process
@@ -43,7 +43,7 @@ net = Net()
 optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, weight_decay=0.1)
 loader = DataLoader(
     TensorDataset(inputs, inputs.sum(1)), num_workers=1,
-    batch_sampler=Batches(50, 20, seed=5, speed=[3.0, 1.0, 0.5][int(os.environ["RANK"]) % 3]),
+    batch_sampler=ElasticBatchSampler(50, 20, seed=5, speed=[3.0, 1.0, 0.5][int(os.environ["RANK"]) % 3]),
 )
 options = {} if mode else {"find_unused_parameters": True}
 loop = Loop(net, optimizer, loader=loader, epochs=4, deterministic=mode, **options)
@@ -78,11 +78,11 @@ def reference(values: list[float]) -> torch.Tensor:
 def test_the_sum_is_formed_in_one_order(level: int, speeds: list[float], seed: int) -> None:
     numbers = random.Random(seed)
     values = [numbers.gauss(0, 1) * 10 ** numbers.randint(-6, 6) for _ in range(2**level)]
-    whole = Tree()
+    whole = SumTree()
     for shards in shards_of(speeds, len(values)):
-        own = Tree()
+        own = SumTree()
         for shard in shards:
-            own.add(Node(0, shard), torch.tensor([values[shard]]))
+            own.add(TreeNode(0, shard), torch.tensor([values[shard]]))
         assert [node for node, _ in own.sums] == subtrees(shards)
         for node, value in own.sums:
             whole.add(node, value)
@@ -92,9 +92,9 @@ def test_the_sum_is_formed_in_one_order(level: int, speeds: list[float], seed: i
 
 
 def test_shards_without_samples_add_nothing() -> None:
-    tree = Tree()
+    tree = SumTree()
     for shard, value in enumerate((None, torch.ones(1), None, None)):
-        tree.add(Node(0, shard), value)
+        tree.add(TreeNode(0, shard), value)
     total = tree.total()
     assert total is not None
     assert total.tolist() == [1.0]
@@ -139,7 +139,7 @@ def train(loop: Loop) -> None:
 def test_what_cannot_be_deterministic_is_refused() -> None:
     run = Run()
     data = TensorDataset(torch.ones(2))
-    loader = DataLoader(data, batch_sampler=Batches(data, 2))
+    loader = DataLoader(data, batch_sampler=ElasticBatchSampler(data, 2))
     with pytest.raises(ValueError, match="a power of two is needed"):
         Loop(run.model, run.optimizer, loader=loader, epochs=1, deterministic=6)
     with pytest.raises(ValueError, match="needs a loader"):

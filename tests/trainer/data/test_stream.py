@@ -49,7 +49,7 @@ def take(stream: Stream) -> list[int]:
     """This rank's share of the next batch, ghosts of weight 0 left out."""
     taken: list[int] = []
     for samples in stream:
-        with stream.part() as part:
+        with stream.micro_batch() as part:
             taken += samples.tolist() if part.weight else []
         if part.is_last:
             return taken
@@ -67,14 +67,14 @@ def test_every_sample_of_an_epoch_once(
 ) -> None:
     """The ranks stay, and are more or fewer at each step; who comes begins with a survivor's state."""
     with pytest.MonkeyPatch.context() as patch:
-        streams = [Stream(loader(samples, size), most=most)]
+        streams = [Stream(loader(samples, size), max_samples_per_rank=most)]
         seen: list[int] = []
         for world_size in itertools.cycle(worlds):
             if not streams[0].has_more(1):
                 break
             streams = streams[:world_size]
             while len(streams) < world_size:
-                streams.append(Stream(loader(samples, size), most=most))
+                streams.append(Stream(loader(samples, size), max_samples_per_rank=most))
                 streams[-1].load_state_dict(streams[0].state_dict())
             batch: list[int] = []
             for rank, stream in enumerate(streams):
@@ -142,7 +142,7 @@ def test_what_gives_no_batches_is_refused() -> None:
     with pytest.raises(TypeError, match="gives a Tensor where a list of samples"):
         Stream(DataLoader(Lines(9), batch_size=3)).has_more(1)
     with pytest.raises(ValueError, match="most is 0"):
-        Stream(loader(9, 3), most=0)
+        Stream(loader(9, 3), max_samples_per_rank=0)
     short = Stream(loader(9, 3))
     short.load_state_dict({"epoch": 0, "position": 12, "loader": None})
     with pytest.raises(ValueError, match="ends 3 samples before"):
@@ -154,7 +154,7 @@ def test_what_gives_no_batches_is_refused() -> None:
 
 def test_a_loop_over_a_stream_ends_with_it() -> None:
     run, seen = Run(), []
-    stream = Stream(loader(20, 8), most=4)
+    stream = Stream(loader(20, 8), max_samples_per_rank=4)
     loop = Loop(run.model, run.optimizer, loader=stream, epochs=2)
     for step in loop:
         with step:

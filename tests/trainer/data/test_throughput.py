@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from ddpjob_trainer import Batches, Loop, Stream, scale_rate
+from ddpjob_trainer import ElasticBatchSampler, Loop, Stream, scale_lr
 from support.forked import Forks, environment
 from trainer.runs import Run
 
@@ -20,7 +20,7 @@ import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
-from ddpjob_trainer import Batches, Loop
+from ddpjob_trainer import ElasticBatchSampler, Loop
 
 how, rank = sys.argv[1], int(os.environ["RANK"])
 torch.utils.data._utils.worker.MP_STATUS_CHECK_INTERVAL = 0.1  # loaders end with their process
@@ -40,7 +40,7 @@ speed = None if how in ("equal", "measured") else [4.0, 1.0, 1.0][rank]
 steps = []
 if how == "by hand":
     distributed.init_process_group("gloo")
-    batches = Batches(data, 50, speed=speed)
+    batches = ElasticBatchSampler(data, 50, speed=speed)
     model = DistributedDataParallel(net)
     for ids, values in DataLoader(data, batch_sampler=batches, num_workers=1):
         with batches.part(model) as part:
@@ -50,7 +50,7 @@ if how == "by hand":
         optimizer.zero_grad()
         steps.append(ids.tolist())
 else:
-    batches = Batches(data, 50, speed=speed)
+    batches = ElasticBatchSampler(data, 50, speed=speed)
     loader = DataLoader(data, batch_sampler=batches, num_workers=1)
     loop = Loop(net, optimizer, loader=loader, epochs=1, balance=how == "measured")
     for step in loop:
@@ -120,18 +120,18 @@ def test_shares_follow_the_speed_that_is_measured(
 def test_what_makes_no_speed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for speed in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="a number above 0"):
-            Batches(5, 1, speed=speed)
+            ElasticBatchSampler(5, 1, speed=speed)
         with pytest.raises(ValueError, match="a number above 0"):
             Stream([], speed=speed)
     run, data = Run(), TensorDataset(torch.ones(2))
-    loader = DataLoader(data, batch_sampler=Batches(data, 2))
+    loader = DataLoader(data, batch_sampler=ElasticBatchSampler(data, 2))
     with pytest.raises(ValueError, match="balance needs a loader"):
         Loop(run.model, run.optimizer, steps=1, balance=True)
     with pytest.raises(ValueError, match="goes by time"):
         Loop(run.model, run.optimizer, loader=loader, epochs=1, balance=True, deterministic=2)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(RuntimeError, match="after init_process_group"):
-        Batches(5, 1, speed=1.0).share()
+        ElasticBatchSampler(5, 1, speed=1.0).share()
 
 
 # --- batches that grow with the number of processes ------------------------------------------------
@@ -142,8 +142,8 @@ def test_learning_rates_follow_the_size_of_the_batch(monkeypatch: pytest.MonkeyP
     weight = torch.zeros(1, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=1.0)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
-    batches = Batches(100, 8, per_process=True)
-    scale_rate(optimizer, batches, lambda size: size / 16)
+    batches = ElasticBatchSampler(100, 8, per_process=True)
+    scale_lr(optimizer, batches, lambda size: size / 16)
     moved = []
     for world_size in (1, 2, 3):
         monkeypatch.setenv("WORLD_SIZE", str(world_size))
@@ -159,6 +159,6 @@ def test_learning_rates_follow_the_size_of_the_batch(monkeypatch: pytest.MonkeyP
 
 def test_a_batch_of_another_size_for_each_world_is_not_deterministic() -> None:
     run, data = Run(), TensorDataset(torch.ones(2))
-    loader = DataLoader(data, batch_sampler=Batches(data, 2, per_process=True))
+    loader = DataLoader(data, batch_sampler=ElasticBatchSampler(data, 2, per_process=True))
     with pytest.raises(ValueError, match="leave away per_process"):
         Loop(run.model, run.optimizer, loader=loader, epochs=1, deterministic=2)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from ddpjob_trainer.transfer.agreement import BEGINNING, Agreement, State, exchange
+from ddpjob_trainer.transfer.agreement import BEGINNING, Agreement, StateVersion, exchange
 from ddpjob_trainer.transfer.broadcast import PACK_BYTES
 from trainer.runs import assert_same
 
@@ -30,7 +30,9 @@ def state() -> dict[str, Any]:
 def main(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", f"file://{folder}/meet", world_size=2, rank=rank)
-    taken = exchange(Agreement((State(3, BEGINNING), None)), rank, torch.device("cpu"), state)
+    taken = exchange(
+        Agreement((StateVersion(3, BEGINNING), None)), rank, torch.device("cpu"), state
+    )
     assert (taken is None) == (rank == 0)
     if taken is not None:
         assert_same(state(), taken)

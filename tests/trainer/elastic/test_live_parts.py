@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from ddpjob_protocol.membership import MembershipId
-from ddpjob_trainer.elastic.step_rollback import Attempt
+from ddpjob_trainer.elastic.step_rollback import StepRollback
 from ddpjob_trainer.tensors.rng_state import draw_from
-from ddpjob_trainer.transfer.agreement import Agreement, State
+from ddpjob_trainer.transfer.agreement import Agreement, StateVersion
 from support.forked import Forks, Program
 from trainer.runs import Counter, Run, assert_same
 
@@ -26,12 +26,12 @@ def test_a_step_that_broke_is_as_if_it_had_not_begun() -> None:
     expected = (torch.rand(3).tolist(), random.random())
     torch.manual_seed(5)
     random.seed(5)
-    attempt = Attempt(run.model, run.optimizer, own)
+    attempt = StepRollback(run.model, run.optimizer, own)
     run.model(torch.randn(8, 3)).square().sum().backward()  # moves BatchNorm's running mean
     random.random()
     own.value = 1
     assert not torch.equal(before["1.running_mean"], run.weights()["1.running_mean"])
-    attempt.undo()
+    attempt.restore()
     assert_same(before, run.weights())
     assert own.value == 0
     assert (torch.rand(3).tolist(), random.random()) == expected
@@ -80,10 +80,10 @@ def test_who_gives_the_state_to_whom(
         assert agreement.deliveries() == deliveries
 
 
-def state_of(text: str) -> State | None:
+def state_of(text: str) -> StateVersion | None:
     """`7m3`: seven steps done, the last one in membership 3."""
     step, _, n = text.partition("m")
-    return State(int(step), MembershipId(1, 1, int(n))) if text else None
+    return StateVersion(int(step), MembershipId(1, 1, int(n))) if text else None
 
 
 def test_a_state_arrives_as_it_was(

@@ -18,7 +18,7 @@ from ddpjob_agent.c10d.store import Store
 from ddpjob_agent.worker import live_processes
 from ddpjob_protocol.environment import ENV_GROUP_SOCKET, ENV_LIVE, ENV_STORE
 from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
-from ddpjob_protocol.process import Place
+from ddpjob_protocol.process import Assignment
 from support.ledger import Ledger
 
 MEMBERSHIPS = int(os.environ.get("DDPJOB_CHANGES", "50"))
@@ -61,10 +61,10 @@ for step in loop:
 """
 
 
-def place(n: int) -> Place:
+def place(n: int) -> Assignment:
     """The n-th membership: the same worker again."""
     members = (Member("only", "first", "127.0.0.1", PROCESSES),)
-    return Place(Membership(MembershipId(1, 1, n), members, Cause.JOINED, ""))
+    return Assignment(Membership(MembershipId(1, 1, n), members, Cause.JOINED, ""))
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
@@ -76,7 +76,7 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 
 async def go_through_all(folder: Path, env: dict[str, str], ledger: Ledger) -> None:
     given_up: list[bool] = []
-    agent = live_processes.Live(PROCESSES, lambda _: None, given_up.append)
+    agent = live_processes.LiveProcesses(PROCESSES, lambda _: None, given_up.append)
     await agent.listen(str(folder / "group.sock"))
     backend = StoreBackend(Store())
     server = await asyncio.start_server(
@@ -102,9 +102,9 @@ async def go_through_all(folder: Path, env: dict[str, str], ledger: Ledger) -> N
 
     try:
         for n in range(1, MEMBERSHIPS + 1):
-            agent.tell(place(n))
+            agent.assign(place(n))
             await until(lambda n=n: in_membership(n), f"both in membership {n}")  # type: ignore[misc]
-        agent.tell(Place(leave=True))
+        agent.assign(Assignment(leave=True))
         assert [await process.wait() for process in processes] == [0] * PROCESSES
         assert not given_up
     finally:

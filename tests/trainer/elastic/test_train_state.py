@@ -10,7 +10,7 @@ import torch
 
 from ddpjob_protocol.membership import MembershipId
 from ddpjob_trainer.elastic import train_state as training_module
-from ddpjob_trainer.elastic.train_state import Training
+from ddpjob_trainer.elastic.train_state import TrainState
 from trainer.runs import Counter, Run, assert_same
 
 MEMBERSHIP = MembershipId(1, 1, 7)
@@ -21,7 +21,7 @@ class Trained:
 
     def __init__(self, steps: int = 0) -> None:
         self.run, self.own = Run(), Counter()
-        self.training = Training(self.run.model, self.run.optimizer, None, self.own, None, None)
+        self.training = TrainState(self.run.model, self.run.optimizer, None, self.own, None, None)
         self.training.done, self.training.membership = 0, MEMBERSHIP
         for _ in range(steps):
             self.step()
@@ -40,7 +40,7 @@ class Trained:
     def leave(self, path: Path) -> int | None:
         """From another thread, that ends."""
         left: list[int | None] = []
-        thread = threading.Thread(target=lambda: left.append(self.training.leave(path)))
+        thread = threading.Thread(target=lambda: left.append(self.training.dump(path)))
         thread.start()
         thread.join()
         return left[0]
@@ -74,7 +74,7 @@ def test_the_next_process_goes_on_from_the_last_step_that_counts(tmp_path: Path)
     assert stuck.leave(tmp_path / "left") == 3
     torch.manual_seed(6)
     follower = Trained()
-    follower.training.inherit(tmp_path / "left")
+    follower.training.restore_dump(tmp_path / "left")
     assert follower.training.progress == (3, MEMBERSHIP)
     assert_same(before, follower.run.weights())
     assert all(map(torch.equal, moments, follower.moments()))
@@ -91,7 +91,7 @@ def test_a_step_that_the_optimizer_has_done_is_not_lost(tmp_path: Path) -> None:
     stuck.run.train(1)
     assert stuck.leave(tmp_path / "left") == 4
     follower = Trained()
-    follower.training.inherit(tmp_path / "left")
+    follower.training.restore_dump(tmp_path / "left")
     assert_same(stuck.run.weights(), follower.run.weights())
     assert follower.own.value == 4
 
@@ -129,5 +129,5 @@ def test_without_a_state_none_is_left(tmp_path: Path) -> None:
     new = Trained()
     new.training.done = None
     assert new.leave(tmp_path / "left") is None
-    new.training.inherit(tmp_path / "left")
+    new.training.restore_dump(tmp_path / "left")
     assert new.training.progress is None

@@ -6,39 +6,39 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
-from ddpjob_trainer.collectives import Seers
+from ddpjob_trainer.collectives import StorageGroup
 from ddpjob_trainer.snapshots import write_round
 from ddpjob_trainer.snapshots.model.fencing import Fence
-from ddpjob_trainer.snapshots.model.staging import Content
-from ddpjob_trainer.snapshots.model.write_plan import Part, never
-from ddpjob_trainer.snapshots.storage.base import Place
-from ddpjob_trainer.snapshots.write_round import Call
+from ddpjob_trainer.snapshots.model.staging import StagedState
+from ddpjob_trainer.snapshots.model.write_plan import WriteAssignment, never
+from ddpjob_trainer.snapshots.storage.base import SnapshotStorage
+from ddpjob_trainer.snapshots.write_round import WriteRound
 from ddpjob_trainer.tensors import training_state
 from trainer.runs import Run
 
-BOTH = Seers((0, 1), (0, 1), 1)
+BOTH = StorageGroup((0, 1), (0, 1), 1)
 
 
 def content_of(
     step: int, run: Run, rank: int, fence: Fence, word: str, over: Callable[[], bool] = never
-) -> tuple[Content, Part]:
+) -> tuple[StagedState, WriteAssignment]:
     """What one rank writes; the caller has seen to it that the state is large enough."""
-    content = Content(step, training_state.collect(run.model, None, optimizer=run.optimizer))
+    content = StagedState(step, training_state.collect(run.model, None, optimizer=run.optimizer))
     still = training_state.changed_by_step(run.model, run.optimizer)
-    call = Call(is_free=True, fence=fence.number, word=word)
-    part = write_round.take(content, still, BOTH, rank, call, over)
+    call = WriteRound(is_free=True, fence=fence.number, attempt_id=word)
+    part = write_round.assign_part(content, still, BOTH, rank, call, over)
     assert part is not None
     assert part.writers == 2
     return content, part
 
 
-def publish(place: Place, step: int, run: Run, fence: Fence) -> None:
+def publish(place: SnapshotStorage, step: int, run: Run, fence: Fence) -> None:
     """A whole snapshot."""
     word = secrets.token_hex(4)
     content, part = content_of(step, run, 1, fence, word)
-    place.contribute(step, content, part)
+    place.write_part(step, content, part)
     content, part = content_of(step, run, 0, fence, word)
-    place.publish(step, content, fence, part)
+    place.commit(step, content, fence, part)
 
 
 def files_in(path: Path) -> list[str]:

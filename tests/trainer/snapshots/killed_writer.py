@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from ddpjob_protocol.environment import ENV_REPORT_SOCKET
-from ddpjob_protocol.process import Event
+from ddpjob_protocol.process import ProgressEvent
 from ddpjob_trainer import Snapshots
 from trainer.runs import Run, assert_same
 
@@ -66,7 +66,7 @@ class Reports:
         if not select.select([self._socket], [], [], seconds)[0]:
             return False
         report = json.loads(self._socket.recv(1 << 16))
-        if report["event"] == Event.SAVED.value:
+        if report["event"] == ProgressEvent.SAVED.value:
             self.announced = max(self.announced, report["step"])
         return True
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from ddpjob_trainer import OvertakenError, SnapshotError, Snapshots, host_memory
-from ddpjob_trainer.host_memory import Room
-from ddpjob_trainer.snapshots.async_writer import Writer
+from ddpjob_trainer import FencedError, SnapshotError, Snapshots, host_memory
+from ddpjob_trainer.host_memory import MemoryHeadroom
+from ddpjob_trainer.snapshots.async_writer import AsyncWriter
 from ddpjob_trainer.snapshots.model.manifest import TENSORS, name_of
 from ddpjob_trainer.snapshots.storage import durable
-from ddpjob_trainer.snapshots.storage.directory import Shelf
-from ddpjob_trainer.tensors.safetensors_writer import Image
+from ddpjob_trainer.snapshots.storage.directory import DirectoryStorage
+from ddpjob_trainer.tensors.safetensors_writer import SafetensorsBuffer
 from trainer.runs import Run, assert_same
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def test_training_goes_on_while_a_snapshot_is_written(
     tmp_path: Path, hold: Hold, listener: Listener
 ) -> None:
     tmp_path /= "snapshots"
-    writing = hold(Shelf, "publish")
+    writing = hold(DirectoryStorage, "publish")
     run, snapshots = Run(), Snapshots(tmp_path)
     run.train(3)
     at_save = run.weights()
@@ -93,20 +93,20 @@ def test_training_goes_on_while_a_snapshot_is_written(
 def test_the_optimizer_waits_for_the_copy_and_nobody_else(
     tmp_path: Path, hold: Hold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copying = hold(Image, "copy")
+    copying = hold(SafetensorsBuffer, "copy")
     run, snapshots = Run(), Snapshots(tmp_path)
     run.train(3)
     at_save = run.weights()
     snapshots.save(3, **run.parts())
     assert copying.begun.wait(120)
     waits = threading.Event()
-    let_change = Writer.let_change
+    let_change = AsyncWriter.wait_for_copy
 
-    def told(writer: Writer) -> None:
+    def told(writer: AsyncWriter) -> None:
         waits.set()
         let_change(writer)
 
-    monkeypatch.setattr(Writer, "let_change", told)
+    monkeypatch.setattr(AsyncWriter, "let_change", told)
     training = threading.Thread(target=run.train, args=(1,), kwargs={"first": 3})
     training.start()
     assert waits.wait(120), "forward and backward were done"
@@ -120,7 +120,7 @@ def test_the_optimizer_waits_for_the_copy_and_nobody_else(
 
 
 def test_what_is_changed_by_other_hands_is_not_saved(tmp_path: Path, hold: Hold) -> None:
-    copying = hold(Image, "copy")
+    copying = hold(SafetensorsBuffer, "copy")
     run, snapshots = Run(), Snapshots(tmp_path)
     snapshots.save(3, **run.parts())
     assert copying.begun.wait(120)
@@ -131,7 +131,7 @@ def test_what_is_changed_by_other_hands_is_not_saved(tmp_path: Path, hold: Hold)
         snapshots.wait()
     assert list(tmp_path.glob("step-*")) == []
     snapshots.save(4, **run.parts())
-    snapshots.let_change()
+    snapshots.wait_for_copy()
     with torch.no_grad():
         run.first.weight.mul_(2)
     snapshots.wait()
@@ -148,7 +148,7 @@ def test_the_next_one_hears_of_what_went_wrong(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     snapshots = Snapshots(tmp_path)
-    monkeypatch.setattr(Shelf, "publish", full)
+    monkeypatch.setattr(DirectoryStorage, "publish", full)
     snapshots.save(1, **run.parts())
     with pytest.raises(SnapshotError, match=r"Cannot save step 1 .* it is full"):
         snapshots.wait()
@@ -188,14 +188,14 @@ def test_who_goes_on_by_new_right_does_not_hear_that_it_was_overtaken_before(
         monkeypatch.setenv("DDPJOB_MEMBERSHIP", membership)
         return Snapshots()
 
-    writing = hold(Shelf, "publish")
+    writing = hold(DirectoryStorage, "publish")
     old = saving("1.1.1")
     old.save(5, **Run().parts())
     assert writing.begun.wait(120)
     saving("1.1.2").load(**Run().parts())
     writing.may_go.set()
     monkeypatch.setenv("DDPJOB_MEMBERSHIP", "1.1.1")
-    with pytest.raises(OvertakenError):
+    with pytest.raises(FencedError):
         old.wait()
 
     writing.begun.clear()
@@ -214,7 +214,7 @@ def test_who_goes_on_by_new_right_does_not_hear_that_it_was_overtaken_before(
 
 
 def leave(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
-    monkeypatch.setattr(host_memory, "room", lambda: Room(16 * free, 2 * free))
+    monkeypatch.setattr(host_memory, "room", lambda: MemoryHeadroom(16 * free, 2 * free))
 
 
 def test_without_memory_for_a_copy_training_waits_and_that_is_told(
@@ -226,7 +226,7 @@ def test_without_memory_for_a_copy_training_waits_and_that_is_told(
     assert snapshots.save(3, **run.parts())
     assert_same(loaded_weights(tmp_path / "snapshots"), (3, run.weights()))
     [told] = [each for each in listener.pending() if each["event"] == "saved"]
-    assert "training stands still while one is written" in told["trouble"]
+    assert "training stands still while one is written" in told["problem"]
 
 
 def test_a_state_that_somebody_else_changes_meanwhile_is_not_saved(
@@ -261,7 +261,7 @@ def test_a_directory_in_memory_keeps_what_the_limit_allows(
     snapshots = Snapshots(directory, keep=3)
     for step in range(1, 6):
         snapshots.save(step, **run.parts(), wait=True)
-    assert Shelf(directory, 1).steps() == [5, 4]
+    assert DirectoryStorage(directory, 1).steps() == [5, 4]
     leave(monkeypatch, 2 * size - 1)
     with pytest.raises(SnapshotError, match="it must hold two"):
         Snapshots(tmp_path / "another").save(1, **run.parts())

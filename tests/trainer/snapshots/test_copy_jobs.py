@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ddpjob_trainer.tensors.copy_jobs import Copying
+from ddpjob_trainer.tensors.copy_jobs import CopyJob
 
 PATIENCE = 120
 
@@ -26,7 +26,7 @@ def test_who_waits_does_what_is_left_and_waits_for_the_rest() -> None:
         if number == 3:
             may_end.set()
 
-    copying = Copying([held, *(lambda n=n: piece(n) for n in (1, 2, 3))])
+    copying = CopyJob([held, *(lambda n=n: piece(n) for n in (1, 2, 3))])
     with ThreadPoolExecutor(1) as other:
         finished = other.submit(copying.finish)
         assert begun.wait(PATIENCE)
@@ -38,7 +38,7 @@ def test_who_waits_does_what_is_left_and_waits_for_the_rest() -> None:
 
 
 def test_nothing_is_done_at_once() -> None:
-    Copying().finish()
+    CopyJob().finish()
 
 
 def test_what_goes_wrong_for_who_helps_is_told_to_who_finishes() -> None:
@@ -47,7 +47,7 @@ def test_what_goes_wrong_for_who_helps_is_told_to_who_finishes() -> None:
     def wrong() -> None:
         raise ValueError("of a helper")
 
-    copying = Copying([wrong, lambda: done.append(1)])
+    copying = CopyJob([wrong, lambda: done.append(1)])
     copying.help()
     assert done == [1]
     with pytest.raises(ValueError, match="of a helper"):
@@ -62,7 +62,7 @@ def test_who_needs_the_first_pieces_waits_for_no_other() -> None:
         begun.set()
         assert may_end.wait(PATIENCE)
 
-    copying = Copying([lambda: done.append(0), held, lambda: done.append(2)])
+    copying = CopyJob([lambda: done.append(0), held, lambda: done.append(2)])
     with ThreadPoolExecutor(1) as other:
         finished = other.submit(copying.finish)
         assert begun.wait(PATIENCE)
@@ -77,7 +77,7 @@ def test_who_needs_the_first_pieces_waits_for_no_other() -> None:
         finished.result(PATIENCE)
 
 
-def other_thread(copying: Copying, count: int) -> threading.Thread:
+def other_thread(copying: CopyJob, count: int) -> threading.Thread:
     thread = threading.Thread(target=copying.reach, args=(count,))
     thread.start()
     return thread
@@ -93,7 +93,7 @@ def test_where_somebody_is_held_up_nobody_goes_on_before_all_is_done() -> None:
         assert may_end.wait(PATIENCE)
         done.append(1)
 
-    copying = Copying([lambda: done.append(0), held])
+    copying = CopyJob([lambda: done.append(0), held])
     with ThreadPoolExecutor(2) as others:
         helps = others.submit(copying.help)
         assert begun.wait(PATIENCE)
@@ -109,7 +109,7 @@ def test_who_needs_the_first_pieces_hears_of_what_went_wrong() -> None:
     def wrong() -> None:
         raise ValueError("of a helper")
 
-    copying = Copying([wrong, lambda: None])
+    copying = CopyJob([wrong, lambda: None])
     copying.help()
     for count in (1, 2):
         with pytest.raises(ValueError, match="of a helper"):

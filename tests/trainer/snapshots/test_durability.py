@@ -18,7 +18,7 @@ import pytest
 from ddpjob_trainer import SnapshotError, Snapshots
 from ddpjob_trainer.snapshots.model.manifest import MANIFEST, TENSORS, name_of
 from ddpjob_trainer.snapshots.storage import snapshot_dir
-from ddpjob_trainer.snapshots.storage.directory import Shelf
+from ddpjob_trainer.snapshots.storage.directory import DirectoryStorage
 from support.forked import Forks, environment
 from trainer.runs import Run, assert_same
 
@@ -61,7 +61,7 @@ def path_of(directory: Path, step: int) -> Path:
 
 
 def steps_in(directory: Path) -> list[int]:
-    return Shelf(directory, 1).steps()
+    return DirectoryStorage(directory, 1).steps()
 
 
 def hidden_in(directory: Path) -> list[str]:
@@ -143,8 +143,8 @@ def test_everything_is_on_the_disk_before_the_name_is(
 
 
 def test_a_living_writer_is_left_alone_and_a_dead_one_cleared(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path, 3)
-    with shelf._writing():
+    shelf = DirectoryStorage(tmp_path, 3)
+    with shelf._attempt_folder():
         aside = shelf._hidden(path_of(tmp_path, 1))
         aside.mkdir()
         save(tmp_path, 2)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ddpjob_protocol.environment import ENV_JOB_UID, ENV_MEMBERSHIP, ENV_SNAPSHOT_DIR
-from ddpjob_trainer import OvertakenError, Snapshots
+from ddpjob_trainer import FencedError, Snapshots
 from ddpjob_trainer.snapshots.model import fencing
 from ddpjob_trainer.snapshots.model.manifest import name_of, step_of
 from ddpjob_trainer.snapshots.storage import dir_fences, durable
@@ -91,7 +91,7 @@ def test_who_was_overtaken_saves_nothing(directory: Directory) -> None:
     directory.save(old, 1)
     directory.start("1.1.2")
     directory.enter("1.1.1")
-    with pytest.raises(OvertakenError, match=r"membership 1\.1\.2 has gone on from step 1 .*"):
+    with pytest.raises(FencedError, match=r"membership 1\.1\.2 has gone on from step 1 .*"):
         directory.save(old, 2)
     assert directory.steps() == [1]
 
@@ -107,7 +107,7 @@ def test_a_write_that_comes_late_counts_for_nobody(directory: Directory) -> None
         directory.enter("1.1.1")
 
     directory.just_before(name_of(5), overtake)
-    with pytest.raises(OvertakenError):
+    with pytest.raises(FencedError):
         directory.save(old, 5)
     assert directory.steps() == [1, 5], "and it deletes nothing that others go on from"
     [(new, step)] = found
@@ -121,7 +121,7 @@ def test_a_write_that_comes_late_counts_for_nobody(directory: Directory) -> None
 def test_the_successors_own_step_of_that_number_counts(directory: Directory) -> None:
     old, _ = directory.start("1.1.1")
     directory.just_before(name_of(2), lambda: directory.overtake("1.1.1", by="1.1.2"))
-    with pytest.raises(OvertakenError):
+    with pytest.raises(FencedError):
         directory.save(old, 2, trained=7)
     new, _ = directory.start("1.1.3")
     directory.save(new, 2)
@@ -153,9 +153,9 @@ def test_what_came_just_before_the_fence_is_gone_on_from(directory: Directory) -
 
 def test_who_starts_late_may_not_overtake(directory: Directory) -> None:
     directory.start("1.1.2")
-    with pytest.raises(OvertakenError, match=r"membership 1\.1\.1 is an earlier one"):
+    with pytest.raises(FencedError, match=r"membership 1\.1\.1 is an earlier one"):
         directory.start("1.1.1")
-    with pytest.raises(OvertakenError):
+    with pytest.raises(FencedError):
         directory.start("1.1.1")
     assert directory.start("2.1.1")[1] == 0
 
@@ -177,7 +177,7 @@ def test_a_membership_that_goes_on_in_memory_limits_the_one_before(directory: Di
     lost.load(**Run().parts())
     directory.save(lost, 4)
     directory.enter("1.1.2")
-    snapshots.goes_on(3)
+    snapshots.resume_from(3)
     directory.save(snapshots, 3)
     assert directory.start("1.1.3")[1] == 3, "not 4"
 
@@ -192,7 +192,7 @@ def test_fences_stay_few_and_the_oldest_writer_is_limited(directory: Directory) 
         directory.enter("1.1.1")
 
     directory.just_before(name_of(2), many)
-    with pytest.raises(OvertakenError):
+    with pytest.raises(FencedError):
         directory.save(oldest, 2)
     assert len(directory.fences()) == fencing.KEEP
     assert directory.start("1.1.60")[1] == 1
@@ -227,7 +227,7 @@ def test_who_only_looks_overtakes_nobody(
     monkeypatch.delenv(ENV_MEMBERSHIP)
     directory.save(notebook, 5)
     directory.enter("1.1.1")
-    with pytest.raises(OvertakenError, match=r"process \w+ has gone on from step 1"):
+    with pytest.raises(FencedError, match=r"process \w+ has gone on from step 1"):
         directory.save(training, 3)
 
 

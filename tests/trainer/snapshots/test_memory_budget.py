@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ddpjob_trainer import SnapshotError, host_memory
-from ddpjob_trainer.host_memory import Room
-from ddpjob_trainer.snapshots.memory_budget import Fit, fit
+from ddpjob_trainer.host_memory import MemoryHeadroom
+from ddpjob_trainer.snapshots.memory_budget import MemoryPlan, plan_memory
 
 LIMIT = 1600  # of which 100 are left to training
 
@@ -38,38 +38,44 @@ LIMIT = 1600  # of which 100 are left to training
 def test_less_memory_means_less_comfort(
     free: int, keep: int, copied: int, held: int | None, expected: tuple[bool, int]
 ) -> None:
-    found = fit(100, keep, Room(LIMIT, free), whole=100, copied=copied, held=held)
+    found = plan_memory(100, keep, MemoryHeadroom(LIMIT, free), whole=100, copied=copied, held=held)
     assert found[:2] == expected
-    assert bool(found.less) is (expected != (True, keep))
+    assert bool(found.problem) is (expected != (True, keep))
 
 
 def test_it_is_said_what_is_less_and_how_much_more_is_enough() -> None:
     mb = 1_000_000
-    found = fit(100 * mb, 3, Room(LIMIT * mb, 399 * mb), whole=100 * mb, copied=0, held=0)
-    assert found.less == (
+    found = plan_memory(
+        100 * mb, 3, MemoryHeadroom(LIMIT * mb, 399 * mb), whole=100 * mb, copied=0, held=0
+    )
+    assert found.problem == (
         "The memory limit of 1,600 MB leaves 299 MB for snapshots of 100 MB each: training stands "
         "still while one is written, and 1 instead of 3 are kept; a limit that is 215 MB higher is "
         "enough"
     )
-    more = int(re.findall(r"(\d+) MB higher", found.less)[0])
-    room = Room((LIMIT + more) * mb, (399 + more) * mb)
-    assert fit(100 * mb, 3, room, whole=100 * mb, copied=0, held=0) == Fit(copies=True, keep=3)
+    more = int(re.findall(r"(\d+) MB higher", found.problem)[0])
+    room = MemoryHeadroom((LIMIT + more) * mb, (399 + more) * mb)
+    assert plan_memory(100 * mb, 3, room, whole=100 * mb, copied=0, held=0) == MemoryPlan(
+        copies=True, keep=3
+    )
 
 
 def test_a_directory_in_memory_that_cannot_hold_two_is_refused_before_it_is_filled() -> None:
     with pytest.raises(SnapshotError, match="it must hold two"):
-        fit(100, 3, Room(LIMIT, 299), whole=100, copied=0, held=0)
+        plan_memory(100, 3, MemoryHeadroom(LIMIT, 299), whole=100, copied=0, held=0)
 
 
 def test_who_writes_a_part_copies_a_part_beside_whole_snapshots() -> None:
     for free, expected in ((525, (True, 3)), (524, (True, 2)), (324, (False, 1))):
-        found = fit(25, 3, Room(LIMIT, free), whole=100, copied=0, held=0)
+        found = plan_memory(25, 3, MemoryHeadroom(LIMIT, free), whole=100, copied=0, held=0)
         assert found[:2] == expected
-    assert fit(25, 3, Room(LIMIT, 125), whole=100, copied=0, held=None).copies
+    assert plan_memory(25, 3, MemoryHeadroom(LIMIT, 125), whole=100, copied=0, held=None).copies
 
 
 def test_without_a_limit_nothing_is_less() -> None:
-    assert fit(10**15, 3, None, whole=10**15, copied=0, held=0) == Fit(copies=True, keep=3)
+    assert plan_memory(10**15, 3, None, whole=10**15, copied=0, held=0) == MemoryPlan(
+        copies=True, keep=3
+    )
 
 
 # --- what there is --------------------------------------------------------------------------------
@@ -92,14 +98,14 @@ def test_the_tightest_limit_above_the_process_counts(tmp_path: Path) -> None:
     v2(groups / "pods" / "mine" / "trainer", "max", 100)
     v2(groups / "pods" / "mine", 1000, 700)
     v2(groups / "pods", 2000, 900)
-    assert host_memory.room(groups, proc) == Room(1000, 300)
+    assert host_memory.memory_headroom(groups, proc) == MemoryHeadroom(1000, 300)
 
 
 def test_what_the_kernel_gives_up_is_free_and_what_lies_in_memory_is_not(tmp_path: Path) -> None:
     groups, proc = tmp_path / "cgroup", tmp_path / "proc"
     put(proc, cgroup="0::/")
     v2(groups, 1000, 700, cached=300, shared=100)
-    assert host_memory.room(groups, proc) == Room(1000, 500)
+    assert host_memory.memory_headroom(groups, proc) == MemoryHeadroom(1000, 500)
 
 
 def test_the_first_version_of_cgroups(tmp_path: Path) -> None:
@@ -109,14 +115,14 @@ def test_the_first_version_of_cgroups(tmp_path: Path) -> None:
     files = {"memory__limit_in_bytes": 1000, "memory__usage_in_bytes": 700, "memory__stat": stat}
     put(groups / "memory" / "pod", **files)
     put(groups / "memory", **{**files, "memory__limit_in_bytes": 2**63 - 4096})
-    assert host_memory.room(groups, proc) == Room(1000, 500)
+    assert host_memory.memory_headroom(groups, proc) == MemoryHeadroom(1000, 500)
 
 
 @pytest.mark.parametrize("cgroup", ["0::/nowhere", "", "1:name=systemd:/"])
 def test_where_nobody_tells_there_is_no_limit(tmp_path: Path, cgroup: str) -> None:
     put(tmp_path, cgroup=cgroup)
-    assert host_memory.room(tmp_path / "none", tmp_path) is None
-    assert host_memory.room(tmp_path / "none", tmp_path / "none") is None
+    assert host_memory.memory_headroom(tmp_path / "none", tmp_path) is None
+    assert host_memory.memory_headroom(tmp_path / "none", tmp_path / "none") is None
 
 
 MOUNTS = r"""
@@ -139,4 +145,4 @@ def test_what_lies_in_memory(tmp_path: Path, name: str, expected: bool) -> None:
     (tmp_path / "proc" / "mountinfo").write_text(mounts)
     for folder in ("memory/disk", "a space"):
         (tmp_path / folder).mkdir(parents=True)
-    assert host_memory.lies_in_memory(tmp_path / name, tmp_path / "proc") is expected
+    assert host_memory.is_memory_filesystem(tmp_path / name, tmp_path / "proc") is expected

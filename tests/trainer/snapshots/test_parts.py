@@ -17,10 +17,15 @@ from ddpjob_trainer import Snapshots
 from ddpjob_trainer.snapshots.model import write_plan
 from ddpjob_trainer.snapshots.model.fencing import Owner
 from ddpjob_trainer.snapshots.model.manifest import TENSORS, UnusableError, name_of
-from ddpjob_trainer.snapshots.model.write_plan import Part, PartsMissingError, divide, gather
+from ddpjob_trainer.snapshots.model.write_plan import (
+    PartsMissingError,
+    WriteAssignment,
+    divide,
+    wait_for_parts,
+)
 from ddpjob_trainer.snapshots.storage import snapshot_dir
-from ddpjob_trainer.snapshots.storage.directory import Shelf
-from ddpjob_trainer.tensors.safetensors_writer import Sum
+from ddpjob_trainer.snapshots.storage.directory import DirectoryStorage
+from ddpjob_trainer.tensors.safetensors_writer import FileDigest
 from support.forked import COLD, Forks
 from trainer.runs import Run, assert_same
 from trainer.snapshots.in_parts import content_of, files_in, publish
@@ -54,8 +59,8 @@ def test_bytes_are_divided_evenly(sizes: list[int], writers: int, expected: list
     assert division == divide(dict(reversed(named.items())), writers), "the same on every rank"
 
 
-def part_of(count: int, *, over: bool = False) -> Part:
-    return Part(0, count, "word", 1, ("",) * count, lambda: over)
+def part_of(count: int, *, over: bool = False) -> WriteAssignment:
+    return WriteAssignment(0, count, "word", 1, ("",) * count, lambda: over)
 
 
 def test_the_first_one_waits_for_all_records() -> None:
@@ -64,18 +69,18 @@ def test_the_first_one_waits_for_all_records() -> None:
     def read(number: int) -> bytes | None:
         asked.append(number)
         is_done = asked.count(number) > 4 - number  # the last one before the others
-        return write_plan.record(Sum(number, "sha256", "ab"), "") if is_done else None
+        return write_plan.part_report(FileDigest(number, "sha256", "ab"), "") if is_done else None
 
-    assert [*gather(part_of(3), read).items()] == [
-        ("tensors-1.safetensors", Sum(1, "sha256", "ab")),
-        ("tensors-2.safetensors", Sum(2, "sha256", "ab")),
+    assert [*wait_for_parts(part_of(3), read).items()] == [
+        ("tensors-1.safetensors", FileDigest(1, "sha256", "ab")),
+        ("tensors-2.safetensors", FileDigest(2, "sha256", "ab")),
     ]
-    assert gather(part_of(1), read) == {}
+    assert wait_for_parts(part_of(1), read) == {}
 
 
 def test_it_gives_up_when_the_others_have_gone() -> None:
     with pytest.raises(PartsMissingError):
-        gather(part_of(2, over=True), lambda _: None)
+        wait_for_parts(part_of(2, over=True), lambda _: None)
 
 
 # --- what is written --------------------------------------------------------------------------------
@@ -96,8 +101,8 @@ def trained() -> Run:
 def test_both_files_together_are_what_one_alone_would_be(
     tmp_path: Path, small: None, trained: Run
 ) -> None:
-    shelf = Shelf(tmp_path / "parts", 3)
-    publish(shelf, 3, trained, shelf.take(Owner("", "me"), 0))
+    shelf = DirectoryStorage(tmp_path / "parts", 3)
+    publish(shelf, 3, trained, shelf.fence(Owner("", "me"), 0))
     Snapshots(tmp_path / "alone").save(3, **trained.parts(), wait=True)
     path = shelf.path(3)
     assert files_in(path) == [*WHOLE[:2], "tensors-1.safetensors", WHOLE[2]]
@@ -115,8 +120,8 @@ def test_both_files_together_are_what_one_alone_would_be(
 
 
 def test_damage_in_any_file_is_found(tmp_path: Path, small: None, trained: Run) -> None:
-    shelf = Shelf(tmp_path, 3)
-    fence = shelf.take(Owner("", "me"), 0)
+    shelf = DirectoryStorage(tmp_path, 3)
+    fence = shelf.fence(Owner("", "me"), 0)
     publish(shelf, 3, trained, fence)
     publish(shelf, 4, trained, fence)
     file = shelf.path(4) / "tensors-1.safetensors"
@@ -136,8 +141,8 @@ def test_damage_in_any_file_is_found(tmp_path: Path, small: None, trained: Run) 
 def test_a_manifest_that_names_a_file_elsewhere_is_refused(
     tmp_path: Path, small: None, trained: Run
 ) -> None:
-    shelf = Shelf(tmp_path, 3)
-    publish(shelf, 3, trained, shelf.take(Owner("", "me"), 0))
+    shelf = DirectoryStorage(tmp_path, 3)
+    publish(shelf, 3, trained, shelf.fence(Owner("", "me"), 0))
     record = json.loads((shelf.path(3) / "manifest.json").read_text())
     record["files"]["../step/tensors-1.safetensors"] = record["files"].pop("tensors-1.safetensors")
     raw = json.dumps(record).encode()
@@ -150,17 +155,17 @@ def test_a_manifest_that_names_a_file_elsewhere_is_refused(
 def test_a_part_of_a_snapshot_that_was_given_up_disappears(
     tmp_path: Path, small: None, trained: Run
 ) -> None:
-    shelf = Shelf(tmp_path, 3)
-    fence = shelf.take(Owner("", "me"), 0)
+    shelf = DirectoryStorage(tmp_path, 3)
+    fence = shelf.fence(Owner("", "me"), 0)
     content, part = content_of(3, trained, 1, fence, "0" * 8)
-    shelf.contribute(3, content, part)
+    shelf.write_part(3, content, part)
     [aside] = tmp_path.glob(".step-*")
     assert files_in(aside) == ["part-1.json", "tensors-1.safetensors"]
     publish(shelf, 4, trained, fence)
     assert not aside.exists()
     content, part = content_of(5, trained, 0, fence, "1" * 8, over=lambda: True)
     with pytest.raises(PartsMissingError):
-        shelf.publish(5, content, fence, part)
+        shelf.commit(5, content, fence, part)
     assert [*tmp_path.glob(".step-*")] == []
     assert shelf.steps() == [4]
 
@@ -168,9 +173,9 @@ def test_a_part_of_a_snapshot_that_was_given_up_disappears(
 def test_who_comes_too_late_hears_of_it(
     tmp_path: Path, small: None, trained: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shelf = Shelf(tmp_path, 3)
-    content, part = content_of(3, trained, 1, shelf.take(Owner("", "me"), 0), "0" * 8)
-    tell = snapshot_dir.tell
+    shelf = DirectoryStorage(tmp_path, 3)
+    content, part = content_of(3, trained, 1, shelf.fence(Owner("", "me"), 0), "0" * 8)
+    tell = snapshot_dir.write_part_record
 
     def given_up(path: Path, number: int, record: bytes) -> None:
         for each in path.iterdir():
@@ -180,7 +185,7 @@ def test_who_comes_too_late_hears_of_it(
 
     monkeypatch.setattr(snapshot_dir, "tell", given_up)
     with pytest.raises(PartsMissingError):
-        shelf.contribute(3, content, part)
+        shelf.write_part(3, content, part)
 
 
 # --- several processes ------------------------------------------------------------------------------
@@ -231,7 +236,7 @@ def test_while_one_rank_writes_all_leave_the_next_one_out(
 ) -> None:
     seen = ranks(forks, tmp_path, "busy", python_env)
     assert seen == [{"saved": [True, False, True], "skipped": 1}] * 3
-    assert Shelf(tmp_path / "shared", 3).steps() == [4, 2]
+    assert DirectoryStorage(tmp_path / "shared", 3).steps() == [4, 2]
 
 
 def test_a_state_that_is_not_the_same_everywhere_is_refused(
@@ -239,7 +244,7 @@ def test_a_state_that_is_not_the_same_everywhere_is_refused(
 ) -> None:
     first, *_ = ranks(forks, tmp_path, "other_model", python_env)
     assert "has other tensors than those of the first one" in first["problem"]
-    assert Shelf(tmp_path / "shared", 3).steps() == []
+    assert DirectoryStorage(tmp_path / "shared", 3).steps() == []
 
 
 def clears_what_is_left(directory: Path) -> None:
@@ -263,12 +268,12 @@ def test_the_first_one_gives_up_while_another_one_writes(
     tmp_path: Path, small: None, trained: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one finds its file gone: for it, too, that snapshot is just left out."""
-    shelf = Shelf(tmp_path, 3)
-    fence = shelf.take(Owner("", "me"), 0)
+    shelf = DirectoryStorage(tmp_path, 3)
+    fence = shelf.fence(Owner("", "me"), 0)
     content, part = content_of(3, trained, 1, fence, "word")
     first_content, first_part = content_of(3, trained, 0, fence, "word", over=lambda: True)
     is_writing, is_emptied, has_ended = (threading.Event() for _ in range(3))
-    tell, rmtree = snapshot_dir.tell, shutil.rmtree
+    tell, rmtree = snapshot_dir.write_part_record, shutil.rmtree
 
     def tell_too_late(folder: Path, number: int, record: bytes) -> None:
         is_writing.set()
@@ -286,11 +291,11 @@ def test_the_first_one_gives_up_while_another_one_writes(
     monkeypatch.setattr(snapshot_dir, "tell", tell_too_late)
     monkeypatch.setattr(shutil, "rmtree", remove_slowly)
     with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(shelf.contribute, 3, content, part)
+        other = pool.submit(shelf.write_part, 3, content, part)
         other.add_done_callback(lambda _: has_ended.set())
         is_writing.wait()
         with pytest.raises(PartsMissingError):
-            shelf.publish(3, first_content, fence, first_part)
+            shelf.commit(3, first_content, fence, first_part)
     assert isinstance(other.exception(), PartsMissingError)
 
 
@@ -299,5 +304,5 @@ def test_a_rank_that_dies_costs_that_snapshot_and_nothing_else(
 ) -> None:
     first, _ = ranks(forks, tmp_path, "lost", python_env, codes=(0, 0, 9))
     assert first["skipped"] == 1
-    assert Shelf(tmp_path / "shared", 3).steps() == [3, 1]
+    assert DirectoryStorage(tmp_path / "shared", 3).steps() == [3, 1]
     clears_what_is_left(tmp_path / "shared")

@@ -13,8 +13,8 @@ import torch
 from ddpjob_trainer import Snapshots
 from ddpjob_trainer.reporting import progress
 from ddpjob_trainer.snapshots.model import fencing, write_plan
-from ddpjob_trainer.snapshots.storage.dir_fences import FenceFolders
-from ddpjob_trainer.snapshots.storage.directory import Shelf
+from ddpjob_trainer.snapshots.storage.dir_fences import DirectoryFences
+from ddpjob_trainer.snapshots.storage.directory import DirectoryStorage
 from trainer.runs import Run, assert_same
 from trainer.snapshots import in_parts
 from trainer.snapshots.power import Disk, Op, Recorder, write
@@ -62,7 +62,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         for step in (3, 4):
             after.save(step, **trained(step).parts(), wait=True)
         patch.setattr(write_plan, "LEAST_BYTES", 1)
-        in_parts.publish(Shelf(live, 2), 5, trained(5), after._turn.fence())
+        in_parts.publish(DirectoryStorage(live, 2), 5, trained(5), after._turn.fence())
         recorder.say("saved 5")
     return Story(base, recorder.ops, {step: trained(step).weights() for step in (1, 2, 3, 4, 5)})
 
@@ -94,7 +94,7 @@ def judge(story: Story, path: Path, announced: int, *, has_fence: bool) -> Itera
         yield f"{path.name}: {announced} was announced, {loaded and loaded.step} is there"
     else:
         assert_same(run.weights(), story.weights[loaded.step])
-    owners = [fence.owner.membership for fence in fencing.Fences(FenceFolders(path)).all()]
+    owners = [fence.owner.membership for fence in fencing.FenceLog(DirectoryFences(path)).all()]
     if has_fence and "1.1.2" not in owners:
         yield f"{path.name}: the fence is gone"
 

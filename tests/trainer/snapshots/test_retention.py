@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpjob_trainer.snapshots.model.retention import superfluous
+from ddpjob_trainer.snapshots.model.retention import steps_to_delete
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,4 @@ from ddpjob_trainer.snapshots.model.retention import superfluous
 def test_what_is_more_than_is_to_stay(
     complete: list[int], newest: int, keep: int, gone: list[int]
 ) -> None:
-    assert superfluous(complete, newest, keep) == gone
+    assert steps_to_delete(complete, newest, keep) == gone

@@ -15,7 +15,7 @@ from ddpjob_trainer import SnapshotError, Snapshots
 from ddpjob_trainer.snapshots.model.manifest import MANIFEST, TENSORS, name_of
 from ddpjob_trainer.snapshots.storage import durable, snapshot_dir
 from ddpjob_trainer.tensors import safetensors_writer
-from ddpjob_trainer.tensors.safetensors_writer import TYPES, Image, Memory
+from ddpjob_trainer.tensors.safetensors_writer import TYPES, SafetensorsBuffer, StagingBuffer
 from trainer.runs import Run, assert_same
 
 OF_ALL_TYPES = {
@@ -30,11 +30,11 @@ OF_ALL_TYPES = {
 }
 
 
-def write(path: Path, memory: Memory, tensors: dict[str, torch.Tensor]) -> str:
-    made = Image(tensors)
-    made.place(memory)
+def write(path: Path, memory: StagingBuffer, tensors: dict[str, torch.Tensor]) -> str:
+    made = SafetensorsBuffer(tensors)
+    made.allocate(memory)
     made.copy([*tensors])
-    digest = made.pour(lambda chunks: durable.write_all(chunks, path)).digest
+    digest = made.stream_to(lambda chunks: durable.write_all(chunks, path)).digest
     assert path.stat().st_size == made.size
     return digest
 
@@ -46,7 +46,7 @@ def raw(tensor: torch.Tensor) -> list[object]:
 
 
 def test_others_read_what_we_write(tmp_path: Path) -> None:
-    digest = write(tmp_path / "file", Memory(), OF_ALL_TYPES)
+    digest = write(tmp_path / "file", StagingBuffer(), OF_ALL_TYPES)
     found = safetensors.torch.load_file(tmp_path / "file")
     assert {*found} == {*OF_ALL_TYPES}
     for name, tensor in OF_ALL_TYPES.items():
@@ -55,34 +55,34 @@ def test_others_read_what_we_write(tmp_path: Path) -> None:
 
 
 def test_memory_is_used_again(tmp_path: Path) -> None:
-    memory, large, small = Memory(), torch.arange(100.0), torch.arange(50.0)
+    memory, large, small = StagingBuffer(), torch.arange(100.0), torch.arange(50.0)
     write(tmp_path / "1", memory, {"a": large})
-    place = memory.take(1, pinned=False).data_ptr()
+    place = memory.allocate(1, pinned=False).data_ptr()
     write(tmp_path / "2", memory, {"a": small, "b": small + 1})
-    assert memory.take(1, pinned=False).data_ptr() == place
+    assert memory.allocate(1, pinned=False).data_ptr() == place
     found = safetensors.torch.load_file(tmp_path / "2")
     assert_same(found, {"a": small, "b": small + 1})
 
 
 def test_what_changes_after_the_copy_is_not_written(tmp_path: Path) -> None:
     tensor = torch.zeros(4)
-    made = Image({"a": tensor})
-    made.place(Memory())
+    made = SafetensorsBuffer({"a": tensor})
+    made.allocate(StagingBuffer())
     made.copy(["a"])
     tensor.fill_(9)
-    made.pour(lambda chunks: durable.write_all(chunks, tmp_path / "file"))
+    made.stream_to(lambda chunks: durable.write_all(chunks, tmp_path / "file"))
     assert_same(safetensors.torch.load_file(tmp_path / "file"), {"a": torch.zeros(4)})
 
 
 def test_too_little_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory, tensor = Memory(), torch.ones(1000)
+    memory, tensor = StagingBuffer(), torch.ones(1000)
 
     def none_left(*_: object, **__: object) -> None:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
     monkeypatch.setattr(torch, "empty", none_left)
     with pytest.raises(SnapshotError, match="no host memory for a snapshot of 4,000 bytes"):
-        Image({"a": tensor}).place(memory)
+        SafetensorsBuffer({"a": tensor}).allocate(memory)
 
 
 def test_without_xxhash_the_checksum_is_another(

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from ddpjob_trainer.snapshots.model.fencing import Fence, Owner
-from ddpjob_trainer.snapshots.model.selection import Choice, Holding, Offer, choose
+from ddpjob_trainer.snapshots.model.selection import (
+    Candidate,
+    Selection,
+    StorageContents,
+    select_snapshot,
+)
 
 ME = Owner("job", "1.1.9")
 
@@ -14,36 +19,38 @@ def by(membership: str, job: str = "job") -> Owner:
     return Owner(job, membership)
 
 
-def offer(step: int, membership: str = "1.1.1", digest: str = "") -> Offer:
-    return Offer(step, digest or f"{step}", by(membership))
+def offer(step: int, membership: str = "1.1.1", digest: str = "") -> Candidate:
+    return Candidate(step, digest or f"{step}", by(membership))
 
 
-def holding(rank: int, *offers: Offer, fences: tuple[Fence, ...] = (), size: int = 1) -> Holding:
-    return Holding(tuple(range(rank, rank + size)), offers, fences)
+def holding(
+    rank: int, *offers: Candidate, fences: tuple[Fence, ...] = (), size: int = 1
+) -> StorageContents:
+    return StorageContents(tuple(range(rank, rank + size)), offers, fences)
 
 
 def test_the_newest_wins_wherever_it_lies() -> None:
-    found = choose(
+    found = select_snapshot(
         [holding(0, offer(10)), holding(1, offer(30), offer(20), size=2), holding(3, offer(30))],
-        chooser=ME,
+        self_owner=ME,
     )
-    assert found == Choice(30, "30", frozenset({1, 2, 3}))
-    assert choose([holding(0), holding(1)], chooser=ME) is None
+    assert found == Selection(30, "30", frozenset({1, 2, 3}))
+    assert select_snapshot([holding(0), holding(1)], self_owner=ME) is None
 
 
 def test_what_is_unusable_somewhere_is_taken_from_elsewhere() -> None:
     holdings = [holding(0, offer(30), offer(20)), holding(1, offer(30)), holding(2, offer(20))]
-    found = choose(holdings, chooser=ME, without={(1, "30")})
-    assert found == Choice(30, "30", frozenset({0}))
-    found = choose(holdings, chooser=ME, without={(0, "30"), (1, "30")})
-    assert found == Choice(20, "20", frozenset({0, 2}))
+    found = select_snapshot(holdings, self_owner=ME, excluded={(1, "30")})
+    assert found == Selection(30, "30", frozenset({0}))
+    found = select_snapshot(holdings, self_owner=ME, excluded={(0, "30"), (1, "30")})
+    assert found == Selection(20, "20", frozenset({0, 2}))
 
 
 def test_of_two_of_the_same_step_that_of_the_later_membership() -> None:
-    found = choose(
-        [holding(0, offer(30, "1.1.1", "b")), holding(1, offer(30, "1.1.2", "a"))], chooser=ME
+    found = select_snapshot(
+        [holding(0, offer(30, "1.1.1", "b")), holding(1, offer(30, "1.1.2", "a"))], self_owner=ME
     )
-    assert found == Choice(30, "a", frozenset({1}))
+    assert found == Selection(30, "a", frozenset({1}))
 
 
 @pytest.mark.parametrize(
@@ -59,21 +66,23 @@ def test_of_two_of_the_same_step_that_of_the_later_membership() -> None:
 )
 def test_what_was_overtaken_does_not_count_in_any_directory(fence: Fence, step: int) -> None:
     overtaken = holding(0, offer(30, "1.1.1"), offer(20, "1.1.1"))
-    found = choose([overtaken, holding(1, offer(20, "1.1.1"), fences=(fence,))], chooser=ME)
+    found = select_snapshot(
+        [overtaken, holding(1, offer(20, "1.1.1"), fences=(fence,))], self_owner=ME
+    )
     assert found is not None
     assert found.step == step
 
 
 def test_of_a_membership_that_went_on_twice_the_second_time_counts() -> None:
     fences = (Fence(1, by("1.1.2"), 10), Fence(2, by("1.1.2"), 30))
-    found = choose([holding(0, offer(30, "1.1.1"), fences=fences)], chooser=ME)
+    found = select_snapshot([holding(0, offer(30, "1.1.1"), fences=fences)], self_owner=ME)
     assert found is not None
     assert found.step == 30
 
 
 def test_who_did_not_say_what_it_is_counts() -> None:
-    old = Offer(30, "30", None)
-    alone = Offer(40, "40", Owner("", "1a2b"))
+    old = Candidate(30, "30", None)
+    alone = Candidate(40, "40", Owner("", "1a2b"))
     fence = Fence(1, by("1.1.2"), 20)
-    found = choose([holding(0, old, fences=(fence,)), holding(1, alone)], chooser=ME)
-    assert found == Choice(40, "40", frozenset({1}))
+    found = select_snapshot([holding(0, old, fences=(fence,)), holding(1, alone)], self_owner=ME)
+    assert found == Selection(40, "40", frozenset({1}))

@@ -21,7 +21,7 @@ from torch import distributed
 from ddpjob_trainer import SnapshotError, Snapshots
 from ddpjob_trainer.snapshots.model import write_plan
 from ddpjob_trainer.snapshots.storage import durable
-from ddpjob_trainer.snapshots.storage.directory import Shelf
+from ddpjob_trainer.snapshots.storage.directory import DirectoryStorage
 from trainer.runs import Run
 
 RANKS = 3
@@ -100,7 +100,7 @@ class Rank:
         os.environ.update(DDPJOB_JOB_UID="job", DDPJOB_MEMBERSHIP="1.1.1")
         self.save(1, wait=True)
         if self.rank == 2:
-            Shelf.contribute = lambda *_: os._exit(9)  # type: ignore[method-assign]
+            DirectoryStorage.write_part = lambda *_: os._exit(9)  # type: ignore[method-assign]
         assert self.save(2)
         self.snapshots.share = False  # as many as are left cannot agree here: there is no group
         os.environ.update(DDPJOB_MEMBERSHIP="1.1.2")

@@ -53,7 +53,7 @@ class StoreBackend:
     async def apply(self, request: Request) -> Applied:
         """Like execute(), with what the request changed."""
         if request.op is Op.BARRIER:
-            return await self._arrive(request)
+            return await self._barrier(request)
         if request.op is Op.WAIT:
             return Applied(await self._wait(request))
         applied = self._store.apply(request)
@@ -65,7 +65,7 @@ class StoreBackend:
         """Store.restore() for a store that clients may be waiting for already."""
         self._wake(self._store.restore(entries))
 
-    async def _arrive(self, request: Request) -> Applied:
+    async def _barrier(self, request: Request) -> Applied:
         arrival = await self.apply(Request(Op.ADD, request.keys, number=1))
         try:
             reply = await self._wait(request)

@@ -9,14 +9,14 @@ import errno
 import logging
 from typing import TYPE_CHECKING
 
-from ddpjob_agent.file_sync.transfer import NotGivenError, fetch
-from ddpjob_agent.net.framing import RefusedError, WireError
+from ddpjob_agent.file_sync.transfer import TransferError, fetch
+from ddpjob_agent.net.framing import FramingError, RejectedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddpjob_agent.file_sync.inventory import Holdings
-    from ddpjob_agent.file_sync.replica import Copy, Part
+    from ddpjob_agent.file_sync.inventory import LocalReplicas
+    from ddpjob_agent.file_sync.replica import FileEntry, Replica
     from ddpjob_agent.file_sync.watcher import OnDisk
 
 # What the own disk says when it takes nothing.
@@ -27,61 +27,63 @@ log = logging.getLogger("ddpjob.files")
 Holder = tuple[str, int]  # address and port
 
 
-class FullError(Exception):
+class DiskFullError(Exception):
     """There is no room on the shelf."""
 
 
-class _HereError(Exception):
+class _AlreadyInstalledError(Exception):
     """What is offered is in place already."""
 
 
-class Getter:
+class ReplicaFetcher:
     """Of one worker; `me` is where others get copies from it."""
 
-    def __init__(self, holdings: Holdings, token: str, on_disk: OnDisk, me: Holder) -> None:
+    def __init__(self, holdings: LocalReplicas, token: str, on_disk: OnDisk, me: Holder) -> None:
         self._holdings = holdings
         self._token = token
         self._on_disk = on_disk
         self._me = me
 
-    async def get_for_others(self, copy: Copy, holders: Sequence[Holder]) -> bool:
+    async def fetch_for_others(self, copy: Replica, holders: Sequence[Holder]) -> bool:
         """Onto the shelf; returns whether somebody gave it. Raises FullError."""
-        return await self._ask_all(copy, holders, straight=False, is_for_place=False)
+        return await self._fetch_from_any(copy, holders, straight=False, is_for_place=False)
 
-    async def get(self, copy: Copy, holders: Sequence[Holder], *, straight: bool) -> bool:
+    async def fetch(self, copy: Replica, holders: Sequence[Holder], *, bypass_store: bool) -> bool:
         """Onto the shelf, or `straight` to its place, unless it is there by now.
 
         Returns whether somebody gave it. Raises FullError, or OSError where it should go straight.
         """
-        return await self._ask_all(copy, holders, straight=straight, is_for_place=True)
+        return await self._fetch_from_any(copy, holders, straight=bypass_store, is_for_place=True)
 
-    async def _ask_all(
-        self, copy: Copy, holders: Sequence[Holder], *, straight: bool, is_for_place: bool
+    async def _fetch_from_any(
+        self, copy: Replica, holders: Sequence[Holder], *, straight: bool, is_for_place: bool
     ) -> bool:
-        for holder in self._in_turn(holders):
+        for holder in self._rotate(holders):
             try:
-                await self._ask(holder, copy, straight=straight, is_for_place=is_for_place)
-            except _HereError:
+                await self._fetch_from(holder, copy, straight=straight, is_for_place=is_for_place)
+            except _AlreadyInstalledError:
                 return True
-            except (NotGivenError, RefusedError, WireError, OSError) as error:
+            except (TransferError, RejectedError, FramingError, OSError) as error:
                 if not isinstance(error, OSError) or error.errno not in FULL:
                     log.warning("no copy from %s: %s", holder[0], error)
                     continue
                 if straight:
                     raise
-                self._holdings.is_in_trouble(error)
-                raise FullError from error
+                self._holdings.set_problem(error)
+                raise DiskFullError from error
             else:
                 return True
         return False
 
-    async def _ask(self, holder: Holder, copy: Copy, *, straight: bool, is_for_place: bool) -> None:
+    async def _fetch_from(
+        self, holder: Holder, copy: Replica, *, straight: bool, is_for_place: bool
+    ) -> None:
         staged: list[tuple[str, list[str]]] = []
 
-        def stage(parts: tuple[Part, ...]) -> list[str]:
-            if is_for_place and self._holdings.is_here(copy, parts):
-                raise _HereError
-            staged.append(self._holdings.stage(parts, straight=straight))
+        def stage(parts: tuple[FileEntry, ...]) -> list[str]:
+            if is_for_place and self._holdings.is_installed(copy, parts):
+                raise _AlreadyInstalledError
+            staged.append(self._holdings.stage(parts, bypass_store=straight))
             return staged[0][1]
 
         try:
@@ -89,9 +91,9 @@ class Getter:
             await self._on_disk(self._holdings.receive, copy, parts, *staged[0])
         finally:
             for each in staged:
-                self._holdings.refuse(*each)
+                self._holdings.abort_receive(*each)
 
-    def _in_turn(self, holders: Sequence[Holder]) -> list[Holder]:
+    def _rotate(self, holders: Sequence[Holder]) -> list[Holder]:
         """So that not all ask the same one first."""
         others = [holder for holder in holders if holder != self._me]
         by = self._me[1] % max(1, len(others))

@@ -17,7 +17,7 @@ import zipfile
 import zlib
 from typing import IO, TYPE_CHECKING, Any
 
-from ddpjob_agent.file_sync.pickle_check import damage_of_pickle
+from ddpjob_agent.file_sync.pickle_check import find_pickle_corruption
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,24 +38,24 @@ DEEP_BYTES = 64 << 20  # to this size all content is looked at, too: it takes a 
 _BAD = (ArithmeticError, EOFError, LookupError, NotImplementedError, RuntimeError, ValueError)
 
 
-def damage_of(file: IO[bytes], size: int, name: str) -> str:
+def find_corruption(file: IO[bytes], size: int, name: str) -> str:
     """What is wrong with a file of this size and name; empty when nothing is. Raises OSError."""
     if size == 0:
         return "it is empty"
     file.seek(0)
     head = file.read(9)
     if head.startswith(ZIP) or (size < len(ZIP) and ZIP.startswith(head)):
-        return _damage_of_zip(file, size)
-    if name.endswith(SAFETENSORS) or _begins_as_safetensors(head):
-        return _damage_of_safetensors(file, size, head)
+        return _find_zip_corruption(file, size)
+    if name.endswith(SAFETENSORS) or _is_safetensors(head):
+        return _find_safetensors_corruption(file, size, head)
     if head.startswith(b"\x80") and (size == 1 or head[1] in (2, 3, 4, 5)):
-        return damage_of_pickle(file, size, deep=size <= DEEP_BYTES)
+        return find_pickle_corruption(file, size, deep=size <= DEEP_BYTES)
     if os.path.basename(name) == TRAINERS_LAST:
-        return _damage_of_json(file)
+        return _find_json_corruption(file)
     return ""
 
 
-def damage_of_folders(names: Iterable[str]) -> str:
+def find_folder_corruption(names: Iterable[str]) -> str:
     """Which directory of all these files lacks one of them, and which; empty when none does."""
     found: dict[str, set[str]] = {}
     for folder, name in map(os.path.split, names):
@@ -69,7 +69,7 @@ def damage_of_folders(names: Iterable[str]) -> str:
     return ""
 
 
-def _damage_of_zip(file: IO[bytes], size: int) -> str:
+def _find_zip_corruption(file: IO[bytes], size: int) -> str:
     """The directory is the last thing in an archive; all it names must lie before it."""
     try:
         with zipfile.ZipFile(file) as archive:
@@ -80,12 +80,12 @@ def _damage_of_zip(file: IO[bytes], size: int) -> str:
                 end = entry.header_offset + ENTRY_BYTES + entry.compress_size
                 if end > archive.start_dir:
                     return f"entry {entry.filename} is cut short"
-            return _damage_of_entries(archive, entries) if size <= DEEP_BYTES else ""
+            return _find_entry_corruption(archive, entries) if size <= DEEP_BYTES else ""
     except (zipfile.BadZipFile, struct.error, OSError, *_BAD) as error:
         return f"its directory of entries is missing: {error}"
 
 
-def _damage_of_entries(archive: zipfile.ZipFile, entries: list[zipfile.ZipInfo]) -> str:
+def _find_entry_corruption(archive: zipfile.ZipFile, entries: list[zipfile.ZipInfo]) -> str:
     for entry in entries:
         if entry.CRC == 0:  # torch was told to write none
             continue
@@ -98,7 +98,7 @@ def _damage_of_entries(archive: zipfile.ZipFile, entries: list[zipfile.ZipInfo])
     return ""
 
 
-def _damage_of_json(file: IO[bytes]) -> str:
+def _find_json_corruption(file: IO[bytes]) -> str:
     file.seek(0)
     try:
         json.load(file)
@@ -107,11 +107,11 @@ def _damage_of_json(file: IO[bytes]) -> str:
     return ""
 
 
-def _begins_as_safetensors(head: bytes) -> bool:
+def _is_safetensors(head: bytes) -> bool:
     return head[8:] == b"{" and int.from_bytes(head[:8], "little") <= MAX_HEADER_BYTES
 
 
-def _damage_of_safetensors(file: IO[bytes], size: int, head: bytes) -> str:
+def _find_safetensors_corruption(file: IO[bytes], size: int, head: bytes) -> str:
     """The header says where each tensor ends; the last of these ends is that of the file."""
     if size < 9:
         return "its header is cut short"

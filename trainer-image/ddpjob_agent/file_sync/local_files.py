@@ -16,8 +16,8 @@ import os
 import stat
 from typing import TYPE_CHECKING, Callable, NamedTuple
 
-from ddpjob_agent.file_sync.integrity import damage_of, damage_of_folders
-from ddpjob_agent.file_sync.replica import Part
+from ddpjob_agent.file_sync.integrity import find_corruption, find_folder_corruption
+from ddpjob_agent.file_sync.replica import FileEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ SUFFIX = "ddpjob"
 ASIDE = f"{SUFFIX}-aside"
 
 
-class GivenUpError(Exception):
+class CancelledReadError(Exception):
     """What was being done is not wanted any more."""
 
 
@@ -35,7 +35,7 @@ class ChangedError(Exception):
     """A file was written to while it was read."""
 
 
-class Seen(NamedTuple):
+class FileFingerprint(NamedTuple):
     """What shows that a file has been written to."""
 
     name: str
@@ -47,7 +47,7 @@ class Seen(NamedTuple):
 Wanted = Callable[[], bool]
 
 
-class Tracked:
+class TrackedFiles:
     """The files of one worker; relative names are below `folder`."""
 
     def __init__(self, entries: Sequence[str], folder: str, worker: str) -> None:
@@ -59,7 +59,7 @@ class Tracked:
         """Where this file is."""
         return os.path.join(self._folder, name)
 
-    def look(self) -> tuple[Seen, ...]:
+    def fingerprint(self) -> tuple[FileFingerprint, ...]:
         """All files that are there now, in the order of their names."""
         found = {}
         for name in {name for entry in self._entries for name in self._expand(entry)}:
@@ -67,7 +67,7 @@ class Tracked:
                 status = os.stat(self.path(name))
                 if stat.S_ISREG(status.st_mode):
                     facts = (status.st_size, status.st_mtime_ns, status.st_ino)
-                    found[name] = Seen(name, *facts)
+                    found[name] = FileFingerprint(name, *facts)
         return tuple(found[name] for name in sorted(found))
 
     def _expand(self, entry: str) -> Iterator[str]:
@@ -89,21 +89,21 @@ class Tracked:
         found = glob.glob(os.path.join(glob.escape(self._folder), entry), recursive=True)
         return [os.path.relpath(path, self._folder) for path in found]
 
-    def damage(self, seen: Sequence[Seen]) -> str:
+    def find_corruption(self, seen: Sequence[FileFingerprint]) -> str:
         """Which of these files is not whole, and why; empty when all are."""
         for each in seen:
             try:
                 with open(self.path(each.name), "rb") as file:
-                    damage = damage_of(file, each.size, each.name)
+                    damage = find_corruption(file, each.size, each.name)
             except OSError as error:
                 damage = f"it cannot be read: {error.strerror}"
             if damage:
                 return f"{each.name} is not whole: {damage}"
-        return damage_of_folders(each.name for each in seen)
+        return find_folder_corruption(each.name for each in seen)
 
     def read(
-        self, seen: Sequence[Seen], targets: Sequence[str | None], wanted: Wanted
-    ) -> tuple[Part, ...]:
+        self, seen: Sequence[FileFingerprint], targets: Sequence[str | None], wanted: Wanted
+    ) -> tuple[FileEntry, ...]:
         """Copy each file to its target, if it has one; raises ChangedError, OSError.
 
         What was read is what `seen` tells of, or nobody's.
@@ -116,14 +116,16 @@ class Tracked:
                 mode = stat.S_IMODE(os.stat(source).st_mode)
             except FileNotFoundError as error:
                 raise ChangedError(each.name) from error
-            parts.append(Part(each.name, each.size, digest, mode))
-        if self.look() != tuple(seen):
+            parts.append(FileEntry(each.name, each.size, digest, mode))
+        if self.fingerprint() != tuple(seen):
             raise ChangedError(", ".join(each.name for each in seen))
         return tuple(parts)
 
-    def holds(self, parts: Sequence[Part], wanted: Wanted) -> tuple[Seen, ...] | None:
+    def holds(
+        self, parts: Sequence[FileEntry], wanted: Wanted
+    ) -> tuple[FileFingerprint, ...] | None:
         """What is there, if that is just these files."""
-        seen = self.look()
+        seen = self.fingerprint()
         if [each[:2] for each in seen] != [part[:2] for part in parts]:
             return None
         try:
@@ -132,36 +134,38 @@ class Tracked:
             return None
         return seen if [each[:3] for each in same] == [part[:3] for part in parts] else None
 
-    def stage(self, parts: Sequence[Part]) -> list[str]:
+    def stage(self, parts: Sequence[FileEntry]) -> list[str]:
         """Where to put each of these files before `commit`; raises OSError."""
-        targets = [self._beside(part.name, self._mark) for part in parts]
+        targets = [self._hidden_name(part.name, self._mark) for part in parts]
         for target in targets:
             os.makedirs(os.path.dirname(target), exist_ok=True)
         return targets
 
-    def commit(self, parts: Sequence[Part], targets: Sequence[str]) -> tuple[Seen, ...]:
+    def commit(
+        self, parts: Sequence[FileEntry], targets: Sequence[str]
+    ) -> tuple[FileFingerprint, ...]:
         """Put what lies at the targets in place, and all else aside; raises OSError."""
         wanted = {part.name for part in parts}
-        self.put_aside([each.name for each in self.look() if each.name not in wanted])
+        self.quarantine([each.name for each in self.fingerprint() if each.name not in wanted])
         for part, target in zip(parts, targets):
             os.chmod(target, part.mode)
             sync(target)
             os.replace(target, self.path(part.name))
         for folder in {os.path.dirname(target) for target in targets}:
             sync(folder)
-        return self.look()
+        return self.fingerprint()
 
-    def put_aside(self, names: Sequence[str]) -> None:
+    def quarantine(self, names: Sequence[str]) -> None:
         """These files are not to be found by the script."""
         for name in names:
             with contextlib.suppress(FileNotFoundError):  # on a shared volume another was faster
-                os.replace(self.path(name), self._beside(name, ASIDE))
+                os.replace(self.path(name), self._hidden_name(name, ASIDE))
 
     def is_tidy(self) -> bool:
         """Whether no directory is left over in which there is nothing for the script."""
         return not any(map(self._is_left_over, self._folders()))
 
-    def tidy(self) -> None:
+    def remove_leftover_dirs(self) -> None:
         """Scripts choose among directories by name: none stays that has nothing for them.
 
         An empty one is removed; one in which all was put aside is itself put aside. Not while any
@@ -172,7 +176,7 @@ class Tracked:
             if self._is_left_over(folder):
                 with contextlib.suppress(OSError):  # on a shared volume another was faster
                     if os.listdir(path):
-                        os.rename(path, _free(self._beside(folder, ASIDE)))
+                        os.rename(path, _free(self._hidden_name(folder, ASIDE)))
                     else:
                         os.rmdir(path)
 
@@ -197,7 +201,7 @@ class Tracked:
             with contextlib.suppress(OSError):
                 os.unlink(target)
 
-    def _beside(self, name: str, mark: str) -> str:
+    def _hidden_name(self, name: str, mark: str) -> str:
         folder, base = os.path.split(self.path(name))
         return os.path.join(folder, f".{base}.{mark}")
 
@@ -210,7 +214,7 @@ def copy_file(source: str, target: str | None, wanted: Wanted) -> str:
         writer = stack.enter_context(open(target, "wb")) if target else None
         while data := reader.read(CHUNK_BYTES):
             if not wanted():
-                raise GivenUpError
+                raise CancelledReadError
             digest.update(data)
             if writer is not None:
                 writer.write(data)

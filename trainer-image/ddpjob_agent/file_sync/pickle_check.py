@@ -27,12 +27,12 @@ WIDTHS = {
 }
 
 
-def damage_of_pickle(file: IO[bytes], size: int, *, deep: bool) -> str:
+def find_pickle_corruption(file: IO[bytes], size: int, *, deep: bool) -> str:
     """What is wrong with this pickle; not `deep`: its end only is looked at. Raises OSError."""
     try:
         file.seek(0)
-        if _begins_as_torchs(file):
-            return _damage_of_torchs(file, size)
+        if _is_legacy_torch(file):
+            return _find_legacy_corruption(file, size)
         file.seek(size - 1)
         if file.read(1) != STOP:
             return "its last pickle is cut short"
@@ -50,14 +50,14 @@ def damage_of_pickle(file: IO[bytes], size: int, *, deep: bool) -> str:
     return ""
 
 
-def _begins_as_torchs(file: IO[bytes]) -> bool:
+def _is_legacy_torch(file: IO[bytes]) -> bool:
     magic = pickle.dumps(TORCH_MAGIC, protocol=2)
     start = file.read(len(magic))
     file.seek(0)
     return magic.startswith(start)
 
 
-def _damage_of_torchs(file: IO[bytes], size: int) -> str:
+def _find_legacy_corruption(file: IO[bytes], size: int) -> str:
     for _ in range(3):  # the magic number, the version, facts about the machine
         _Hollow(file).load()
     reader = _Hollow(file)

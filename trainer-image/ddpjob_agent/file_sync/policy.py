@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddpjob_agent.file_sync.replica import NOTHING, Copy, Stock, Word, newest
+from ddpjob_agent.file_sync.replica import NOTHING, FileInstruction, FileInventory, Replica, newest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 ENOUGH = 2  # workers that have a copy: one may be lost
 
 
-class Files:
+class FileSyncPolicy:
     """What the agents told in the present scope."""
 
     def __init__(self) -> None:
         self.scope = ""
-        self._stocks: dict[str, Stock] = {}
+        self._stocks: dict[str, FileInventory] = {}
         self._go = False
 
     def enter(self, scope: str) -> None:
@@ -40,69 +40,81 @@ class Files:
             self._stocks.clear()
             self._go = False
 
-    def hear(self, worker: str, stock: Stock) -> None:
+    def on_inventory(self, worker: str, stock: FileInventory) -> None:
         """What this worker has; of an older scope it counts no more."""
         if stock.scope == self.scope:
             self._stocks[worker] = stock
             self._go = self._go or stock.begun
 
     @property
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """What keeps a worker from keeping copies, if anything."""
         stocks = sorted(self._stocks.items())
-        return next((f"{name}: {each.trouble}" for name, each in stocks if each.trouble), "")
+        return next((f"{name}: {each.problem}" for name, each in stocks if each.problem), "")
 
-    def safe(self, members: Sequence[Member]) -> Copy | None:
+    def safe_replica(self, members: Sequence[Member]) -> Replica | None:
         """The newest copy of this membership that the loss of one worker would not take away."""
-        found = (copy for copy in self._copies(members) if self._is_safe(copy, members))
+        found = (copy for copy in self._replicas(members) if self._is_safe(copy, members))
         return newest(copy for copy in found if copy.membership == self.scope and copy.seconds > 0)
 
     def advance(self, members: Sequence[Member], leaving: Sequence[Member]) -> None:
         """Let the members start, if all have the newest copy in place."""
         stocks = [self._stocks.get(member.worker) for member in members]
         told = all(member.worker in self._stocks for member in leaving)
-        copy = newest(self._copies((*members, *leaving)))
+        copy = newest(self._replicas((*members, *leaving)))
         digest = copy.digest if copy else NOTHING
         if told and all(stock is not None and stock.here == digest for stock in stocks):
             self._go = True
 
-    def word(self, member: Member, members: Sequence[Member], leaving: Sequence[Member]) -> Word:
+    def instruction_for(
+        self, member: Member, members: Sequence[Member], leaving: Sequence[Member]
+    ) -> FileInstruction:
         """What this one is to do in a membership of `members`; `leaving` are no more in it."""
         if self._go:
-            return self._word_while_running(member, members)
+            return self._instruction_while_running(member, members)
         everybody = (*members, *leaving)
         wait = member not in members
         if any(each.worker not in self._stocks for each in everybody):
-            return Word(self.scope, wait=wait)
-        copy = newest(self._copies(everybody))
+            return FileInstruction(self.scope, wait=wait)
+        copy = newest(self._replicas(everybody))
         holders = self._holders(copy.digest, everybody) if copy else ()
-        return Word(self.scope, wait=True) if wait else Word(self.scope, copy, holders, put=True)
+        return (
+            FileInstruction(self.scope, wait=True)
+            if wait
+            else FileInstruction(self.scope, copy, holders, put=True)
+        )
 
-    def _word_while_running(self, member: Member, members: Sequence[Member]) -> Word:
-        copy = newest(self._copies(members))
-        if copy is None or self._is_safe(copy, members) or member != self._second(copy, members):
-            return Word(self.scope, go=True)
+    def _instruction_while_running(
+        self, member: Member, members: Sequence[Member]
+    ) -> FileInstruction:
+        copy = newest(self._replicas(members))
+        if (
+            copy is None
+            or self._is_safe(copy, members)
+            or member != self._second_holder(copy, members)
+        ):
+            return FileInstruction(self.scope, go=True)
         holders = self._holders(copy.digest, members)
-        return Word(self.scope, copy, holders, go=True, keep=True)
+        return FileInstruction(self.scope, copy, holders, go=True, keep=True)
 
-    def word_at_end(
+    def final_instruction(
         self, member: Member, staying: Sequence[Member], leaving: Sequence[Member], *, more: bool
-    ) -> Word:
+    ) -> FileInstruction:
         """The same while no membership runs; `more`: workers are still to come."""
         everybody = (*staying, *leaving)
         goes = member not in staying
         if any(each.worker not in self._stocks for each in everybody):
-            return Word(self.scope, wait=goes and (more or bool(staying)))
-        copy = newest(self._copies(everybody))
+            return FileInstruction(self.scope, wait=goes and (more or bool(staying)))
+        copy = newest(self._replicas(everybody))
         if copy is None:
-            return Word(self.scope)
+            return FileInstruction(self.scope)
         having = [each for each in everybody if self._has(each, copy.digest)]
         wait = goes and member in having and not set(having) & set(staying)
         if goes or member in having:
-            return Word(self.scope, wait=wait and (more or bool(staying)))
-        return Word(self.scope, copy, self._holders(copy.digest, everybody), keep=True)
+            return FileInstruction(self.scope, wait=wait and (more or bool(staying)))
+        return FileInstruction(self.scope, copy, self._holders(copy.digest, everybody), keep=True)
 
-    def _copies(self, members: Sequence[Member]) -> list[Copy]:
+    def _replicas(self, members: Sequence[Member]) -> list[Replica]:
         stocks = (self._stocks.get(member.worker) for member in members)
         return [copy for stock in stocks if stock is not None for copy in stock.copies]
 
@@ -113,10 +125,10 @@ class Files:
             if self._has(member, digest)
         )
 
-    def _is_safe(self, copy: Copy, members: Sequence[Member]) -> bool:
+    def _is_safe(self, copy: Replica, members: Sequence[Member]) -> bool:
         return len(self._holders(copy.digest, members)) >= min(ENOUGH, len(members))
 
-    def _second(self, copy: Copy, members: Sequence[Member]) -> Member:
+    def _second_holder(self, copy: Replica, members: Sequence[Member]) -> Member:
         """Who is to have it, too: whoever comes after the first who has it."""
         first = next(i for i, each in enumerate(members) if self._has(each, copy.digest))
         return members[(first + 1) % len(members)]

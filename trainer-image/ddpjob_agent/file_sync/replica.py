@@ -23,7 +23,7 @@ BEFORE_ALL = "0.0.0"  # of files that nobody saw written
 NOTHING = ""  # the digest of no files at all
 
 
-class Part(NamedTuple):
+class FileEntry(NamedTuple):
     """One file of a copy."""
 
     name: str  # as the job names it: below the working directory, or absolute
@@ -32,7 +32,7 @@ class Part(NamedTuple):
     mode: int
 
 
-def digest_of(parts: Sequence[Part]) -> str:
+def digest_of(parts: Sequence[FileEntry]) -> str:
     """What tells one content from another: all names and bytes."""
     if not parts:
         return NOTHING
@@ -41,7 +41,7 @@ def digest_of(parts: Sequence[Part]) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Copy:
+class Replica:
     """All files of a job at one time, whole."""
 
     membership: str
@@ -53,26 +53,26 @@ class Copy:
         return f"the copy of {self.seconds:.0f} s into membership {self.membership}"
 
     @property
-    def age(self) -> tuple[MembershipId, float, str]:
+    def order(self) -> tuple[MembershipId, float, str]:
         """Orders copies, the newest last; the digest only lets all come to the same."""
         return MembershipId.parse(self.membership), self.seconds, self.digest
 
 
-def newest(copies: Iterable[Copy]) -> Copy | None:
+def newest(copies: Iterable[Replica]) -> Replica | None:
     """The one to go on from."""
-    return max(copies, key=lambda copy: copy.age, default=None)
+    return max(copies, key=lambda copy: copy.order, default=None)
 
 
 @dataclasses.dataclass(frozen=True)
-class Stock:
+class FileInventory:
     """What an agent says that it has, in answer to the last word."""
 
     scope: str  # of that word
-    copies: tuple[Copy, ...] = ()
+    copies: tuple[Replica, ...] = ()
     here: str | None = None  # digest of what lies in the script's place; None: it is not whole
     begun: bool = False  # the processes of this scope have been started from it
     port: int = 0  # where others get copies from
-    trouble: str = ""  # why a copy could not be kept
+    problem: str = ""  # why a copy could not be kept
 
     def has(self, digest: str) -> bool:
         """Whether it can give this one to others."""
@@ -80,7 +80,7 @@ class Stock:
 
 
 @dataclasses.dataclass(frozen=True)
-class Word:
+class FileInstruction:
     """What the service says to one agent about the files.
 
     scope: told again what is there, once nothing runs: the service decides from that.
@@ -90,7 +90,7 @@ class Word:
     """
 
     scope: str  # a membership, or one with "+" when it has ended and none follows yet
-    copy: Copy | None = None
+    copy: Replica | None = None
     holders: tuple[tuple[str, int], ...] = ()  # address and port of who has it
     put: bool = False
     go: bool = False

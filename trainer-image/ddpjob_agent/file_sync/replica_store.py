@@ -21,14 +21,14 @@ import shutil
 import time
 from typing import TYPE_CHECKING
 
-from ddpjob_agent.file_sync.local_files import Seen, copy_file, sync
-from ddpjob_agent.file_sync.replica import Copy, Part, digest_of
+from ddpjob_agent.file_sync.local_files import FileFingerprint, copy_file, sync
+from ddpjob_agent.file_sync.replica import FileEntry, Replica, digest_of
 from ddpjob_protocol.membership import MembershipId
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from ddpjob_agent.file_sync.local_files import Tracked, Wanted
+    from ddpjob_agent.file_sync.local_files import TrackedFiles, Wanted
 
 FOLDER = ".files"  # hidden: whatever else lies beside it lists what is its own
 MANIFEST = "manifest.json"
@@ -40,12 +40,12 @@ log = logging.getLogger("ddpjob.files")
 
 
 @dataclasses.dataclass(frozen=True)
-class Kept:
+class StoredReplica:
     """A copy on the shelf."""
 
-    copy: Copy
-    parts: tuple[Part, ...]
-    seen: tuple[Seen, ...]  # the files that it was made of
+    copy: Replica
+    parts: tuple[FileEntry, ...]
+    seen: tuple[FileFingerprint, ...]  # the files that it was made of
     worker: str  # who made it
     path: str
 
@@ -54,22 +54,22 @@ class Kept:
         return [os.path.join(self.path, str(i)) for i in range(len(self.parts))]
 
 
-def open_shelf(folders: Sequence[str], worker: str) -> Shelf:
+def open_replica_store(folders: Sequence[str], worker: str) -> ReplicaStore:
     """A shelf in the first of these folders where one can be; raises OSError."""
     for folder in filter(None, folders[:-1]):
         try:
-            shelf = Shelf(folder, worker)
+            shelf = ReplicaStore(folder, worker)
             shelf.open()
         except OSError as error:
             log.warning("no copies can be kept in %s: %s", folder, error.strerror)
         else:
             return shelf
-    shelf = Shelf(folders[-1], worker)
+    shelf = ReplicaStore(folders[-1], worker)
     shelf.open()
     return shelf
 
 
-class Shelf:
+class ReplicaStore:
     """One worker's view of a folder."""
 
     def __init__(self, folder: str, worker: str) -> None:
@@ -84,45 +84,49 @@ class Shelf:
             if name.startswith(f"{NEW}{self._worker}-"):
                 shutil.rmtree(os.path.join(self._folder, name), ignore_errors=True)
 
-    def copies(self) -> list[Kept]:
+    def replicas(self) -> list[StoredReplica]:
         """All that are there, the oldest first; what cannot be read is none."""
         try:
             names = os.listdir(self._folder)
         except OSError:
             return []
         found = (self._read(name) for name in names if not name.startswith("."))
-        return sorted((kept for kept in found if kept), key=lambda kept: kept.copy.age)
+        return sorted((kept for kept in found if kept), key=lambda kept: kept.copy.order)
 
-    def find(self, digest: str) -> Kept | None:
+    def find(self, digest: str) -> StoredReplica | None:
         """One with this content."""
-        return next((kept for kept in self.copies() if kept.copy.digest == digest), None)
+        return next((kept for kept in self.replicas() if kept.copy.digest == digest), None)
 
-    def _read(self, name: str) -> Kept | None:
+    def _read(self, name: str) -> StoredReplica | None:
         path = os.path.join(self._folder, name)
         try:
             membership, seconds, worker = name.split("_", 2)
             MembershipId.parse(membership)
             with open(os.path.join(path, MANIFEST), encoding="utf-8") as file:
                 manifest = json.load(file)
-            parts = tuple(Part(*each) for each in manifest["parts"])
-            seen = tuple(Seen(*each) for each in manifest["seen"])
+            parts = tuple(FileEntry(*each) for each in manifest["parts"])
+            seen = tuple(FileFingerprint(*each) for each in manifest["seen"])
             for i, part in enumerate(parts):
                 if os.path.getsize(os.path.join(path, str(i))) != part.size:
                     return None
         except (OSError, KeyError, TypeError, ValueError):
             return None
         size = sum(part.size for part in parts)
-        copy = Copy(membership, float(seconds), digest_of(parts), size)
-        return Kept(copy, parts, seen, worker, path)
+        copy = Replica(membership, float(seconds), digest_of(parts), size)
+        return StoredReplica(copy, parts, seen, worker, path)
 
     # --- new ones ---------------------------------------------------------------------------------
 
-    def take(
-        self, files: Tracked, seen: tuple[Seen, ...], at: tuple[str, float], wanted: Wanted
-    ) -> Kept:
+    def store(
+        self,
+        files: TrackedFiles,
+        seen: tuple[FileFingerprint, ...],
+        at: tuple[str, float],
+        wanted: Wanted,
+    ) -> StoredReplica:
         """Copy these files; `at`: the membership and its seconds. Raises OSError, ChangedError."""
-        with self._alone(wanted):
-            for kept in self.copies():
+        with self._locked(wanted):
+            for kept in self.replicas():
                 if kept.seen == seen:
                     return self._claim(kept, at)
             folder = self.stage()
@@ -133,9 +137,9 @@ class Shelf:
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _claim(self, kept: Kept, at: tuple[str, float]) -> Kept:
+    def _claim(self, kept: StoredReplica, at: tuple[str, float]) -> StoredReplica:
         """Another worker, that knows less of when it was written, may have been faster."""
-        if kept.copy.age[:2] >= (MembershipId.parse(at[0]), at[1]):
+        if kept.copy.order[:2] >= (MembershipId.parse(at[0]), at[1]):
             return kept
         path = self._path(*at)
         os.rename(kept.path, path)
@@ -143,7 +147,7 @@ class Shelf:
 
     def stage(self) -> str:
         """A new folder for a copy, with room made for it; raises OSError."""
-        self._thin_out(KEPT - 1)
+        self._retain(KEPT - 1)
         folder = os.path.join(self._folder, f"{NEW}{self._worker}-{next(self._numbers)}")
         os.mkdir(folder)
         return folder
@@ -151,10 +155,10 @@ class Shelf:
     def commit(
         self,
         folder: str,
-        parts: tuple[Part, ...],
+        parts: tuple[FileEntry, ...],
         at: tuple[str, float],
-        seen: tuple[Seen, ...] = (),
-    ) -> Kept:
+        seen: tuple[FileFingerprint, ...] = (),
+    ) -> StoredReplica:
         """Give a copy that was written to `folder` its name; raises OSError."""
         for i in range(len(parts)):
             sync(os.path.join(folder, str(i)))
@@ -177,7 +181,7 @@ class Shelf:
         return os.path.join(self._folder, f"{membership}_{seconds:.3f}_{self._worker}")
 
     @contextlib.contextmanager
-    def _alone(self, wanted: Wanted) -> Iterator[None]:
+    def _locked(self, wanted: Wanted) -> Iterator[None]:
         """One worker at a time makes a copy in a folder that several share; who cannot tell, does."""
         handle = os.open(os.path.join(self._folder, ".lock"), os.O_RDWR | os.O_CREAT, 0o666)
         until = time.monotonic() + PATIENCE_SECONDS
@@ -196,12 +200,12 @@ class Shelf:
 
     # --- what becomes of them ---------------------------------------------------------------------
 
-    def begin(self, digest: str, membership: str, members: Collection[str]) -> None:
+    def on_membership(self, digest: str, membership: str, members: Collection[str]) -> None:
         """A membership begins from this content: it is that membership's, and all else is older.
 
         What workers left behind who are not in it is removed.
         """
-        copies = [kept for kept in self.copies() if kept.copy.digest == digest]
+        copies = [kept for kept in self.replicas() if kept.copy.digest == digest]
         mine = [kept for kept in copies if kept.worker == self._worker]
         others = [kept for kept in copies if kept.worker not in members]
         here = [kept for kept in copies if kept.worker in members]
@@ -210,12 +214,12 @@ class Shelf:
                 target = self._path(membership, 0.0)
                 if kept.path != target:
                     os.rename(kept.path, target)
-        present = {kept.worker for kept in self.copies() if kept.copy.membership == membership}
-        for kept in self.copies() if present else ():
+        present = {kept.worker for kept in self.replicas() if kept.copy.membership == membership}
+        for kept in self.replicas() if present else ():
             if kept.worker not in members and kept.copy.membership != membership:
-                self.drop(kept)
+                self.delete(kept)
 
-    def drop(self, kept: Kept) -> None:
+    def delete(self, kept: StoredReplica) -> None:
         """Remove a copy."""
         self.remove(kept.path)
 
@@ -224,13 +228,13 @@ class Shelf:
         """Remove a folder with a copy, whole or not; none is no error."""
         shutil.rmtree(folder, ignore_errors=True)
 
-    def _thin_out(self, keep: int) -> None:
-        mine = [kept for kept in self.copies() if kept.worker == self._worker]
+    def _retain(self, keep: int) -> None:
+        mine = [kept for kept in self.replicas() if kept.worker == self._worker]
         for kept in mine[: max(0, len(mine) - keep)]:
-            self.drop(kept)
+            self.delete(kept)
 
     @staticmethod
-    def check(kept: Kept, wanted: Wanted) -> bool:
+    def check(kept: StoredReplica, wanted: Wanted) -> bool:
         """Whether it still is what it was."""
         try:
             digests = [copy_file(path, None, wanted) for path in kept.paths()]

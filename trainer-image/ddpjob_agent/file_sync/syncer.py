@@ -20,15 +20,15 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
-from ddpjob_agent.file_sync.fetcher import FullError, Getter
-from ddpjob_agent.file_sync.replica import Stock, Word
-from ddpjob_agent.file_sync.transfer import Exchange
-from ddpjob_agent.file_sync.watcher import Watch, complain
+from ddpjob_agent.file_sync.fetcher import DiskFullError, ReplicaFetcher
+from ddpjob_agent.file_sync.replica import FileInstruction, FileInventory
+from ddpjob_agent.file_sync.transfer import ReplicaServer
+from ddpjob_agent.file_sync.watcher import FileWatcher, log_task_failure
 from ddpjob_protocol.codec import decode, encode
 
 if TYPE_CHECKING:
-    from ddpjob_agent.file_sync.inventory import At, Holdings
-    from ddpjob_agent.file_sync.local_files import Seen
+    from ddpjob_agent.file_sync.inventory import At, LocalReplicas
+    from ddpjob_agent.file_sync.local_files import FileFingerprint
     from ddpjob_protocol.membership import Membership
     from ddpjob_protocol.messages import Message
 
@@ -41,12 +41,12 @@ T = TypeVar("T")
 log = logging.getLogger("ddpjob.files")
 
 
-class Keeper:
+class FileSyncer:
     """Of one worker; does nothing before `listen`. `changed`: `may_start` may have become true."""
 
     def __init__(
         self,
-        holdings: Holdings,
+        holdings: LocalReplicas,
         token: str,
         send: Callable[[Message], None],
         changed: Callable[[], None],
@@ -55,32 +55,32 @@ class Keeper:
         self._token = token
         self._send = send
         self._changed = changed
-        self._exchange = Exchange(token, holdings.find, self._lose)
+        self._exchange = ReplicaServer(token, holdings.find, self._discard)
         self._following: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._disk = ThreadPoolExecutor(1, "files")
-        self._stock = Stock("")
-        self._word: Word | None = None
+        self._stock = FileInventory("")
+        self._word: FileInstruction | None = None
         self._members: tuple[str, ...] = ()
         self._news = asyncio.Event()
         self._entered = ""  # the scope whose copy has become that membership's
         self._is_idle = True  # no process of the script runs
         self._ran = ""  # the membership whose processes ran last
-        self._watch: Watch | None = None  # over these
+        self._watch: FileWatcher | None = None  # over these
         self.obstacle = ""  # why what all begin from cannot be put in place here
 
     async def listen(self, address: str) -> None:
         """Give copies to others from now on, and follow the service's words."""
         await self._exchange.listen(address)
         me = (address, self._exchange.port)
-        self._getter = Getter(self._holdings, self._token, self._on_disk, me)
-        self._following = asyncio.ensure_future(self._follow())
+        self._getter = ReplicaFetcher(self._holdings, self._token, self._on_disk, me)
+        self._following = asyncio.ensure_future(self._run())
 
     def close(self) -> None:
         """Do nothing more."""
         if self._following is None:
             return
-        self._holdings.end()
+        self._holdings.cancel()
         self._following.cancel()
         if self._watch is not None:
             self._watch.stop()
@@ -89,14 +89,14 @@ class Keeper:
 
     # --- what the agent says --------------------------------------------------------------------------
 
-    def stock(self) -> Message | None:
+    def inventory_message(self) -> Message | None:
         """What a service that lost its memory must know."""
         return encode(self._stock) if self._stock.scope else None
 
-    def hear(self, order: Message) -> None:
+    def on_order(self, order: Message) -> None:
         """The service's newest order; it may say something of the files."""
         said = order.get("files") if self._following is not None else None
-        word = decode(Word, said) if said else None
+        word = decode(FileInstruction, said) if said else None
         if word == self._word:
             return
         old, self._word = self._word, word
@@ -109,13 +109,13 @@ class Keeper:
         self._news.set()
 
     @staticmethod
-    def _note_loss(old: Word, new: Word) -> None:
+    def _note_loss(old: FileInstruction, new: FileInstruction) -> None:
         if old.copy is None or not (old.put and new.put):
             return
-        if new.copy is None or new.copy.age < old.copy.age:
+        if new.copy is None or new.copy.order < old.copy.order:
             log.warning("nobody has %s any more: going on from %s", old.copy, new.copy or "nothing")
 
-    def idle(self) -> None:
+    def on_idle(self) -> None:
         """No process of the script runs now."""
         if self._watch is not None:
             self._watch.stop()
@@ -134,9 +134,9 @@ class Keeper:
         self._ran = str(membership.id)
         self._watch = None
         if self._word is not None:
-            tell = functools.partial(self._tell, self._ran)
-            self._watch = Watch(self._holdings, self._ran, self._on_disk, tell)
-            self._say(dataclasses.replace(self._stock, here=None, begun=True))
+            tell = functools.partial(self._send_inventory, self._ran)
+            self._watch = FileWatcher(self._holdings, self._ran, self._on_disk, tell)
+            self._send_message(dataclasses.replace(self._stock, here=None, begun=True))
 
     def hurry(self) -> None:
         """The processes are to be ended by plan: see at once whether they write."""
@@ -148,7 +148,7 @@ class Keeper:
         """Whether the files change, or are not whole or not copied yet; see `hurry`."""
         return self._watch is not None and self._watch.is_writing
 
-    def is_owed(self, left_for: float) -> bool:
+    def must_wait_for_copy(self, left_for: float) -> bool:
         """Whether others still need this worker, that has been leaving for so many seconds."""
         word = self._word
         if word is None:
@@ -159,11 +159,11 @@ class Keeper:
 
     # --- what the service says ------------------------------------------------------------------------
 
-    async def _follow(self) -> None:
+    async def _run(self) -> None:
         while True:
             await self._news.wait()
             self._news.clear()
-            acting = asyncio.ensure_future(self._act(self._word))
+            acting = asyncio.ensure_future(self._execute(self._word))
             news = asyncio.ensure_future(self._news.wait())
             try:
                 await asyncio.wait({acting, news}, return_when=asyncio.FIRST_COMPLETED)
@@ -172,82 +172,82 @@ class Keeper:
                 while not acting.done():  # before Python 3.12 one cancellation may be swallowed
                     acting.cancel()
                     await asyncio.wait({acting}, timeout=0.5)
-            complain(acting)
+            log_task_failure(acting)
 
-    async def _act(self, word: Word | None) -> None:
+    async def _execute(self, word: FileInstruction | None) -> None:
         if word is None:
             return
         holdings = self._holdings
         if not self._is_idle:
             if word.keep:
-                await self._keep_for_others(word)
+                await self._store_for_others(word)
         elif self._stock.scope != word.scope:
-            await self._on_disk(holdings.take_stock, self._written_at)
-            await self._tell(word.scope)
+            await self._on_disk(holdings.scan_after_exit, self._written_at)
+            await self._send_inventory(word.scope)
         elif word.go and self._entered != word.scope:
-            await self._on_disk(holdings.begin, word.scope, self._members)
+            await self._on_disk(holdings.on_membership, word.scope, self._members)
             self._entered = word.scope
             self._changed()
         elif word.keep:
-            await self._keep_for_others(word)
+            await self._store_for_others(word)
         elif word.put and {holdings.here, self._stock.here} != {word.digest}:
-            await self._put_in_place(word)  # or only told, if a newer word broke that off
+            await self._install(word)  # or only told, if a newer word broke that off
 
-    def _written_at(self, seen: tuple[Seen, ...]) -> At | None:
+    def _written_at(self, seen: tuple[FileFingerprint, ...]) -> At | None:
         """When these files were written, if it was under this agent's eyes."""
         return self._watch.written_at(seen) if self._watch is not None else None
 
-    async def _put_in_place(self, word: Word) -> None:
+    async def _install(self, word: FileInstruction) -> None:
         """Not a moment before all of it is here; what makes that impossible is told."""
         until = time.monotonic() + GET_SECONDS
         try:
-            await self._put_until(word, until)
+            await self._install_until(word, until)
         except OSError as error:
             where = f" ({error.filename})" if error.filename else ""
             what = f"{error.strerror or error}{where}"
             self.obstacle = f"the script's files cannot be put in place: {what}"
             self._changed()
         else:
-            await self._tell(word.scope)
+            await self._send_inventory(word.scope)
 
-    async def _put_until(self, word: Word, until: float) -> None:
+    async def _install_until(self, word: FileInstruction, until: float) -> None:
         holdings, straight = self._holdings, False
         while holdings.here != word.digest:
             if word.copy is None:
                 await self._on_disk(holdings.clear)
-            elif not await self._on_disk(holdings.put, word.copy):
+            elif not await self._on_disk(holdings.install, word.copy):
                 if self._stock.has(word.digest):
-                    await self._tell(word.scope)  # it was here
+                    await self._send_inventory(word.scope)  # it was here
                 try:
-                    given = await self._getter.get(word.copy, word.holders, straight=straight)
-                except FullError:
+                    given = await self._getter.fetch(word.copy, word.holders, bypass_store=straight)
+                except DiskFullError:
                     given = straight = True
                 if not given:
                     await asyncio.sleep(RETRY_SECONDS)
                 if time.monotonic() > until:
                     raise OSError(0, f"nobody gave them within {GET_SECONDS:.0f} s")
 
-    async def _keep_for_others(self, word: Word) -> None:
+    async def _store_for_others(self, word: FileInstruction) -> None:
         assert word.copy is not None
-        with contextlib.suppress(FullError):
+        with contextlib.suppress(DiskFullError):
             while not self._holdings.find(word.digest):
-                if not await self._getter.get_for_others(word.copy, word.holders):
+                if not await self._getter.fetch_for_others(word.copy, word.holders):
                     await asyncio.sleep(RETRY_SECONDS)
-        await self._tell(word.scope)
+        await self._send_inventory(word.scope)
 
-    def _lose(self, digest: str) -> None:
-        self._holdings.lose(digest)
-        self._telling = asyncio.ensure_future(self._tell(self._stock.scope))
+    def _discard(self, digest: str) -> None:
+        self._holdings.discard(digest)
+        self._telling = asyncio.ensure_future(self._send_inventory(self._stock.scope))
 
-    async def _tell(self, scope: str) -> None:
+    async def _send_inventory(self, scope: str) -> None:
         """What is here now, in this scope."""
         holdings, still = self._holdings, self._is_idle
-        copies = await self._on_disk(functools.partial(holdings.copies, still=still))
+        copies = await self._on_disk(functools.partial(holdings.replicas, stable=still))
         here = holdings.here if still else None
-        port, trouble = self._exchange.port, holdings.trouble
-        self._say(Stock(scope, copies, here, not still, port, trouble))
+        port, problem = self._exchange.port, holdings.problem
+        self._send_message(FileInventory(scope, copies, here, not still, port, problem))
 
-    def _say(self, stock: Stock) -> None:
+    def _send_message(self, stock: FileInventory) -> None:
         self._stock = stock
         self._send({"type": "files", **encode(stock)})
 

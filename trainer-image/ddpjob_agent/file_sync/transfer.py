@@ -17,13 +17,13 @@ import logging
 from typing import IO, TYPE_CHECKING, Callable
 
 from ddpjob_agent.file_sync.local_files import CHUNK_BYTES
-from ddpjob_agent.file_sync.replica import Part, digest_of
+from ddpjob_agent.file_sync.replica import FileEntry, digest_of
 from ddpjob_agent.net.framing import (
     HANDSHAKE_SECONDS,
     MAGIC,
     Connection,
-    RefusedError,
-    WireError,
+    FramingError,
+    RejectedError,
     accept,
     connect,
 )
@@ -35,14 +35,14 @@ SILENCE_SECONDS = 20.0  # without a byte: the other side is gone, or its disk is
 
 log = logging.getLogger("ddpjob.files")
 
-Source = tuple["tuple[Part, ...]", "list[str]"]  # parts and where they lie
+Source = tuple["tuple[FileEntry, ...]", "list[str]"]  # parts and where they lie
 
 
-class NotGivenError(Exception):
+class TransferError(Exception):
     """The other agent does not have the copy, or not any more as it was."""
 
 
-class Exchange:
+class ReplicaServer:
     """Gives copies to other agents.
 
     `find` says where the parts of one lie, `lose` is told of one that is not what it was.
@@ -76,8 +76,8 @@ class Exchange:
                 connection = await asyncio.wait_for(shaking, HANDSHAKE_SECONDS)
                 request = await asyncio.wait_for(connection.receive(), HANDSHAKE_SECONDS)
                 if request is not None and request["type"] == "give":
-                    await self._give(connection, str(request["digest"]))
-        except (WireError, RefusedError, KeyError) as error:
+                    await self._serve(connection, str(request["digest"]))
+        except (FramingError, RejectedError, KeyError) as error:
             log.warning("refused %s: %s", writer.get_extra_info("peername"), error)
         except (asyncio.TimeoutError, asyncio.IncompleteReadError, OSError) as error:
             log.info("a copy was not taken to its end: %r", error)
@@ -87,7 +87,7 @@ class Exchange:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the agent ends
                 writer.close()
 
-    async def _give(self, connection: Connection, digest: str) -> None:
+    async def _serve(self, connection: Connection, digest: str) -> None:
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(None, self._find, digest)
         if found is None:
@@ -104,7 +104,7 @@ class Exchange:
                     return
 
     @staticmethod
-    async def _stream(connection: Connection, part: Part, file: IO[bytes]) -> bool:
+    async def _stream(connection: Connection, part: FileEntry, file: IO[bytes]) -> bool:
         """Send a part; returns whether it still is what it was."""
         loop, digest = asyncio.get_running_loop(), hashlib.blake2b(digest_size=16)
         while data := await loop.run_in_executor(None, file.read, CHUNK_BYTES):
@@ -118,8 +118,8 @@ async def fetch(
     port: int,
     token: str,
     digest: str,
-    stage: Callable[[tuple[Part, ...]], Sequence[str]],
-) -> tuple[Part, ...]:
+    stage: Callable[[tuple[FileEntry, ...]], Sequence[str]],
+) -> tuple[FileEntry, ...]:
     """Get a copy from who has it, into the files that `stage` names.
 
     Raises NotGivenError, OSError (also of the own disk), WireError, WrongTokenError.
@@ -129,31 +129,31 @@ async def fetch(
         connection.send({"type": "give", "digest": digest})
         answer = await asyncio.wait_for(connection.receive(), SILENCE_SECONDS)
         if answer is None or answer["type"] != "copy":
-            raise NotGivenError("it has no such copy")
-        parts = tuple(Part(*each) for each in answer["parts"])
+            raise TransferError("it has no such copy")
+        parts = tuple(FileEntry(*each) for each in answer["parts"])
         if digest_of(parts) != digest:
-            raise NotGivenError("it offers another copy")
+            raise TransferError("it offers another copy")
         loop = asyncio.get_running_loop()
         targets = await loop.run_in_executor(None, stage, parts)
         for part, target in zip(parts, targets):
             with open(target, "wb") as file:  # noqa: ASYNC230 - it only makes an empty file
                 await _receive(connection, part, file)
     except asyncio.TimeoutError as error:
-        raise NotGivenError(f"nothing came for {SILENCE_SECONDS:.0f} s") from error
+        raise TransferError(f"nothing came for {SILENCE_SECONDS:.0f} s") from error
     finally:
         connection.close()
     return parts
 
 
-async def _receive(connection: Connection, part: Part, file: IO[bytes]) -> None:
+async def _receive(connection: Connection, part: FileEntry, file: IO[bytes]) -> None:
     loop, left, digest = asyncio.get_running_loop(), part.size, hashlib.blake2b(digest_size=16)
     while left:
         receiving = connection.receive_bytes(min(left, CHUNK_BYTES))
         data = await asyncio.wait_for(receiving, SILENCE_SECONDS)
         if not data:
-            raise NotGivenError(f"{part.name} came to {part.size - left} of {part.size} bytes")
+            raise TransferError(f"{part.name} came to {part.size - left} of {part.size} bytes")
         left -= len(data)
         digest.update(data)
         await loop.run_in_executor(None, file.write, data)
     if digest.hexdigest() != part.digest:
-        raise NotGivenError(f"{part.name} is not what it was when it was copied")
+        raise TransferError(f"{part.name} is not what it was when it was copied")

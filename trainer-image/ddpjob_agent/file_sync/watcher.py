@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Callable, Protocol, TypeVar
 from ddpjob_agent.file_sync.local_files import ChangedError
 
 if TYPE_CHECKING:
-    from ddpjob_agent.file_sync.inventory import At, Holdings
-    from ddpjob_agent.file_sync.local_files import Seen
+    from ddpjob_agent.file_sync.inventory import At, LocalReplicas
+    from ddpjob_agent.file_sync.local_files import FileFingerprint
 
 LOOK_SECONDS = 0.2  # between two looks at the files
 # Unchanged for so long they are not being written to. A writer of several files, or one whose disk
@@ -37,12 +37,12 @@ class OnDisk(Protocol):
         """What `work` returns."""
 
 
-class Watch:
+class FileWatcher:
     """From the start of a membership's processes to their end; `told` after each new copy."""
 
     def __init__(
         self,
-        holdings: Holdings,
+        holdings: LocalReplicas,
         membership: str,
         on_disk: OnDisk,
         told: Callable[[], Awaitable[None]],
@@ -54,12 +54,12 @@ class Watch:
         self._began = time.monotonic()
         self._seen = holdings.place.seen if holdings.place else ()
         self._since = self._began  # when they were first seen like this
-        self._damaged: tuple[Seen, ...] = ()  # as they were when they were not whole
+        self._damaged: tuple[FileFingerprint, ...] = ()  # as they were when they were not whole
         self._hurry = asyncio.Event()
         self._over = asyncio.Event()
         self._is_writing = False
         self._task = asyncio.ensure_future(self._run())
-        self._task.add_done_callback(complain)
+        self._task.add_done_callback(log_task_failure)
 
     def stop(self) -> None:
         """The processes have ended."""
@@ -76,7 +76,7 @@ class Watch:
         """Whether the files change, or are not whole or not copied yet; true since a `hurry`."""
         return self._is_writing and not self._task.done()
 
-    def written_at(self, seen: tuple[Seen, ...]) -> At:
+    def written_at(self, seen: tuple[FileFingerprint, ...]) -> At:
         """When these files, which are there now, were written last."""
         at = self._since if seen == self._seen else time.monotonic()
         return self._membership, at - self._began
@@ -90,27 +90,27 @@ class Watch:
             else:
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._hurry.wait(), LOOK_SECONDS)
-            seen, now = await self._on_disk(self._holdings.look), time.monotonic()
+            seen, now = await self._on_disk(self._holdings.fingerprint), time.monotonic()
             if seen != self._seen:
                 self._seen, self._since = seen, now
             unchanged = now - self._since
             if self._over.is_set():
                 return
-            if seen and seen != settled and unchanged >= QUIET_SECONDS and await self._copy(seen):
+            if seen and seen != settled and unchanged >= QUIET_SECONDS and await self._store(seen):
                 settled = seen
             self._is_writing = bool(seen) and seen != settled and unchanged < STALE_SECONDS
 
-    async def _copy(self, seen: tuple[Seen, ...]) -> bool:
+    async def _store(self, seen: tuple[FileFingerprint, ...]) -> bool:
         """Copy files that are quiet, if they are whole; returns whether they were."""
         if self._damaged == seen:
             return False
-        damage = await self._on_disk(self._holdings.damage, seen)
+        damage = await self._on_disk(self._holdings.find_corruption, seen)
         if damage:
             self._damaged = seen
             log.info("%s", damage)
             return False
         try:
-            await self._on_disk(self._holdings.keep, seen, self.written_at(seen))
+            await self._on_disk(self._holdings.store, seen, self.written_at(seen))
         except (ChangedError, OSError) as error:
             log.info("no copy of what changes: %r", error)
             return False
@@ -118,7 +118,7 @@ class Watch:
         return True
 
 
-def complain(task: asyncio.Task[None]) -> None:
+def log_task_failure(task: asyncio.Task[None]) -> None:
     """Nothing of it is expected to fail."""
     if not task.cancelled() and task.exception() is not None:
         log.error("the files are not kept", exc_info=task.exception())

@@ -17,19 +17,19 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from ddpjob_agent.forkserver import channel
-from ddpjob_agent.forkserver.client import ask, start_parent, until_ready
-from ddpjob_agent.forkserver.eligibility import UnfitError, check_environment, interpreter_of
+from ddpjob_agent.forkserver.client import request_fork, start_server, wait_until_ready
+from ddpjob_agent.forkserver.eligibility import NotEligibleError, check_environment, interpreter_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ddpjob_agent.forkserver.channel import Request
+    from ddpjob_agent.forkserver.channel import ForkRequest
 
 
 log = logging.getLogger("ddpjob.warm")
 
 
-class ForkServer:
+class AgentForkServer:
     """Starts agents that need not import torch."""
 
     def __init__(self, log: str, path: str = "") -> None:
@@ -53,16 +53,16 @@ class ForkServer:
             else:
                 python, _ = interpreter_of(argv, imports)
                 with open(self._log, "ab") as output:
-                    self.process, self._channel = start_parent(
+                    self.process, self._channel = start_server(
                         python, imports, output=output.fileno()
                     )
-            self._greeting = asyncio.ensure_future(until_ready(self._channel))
-        except (UnfitError, OSError) as error:
+            self._greeting = asyncio.ensure_future(wait_until_ready(self._channel))
+        except (NotEligibleError, OSError) as error:
             self.close()
             log.info("no fork server: %s", error)
 
     async def start(
-        self, request: Request, output: int, argv: Sequence[str], imports: Mapping[str, str]
+        self, request: ForkRequest, output: int, argv: Sequence[str], imports: Mapping[str, str]
     ) -> ForkedAgent | None:
         """Start an agent; None: it cannot be started in this way, and has to be executed.
 
@@ -76,17 +76,17 @@ class ForkServer:
         try:
             python, environment = json.loads(await self._greeting)
             if interpreter_of(argv, imports)[0] != python:
-                raise UnfitError(f"torch is imported by {python}")
+                raise NotEligibleError(f"torch is imported by {python}")
             check_environment(environment, imports)
             assert self._channel is not None
-            return ForkedAgent(*await ask(self._channel, request, output, output))
-        except UnfitError as error:
+            return ForkedAgent(*await request_fork(self._channel, request, output, output))
+        except NotEligibleError as error:
             log.info("%s has a warm parent of its own: %s", argv, error)
         except OSError as error:
             log.warning("no fork server: %s", error)
         return None
 
-    def give_up(self) -> None:
+    def disable(self) -> None:
         """Do not wait for torch any longer, if it is not imported yet."""
         if self._greeting is not None and not self._greeting.done():
             self.close()
@@ -112,13 +112,13 @@ class ForkedAgent:
         self.pid = pid
         self.returncode: int | None = None
         self._line = line
-        channel.tell(line, channel.PID, pid)  # let it run
+        channel.send_event(line, channel.PID, pid)  # let it run
         self._ended = asyncio.ensure_future(self._follow())
 
     async def _follow(self) -> None:
         loop, told = asyncio.get_running_loop(), {}
         with contextlib.suppress(OSError):
-            told = channel.understand(await loop.sock_recv(self._line, channel.LINE_BYTES))
+            told = channel.parse_event(await loop.sock_recv(self._line, channel.LINE_BYTES))
         self._line.close()
         if channel.EXIT not in told:  # the server ended first: nobody will tell
             await _until_gone(self.pid)

@@ -26,7 +26,7 @@ READY, UNFIT = "ready", "unfit"
 TORCHRUN, PROGRAM, AGENT = "torchrun", "program", "agent"
 
 
-class Request(NamedTuple):
+class ForkRequest(NamedTuple):
     """What is to run."""
 
     kind: str
@@ -36,7 +36,7 @@ class Request(NamedTuple):
     network: str = ""  # file of an agent's network namespace; empty: the parent's
 
 
-def send(channel: socket.socket, request: Request, descriptors: list[int]) -> None:
+def send(channel: socket.socket, request: ForkRequest, descriptors: list[int]) -> None:
     """Ask for a process; blocks until the parent has taken all of it."""
     body = json.dumps(request).encode()
     rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
@@ -44,7 +44,7 @@ def send(channel: socket.socket, request: Request, descriptors: list[int]) -> No
     channel.sendall(body)
 
 
-def receive(channel: socket.socket) -> tuple[Request, list[int]] | None:
+def receive(channel: socket.socket) -> tuple[ForkRequest, list[int]] | None:
     """The next request, whole; None when the other side is gone."""
     room = socket.CMSG_SPACE(FDS * array.array("i").itemsize)
     descriptors = array.array("i")
@@ -52,18 +52,18 @@ def receive(channel: socket.socket) -> tuple[Request, list[int]] | None:
         head, ancillary, _, _ = channel.recvmsg(LENGTH.size, room)
         for _, _, data in ancillary:
             descriptors.frombytes(data)
-        head += _exactly(channel, LENGTH.size - len(head))
+        head += _receive_exactly(channel, LENGTH.size - len(head))
         if len(head) == LENGTH.size:
             (length,) = LENGTH.unpack(head)
-            body = _exactly(channel, length)
+            body = _receive_exactly(channel, length)
             if len(body) == length:
-                return Request(*json.loads(body)), list(descriptors)
+                return ForkRequest(*json.loads(body)), list(descriptors)
     for descriptor in descriptors:
         os.close(descriptor)
     return None
 
 
-def _exactly(channel: socket.socket, length: int) -> bytes:
+def _receive_exactly(channel: socket.socket, length: int) -> bytes:
     data = bytearray()
     while len(data) < length:
         piece = channel.recv(length - len(data))
@@ -73,13 +73,13 @@ def _exactly(channel: socket.socket, length: int) -> bytes:
     return bytes(data)
 
 
-def tell(line: socket.socket, word: str, number: int) -> None:
+def send_event(line: socket.socket, word: str, number: int) -> None:
     """One line of text; that nobody listens any more is no error."""
     with contextlib.suppress(OSError):
         line.send(f"{word} {number}\n".encode(), socket.MSG_NOSIGNAL)
 
 
-def understand(text: bytes) -> dict[str, int]:
+def parse_event(text: bytes) -> dict[str, int]:
     """What was told so far, by word."""
     lines = (line.split() for line in text.decode().splitlines())
     return {word: int(number) for word, number in lines}

@@ -17,34 +17,34 @@ import sys
 import types
 from typing import TYPE_CHECKING
 
-from ddpjob_agent.forkserver.proc_title import show
+from ddpjob_agent.forkserver.proc_title import set_proc_cmdline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import NoReturn
 
-    from ddpjob_agent.forkserver.channel import Request
+    from ddpjob_agent.forkserver.channel import ForkRequest
 
 OURS = ("ddpjob_agent", "ddpjob_protocol")  # the script may have its own, of another version
 
 
-def settle(request: Request, descriptors: list[int]) -> None:
+def become_fresh_process(request: ForkRequest, descriptors: list[int]) -> None:
     """Take over session, standard streams, directory, environment and names."""
     os.setsid()
-    take_streams(descriptors)
+    replace_streams(descriptors)
     os.environ.clear()
     os.environ.update(request.environment)
     os.chdir(request.directory)
     if "tempfile" in sys.modules:
         vars(sys.modules["tempfile"])["tempdir"] = None  # it keeps what TMPDIR was
     command = [sys.executable, "-u", *request.arguments]
-    show(command, request.environment.items())
+    set_proc_cmdline(command, request.environment.items())
     if sys.version_info >= (3, 10):
         sys.orig_argv = command
-    _renew_chance()
+    _reseed_random()
 
 
-def take_streams(descriptors: list[int]) -> None:
+def replace_streams(descriptors: list[int]) -> None:
     """Make these the standard streams."""
     for target, descriptor in enumerate(descriptors[:3]):
         os.dup2(descriptor, target)
@@ -52,7 +52,7 @@ def take_streams(descriptors: list[int]) -> None:
         os.close(descriptor)
 
 
-def _renew_chance() -> None:
+def _reseed_random() -> None:
     """A fresh process draws its own; Python's `random` does so after a fork by itself."""
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
@@ -71,11 +71,11 @@ def run(arguments: list[str]) -> NoReturn:
         del sys.modules[name]
     try:
         if arguments[0] == "-m":
-            _put_on_path(os.getcwd())
+            _prepend_to_path(os.getcwd())
             sys.argv = ["-m", *arguments[2:]]
             getattr(runpy, "_run_module_as_main")(arguments[1])  # noqa: B009 - `python -m` calls it
         else:
-            _put_on_path(os.path.dirname(os.path.realpath(arguments[0])))
+            _prepend_to_path(os.path.dirname(os.path.realpath(arguments[0])))
             sys.argv = list(arguments)
             _run_file(os.path.abspath(arguments[0]), main)
     except SystemExit:
@@ -86,7 +86,7 @@ def run(arguments: list[str]) -> NoReturn:
 
 
 @contextlib.contextmanager
-def quick_end() -> Iterator[None]:
+def fast_exit() -> Iterator[None]:
     """End the process at SystemExit, without the seconds that taking all modules apart takes."""
     try:
         yield
@@ -112,7 +112,7 @@ class _Last:
         dup2(self._nothing, 2)
 
 
-def end_quietly() -> None:
+def exit_after_flush() -> None:
     """At the end: have nobody complain of what was imported in advance, and is not taken apart.
 
     The collector leaves alone what is frozen: it would touch, and so copy, all shared memory, and
@@ -121,7 +121,7 @@ def end_quietly() -> None:
     vars(sys)["_ddpjob_last"] = _Last()
 
 
-def _put_on_path(folder: str) -> None:
+def _prepend_to_path(folder: str) -> None:
     if not getattr(sys.flags, "safe_path", False):
         sys.path.insert(0, folder)
 

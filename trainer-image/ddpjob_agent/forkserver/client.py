@@ -15,7 +15,7 @@ import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddpjob_agent.forkserver import channel, server
-from ddpjob_agent.forkserver.eligibility import UnfitError, interpreter_of
+from ddpjob_agent.forkserver.eligibility import NotEligibleError, interpreter_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,9 +36,9 @@ COLD = "the command is started cold: %s"
 log = logging.getLogger("ddpjob.warm")
 
 
-def start_parent(
+def start_server(
     python: str, environment: Mapping[str, str], path: str = "", output: int | None = None
-) -> Parent:
+) -> ServerProcess:
     """Start a process that imports torch; it accepts connections at the path, if given."""
     ours, theirs = socket.socketpair()
     program = PROGRAM.format(home=HOME, server=server.__name__, arguments=(theirs.fileno(), path))
@@ -51,20 +51,20 @@ def start_parent(
     except OSError:
         ours.close()
         raise
-    return Parent(process, ours)
+    return ServerProcess(process, ours)
 
 
-class Parent(NamedTuple):
+class ServerProcess(NamedTuple):
     """A process that forks for the other end of the socket."""
 
     process: subprocess.Popen[bytes]
     channel: socket.socket
 
 
-async def until_ready(connection: socket.socket) -> str:
+async def wait_until_ready(connection: socket.socket) -> str:
     """Wait until the parent has imported torch; returns what it says of itself, in JSON.
 
-    Raises UnfitError when it cannot fork.
+    Raises NotEligibleError when it cannot fork.
     """
     loop, said = asyncio.get_running_loop(), b""
     connection.setblocking(False)
@@ -75,17 +75,17 @@ async def until_ready(connection: socket.socket) -> str:
                 break
             said += piece
     except asyncio.TimeoutError:
-        raise UnfitError(f"torch is not imported after {READY_SECONDS:.0f} s") from None
+        raise NotEligibleError(f"torch is not imported after {READY_SECONDS:.0f} s") from None
     except OSError as error:
-        raise UnfitError(str(error)) from error
+        raise NotEligibleError(str(error)) from error
     word, _, rest = said.decode(errors="replace").strip().partition(" ")
     if word != channel.READY:
-        raise UnfitError(rest or "the process that imports torch ended")
+        raise NotEligibleError(rest or "the process that imports torch ended")
     return rest
 
 
-async def ask(
-    connection: socket.socket, request: channel.Request, stdout: int, stderr: int
+async def request_fork(
+    connection: socket.socket, request: channel.ForkRequest, stdout: int, stderr: int
 ) -> tuple[int, socket.socket]:
     """Have a process forked; returns its id and the line on which more is told of it.
 
@@ -99,7 +99,7 @@ async def ask(
             channel.send(connection, request, [nothing, stdout, stderr, theirs.fileno()])
         line.setblocking(False)
         recv = asyncio.get_running_loop().sock_recv(line, channel.LINE_BYTES)
-        told = channel.understand(await asyncio.wait_for(recv, START_SECONDS))
+        told = channel.parse_event(await asyncio.wait_for(recv, START_SECONDS))
         return told[channel.PID], line
     except BaseException as error:
         line.close()
@@ -110,7 +110,7 @@ async def ask(
         os.close(nothing)
 
 
-class Standby:
+class ForkServerClient:
     """One warm parent, for the life of an agent."""
 
     def __init__(self) -> None:
@@ -136,13 +136,13 @@ class Standby:
             self._channel = socket.socket(fileno=descriptor)
         try:
             if not wanted:
-                raise UnfitError("warm starts are switched off")
+                raise NotEligibleError("warm starts are switched off")
             python, self._arguments = interpreter_of(argv, environment)
             if self._channel is None:
-                process, self._channel = start_parent(python, environment)
+                process, self._channel = start_server(python, environment)
                 process.returncode = 0  # reaped with the other children of the agent
                 self.pid = process.pid
-        except (UnfitError, OSError) as error:
+        except (NotEligibleError, OSError) as error:
             self.close()
             log.info(COLD, error)
 
@@ -150,18 +150,20 @@ class Standby:
         """Until it is known whether starts are warm."""
         if self._channel is not None:
             try:
-                await until_ready(self._channel)
-            except UnfitError as error:
+                await wait_until_ready(self._channel)
+            except NotEligibleError as error:
                 self.close()
                 log.info(COLD, error)
 
-    async def start(self, environment: Mapping[str, str], stderr: int) -> Started | None:
+    async def start(self, environment: Mapping[str, str], stderr: int) -> ForkedProcess | None:
         """torchrun in that environment; None: it must be started cold, from now on."""
         if self._channel is None:
             return None
-        request = channel.Request(channel.TORCHRUN, self._arguments, dict(environment), os.getcwd())
+        request = channel.ForkRequest(
+            channel.TORCHRUN, self._arguments, dict(environment), os.getcwd()
+        )
         try:
-            return Started(*await ask(self._channel, request, 1, stderr))
+            return ForkedProcess(*await request_fork(self._channel, request, 1, stderr))
         except OSError:
             self.close()
             log.warning(COLD, "the process that has imported torch is gone")
@@ -183,7 +185,7 @@ class Standby:
             self.pid = None
 
 
-class Started:
+class ForkedProcess:
     """A torchrun that waits for `go`, so that it cannot end before its id is known."""
 
     def __init__(self, pid: int, line: socket.socket) -> None:
@@ -192,5 +194,5 @@ class Started:
 
     def go(self) -> None:
         """Let it run."""
-        channel.tell(self._line, channel.PID, self.pid)
+        channel.send_event(self._line, channel.PID, self.pid)
         self._line.close()

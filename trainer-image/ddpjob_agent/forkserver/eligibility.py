@@ -27,25 +27,25 @@ OF_A_START = frozenset(
 OF_A_START_PREFIXES = ("DDPJOB_", "PET_", "TORCHELASTIC_")
 
 
-class UnfitError(Exception):
+class NotEligibleError(Exception):
     """It must be started cold; the message says why."""
 
 
 def interpreter_of(argv: Sequence[str], environment: Mapping[str, str]) -> tuple[str, list[str]]:
-    """The Python that a torchrun command runs in, and its arguments; raises `UnfitError`."""
+    """The Python that a torchrun command runs in, and its arguments; raises `NotEligibleError`."""
     name = os.path.basename(argv[0])
     if name == "torchrun":
         script = _find(argv[0], environment)
         return _interpreter_in(script, environment), [script, *argv[1:]]
     if name.startswith("python") and argv[1:2] == ["-m"] and argv[2:3] and argv[2] in MODULES:
         return _find(argv[0], environment), list(argv[1:])
-    raise UnfitError("the command is not torchrun")
+    raise NotEligibleError("the command is not torchrun")
 
 
 def _find(program: str, environment: Mapping[str, str]) -> str:
     found = shutil.which(program, path=environment.get("PATH", os.defpath))
     if found is None:
-        raise UnfitError(f"there is no {program} on the PATH")
+        raise NotEligibleError(f"there is no {program} on the PATH")
     return found
 
 
@@ -55,12 +55,12 @@ def _interpreter_in(script: str, environment: Mapping[str, str]) -> str:
         with open(script, "rb") as file:
             first = os.fsdecode(file.readline(1024))
     except OSError as error:
-        raise UnfitError(f"cannot read {script}: {error.strerror}") from error
+        raise NotEligibleError(f"cannot read {script}: {error.strerror}") from error
     words = first[2:].split() if first.startswith("#!") else []
     if words[:1] == ["/usr/bin/env"]:
         del words[0]
     if len(words) != 1 or not os.path.basename(words[0]).startswith("python"):
-        raise UnfitError(f"{script} does not begin with #! and a Python")
+        raise NotEligibleError(f"{script} does not begin with #! and a Python")
     return _find(words[0], environment)
 
 
@@ -69,11 +69,11 @@ def check_arguments(arguments: Sequence[str]) -> None:
     first = arguments[0] if arguments else ""
     if first == "-m":
         if len(arguments) < 2:
-            raise UnfitError("-m without a module")
+            raise NotEligibleError("-m without a module")
     elif first.startswith("-"):
-        raise UnfitError(f"Python is given {first}")
+        raise NotEligibleError(f"Python is given {first}")
     elif not first.endswith(".py"):
-        raise UnfitError(f"{first!r} is not a .py file")
+        raise NotEligibleError(f"{first!r} is not a .py file")
 
 
 def check_environment(imported: Mapping[str, str], wanted: Mapping[str, str]) -> None:
@@ -81,16 +81,16 @@ def check_environment(imported: Mapping[str, str], wanted: Mapping[str, str]) ->
 
     It may have imported more than is wanted.
     """
-    missing = {*in_advance(wanted)} - {*in_advance(imported)}
+    missing = {*preloaded_environment(wanted)} - {*preloaded_environment(imported)}
     if missing:
-        raise UnfitError(f"{', '.join(sorted(missing))} was not imported in advance")
+        raise NotEligibleError(f"{', '.join(sorted(missing))} was not imported in advance")
     for name in sorted({*imported, *wanted}):
         if name in OF_A_START or name.startswith(OF_A_START_PREFIXES):
             continue
         if imported.get(name) != wanted.get(name):
-            raise UnfitError(f"{name} differs from what it was when torch was imported")
+            raise NotEligibleError(f"{name} differs from what it was when torch was imported")
 
 
-def in_advance(environment: Mapping[str, str]) -> list[str]:
+def preloaded_environment(environment: Mapping[str, str]) -> list[str]:
     """Modules that the user wants imported in advance, beside torch."""
     return environment.get(ENV_WARM_IMPORTS, "").split()

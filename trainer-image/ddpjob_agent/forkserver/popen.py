@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-class WarmProcess:
+class ForkedPopen:
     """`args` are those of a Python, with -u, that is not executed; raises OSError if it cannot."""
 
     def __init__(
@@ -32,28 +32,28 @@ class WarmProcess:
         self.args = list(args)
         self.returncode: int | None = None
         self._line, theirs = socket.socketpair()
-        request = channel.Request(channel.PROGRAM, self.args[2:], dict(env), os.getcwd())
+        request = channel.ForkRequest(channel.PROGRAM, self.args[2:], dict(env), os.getcwd())
         with theirs:
             channel.send(parent, request, [*streams, theirs.fileno()])
         select.select([self._line], [], [])
-        told = self._told()
+        told = self._read_events()
         if channel.PID not in told:
             raise OSError("it cannot be forked any more")
         self.pid = told[channel.PID]
 
-    def _told(self) -> Mapping[str, int]:
+    def _read_events(self) -> Mapping[str, int]:
         # Left in the socket: a signal may end the caller before it has kept what it read.
         try:
             text = self._line.recv(channel.LINE_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
             return {}
-        return channel.understand(text)
+        return channel.parse_event(text)
 
     def poll(self) -> int | None:
         """The exit code; None while it runs."""
         if self.returncode is None:
             closed = self._is_closed()  # before it is read: what was told last is told by then
-            self.returncode = self._told().get(channel.EXIT)
+            self.returncode = self._read_events().get(channel.EXIT)
             if self.returncode is None and closed and not self._is_alive():
                 self.returncode = -signal.SIGKILL  # its parent ended first: nobody will tell
             if self.returncode is not None:

@@ -34,7 +34,7 @@ class MemoryMap(ctypes.Structure):
     ]
 
 
-def show(argv: Iterable[str], environment: Iterable[tuple[str, str]]) -> None:
+def set_proc_cmdline(argv: Iterable[str], environment: Iterable[tuple[str, str]]) -> None:
     """Show these to whoever looks; does nothing where the kernel does not let."""
     libc = ctypes.CDLL(None)
     libc.sbrk.restype = libc.malloc.restype = ctypes.c_void_p
@@ -42,13 +42,13 @@ def show(argv: Iterable[str], environment: Iterable[tuple[str, str]]) -> None:
         fields = file.read().rpartition(")")[2].split()
     memory = MemoryMap(**{name: int(fields[number - 3]) for name, number in STAT.items()})
     memory.brk = libc.sbrk(0)
-    memory.arg_start, memory.arg_end = _place(libc, argv)
-    memory.env_start, memory.env_end = _place(libc, map("=".join, environment))
+    memory.arg_start, memory.arg_end = _write_arguments(libc, argv)
+    memory.env_start, memory.env_end = _write_arguments(libc, map("=".join, environment))
     memory.exe_fd = 0xFFFFFFFF  # as it is
     libc.prctl(PR_SET_MM, PR_SET_MM_MAP, ctypes.byref(memory), ctypes.sizeof(memory), 0)
 
 
-def _place(libc: ctypes.CDLL, words: Iterable[str]) -> tuple[int, int]:
+def _write_arguments(libc: ctypes.CDLL, words: Iterable[str]) -> tuple[int, int]:
     """Where the kernel finds them for as long as the process lives, longer than Python does."""
     text = b"".join(os.fsencode(word) + b"\0" for word in words)
     start = libc.malloc(len(text) + 1)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ddpjob_agent.forkserver import channel, eligibility, proc_title, torchrun_patch
 from ddpjob_agent.forkserver import child as script
-from ddpjob_agent.forkserver.channel import AGENT, READY, TORCHRUN, UNFIT, Request
+from ddpjob_agent.forkserver.channel import AGENT, READY, TORCHRUN, UNFIT, ForkRequest
 from ddpjob_protocol.environment import ENV_WARM_PARENT
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ PR_SET_PDEATHSIG, CLONE_NEWNET = 1, 0x40000000
 IMPORTS = ("torch.distributed.run", "torch._dynamo")
 
 
-class Birth(NamedTuple):
+class ForkSpec(NamedTuple):
     """What a forked process is to become."""
 
-    request: Request
+    request: ForkRequest
     descriptors: list[int]
     line: socket.socket
     channel: socket.socket | None  # of torchrun, to ask the parent for training processes
@@ -52,11 +52,11 @@ def main(descriptor: int, path: str = "") -> None:
     owner, before = socket.socket(fileno=descriptor), dict(os.environ)
     listener = socket.create_server(path, family=socket.AF_UNIX) if path else None
     gc.disable()  # importing makes much and little of it is garbage: a sixth of the time
-    names = (*eligibility.in_advance(os.environ), "torch")
+    names = (*eligibility.preloaded_environment(os.environ), "torch")
     named = " and ".join(names)
     try:
         _import(names)
-        reason = _unfit(named)
+        reason = _not_eligible(named)
     except Exception as error:  # noqa: BLE001 - the user's installation may do anything
         reason = f"cannot import {named}: {type(error).__name__}: {error}"
     if reason:
@@ -66,13 +66,13 @@ def main(descriptor: int, path: str = "") -> None:
     owner.sendall(greeting)
     gc.freeze()  # so that a child's collector does not touch, and copy, what it shares
     gc.enable()
-    atexit.register(script.end_quietly)
-    birth = _Parent(owner, listener, greeting).serve()
+    atexit.register(script.exit_after_flush)
+    birth = _ForkServer(owner, listener, greeting).serve()
     while birth is not None and birth.request.kind == AGENT:
-        birth = _Parent(_become_agent(birth)).serve()
+        birth = _ForkServer(_become_agent(birth)).serve()
     if birth is None:
         os._exit(0)  # nobody needs the seconds that taking all modules apart takes
-    _live(birth, before)
+    _run_child(birth, before)
 
 
 def die_with_parent(number: int, parent: int) -> None:
@@ -88,12 +88,12 @@ def _import(names: Sequence[str]) -> None:
     inspect.stack()  # fills a table of all modules, which torchrun's rendezvous looks things up in
 
 
-def _unfit(named: str) -> str:
+def _not_eligible(named: str) -> str:
     """Why it is not safe to fork this process; empty if it is."""
     torch = sys.modules["torch"]
     if torch.cuda.is_initialized() or _open_devices():
         return f"importing {named} opened a GPU"
-    if not torchrun_patch.is_known():
+    if not torchrun_patch.is_supported_torch():
         return f"torch {torch.__version__} starts training processes in a way that is not known"
     child = os.fork()  # thread pools that can be forked, as OpenBLAS's, end at the first fork
     if child == 0:
@@ -113,7 +113,7 @@ def _open_devices() -> bool:
     return False
 
 
-class _Parent:
+class _ForkServer:
     """Forks for its owner, and for those whom it has forked or accepted."""
 
     def __init__(
@@ -134,7 +134,7 @@ class _Parent:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_end.fileno(), warn_on_full_buffer=False)
 
-    def serve(self) -> Birth | None:
+    def serve(self) -> ForkSpec | None:
         """Fork when asked; returns in each child what it is to be, and None at the end."""
         while True:
             for key, _ in self._selector.select():
@@ -150,7 +150,7 @@ class _Parent:
                     if birth is not None:
                         return birth
                 else:
-                    self._hung_up(asker)
+                    self._on_disconnect(asker)
                     if asker is self._owner:
                         return None
 
@@ -160,7 +160,7 @@ class _Parent:
             connection.sendall(self._greeting)
         self._selector.register(connection, selectors.EVENT_READ)
 
-    def _hung_up(self, asker: socket.socket) -> None:
+    def _on_disconnect(self, asker: socket.socket) -> None:
         """Whoever asked for agents is gone: end these as their parent's death would."""
         self._selector.unregister(asker)
         asker.close()
@@ -168,7 +168,9 @@ class _Parent:
             if by is asker:
                 os.kill(agent, signal.SIGTERM)
 
-    def _fork(self, by: socket.socket, request: Request, descriptors: list[int]) -> Birth | None:
+    def _fork(
+        self, by: socket.socket, request: ForkRequest, descriptors: list[int]
+    ) -> ForkSpec | None:
         line = socket.socket(fileno=descriptors.pop())
         is_torchrun = request.kind == TORCHRUN
         ours, theirs = socket.socketpair() if is_torchrun else (None, None)
@@ -177,10 +179,10 @@ class _Parent:
         if child == 0:
             if is_torchrun and os.fork() != 0:
                 os._exit(0)  # the agent, a subreaper, becomes the parent of torchrun
-            self._forget()
+            self._close_descriptors()
             if ours is not None:
                 ours.close()
-            return Birth(request, descriptors, line, theirs, me)
+            return ForkSpec(request, descriptors, line, theirs, me)
         for descriptor in descriptors:
             os.close(descriptor)
         if ours is not None and theirs is not None:
@@ -194,7 +196,7 @@ class _Parent:
                 self._agents[child] = by
         return None
 
-    def _forget(self) -> None:
+    def _close_descriptors(self) -> None:
         """In the child: let go of everything that is the parent's."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -217,20 +219,20 @@ class _Parent:
             self._agents.pop(child, None)
             line = self._lines.pop(child, None)
             if line is not None:
-                channel.tell(line, channel.EXIT, os.waitstatus_to_exitcode(status))
+                channel.send_event(line, channel.EXIT, os.waitstatus_to_exitcode(status))
                 line.close()
 
 
-def _become_agent(birth: Birth) -> socket.socket:
+def _become_agent(birth: ForkSpec) -> socket.socket:
     """Execute the agent, with a warm parent below it; returns in that one, with its owner."""
     request, agent = birth.request, os.getpid()
     die_with_parent(signal.SIGTERM, birth.parent)
     os.setsid()
-    script.take_streams(birth.descriptors)
+    script.replace_streams(birth.descriptors)
     os.chdir(request.directory)
     if request.network:
         _enter_network(request.network)
-    channel.tell(birth.line, channel.PID, agent)
+    channel.send_event(birth.line, channel.PID, agent)
     if not birth.line.recv(1):  # until its starter knows it, or else would start another one
         os._exit(0)
     ours, theirs = socket.socketpair()
@@ -240,7 +242,7 @@ def _become_agent(birth: Birth) -> socket.socket:
         birth.line.close()
         os.setsid()
         die_with_parent(signal.SIGKILL, agent)
-        proc_title.show([sys.executable, "-m", __name__], request.environment.items())
+        proc_title.set_proc_cmdline([sys.executable, "-m", __name__], request.environment.items())
         theirs.sendall(f"{READY}\n".encode())
         return theirs
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; a new program must not
@@ -262,21 +264,21 @@ def _enter_network(path: str) -> None:
             raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {path}")
 
 
-def _live(birth: Birth, before: Mapping[str, str]) -> None:
+def _run_child(birth: ForkSpec, before: Mapping[str, str]) -> None:
     """Never returns: the end of the program is the end of the process.
 
     `before` is the environment in which torch was imported, which sets some variables itself.
     """
     imported = {name: value for name, value in os.environ.items() if name not in before}
-    script.settle(birth.request, birth.descriptors)
-    channel.tell(birth.line, channel.PID, os.getpid())
+    script.become_fresh_process(birth.request, birth.descriptors)
+    channel.send_event(birth.line, channel.PID, os.getpid())
     if birth.channel is not None:
         if not birth.line.recv(1):  # until the agent knows whom it has started
             os._exit(0)
         birth.line.close()
         torchrun_patch.fork_from(birth.channel, before)
-        torchrun_patch.hurry(birth.request.environment.get("PET_NNODES", ""))
-        with script.quick_end():
+        torchrun_patch.shorten_rendezvous_delays(birth.request.environment.get("PET_NNODES", ""))
+        with script.fast_exit():
             script.run(birth.request.arguments)
     for name, value in imported.items():
         os.environ.setdefault(name, value)

@@ -13,8 +13,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from ddpjob_agent.forkserver.eligibility import UnfitError, check_arguments, check_environment
-from ddpjob_agent.forkserver.popen import WarmProcess
+from ddpjob_agent.forkserver.eligibility import NotEligibleError, check_arguments, check_environment
+from ddpjob_agent.forkserver.popen import ForkedPopen
 
 if TYPE_CHECKING:
     import socket
@@ -29,7 +29,7 @@ RENDEZVOUS = "torch.distributed.elastic.rendezvous.dynamic_rendezvous"
 PAUSE_SECONDS, PAUSE_SECONDS_PER_NODE = 0.02, 0.001
 
 
-def is_known() -> bool:
+def is_supported_torch() -> bool:
     """Whether this torch starts processes in the way that is replaced."""
     code = getattr(getattr(_handler(), "_popen", None), "__code__", None)
     return code is not None and code.co_varnames[: code.co_argcount] == ("self", "args", "env")
@@ -48,13 +48,13 @@ def fork_from(parent: socket.socket, imported: Mapping[str, str]) -> None:
     def start(self: Any, args: Sequence[str], env: Mapping[str, str]) -> Any:
         try:
             if list(args[:2]) != [sys.executable, "-u"]:
-                raise UnfitError("it is not run by the Python of torchrun")
+                raise NotEligibleError("it is not run by the Python of torchrun")
             check_arguments(args[2:])
             check_environment(imported, env)
             files = (self._stdout, self._stderr)
             out, err = (file.fileno() if file else i for i, file in enumerate(files, 1))
-            return WarmProcess(parent, args, env, (0, out, err))
-        except (UnfitError, OSError) as error:
+            return ForkedPopen(parent, args, env, (0, out, err))
+        except (NotEligibleError, OSError) as error:
             if str(error) not in said:
                 sys.stderr.write(f"ddpjob: a training process is started cold: {error}\n")
                 said.add(str(error))
@@ -63,7 +63,7 @@ def fork_from(parent: socket.socket, imported: Mapping[str, str]) -> None:
     handler._popen = start  # noqa: SLF001
 
 
-def hurry(nodes: str) -> None:
+def shorten_rendezvous_delays(nodes: str) -> None:
     """Let the rendezvous of N or MIN:MAX nodes take no longer than it must."""
     module: Any = sys.modules.get(RENDEZVOUS)
     most = nodes.rpartition(":")[2]

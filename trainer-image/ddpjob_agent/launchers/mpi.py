@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 HOSTS_FILE, SHELL_FILE = "hosts", "shell"
 
 
-def command(argv: Sequence[str], agent: Sequence[str], *, first: bool) -> tuple[str, ...]:
+def build_command(argv: Sequence[str], agent: Sequence[str], *, first: bool) -> tuple[str, ...]:
     """What a worker starts for the user's command `argv`; `agent` starts one of our programs."""
     return (*agent, "mpi-lead", "--", *argv) if first else (*agent, "mpi-follow")
 
 
-def variables(
+def build_environment(
     members: Sequence[Member], agent: Sequence[str], folder: str, store: str
 ) -> dict[str, str]:
     """What mpirun is told; writes the files that are named there into `folder`."""

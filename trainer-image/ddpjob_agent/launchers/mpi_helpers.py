@@ -29,7 +29,7 @@ RETRY_SECONDS = 0.5
 FORWARDED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGWINCH)
 
 
-def lead(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+def run_launcher(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run the command; if it ends well, so do the followers. Returns its exit code."""
     try:
         child = subprocess.Popen(argv)
@@ -46,7 +46,7 @@ def lead(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def follow(environment: Mapping[str, str]) -> int:
+def run_follower(environment: Mapping[str, str]) -> int:
     """Run every line that is meant for this worker until the command has ended well."""
     worker, store = environment[ENV_WORKER], environment[ENV_STORE]
     threading.Thread(target=_run_lines, args=(store, worker), daemon=True).start()
@@ -54,7 +54,7 @@ def follow(environment: Mapping[str, str]) -> int:
     return 0
 
 
-def shell(hosts: str, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+def run_remote_shell(hosts: str, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run the words that follow a host's name there, as ssh does; returns their exit code."""
     with open(hosts, encoding="utf-8") as file:
         known = [line.split()[0] for line in file]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FOLDERS = ("SM_MODEL_DIR", "SM_OUTPUT_DATA_DIR", "SM_INPUT_CONFIG_DIR")
 
 
-def variables(members: Sequence[Member], me: Member) -> dict[str, str]:
+def build_environment(members: Sequence[Member], me: Member) -> dict[str, str]:
     """Hosts by their addresses, in the order of the ranks: the first one is the master."""
     hosts = [member.address for member in members]
     config = {"current_host": me.address, "hosts": hosts}
@@ -30,7 +30,7 @@ def variables(members: Sequence[Member], me: Member) -> dict[str, str]:
     }
 
 
-def make_folders(environment: Mapping[str, str]) -> None:
+def create_folders(environment: Mapping[str, str]) -> None:
     """Those that scripts write to; a script that cannot write there says so itself."""
     for name in FOLDERS:
         with contextlib.suppress(OSError, KeyError):

@@ -13,13 +13,13 @@ from ddpjob_protocol.membership import Cause, Membership, MembershipId
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddpjob_agent.membership.state import View, Worker
+    from ddpjob_agent.membership.state import MembershipState, WorkerState
     from ddpjob_protocol.control import Policy
 
 MAX_BACKOFF_SECONDS = 300.0
 
 
-def members_of(view: View, current: Membership) -> tuple[list[Worker], list[str]]:
+def members_of(view: MembershipState, current: Membership) -> tuple[list[WorkerState], list[str]]:
     """The workers of `current` that are still the same, and the names of those that are not."""
     table = {worker.member.worker: worker for worker in view.workers}
     members, gone = [], []
@@ -32,19 +32,19 @@ def members_of(view: View, current: Membership) -> tuple[list[Worker], list[str]
     return members, gone
 
 
-def leaves(view: View, worker: Worker) -> bool:
+def leaves(view: MembershipState, worker: WorkerState) -> bool:
     """Whether this worker goes by agreement."""
     assert view.expectation is not None
     draining = worker.member.worker in view.expectation.draining
     return worker.leaving or draining or worker.is_being_ended(view.policy)
 
 
-def is_lost(view: View, worker: Worker, now: float) -> bool:
+def is_lost(view: MembershipState, worker: WorkerState, now: float) -> bool:
     """Whether nobody waits for this worker any more."""
     return worker.lost_at(view.policy) <= now
 
 
-def eligible(view: View, now: float) -> list[Worker]:
+def eligible(view: MembershipState, now: float) -> list[WorkerState]:
     """Workers that a new membership may hold: connected, alive, expected, staying."""
     return [
         worker
@@ -52,12 +52,12 @@ def eligible(view: View, now: float) -> list[Worker]:
         if worker.closed_at is None
         and not is_lost(view, worker, now)
         and worker.unexpected_at is None
-        and not worker.rests(now)
+        and not worker.in_backoff(now)
         and not leaves(view, worker)
     ]
 
 
-def shortage(policy: Policy, present: Sequence[Worker]) -> str | None:
+def shortage(policy: Policy, present: Sequence[WorkerState]) -> str | None:
     """What there is too little of for a membership, in words; None: it is enough."""
     if len(present) < policy.minimum:
         return f"{len(present)} of at least {policy.minimum} workers"
@@ -68,7 +68,7 @@ def shortage(policy: Policy, present: Sequence[Worker]) -> str | None:
     return None
 
 
-def doubts(view: View, members: Sequence[Worker], now: float) -> list[float]:
+def suspects(view: MembershipState, members: Sequence[WorkerState], now: float) -> list[float]:
     """When it will be known of each doubtful member whether it is lost, too: one loss, one change.
 
     In doubt is whose connection is closed, and who has been silent for most of the deadline.
@@ -82,29 +82,29 @@ def doubts(view: View, members: Sequence[Worker], now: float) -> list[float]:
     ]
 
 
-def next_loss(view: View, now: float) -> float | None:
+def next_loss(view: MembershipState, now: float) -> float | None:
     """When the next worker is lost unless it is heard from."""
     times = [worker.lost_at(view.policy) for worker in view.workers]
     return min((at for at in times if at > now), default=None)
 
 
-def end_of_rest(view: View, now: float) -> float | None:
+def next_backoff_end(view: MembershipState, now: float) -> float | None:
     """When the next command may be started again that failed at L2."""
     times = (worker.rests_until for worker in view.workers)
     return min((at for at in times if at > now), default=None)
 
 
-def soonest(*times: float | None) -> float | None:
+def earliest(*times: float | None) -> float | None:
     """The earliest of those that are known."""
     return min((at for at in times if at is not None), default=None)
 
 
-def pause_after(failures: int, policy: Policy) -> float:
+def backoff_after(failures: int, policy: Policy) -> float:
     """Seconds until the next attempt, after so many failures in a row."""
     return min(policy.backoff * 2.0 ** (failures - 1), MAX_BACKOFF_SECONDS)
 
 
-def too_many_losses(view: View, lost: Sequence[str]) -> Decision | None:
+def too_many_losses(view: MembershipState, lost: Sequence[str]) -> Decision | None:
     """The end of the job, where these losses are more than it may have."""
     limit = view.policy.max_losses
     losses = view.current.losses + 1 if view.current and lost else 0
@@ -115,8 +115,8 @@ def too_many_losses(view: View, lost: Sequence[str]) -> Decision | None:
 
 
 def form(
-    view: View,
-    present: Sequence[Worker],
+    view: MembershipState,
+    present: Sequence[WorkerState],
     reason: str,
     after: int | None = None,
     failed: Sequence[str] = (),
@@ -141,7 +141,7 @@ def form(
     if view.blamed is not None:
         parts.insert(0, view.blamed.summary)
     membership = Membership(
-        id=MembershipId(view.epoch, view.boot, view.current.id.n + 1 if view.current else 1),
+        id=MembershipId(view.term, view.boot, view.current.id.round + 1 if view.current else 1),
         members=(*staying, *arriving),
         cause=cause,
         detail="; ".join(parts),
@@ -154,7 +154,7 @@ def form(
     return Decision(Action.FORM, reason, membership=membership)
 
 
-def _cause(view: View, lost: Sequence[str], missing: Sequence[str]) -> Cause:
+def _cause(view: MembershipState, lost: Sequence[str], missing: Sequence[str]) -> Cause:
     if view.current is None:
         return Cause.STARTED
     if lost:

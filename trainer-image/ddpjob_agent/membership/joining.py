@@ -7,27 +7,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddpjob_agent.membership.forming import next_loss, soonest
+from ddpjob_agent.membership.forming import earliest, next_loss
 from ddpjob_agent.membership.state import Action, Decision
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddpjob_agent.membership.state import View, Worker
+    from ddpjob_agent.membership.state import MembershipState, WorkerState
     from ddpjob_protocol.membership import Membership
 
 
-def joiners_of(current: Membership, present: Sequence[Worker]) -> list[Worker]:
+def joiners_of(current: Membership, present: Sequence[WorkerState]) -> list[WorkerState]:
     """Those present who are not in `current`."""
     inside = {member.worker for member in current.members}
     return [worker for worker in present if worker.member.worker not in inside]
 
 
 def wait_for_joiners(
-    view: View, joiners: Sequence[Worker], present: Sequence[Worker], now: float
+    view: MembershipState,
+    joiners: Sequence[WorkerState],
+    present: Sequence[WorkerState],
+    now: float,
 ) -> Decision | None:
     """What to go on with for now, and why; None when the joiners are due."""
-    policy, next_at = view.policy, soonest(next_loss(view, now))
+    policy, next_at = view.policy, earliest(next_loss(view, now))
     if not joiners:
         return Decision(Action.KEEP, "running", next_at)
     names = ", ".join(worker.member.worker for worker in joiners)
@@ -52,10 +55,10 @@ def wait_for_joiners(
     ready_at = min(ready_at, cap)
     if now < ready_at:
         reason = f"running; {names} waits for {why}, {policy.max_join_wait:.0f} s at most"
-        return Decision(Action.KEEP, reason, soonest(ready_at, next_at))
+        return Decision(Action.KEEP, reason, earliest(ready_at, next_at))
     return None
 
 
-def _arrived_at(view: View, worker: Worker) -> float:
+def _arrived_at(view: MembershipState, worker: WorkerState) -> float:
     ready_at = worker.ready_at if view.live else None
     return worker.registered_at if ready_at is None else ready_at

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ddpjob_agent.membership.state import Worker
+    from ddpjob_agent.membership.state import WorkerState
     from ddpjob_protocol.control import Policy
     from ddpjob_protocol.membership import Member, Membership
     from ddpjob_protocol.messages import Message
@@ -29,7 +29,7 @@ class LastStep:
         """Whether this member has to do it: who was lost before cannot."""
         return member in self.membership.members
 
-    def is_done(self, workers: Iterable[Worker], policy: Policy, now: float) -> bool:
+    def is_done(self, workers: Iterable[WorkerState], policy: Policy, now: float) -> bool:
         """Whether nobody who can be heard of does it still."""
         return all(
             worker.member.worker in self.stopped
@@ -39,6 +39,6 @@ class LastStep:
             if self.binds(worker.member)
         )
 
-    def message(self, *, saved: bool) -> Message:
+    def to_message(self, *, saved: bool) -> Message:
         """As agents hear it; `saved`: nobody whose processes end does it still."""
         return {"membership": str(self.membership.id), "step": self.step, "saved": saved}

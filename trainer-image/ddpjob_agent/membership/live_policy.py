@@ -16,16 +16,16 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from ddpjob_agent.membership.forming import (  # fmt: skip
-    doubts,
+    backoff_after,
+    earliest,
     eligible,
-    end_of_rest,
     form,
     is_lost,
     members_of,
+    next_backoff_end,
     next_loss,
-    pause_after,
     shortage,
-    soonest,
+    suspects,
     too_many_losses,
 )
 from ddpjob_agent.membership.planned_change import plan_change
@@ -34,7 +34,7 @@ from ddpjob_agent.membership.state import Action, Decision
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddpjob_agent.membership.state import View, Worker
+    from ddpjob_agent.membership.state import MembershipState, WorkerState
     from ddpjob_protocol.membership import Membership
     from ddpjob_protocol.messages import Failure
 
@@ -42,44 +42,44 @@ BROKEN_SECONDS = 5.0  # after connections broke nobody was found to be gone: it 
 ECHO_SECONDS = 1.0  # a death that looks like another one's echo waits for the news of that one
 
 
-def supervise_live(view: View, current: Membership, now: float) -> Decision:
+def supervise_live(view: MembershipState, current: Membership, now: float) -> Decision:
     """The next action while `current` runs."""
     members, gone = members_of(view, current)
     lost = gone + [worker.member.worker for worker in members if is_lost(view, worker, now)]
-    unsure = doubts(view, members, now) if lost else []
+    unsure = suspects(view, members, now) if lost else []
     if unsure:
         return Decision(Action.KEEP, f"lost {', '.join(lost)}; others in doubt", min(unsure))
     failed = [worker for worker in members if worker.exit_at is not None]
     if lost or failed:
-        echo = None if lost else _echo(view, members, failed, now)
-        return echo or _go_on(view, now, lost, failed)
+        echo = None if lost else _is_secondary_loss(view, members, failed, now)
+        return echo or _regroup(view, now, lost, failed)
     if any(worker.done or worker.finished for worker in members):
-        return _end(view, members, now)
+        return _finish(view, members, now)
     if view.broken is not None:
-        return _connect_anew(view, view.broken, now)
+        return _reconnect(view, view.broken, now)
     return plan_change(view, current, members, _present(view, now), now)
 
 
-def _end(view: View, members: Sequence[Worker], now: float) -> Decision:
+def _finish(view: MembershipState, members: Sequence[WorkerState], now: float) -> Decision:
     """Workers have finished: nothing changes any more but by a loss or a failure."""
     if all(worker.done for worker in members):
         return Decision(Action.COMPLETE, "every worker ended with exit code 0")
-    again = soonest(next_loss(view, now), end_of_rest(view, now))
-    action = Action.KEEP if view.asked_at is None else Action.UNASK
+    again = earliest(next_loss(view, now), next_backoff_end(view, now))
+    action = Action.KEEP if view.asked_at is None else Action.CANCEL_STOP
     return Decision(action, "some workers have finished", again)
 
 
-def _connect_anew(view: View, broken: Failure, now: float) -> Decision:
+def _reconnect(view: MembershipState, broken: Failure, now: float) -> Decision:
     """Connections broke: the same members go on, once nobody turns out to be gone."""
     at = view.broken_at + BROKEN_SECONDS
     if now >= at:
-        return _go_on(view, now, (), (), broken)
+        return _regroup(view, now, (), (), broken)
     reason = "connections broke; waiting to hear who is gone"
-    return Decision(Action.KEEP, reason, soonest(next_loss(view, now), at))
+    return Decision(Action.KEEP, reason, earliest(next_loss(view, now), at))
 
 
-def _echo(
-    view: View, members: Sequence[Worker], failed: Sequence[Worker], now: float
+def _is_secondary_loss(
+    view: MembershipState, members: Sequence[WorkerState], failed: Sequence[WorkerState], now: float
 ) -> Decision | None:
     """Whether to wait: a process that died of another one's death is not to blame for it."""
     if not all(worker.failure and worker.failure.consequential for worker in failed):
@@ -93,11 +93,11 @@ def _echo(
     return Decision(Action.KEEP, reason, max(again, now))
 
 
-def _go_on(
-    view: View,
+def _regroup(
+    view: MembershipState,
     now: float,
     lost: Sequence[str],
-    failed: Sequence[Worker],
+    failed: Sequence[WorkerState],
     broken: Failure | None = None,
 ) -> Decision:
     """Without those who are lost, and those who must start again."""
@@ -110,7 +110,7 @@ def _go_on(
     current = str(view.current.id)  # of who failed before it was in any
     counts = not lost and any((w.failed_in or current) != view.counted_in for w in failed)
     counts = counts or broken is not None
-    failure = _first(failed) or broken
+    failure = _root_failure(failed) or broken
     count = view.failures + counts
     if failure is not None and failure.permanent:
         return Decision(Action.FAIL, failure.summary, failure=failure)
@@ -124,7 +124,7 @@ def _go_on(
         lost=tuple(lost),
         failure=None if lost else failure,
         failed=names,
-        rest_until=now if lost else now + pause_after(max(count, 1), policy),
+        rest_until=now if lost else now + backoff_after(max(count, 1), policy),
         counts=counts,
     )
     view = dataclasses.replace(
@@ -138,7 +138,7 @@ def _go_on(
     if short is not None:
         what = f"lost {', '.join(lost)}" if lost else failure.summary if failure else "a failure"
         reason = f"{what}: {short} are left"
-        again = soonest(next_loss(view, now), facts.rest_until)
+        again = earliest(next_loss(view, now), facts.rest_until)
         return dataclasses.replace(facts, reason=reason, again_at=again)
     formed = form(view, present, "the others go on", failed=() if lost else names)
     return dataclasses.replace(
@@ -146,12 +146,12 @@ def _go_on(
     )
 
 
-def _first(failed: Sequence[Worker]) -> Failure | None:
+def _root_failure(failed: Sequence[WorkerState]) -> Failure | None:
     failures = [worker.failure for worker in failed if worker.failure is not None]
     return min(failures, key=lambda f: (f.consequential, f.at), default=None)
 
 
-def _present(view: View, now: float) -> list[Worker]:
+def _present(view: MembershipState, now: float) -> list[WorkerState]:
     """Who can be in the next membership without holding it up: members, and who is ready."""
     assert view.current is not None
     inside = {(member.worker, member.incarnation) for member in view.current.members}

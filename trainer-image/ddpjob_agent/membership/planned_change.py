@@ -15,24 +15,31 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from ddpjob_agent.membership.forming import end_of_rest, form, leaves, next_loss, shortage, soonest
+from ddpjob_agent.membership.forming import (
+    earliest,
+    form,
+    leaves,
+    next_backoff_end,
+    next_loss,
+    shortage,
+)
 from ddpjob_agent.membership.joining import joiners_of, wait_for_joiners
 from ddpjob_agent.membership.state import Action, Decision
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddpjob_agent.membership.state import View, Worker
+    from ddpjob_agent.membership.state import MembershipState, WorkerState
     from ddpjob_protocol.membership import Membership
 
 PROMISE_SECONDS = 5.0  # a process answers at once, whatever its main thread does
 
 
 def plan_change(
-    view: View,
+    view: MembershipState,
     current: Membership,
-    members: Sequence[Worker],
-    present: Sequence[Worker],
+    members: Sequence[WorkerState],
+    present: Sequence[WorkerState],
     now: float,
 ) -> Decision:
     """The next action towards one, if there is a reason; `present` are those who could be in."""
@@ -41,18 +48,20 @@ def plan_change(
     wait = wait_for_joiners(view, joiners, present, now)
     if wait is not None and not leaving:
         if view.asked_at is not None:
-            return Decision(Action.UNASK, wait.reason)
-        return dataclasses.replace(wait, again_at=soonest(wait.again_at, end_of_rest(view, now)))
+            return Decision(Action.CANCEL_STOP, wait.reason)
+        return dataclasses.replace(
+            wait, again_at=earliest(wait.again_at, next_backoff_end(view, now))
+        )
     if wait is not None:
         present = [worker for worker in present if worker not in joiners]
     if view.asked_at is None:
-        return Decision(Action.ASK, "running; asking for the step to change at")
+        return Decision(Action.ASK_STOP_STEP, "running; asking for the step to change at")
     promises = [worker.promise for worker in members]
     known = [promise for promise in promises if promise is not None]
     until = view.asked_at + PROMISE_SECONDS
     if len(known) < len(promises) and now < until:
         reason = "running; waiting to hear at which step to change"
-        return Decision(Action.KEEP, reason, soonest(until, next_loss(view, now)))
+        return Decision(Action.KEEP, reason, earliest(until, next_loss(view, now)))
     after = max(known) if len(known) == len(promises) else None
     short = shortage(view.policy, present)
     if short is not None:

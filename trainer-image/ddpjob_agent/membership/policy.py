@@ -27,17 +27,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ddpjob_agent.membership.forming import (
-    doubts,
+    backoff_after,
+    earliest,
     eligible,
-    end_of_rest,
     form,
     is_lost,
     leaves,
     members_of,
+    next_backoff_end,
     next_loss,
-    pause_after,
     shortage,
-    soonest,
+    suspects,
     too_many_losses,
 )
 from ddpjob_agent.membership.joining import joiners_of, wait_for_joiners
@@ -48,19 +48,19 @@ from ddpjob_agent.membership.state import Action, Decision
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddpjob_agent.membership.state import View, Worker
+    from ddpjob_agent.membership.state import MembershipState, WorkerState
     from ddpjob_protocol.membership import Membership
 
 CONFIRM_SECONDS = 1.0
 TOGETHER_SECONDS = 1.0  # commands that failed together start together
 
 
-def decide_membership(view: View, now: float) -> Decision:
+def decide_membership(view: MembershipState, now: float) -> Decision:
     """The next action, given all that is known at `now`."""
     if view.expectation is None:
         return Decision(Action.KEEP, "waiting for the operator to say which workers to expect")
     if view.current is None or not view.running:
-        return _assemble(view, now)
+        return _decide_first(view, now)
     if view.live:
         return supervise_live(view, view.current, now)
     return _supervise(view, view.current, now)
@@ -69,7 +69,7 @@ def decide_membership(view: View, now: float) -> Decision:
 # --- no membership is running -------------------------------------------------------------------
 
 
-def _assemble(view: View, now: float) -> Decision:
+def _decide_first(view: MembershipState, now: float) -> Decision:
     assert view.expectation is not None
     policy, present = view.policy, eligible(view, now)
     here = {worker.member.worker for worker in present}
@@ -77,12 +77,12 @@ def _assemble(view: View, now: float) -> Decision:
     short = shortage(policy, present)
     if short is not None:
         reason = f"{short} are here"
-        again = soonest(next_loss(view, now), end_of_rest(view, now))
+        again = earliest(next_loss(view, now), next_backoff_end(view, now))
         return Decision(Action.KEEP, reason + _waiting_for(missing), again)
     if now < view.resume_at:
         what = view.blamed.summary if view.blamed else "a worker failed"
         return Decision(Action.KEEP, f"{what}; backing off", view.resume_at)
-    rest = end_of_rest(view, now)
+    rest = next_backoff_end(view, now)
     if rest is not None and rest - now <= TOGETHER_SECONDS:
         return Decision(Action.KEEP, "waiting for workers that start again", rest)
     if missing and view.blamed is None:
@@ -92,7 +92,7 @@ def _assemble(view: View, now: float) -> Decision:
             ready_at = max(ready_at, view.expected_since + policy.startup_wait)
         if now < ready_at:
             reason = f"{len(present)} workers are here" + _waiting_for(missing)
-            return Decision(Action.KEEP, reason, soonest(ready_at, next_loss(view, now)))
+            return Decision(Action.KEEP, reason, earliest(ready_at, next_loss(view, now)))
     return form(view, present, "enough workers are here")
 
 
@@ -106,11 +106,11 @@ def _waiting_for(missing: Sequence[str]) -> str:
 # --- a membership is running --------------------------------------------------------------------
 
 
-def _supervise(view: View, current: Membership, now: float) -> Decision:
+def _supervise(view: MembershipState, current: Membership, now: float) -> Decision:
     members, gone = members_of(view, current)
     lost = gone + [w.member.worker for w in members if is_lost(view, w, now)]
     leaving = [w.member.worker for w in members if leaves(view, w)]
-    unsure = doubts(view, members, now) if lost else []
+    unsure = suspects(view, members, now) if lost else []
     if unsure:
         return Decision(Action.KEEP, f"lost {', '.join(lost)}; others in doubt", min(unsure))
     stops = members and all(worker.stops for worker in members)
@@ -120,14 +120,16 @@ def _supervise(view: View, current: Membership, now: float) -> Decision:
         return Decision(Action.COMPLETE, "every worker ended with exit code 0")
     failed = [worker for worker in members if worker.exit_at is not None]
     if failed:
-        return _blame(view, members, failed, now)
+        return _decide_failure(view, members, failed, now)
     if any(worker.done for worker in members):
         return Decision(Action.KEEP, "some workers have finished", next_loss(view, now))
     change = plan_change if stops else _consider_joiners
     return change(view, current, members, eligible(view, now), now)
 
 
-def _shrink(view: View, now: float, lost: Sequence[str], leaving: Sequence[str]) -> Decision:
+def _shrink(
+    view: MembershipState, now: float, lost: Sequence[str], leaving: Sequence[str]
+) -> Decision:
     present = eligible(view, now)
     too_many = too_many_losses(view, lost)
     if too_many is not None:
@@ -140,7 +142,9 @@ def _shrink(view: View, now: float, lost: Sequence[str], leaving: Sequence[str])
     return form(view, present, "a member is gone")
 
 
-def _blame(view: View, members: Sequence[Worker], failed: Sequence[Worker], now: float) -> Decision:
+def _decide_failure(
+    view: MembershipState, members: Sequence[WorkerState], failed: Sequence[WorkerState], now: float
+) -> Decision:
     first = min(worker.exit_at for worker in failed if worker.exit_at is not None)
     unheard = [w for w in members if w.last_heard < first + CONFIRM_SECONDS]
     if unheard:
@@ -156,13 +160,17 @@ def _blame(view: View, members: Sequence[Worker], failed: Sequence[Worker], now:
     if count > view.policy.max_failures:
         reason = f"{failure.summary} (failure {count}, {view.policy.max_failures} restarts allowed)"
         return Decision(Action.FAIL, reason, failure=failure)
-    pause = pause_after(count, view.policy)
+    pause = backoff_after(count, view.policy)
     reason = f"{failure.summary}; restart {count} of {view.policy.max_failures} in {pause:.0f} s"
     return Decision(Action.BACKOFF, reason, now + pause, failure=failure)
 
 
 def _consider_joiners(
-    view: View, current: Membership, _: Sequence[Worker], present: Sequence[Worker], now: float
+    view: MembershipState,
+    current: Membership,
+    _: Sequence[WorkerState],
+    present: Sequence[WorkerState],
+    now: float,
 ) -> Decision:
     joiners = joiners_of(current, present)
     wait = wait_for_joiners(view, joiners, present, now)

@@ -18,7 +18,7 @@ FAREWELL_SECONDS = 2.0  # in which a worker that the operator no longer names is
 
 
 @dataclasses.dataclass(frozen=True)
-class Worker:
+class WorkerState:
     """One registered worker as the service sees it. Times are the service's monotonic seconds."""
 
     member: Member
@@ -49,7 +49,7 @@ class Worker:
             at, grace = min(at, self.unexpected_at + FAREWELL_SECONDS), 0.0
         return at if self.closed_at is None else min(at, self.closed_at + grace)
 
-    def rests(self, now: float) -> bool:
+    def in_backoff(self, now: float) -> bool:
         """Whether its command may not be started now."""
         return now < self.rests_until
 
@@ -60,12 +60,12 @@ class Worker:
 
 
 @dataclasses.dataclass(frozen=True)
-class View:
+class MembershipState:
     """Everything that the decision depends on."""
 
     policy: Policy
-    workers: tuple[Worker, ...]
-    epoch: int
+    workers: tuple[WorkerState, ...]
+    term: int
     boot: int
     expectation: Expectation | None = None
     expected_since: float = 0.0  # when the first expectation came
@@ -94,8 +94,8 @@ class Action(enum.Enum):
     HALT = "halt"
     FORM = "form"
     BACKOFF = "backoff"
-    ASK = "ask"  # the processes for the step after which they can change
-    UNASK = "unask"
+    ASK_STOP_STEP = "ask"  # the processes for the step after which they can change
+    CANCEL_STOP = "unask"
     COMPLETE = "complete"
     FAIL = "fail"
 

@@ -24,15 +24,15 @@ MAX_FRAME_BYTES = 64 << 20
 HANDSHAKE_SECONDS = 10.0
 
 
-class RefusedError(Exception):
+class RejectedError(Exception):
     """The other side will never talk to us."""
 
 
-class WrongTokenError(RefusedError):
+class WrongTokenError(RejectedError):
     """The other side does not know this job's token."""
 
 
-class WireError(Exception):
+class FramingError(Exception):
     """The other side does not speak this protocol."""
 
 
@@ -57,14 +57,14 @@ class Connection:
         try:
             (length,) = struct.unpack(">I", await self._reader.readexactly(4))
             if length > MAX_FRAME_BYTES:
-                raise WireError(f"a frame of {length} bytes")
+                raise FramingError(f"a frame of {length} bytes")
             message = json.loads(await self._reader.readexactly(length))
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
         except ValueError as error:
-            raise WireError(f"not JSON: {error}") from error
+            raise FramingError(f"not JSON: {error}") from error
         if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-            raise WireError("a message without a type")
+            raise FramingError("a message without a type")
         return message
 
     async def send_bytes(self, data: bytes) -> None:
@@ -72,9 +72,9 @@ class Connection:
         self._writer.write(data)
         await self._writer.drain()
 
-    async def receive_bytes(self, most: int) -> bytes:
+    async def receive_bytes(self, limit: int) -> bytes:
         """Some plain bytes, none when the connection is closed; raises ConnectionError."""
-        return await self._reader.read(most)
+        return await self._reader.read(limit)
 
     def close(self) -> None:
         """Close without waiting."""
@@ -99,7 +99,7 @@ async def connect(
     finally:
         task.cancel()
     if not task.done():
-        raise WireError(f"no answer within {patience:.0f} s")
+        raise FramingError(f"no answer within {patience:.0f} s")
     return task.result()
 
 
@@ -110,7 +110,7 @@ async def _connect(host: str, port: int, token: str) -> Connection:
         writer.write(MAGIC + mine)
         head = await reader.readexactly(len(MAGIC))
         if head != MAGIC:
-            raise WireError(f"no rendezvous service answers there, but what says {head!r}")
+            raise FramingError(f"no rendezvous service answers there, but what says {head!r}")
         answer = await reader.readexactly(NONCE_BYTES + PROOF_BYTES)
         nonces = mine + answer[:NONCE_BYTES]
         if not hmac.compare_digest(answer[NONCE_BYTES:], _proof(token, b"service", nonces)):
@@ -118,7 +118,7 @@ async def _connect(host: str, port: int, token: str) -> Connection:
         writer.write(_proof(token, b"agent", nonces))
     except asyncio.IncompleteReadError as error:
         writer.close()
-        raise WireError("the peer closed the connection during the handshake") from error
+        raise FramingError("the peer closed the connection during the handshake") from error
     except BaseException:
         writer.close()
         raise
@@ -136,7 +136,7 @@ async def accept(
         writer.write(MAGIC + mine + _proof(token, b"service", nonces))
         proof = await reader.readexactly(PROOF_BYTES)
     except asyncio.IncompleteReadError as error:
-        raise WireError("the peer closed the connection during the handshake") from error
+        raise FramingError("the peer closed the connection during the handshake") from error
     if not hmac.compare_digest(proof, _proof(token, b"agent", nonces)):
         raise WrongTokenError("the agent does not know this job's token")
     return Connection(reader, writer)

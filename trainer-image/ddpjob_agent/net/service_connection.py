@@ -16,7 +16,13 @@ import time
 from typing import TYPE_CHECKING, Callable
 
 from ddpjob_agent.c10d.store import Entry
-from ddpjob_agent.net.framing import Connection, RefusedError, WireError, WrongTokenError, connect
+from ddpjob_agent.net.framing import (
+    Connection,
+    FramingError,
+    RejectedError,
+    WrongTokenError,
+    connect,
+)
 from ddpjob_protocol.codec import decode, encode
 
 if TYPE_CHECKING:
@@ -36,7 +42,7 @@ STRANGER_SECONDS = 10.0
 log = logging.getLogger("ddpjob.link")
 
 
-class OvertakenError(ConnectionError):
+class StaleMembershipError(ConnectionError):
     """The membership that a request belongs to is no longer the current one."""
 
 
@@ -46,7 +52,7 @@ class _Pending:
         self.answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
 
-class Link:
+class ServiceConnection:
     """Talks to the service; `hello` says who we are at every (re)connection, `beat` how we are."""
 
     def __init__(
@@ -72,14 +78,14 @@ class Link:
         self._left = asyncio.Event()  # that membership
         self.last_heard = time.monotonic()
 
-    def enter(self, membership: str, *, hold: bool = False) -> None:
+    def bind_store(self, membership: str, *, block_stale_requests: bool = False) -> None:
         """From now on the store is that of this membership; older requests are overtaken.
 
         `hold`: when it is overtaken itself, requests stay unanswered until it is left.
         """
-        if (membership, hold) == (self.membership, self._holds):
+        if (membership, block_stale_requests) == (self.membership, self._holds):
             return
-        self._holds = hold
+        self._holds = block_stale_requests
         self._left.set()
         self._left = asyncio.Event()
         if membership == self.membership:
@@ -88,12 +94,12 @@ class Link:
         self._entries.clear()
         for pending in self._pending.values():
             if not pending.answer.done():
-                pending.answer.set_exception(OvertakenError(membership))
+                pending.answer.set_exception(StaleMembershipError(membership))
 
-    def leave(self, membership: str) -> None:
+    def unbind_store(self, membership: str) -> None:
         """No store from now on, if it was that one."""
         if membership == self.membership:
-            self.enter("")
+            self.bind_store("")
 
     @property
     def connected(self) -> bool:
@@ -111,9 +117,9 @@ class Link:
             self._connection.send(message)
 
     async def execute(self, request: Request, membership: str) -> bytes:
-        """A store request of one membership; survives reconnections; raises OvertakenError."""
+        """A store request of one membership; survives reconnections; raises StaleMembershipError."""
         if membership != self.membership:
-            raise OvertakenError(membership)
+            raise StaleMembershipError(membership)
         left = self._left
         number = next(self._numbers)
         message = {
@@ -134,7 +140,7 @@ class Link:
         if answer.get("overtaken") and self._holds and membership == self.membership:
             await left.wait()
         if "reply" not in answer:
-            raise OvertakenError(membership)
+            raise StaleMembershipError(membership)
         return base64.b64decode(answer["reply"])
 
     async def run(self) -> None:
@@ -144,7 +150,7 @@ class Link:
         while True:
             try:
                 connection = await connect(*self._address, self._token, patience)
-            except (OSError, WireError, WrongTokenError) as error:
+            except (OSError, FramingError, WrongTokenError) as error:
                 if not isinstance(error, WrongTokenError):
                     strange_since = None
                 elif strange_since is None:
@@ -158,15 +164,15 @@ class Link:
                 continue
             pause, patience, strange_since = RETRY_SECONDS[0], ATTEMPT_SECONDS[0], None
             try:
-                await self._talk(connection)
-            except WireError as error:
+                await self._run_session(connection)
+            except FramingError as error:
                 log.warning("the rendezvous service sent what cannot be read: %s", error)
             finally:
                 self._connection = None
                 connection.close()
             log.info("connection to the rendezvous service lost; trying again")
 
-    async def _talk(self, connection: Connection) -> None:
+    async def _run_session(self, connection: Connection) -> None:
         hello = self._hello()
         is_current = (hello["membership"] or {}).get("id") == self.membership
         entries = [encode(entry) for entry in self._entries.values()] if is_current else []
@@ -175,22 +181,22 @@ class Link:
         for pending in list(self._pending.values()):
             connection.send(pending.message)
         loop = asyncio.get_running_loop()
-        beats = asyncio.ensure_future(self._beat(connection))
-        silence = loop.call_later(SILENCE_SECONDS, self._give_up, connection)
+        beats = asyncio.ensure_future(self._send_heartbeats(connection))
+        silence = loop.call_later(SILENCE_SECONDS, self._abort, connection)
         try:
             while True:
                 message = await connection.receive()
                 silence.cancel()
-                silence = loop.call_later(SILENCE_SECONDS, self._give_up, connection)
+                silence = loop.call_later(SILENCE_SECONDS, self._abort, connection)
                 if message is None:
                     return
                 self.last_heard = time.monotonic()
                 if message["type"] == "refused":
-                    raise RefusedError(
+                    raise RejectedError(
                         f"{message['reason']}; use an agent of the service's version"
                     )
                 if message["type"] == "stored":
-                    self._stored(message)
+                    self._on_store_reply(message)
                 elif message["type"] != "beat":
                     self._receive(message)
         finally:
@@ -198,11 +204,11 @@ class Link:
             beats.cancel()
 
     @staticmethod
-    def _give_up(connection: Connection) -> None:
+    def _abort(connection: Connection) -> None:
         log.warning("the rendezvous service has been silent for %.0f s", SILENCE_SECONDS)
         connection.close()
 
-    def _stored(self, message: Message) -> None:
+    def _on_store_reply(self, message: Message) -> None:
         pending = self._pending.get(message["id"])
         if pending is None:
             return
@@ -213,7 +219,7 @@ class Link:
         if not pending.answer.done():
             pending.answer.set_result(message)
 
-    async def _beat(self, connection: Connection) -> None:
+    async def _send_heartbeats(self, connection: Connection) -> None:
         while True:
             await asyncio.sleep(BEAT_SECONDS)
             connection.send({"type": "beat", **self._words()})

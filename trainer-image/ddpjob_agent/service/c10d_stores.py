@@ -40,7 +40,7 @@ log = logging.getLogger("ddpjob.store")
 Answers = dict[str, "collections.OrderedDict[int, Message]"]
 
 
-class SharedStore:
+class MembershipStores:
     """One job's store."""
 
     def __init__(self, registry: Registry) -> None:
@@ -55,7 +55,7 @@ class SharedStore:
         self._arrived: set[str] = set()  # members whose torchrun has joined
         self._gathered = asyncio.Event()
 
-    def follow(self) -> None:
+    def sync_membership(self) -> None:
         """Look whether there is a new membership, and whether all of its members are back."""
         current, unseen = self._registry.current, self._registry.unseen
         membership = str(current.id) if current else ""

@@ -8,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from ddpjob_agent.service.repeated_steps import Repeats
-from ddpjob_protocol.control import Overdue, Round
+from ddpjob_agent.service.repeated_steps import RepeatedSteps
+from ddpjob_protocol.control import MembershipRecord, Overdue
 from ddpjob_protocol.membership import Membership, MembershipId
-from ddpjob_protocol.process import Event
+from ddpjob_protocol.process import ProgressEvent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,36 +22,36 @@ MAX_STUCK = 10
 MAX_UNREACHABLE = 5  # workers that are told of, and so many others for each
 
 
-class Rounds:
+class MembershipHistory:
     """Keeps the last rounds and what the processes reported, of the newest one."""
 
     def __init__(self) -> None:
-        self._rounds: list[Round] = []
+        self._rounds: list[MembershipRecord] = []
         self.step: int | None = None
         self.total_steps: int | None = None
         self.metrics: dict[str, float] = {}
         self.snapshot_step: int | None = None
         self.snapshots_skipped = 0  # between that one and the one before
-        self._troubles: dict[int, str] = {}  # by directory
+        self._problems: dict[int, str] = {}  # by directory
         self._are_old = False  # the troubles: of the membership before
         self._copies: set[int] = set()  # directories that have the snapshot of step...
         self._copied_step: int | None = None
         self._overdue: list[Overdue] = []
         self._stuck: list[str] = []
         self._unreachable: dict[str, Sequence[str]] = {}  # for each worker; of the newest round
-        self._repeats = Repeats()
+        self._repeats = RepeatedSteps()
 
     @property
-    def snapshot_trouble(self) -> str:
+    def snapshot_problem(self) -> str:
         """What makes saving worse than it could be; empty if nothing does."""
-        return next(filter(None, map(self._troubles.get, sorted(self._troubles))), "")
+        return next(filter(None, map(self._problems.get, sorted(self._problems))), "")
 
     @property
     def repeated_steps(self) -> int:
         """Done again so far, since snapshots were older."""
         return self._repeats.total
 
-    def all(self) -> tuple[Round, ...]:
+    def records(self) -> tuple[MembershipRecord, ...]:
         """Oldest first."""
         return tuple(self._rounds)
 
@@ -59,7 +59,7 @@ class Rounds:
         """Who did not get to its last step; oldest first."""
         return tuple(self._overdue)
 
-    def exceed(self, worker: str, seconds: float) -> None:
+    def add_overdue(self, worker: str, seconds: float) -> None:
         """This worker's processes were ended, having had so many seconds for their last step."""
         self._overdue.append(Overdue(worker, seconds))
         del self._overdue[:-MAX_OVERDUE]
@@ -68,7 +68,7 @@ class Rounds:
         """Who did not come out of a broken membership, in words; oldest first."""
         return tuple(self._stuck)
 
-    def hang(self, worker: str, membership: str, step: int | None) -> None:
+    def add_stuck(self, worker: str, membership: str, step: int | None) -> None:
         """A process of this worker did not; it is ended, and left the state of that step."""
         fate = (
             "was ended, and its state is lost"
@@ -89,14 +89,14 @@ class Rounds:
         more = (f"{rest} more workers cannot reach others",) if rest > 0 else ()
         return (*told[:MAX_UNREACHABLE], *more)
 
-    def cannot_reach(self, worker: str, others: Sequence[str]) -> None:
+    def set_unreachable(self, worker: str, others: Sequence[str]) -> None:
         """This member cannot open connections to these."""
         self._unreachable[worker] = others
 
-    def begin(self, membership: Membership, wall: float) -> None:
+    def on_membership(self, membership: Membership, wall: float) -> None:
         """A membership was formed, or relearned from an agent."""
         self._rounds.append(
-            Round(
+            MembershipRecord(
                 id=str(membership.id),
                 cause=membership.cause.value,
                 detail=membership.detail,
@@ -109,35 +109,35 @@ class Rounds:
         del self._rounds[:-MAX_ROUNDS]
         self._are_old = True
         self._unreachable = {}
-        self._repeats.begin(membership.id, membership.repeated_steps)
+        self._repeats.on_membership(membership.id, membership.repeated_steps)
 
-    def had_done(self, membership: str, step: int) -> None:
+    def on_steps_done(self, membership: str, step: int) -> None:
         """What the processes of a worker left behind that were in this membership."""
-        self._repeats.had_done(MembershipId.parse(membership), step)
+        self._repeats.on_steps_done(MembershipId.parse(membership), step)
         self._count_repeats()
 
-    def hear(self, message: Mapping[str, Any], wall: float) -> None:
+    def on_progress(self, message: Mapping[str, Any], wall: float) -> None:
         """Take a report of the processes, see `ddpjob_protocol.process.Event`; raises KeyError, ValueError."""
-        event, step = Event(message["event"]), int(message["step"])
-        if event is Event.SAVED:
+        event, step = ProgressEvent(message["event"]), int(message["step"])
+        if event is ProgressEvent.SAVED:
             place = message.get("place", 0)
             if self._are_old:
-                self._troubles, self._are_old = {}, False
-            self._troubles[place] = str(message.get("trouble", ""))
-            is_safe = self._saved(step, place, message.get("places", 1))
+                self._problems, self._are_old = {}, False
+            self._problems[place] = str(message.get("problem", ""))
+            is_safe = self._on_saved(step, place, message.get("places", 1))
             self.snapshots_skipped = (
                 message.get("skipped", 0) if is_safe else self.snapshots_skipped
             )
-        elif event is Event.RESUMED:
-            self._repeats.resumed(step, loaded=message.get("loaded", False))
+        elif event is ProgressEvent.RESUMED:
+            self._repeats.on_resumed(step, loaded=message.get("loaded", False))
             self._update(resumed_step=step)
             self._count_repeats()
-        elif event is Event.STEP:
-            self._stepped(step, wall)
+        elif event is ProgressEvent.STEP:
+            self._on_step(step, wall)
             self.total_steps = message.get("total") or self.total_steps
             self.metrics.update(message.get("metrics", {}))
 
-    def _saved(self, step: int, place: int, places: int) -> bool:
+    def _on_saved(self, step: int, place: int, places: int) -> bool:
         """Where each worker has a directory of its own, a snapshot is safe once it lies in two."""
         if step != self._copied_step:
             self._copied_step, self._copies = step, set()
@@ -146,9 +146,9 @@ class Rounds:
         self.snapshot_step = step if is_safe else self.snapshot_step
         return is_safe
 
-    def _stepped(self, step: int, wall: float) -> None:
+    def _on_step(self, step: int, wall: float) -> None:
         self.step = step
-        self._repeats.stepped(step)
+        self._repeats.on_step(step)
         if self._rounds and self._rounds[-1].first_step is None:
             self._update(first_step=step, first_step_at=wall)
         self._update(last_step=step)

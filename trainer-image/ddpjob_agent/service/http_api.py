@@ -38,7 +38,7 @@ class _HttpError(Exception):
         self.status = status
 
 
-class Controller:
+class OperatorApi:
     """Answers the operator."""
 
     def __init__(

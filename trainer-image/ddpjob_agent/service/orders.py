@@ -12,9 +12,9 @@ from ddpjob_protocol.codec import encode
 
 if TYPE_CHECKING:
     from ddpjob_agent.membership.last_step import LastStep
-    from ddpjob_agent.membership.state import View
-    from ddpjob_agent.service.file_sync import Safekeeping
-    from ddpjob_agent.service.worker_table import Roster
+    from ddpjob_agent.membership.state import MembershipState
+    from ddpjob_agent.service.file_sync import FileSyncCoordinator
+    from ddpjob_agent.service.worker_table import WorkerTable
     from ddpjob_protocol.membership import Membership
     from ddpjob_protocol.messages import Message
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class Orders(NamedTuple):
     """All that orders follow from."""
 
-    view: View
-    roster: Roster
-    files: Safekeeping
+    view: MembershipState
+    roster: WorkerTable
+    files: FileSyncCoordinator
     last: LastStep | None
 
     def order_for(self, worker: str, now: float) -> Message:
@@ -37,16 +37,16 @@ class Orders(NamedTuple):
                 "membership": encode(current),
                 "live": view.live,
                 "asked": view.asked_at is not None,
-                "last": self._word_of_last(now),
-                "files": self.files.word(view, worker, now),
+                "last": self._last_step_message(now),
+                "files": self.files.instruction_for(view, worker, now),
                 "port": self._port(current),
                 "reach": self._reach(current),
             }
-        if known is None or not view.live or known.rests(now):
+        if known is None or not view.live or known.in_backoff(now):
             return {
                 "type": "halt",
-                "last": self._word_of_last(now),
-                "files": self.files.word(view, worker, now),
+                "last": self._last_step_message(now),
+                "files": self.files.instruction_for(view, worker, now),
                 "planned": not view.lost and view.blamed is None,
             }
         last = self.last
@@ -65,8 +65,8 @@ class Orders(NamedTuple):
         known = (self.roster.get(member.worker) for member in membership.members)
         return {each.member.worker: each.reach for each in known if each and each.reach}
 
-    def _word_of_last(self, now: float) -> Message | None:
+    def _last_step_message(self, now: float) -> Message | None:
         if self.last is None:
             return None
-        saved = self.view.live or self.last.is_done(self.roster.all(), self.view.policy, now)
-        return self.last.message(saved=saved)
+        saved = self.view.live or self.last.is_done(self.roster.workers(), self.view.policy, now)
+        return self.last.to_message(saved=saved)

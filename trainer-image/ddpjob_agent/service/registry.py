@@ -12,20 +12,20 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from ddpjob_agent.membership.forming import pause_after
+from ddpjob_agent.membership.forming import backoff_after
 from ddpjob_agent.membership.last_step import LastStep
 from ddpjob_agent.membership.policy import decide_membership
-from ddpjob_agent.membership.state import Action, Decision, View, Worker
-from ddpjob_agent.service.file_sync import Safekeeping
-from ddpjob_agent.service.history import Rounds
+from ddpjob_agent.membership.state import Action, Decision, MembershipState, WorkerState
+from ddpjob_agent.service.file_sync import FileSyncCoordinator
+from ddpjob_agent.service.history import MembershipHistory
 from ddpjob_agent.service.orders import Orders
-from ddpjob_agent.service.stall_detector import Progress
-from ddpjob_agent.service.worker_table import Roster
+from ddpjob_agent.service.stall_detector import StallDetector
+from ddpjob_agent.service.worker_table import WorkerTable
 from ddpjob_protocol.codec import decode
-from ddpjob_protocol.control import Expectation, Policy, Report, Stall, State
+from ddpjob_protocol.control import Expectation, Policy, Report, ServiceState, Stall
 from ddpjob_protocol.membership import Cause, Member, Membership
 from ddpjob_protocol.messages import Failure, Message
-from ddpjob_protocol.process import Event
+from ddpjob_protocol.process import ProgressEvent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 class Registry:
     """The state of one job's rendezvous."""
 
-    def __init__(self, epoch: int, boot: int, wall_offset: float) -> None:
-        self._view = View(policy=Policy(), workers=(), epoch=epoch, boot=boot)
-        self._roster = Roster()
+    def __init__(self, term: int, boot: int, wall_offset: float) -> None:
+        self._view = MembershipState(policy=Policy(), workers=(), term=term, boot=boot)
+        self._roster = WorkerTable()
         self._wall_offset = wall_offset  # seconds since the epoch at monotonic zero
-        self._rounds = Rounds()
-        self._progress = Progress()
+        self._rounds = MembershipHistory()
+        self._progress = StallDetector()
         self._stall: Stall | None = None
         self._reason = ""
-        self._state = State.WAITING
+        self._state = ServiceState.WAITING
         self._failure: Failure | None = None
         self._last: LastStep | None = None
-        self._files = Safekeeping(self._roster)
+        self._files = FileSyncCoordinator(self._roster)
         self.unseen: set[str] = set()  # members known from other agents only, since a restart
 
     @property
@@ -55,18 +55,18 @@ class Registry:
 
     # --- events ---------------------------------------------------------------------------------
 
-    def expect(self, expectation: Expectation, now: float) -> None:
+    def on_expectation(self, expectation: Expectation, now: float) -> None:
         """The operator says which workers to count on."""
         since = self._view.expected_since if self._view.expectation else now
-        self._set(
+        self._update(
             expectation=expectation,
             expected_since=since,
             policy=expectation.policy,
             failures=max(self._view.failures, expectation.failures),
         )
-        self._roster.expect(expectation, now)
+        self._roster.on_expectation(expectation, now)
 
-    def hello(self, message: Mapping[str, Any], now: float) -> str:
+    def on_hello(self, message: Mapping[str, Any], now: float) -> str:
         """An agent registers, or comes back; returns the worker's name."""
         member = decode(Member, message["member"])
         held = message.get("membership")
@@ -93,18 +93,18 @@ class Registry:
                 stops=message.get("stops", False),
             )
             if not message["running"] and self._view.running:
-                self._set(running=False, lost=(*self._view.lost, member.worker))
+                self._update(running=False, lost=(*self._view.lost, member.worker))
             if message.get("had_done"):
-                self.had_done(message["had_done"])
+                self.on_steps_done(message["had_done"])
             for event in message.get("reports", ()):
-                self._rounds.hear(event, now + self._wall_offset)
-            self._set(snapshot_step=self._rounds.snapshot_step)
+                self._rounds.on_progress(event, now + self._wall_offset)
+            self._update(snapshot_step=self._rounds.snapshot_step)
         if message.get("files"):
-            self.told_files(member.worker, message["files"])
+            self.on_inventory(member.worker, message["files"])
         if message.get("stopped"):
-            self.stopped(member.worker, {"membership": message["stopped"]})
+            self.on_stopped(member.worker, {"membership": message["stopped"]})
         if message["live"]:
-            self._set(live=True)
+            self._update(live=True)
         known = dataclasses.replace(
             known,
             last_heard=now,
@@ -119,57 +119,59 @@ class Registry:
 
     def _adopt(self, membership: Membership, now: float) -> None:
         """Relearn a membership that was formed before this service started."""
-        self._set(current=membership, running=True, formed_at=now, failures=membership.failures)
-        self._rounds.begin(membership, now + self._wall_offset)
-        self._progress.begin(membership, None)
-        self._state = State.RUNNING
+        self._update(current=membership, running=True, formed_at=now, failures=membership.failures)
+        self._rounds.on_membership(membership, now + self._wall_offset)
+        self._progress.on_membership(membership, None)
+        self._state = ServiceState.RUNNING
         self.unseen = {member.worker for member in membership.members}
         policy = self._view.policy
         closed_at = now + policy.heartbeat_deadline - policy.reconnect_grace
         for member in membership.members:
             if self._roster.get(member.worker) is None:
-                ghost = Worker(member, registered_at=now, last_heard=now, closed_at=closed_at)
+                ghost = WorkerState(member, registered_at=now, last_heard=now, closed_at=closed_at)
                 self._roster.put(ghost, now)
 
-    def heard(self, worker: str, now: float) -> None:
+    def on_heartbeat(self, worker: str, now: float) -> None:
         """Any message came from this worker."""
         self._roster.change(worker, last_heard=now)
 
-    def forgive(self, seconds: float) -> None:
+    def extend_deadlines(self, seconds: float) -> None:
         """This service itself stood still for so long: nobody's silence in it counts."""
-        self._roster.forgive(seconds)
-        self._progress.forgive(seconds)
+        self._roster.extend_deadlines(seconds)
+        self._progress.extend_deadlines(seconds)
 
-    def closed(self, worker: str, now: float) -> None:
+    def on_disconnect(self, worker: str, now: float) -> None:
         """The connection of this worker is gone."""
         self._roster.change(worker, closed_at=now)
 
-    def left(self, worker: str) -> None:
+    def on_left(self, worker: str) -> None:
         """This worker says that it is about to end."""
         self._roster.change(worker, leaving=True)
 
-    def overdue(self, worker: str, message: Mapping[str, Any]) -> None:
+    def on_overdue(self, worker: str, message: Mapping[str, Any]) -> None:
         """The processes of this worker did not get to the last step that was wanted of them."""
-        self._rounds.exceed(worker, float(message["seconds"]))
+        self._rounds.add_overdue(worker, float(message["seconds"]))
 
-    def stuck(self, worker: str, message: Mapping[str, Any]) -> None:
+    def on_stuck(self, worker: str, message: Mapping[str, Any]) -> None:
         """Processes of this worker do not come out of a broken membership, and are ended."""
         step = message["step"]
-        self._rounds.hang(worker, str(message["membership"]), None if step is None else int(step))
+        self._rounds.add_stuck(
+            worker, str(message["membership"]), None if step is None else int(step)
+        )
 
-    def unreachable(self, worker: str, message: Mapping[str, Any]) -> None:
+    def on_unreachable(self, worker: str, message: Mapping[str, Any]) -> None:
         """This worker cannot open connections to these others."""
         if self._is_current(worker, message):
-            self._rounds.cannot_reach(worker, list(map(str, message["workers"])))
+            self._rounds.set_unreachable(worker, list(map(str, message["workers"])))
 
-    def had_done(self, message: Mapping[str, Any]) -> None:
+    def on_steps_done(self, message: Mapping[str, Any]) -> None:
         """Processes were ended; so many steps had they done in their membership."""
-        self._rounds.had_done(message["membership"], int(message["step"]))
+        self._rounds.on_steps_done(message["membership"], int(message["step"]))
 
-    def exited(self, worker: str, message: Mapping[str, Any], now: float) -> None:
+    def on_exited(self, worker: str, message: Mapping[str, Any], now: float) -> None:
         """The command of this worker ended, well or badly."""
         if self._view.live:
-            self._exited_live(worker, message, now)
+            self._on_live_exited(worker, message, now)
             return
         if not self._is_current(worker, message):
             return
@@ -178,7 +180,7 @@ class Registry:
         else:
             self._roster.change(worker, exit_at=now, failure=decode(Failure, message["failure"]))
 
-    def _exited_live(self, worker: str, message: Mapping[str, Any], now: float) -> None:
+    def _on_live_exited(self, worker: str, message: Mapping[str, Any], now: float) -> None:
         known = self._roster.get(worker)
         if known is None or not message["live"]:
             return  # it belongs to the start before anybody knew that the processes stay
@@ -190,66 +192,68 @@ class Registry:
                 failed_in=message["membership"],
             )  # fmt: skip
         elif failure:  # nobody waits for it: the job is not to blame, but it rests
-            pause = pause_after(known.failures + 1, self._view.policy)
-            self._roster.rest(worker, now + pause)
+            pause = backoff_after(known.failures + 1, self._view.policy)
+            self._roster.back_off(worker, now + pause)
 
-    def live(self) -> None:
+    def on_live(self) -> None:
         """Processes ask to stay over changes: they all start once more, for good."""
         if not self._view.live:
-            self._set(live=True)
+            self._update(live=True)
             self._roster.change_all(done=False, exit_at=None, failure=None, ready_at=None)
 
-    def ready(self, worker: str, now: float) -> None:
+    def on_ready(self, worker: str, now: float) -> None:
         """All processes of this worker can be in a membership."""
         self._roster.change(worker, ready_at=now)
 
-    def promised(self, worker: str, step: int) -> None:
+    def on_promise(self, worker: str, step: int) -> None:
         """The processes of this worker begin no later step before they hear more."""
         if self._view.asked_at is not None:
             self._roster.change(worker, promise=step)
 
-    def stops(self, worker: str, message: Mapping[str, Any]) -> None:
+    def on_stops(self, worker: str, message: Mapping[str, Any]) -> None:
         """The processes of this worker can be told after which step to stop."""
         if self._is_current(worker, message):
             self._roster.change(worker, stops=True)
 
-    def stopped(self, worker: str, message: Mapping[str, Any]) -> None:
+    def on_stopped(self, worker: str, message: Mapping[str, Any]) -> None:
         """The processes of this worker do nothing more in a membership."""
         if self._last is not None and message["membership"] == str(self._last.membership.id):
             self._last.stopped.add(worker)
 
-    def told_files(self, worker: str, message: Mapping[str, Any]) -> None:
+    def on_inventory(self, worker: str, message: Mapping[str, Any]) -> None:
         """The agent of this worker says which copies of the script's files it has."""
-        self._files.hear(self._view, worker, message)
+        self._files.on_inventory(self._view, worker, message)
 
-    def finished(self, worker: str) -> None:
+    def on_finished(self, worker: str) -> None:
         """A process of this worker has done all steps."""
         self._roster.change(worker, finished=True)
 
-    def broke(self, worker: str, message: Mapping[str, Any], now: float) -> None:
+    def on_broken(self, worker: str, message: Mapping[str, Any], now: float) -> None:
         """Processes of this worker lost connections of this membership."""
         current = self._view.current
         is_news = self._view.broken is None
         if is_news and current and message["membership"] == str(current.id):
             summary = f"{worker} lost its connection to others: {message['why']}"
             failure = Failure(now + self._wall_offset, summary, consequential=True)
-            self._set(broken=failure, broken_at=now)
+            self._update(broken=failure, broken_at=now)
 
-    def reported(self, worker: str, message: Mapping[str, Any], now: float) -> None:
+    def on_progress(self, worker: str, message: Mapping[str, Any], now: float) -> None:
         """The processes of this worker say how far they are."""
         if not self._is_current(worker, message):
             return
         before, report = self._rounds.snapshot_step, message["report"]
-        self._rounds.hear(report, now + self._wall_offset)
-        if Event(report["event"]) is Event.STEP:
-            self._progress.stepped(int(report["step"]), now, now + self._wall_offset)
+        self._rounds.on_progress(report, now + self._wall_offset)
+        if ProgressEvent(report["event"]) is ProgressEvent.STEP:
+            self._progress.on_step(int(report["step"]), now, now + self._wall_offset)
         if self._rounds.snapshot_step != before:
-            self._set(snapshot_step=self._rounds.snapshot_step, saved_at=now)
+            self._update(snapshot_step=self._rounds.snapshot_step, saved_at=now)
 
-    def alive(self, worker: str, processes: Sequence[Mapping[str, Any]], now: float) -> None:
+    def on_processes_alive(
+        self, worker: str, processes: Sequence[Mapping[str, Any]], now: float
+    ) -> None:
         """The agent of this worker tells of each of its processes, with its membership."""
         current = [each for each in processes if self._is_current(worker, each)]
-        self._progress.heard(worker, current, now)
+        self._progress.on_heartbeat(worker, current, now)
 
     def _is_current(self, worker: str, message: Mapping[str, Any]) -> bool:
         """Whether a word about a membership comes from a member, while it runs."""
@@ -266,9 +270,9 @@ class Registry:
     def decide(self, now: float) -> float | None:
         """Apply decisions until there is nothing to do; returns when to look again."""
         again_at = self._decide(now)
-        if self._files.follow(self._view, now, now + self._wall_offset):
-            self._set(kept_at=now)
-        self._stall = self._progress.judge(
+        if self._files.update(self._view, now, now + self._wall_offset):
+            self._update(kept_at=now)
+        self._stall = self._progress.find_stall(
             self._view.policy,
             now,
             due=self._step_is_due(),
@@ -280,13 +284,13 @@ class Registry:
         """Whether the processes run, and have not done what they have to do."""
         step, total = self._rounds.step, self._rounds.total_steps
         at_end = step is not None and total is not None and step >= total
-        over = at_end or any(worker.done or worker.finished for worker in self._roster.all())
-        return self._state is State.RUNNING and self._view.running and not over
+        over = at_end or any(worker.done or worker.finished for worker in self._roster.workers())
+        return self._state is ServiceState.RUNNING and self._view.running and not over
 
     def _decide(self, now: float) -> float | None:
-        while self._state not in (State.COMPLETE, State.FAILED):
-            self._set(
-                workers=self._roster.all(),
+        while self._state not in (ServiceState.COMPLETE, ServiceState.FAILED):
+            self._update(
+                workers=self._roster.workers(),
                 policy=self._policy(),
                 repeated_steps=self._rounds.repeated_steps,
             )
@@ -313,35 +317,37 @@ class Registry:
             self._failure = decision.failure
         if decision.counts:
             counted_in = str(self._view.current.id) if self._view.current else ""
-            self._set(failures=self._view.failures + 1, counted_in=counted_in)
+            self._update(failures=self._view.failures + 1, counted_in=counted_in)
         for worker in decision.failed:
-            self._roster.rest(worker, decision.rest_until)
+            self._roster.back_off(worker, decision.rest_until)
         if decision.action is Action.FORM:
             assert decision.membership is not None
-            self._begin(decision.membership, now)
+            self._start_membership(decision.membership, now)
         elif decision.action is Action.HALT:
-            self._state = State.WAITING
-            self._agree(decision.after, broken=bool(decision.lost or decision.failure))
-            self._set(
+            self._state = ServiceState.WAITING
+            self._agree_last_step(decision.after, broken=bool(decision.lost or decision.failure))
+            self._update(
                 running=False, lost=decision.lost, blamed=decision.failure, asked_at=None
             )  # fmt: skip
-        elif decision.action in (Action.ASK, Action.UNASK):
-            self._set(asked_at=now if decision.action is Action.ASK else None)
+        elif decision.action in (Action.ASK_STOP_STEP, Action.CANCEL_STOP):
+            self._update(asked_at=now if decision.action is Action.ASK_STOP_STEP else None)
             self._roster.change_all(promise=None)
         elif decision.action is Action.BACKOFF:
             assert decision.again_at is not None
-            self._state = State.WAITING
-            self._set(
+            self._state = ServiceState.WAITING
+            self._update(
                 running=False,
                 blamed=decision.failure,
                 failures=self._view.failures + 1,
                 resume_at=decision.again_at,
             )
         else:
-            self._state = State.COMPLETE if decision.action is Action.COMPLETE else State.FAILED
-            self._set(running=False)
+            self._state = (
+                ServiceState.COMPLETE if decision.action is Action.COMPLETE else ServiceState.FAILED
+            )
+            self._update(running=False)
 
-    def _agree(self, after: int | None, *, broken: bool) -> None:
+    def _agree_last_step(self, after: int | None, *, broken: bool) -> None:
         """Keep the last step of the membership that ends; nobody can do it once that is broken.
 
         Processes that do not stay may still be at that of an earlier one.
@@ -351,18 +357,20 @@ class Registry:
         elif broken or self._view.live:
             self._last = None
 
-    def _begin(self, membership: Membership, now: float) -> None:
-        self._state = State.RUNNING
-        self._agree(membership.after, broken=membership.cause in (Cause.LOST, Cause.FAILED))
-        self._set(
+    def _start_membership(self, membership: Membership, now: float) -> None:
+        self._state = ServiceState.RUNNING
+        self._agree_last_step(
+            membership.after, broken=membership.cause in (Cause.LOST, Cause.FAILED)
+        )
+        self._update(
             current=membership, running=True, formed_at=now, saved_at=None, kept_at=None,
             lost=(), blamed=None, resume_at=0.0, broken=None, asked_at=None,
         )  # fmt: skip
-        self._rounds.begin(membership, now + self._wall_offset)
+        self._rounds.on_membership(membership, now + self._wall_offset)
         waits = self._view.live and membership.after is not None
-        self._progress.begin(membership, now, waits_for_last=waits)
+        self._progress.on_membership(membership, now, waits_for_last=waits)
         self.unseen = set()
-        self._roster.begin(self._view.policy, now)
+        self._roster.on_membership(self._view.policy, now)
 
     # --- what follows from the state --------------------------------------------------------------
 
@@ -377,8 +385,8 @@ class Registry:
 
     def order_for(self, worker: str, now: float) -> Message:
         """What this worker should be doing now."""
-        if self._state in (State.COMPLETE, State.FAILED):
-            ok = self._state is State.COMPLETE
+        if self._state in (ServiceState.COMPLETE, ServiceState.FAILED):
+            ok = self._state is ServiceState.COMPLETE
             return {"type": "finish", "ok": ok, "reason": self._reason}
         return Orders(self._view, self._roster, self._files, self._last).order_for(worker, now)
 
@@ -387,12 +395,12 @@ class Registry:
         view, rounds = self._view, self._rounds
         return Report(
             version=version,
-            epoch=view.epoch,
+            term=view.term,
             boot=view.boot,
             state=self._state,
             reason=self._reason,
             workers=tuple(
-                sorted(w.member.worker for w in self._roster.all() if w.closed_at is None)
+                sorted(w.member.worker for w in self._roster.workers() if w.closed_at is None)
             ),
             membership=view.current,
             failures=view.failures,
@@ -402,7 +410,7 @@ class Registry:
             metrics=dict(rounds.metrics),
             snapshot_step=rounds.snapshot_step,
             failure=self._failure,
-            rounds=rounds.all(),
+            memberships=rounds.records(),
             live=view.live,
             stall=self._stall,
             overdue=rounds.overdue(),
@@ -410,9 +418,9 @@ class Registry:
             unreachable=rounds.unreachable(),
             repeated_steps=rounds.repeated_steps,
             snapshots_skipped=rounds.snapshots_skipped,
-            snapshot_trouble=rounds.snapshot_trouble,
+            snapshot_problem=rounds.snapshot_problem,
             files=self._files.report(),
         )
 
-    def _set(self, **changes: Any) -> None:
+    def _update(self, **changes: Any) -> None:
         self._view = dataclasses.replace(self._view, **changes)

@@ -11,7 +11,7 @@ from ddpjob_protocol.membership import MembershipId
 _NEVER = MembershipId(0, 0, 0)
 
 
-class Repeats:
+class RepeatedSteps:
     """Counts over the memberships of one service, and goes on from what an earlier one had."""
 
     def __init__(self) -> None:
@@ -33,24 +33,24 @@ class Repeats:
         """Those of the newest membership."""
         return 0 if self._loaded is None else max(0, self._before - self._loaded)
 
-    def begin(self, membership: MembershipId, so_far: int) -> None:
+    def on_membership(self, membership: MembershipId, so_far: int) -> None:
         """A membership was formed, or relearned: then this many were repeated before it."""
         self._earlier = max(self.total, so_far)
         self._since = self._newest if self._went_on else self._since
         self._newest, self._before = membership, self._done
         self._loaded, self._went_on = None, False
 
-    def resumed(self, step: int, *, loaded: bool) -> None:
+    def on_resumed(self, step: int, *, loaded: bool) -> None:
         """The newest membership goes on from there: from a snapshot, or else from memory."""
         if not self._went_on:
             self._loaded = step if loaded else None
             self._went_on, self._done = True, step
 
-    def stepped(self, step: int) -> None:
+    def on_step(self, step: int) -> None:
         """The newest membership has done so many steps."""
         self._done = step
 
-    def had_done(self, membership: MembershipId, step: int) -> None:
+    def on_steps_done(self, membership: MembershipId, step: int) -> None:
         """Processes of this one had done so many steps when they were ended."""
         if membership == self._newest:
             self._done = max(self._done, step)

@@ -18,12 +18,12 @@ from ddpjob_agent.net.framing import (
     HANDSHAKE_SECONDS,
     MAGIC,
     Connection,
-    WireError,
+    FramingError,
     WrongTokenError,
     accept,
 )
-from ddpjob_agent.service.c10d_stores import SharedStore
-from ddpjob_agent.service.http_api import METHODS, Controller
+from ddpjob_agent.service.c10d_stores import MembershipStores
+from ddpjob_agent.service.http_api import METHODS, OperatorApi
 from ddpjob_protocol.codec import decode
 from ddpjob_protocol.control import Expectation, Report
 from ddpjob_protocol.membership import Member
@@ -55,9 +55,9 @@ class RendezvousServer:
     def __init__(self, registry: Registry, token: str) -> None:
         self._registry = registry
         self._token = token
-        self._controller = Controller(token, self._report_after, self._expect)
+        self._controller = OperatorApi(token, self._report_after, self._on_expectation)
         self._sessions: dict[str, _Session] = {}
-        self._store = SharedStore(registry)
+        self._store = MembershipStores(registry)
         self._report = registry.report(version=1)
         self._news_version = 1  # of the last report that told more than progress
         self._reported = asyncio.Condition()
@@ -72,7 +72,7 @@ class RendezvousServer:
         async with server:
             while True:
                 await asyncio.sleep(TICK_SECONDS)
-                self._turn()
+                self._reevaluate()
 
     # --- connections ----------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class RendezvousServer:
                 await self._serve_agent(connection)
             elif first in METHODS:
                 await self._controller.serve(first, reader, writer)
-        except (WireError, WrongTokenError) as error:
+        except (FramingError, WrongTokenError) as error:
             log.warning("refused %s: %s", writer.get_extra_info("peername"), error)
         except (asyncio.TimeoutError, asyncio.IncompleteReadError, ConnectionError) as error:
             log.debug("connection ended: %r", error)
@@ -102,9 +102,9 @@ class RendezvousServer:
         try:
             session = self._register(connection, hello)
         except (KeyError, TypeError, ValueError) as error:
-            raise WireError(f"a hello that cannot be read: {error!r}") from error
+            raise FramingError(f"a hello that cannot be read: {error!r}") from error
         try:
-            self._turn()
+            self._reevaluate()
             while True:
                 message = await connection.receive()
                 if message is None:
@@ -112,7 +112,7 @@ class RendezvousServer:
                 self._handle(session, message)
                 await connection.drain()
         except (KeyError, TypeError, ValueError, ProtocolError) as error:
-            raise WireError(f"{session.worker} sent what cannot be read: {error!r}") from error
+            raise FramingError(f"{session.worker} sent what cannot be read: {error!r}") from error
         finally:
             self._unregister(session)
 
@@ -120,14 +120,14 @@ class RendezvousServer:
         if hello["type"] != "hello" or hello["protocol"] != PROTOCOL:
             reason = f"protocol {PROTOCOL} is spoken here, not {hello.get('protocol')}"
             connection.send({"type": "refused", "reason": reason})
-            raise WireError(reason)
-        worker = self._registry.hello(hello, time.monotonic())
+            raise FramingError(reason)
+        worker = self._registry.on_hello(hello, time.monotonic())
         session = _Session(connection, decode(Member, hello["member"]))
         older = self._sessions.pop(worker, None)
         if older is not None:
             self._drop(older)
         self._sessions[worker] = session
-        self._store.follow()
+        self._store.sync_membership()
         held = hello.get("membership") or {}
         if self._registry.is_member(worker):
             self._store.restore(held.get("id", ""), hello["entries"])
@@ -138,8 +138,8 @@ class RendezvousServer:
         self._drop(session)
         if self._sessions.get(session.worker) is session:
             del self._sessions[session.worker]
-            self._registry.closed(session.worker, time.monotonic())
-            self._turn()
+            self._registry.on_disconnect(session.worker, time.monotonic())
+            self._reevaluate()
 
     @staticmethod
     def _drop(session: _Session) -> None:
@@ -149,7 +149,7 @@ class RendezvousServer:
 
     def _handle(self, session: _Session, message: Message) -> None:
         now, kind = time.monotonic(), message["type"]
-        self._registry.heard(session.worker, now)
+        self._registry.on_heartbeat(session.worker, now)
         if kind == "store":
             self._start_request(session, message)
         elif kind == "cancel":
@@ -157,31 +157,31 @@ class RendezvousServer:
             if task is not None:
                 task.cancel()
         elif kind == "beat":
-            self._registry.alive(session.worker, message.get("processes", ()), now)
+            self._registry.on_processes_alive(session.worker, message.get("processes", ()), now)
             session.connection.send({"type": "beat"})
-            self._turn()
+            self._reevaluate()
         else:
-            self._told(session.worker, kind, message, now)
-            self._turn()
+            self._dispatch(session.worker, kind, message, now)
+            self._reevaluate()
 
-    def _told(self, worker: str, kind: str, message: Message, now: float) -> None:
+    def _dispatch(self, worker: str, kind: str, message: Message, now: float) -> None:
         registry = self._registry
         tellers: dict[str, Callable[[], None]] = {
-            "exited": lambda: registry.exited(worker, message, now),
-            "report": lambda: registry.reported(worker, message, now),
-            "had_done": lambda: registry.had_done(message),
-            "bye": lambda: registry.left(worker),
-            "unreachable": lambda: registry.unreachable(worker, message),
-            "overdue": lambda: registry.overdue(worker, message),
-            "stuck": lambda: registry.stuck(worker, message),
-            "live": registry.live,
-            "ready": lambda: registry.ready(worker, now),
-            "promise": lambda: registry.promised(worker, int(message["step"])),
-            "stops": lambda: registry.stops(worker, message),
-            "stopped": lambda: registry.stopped(worker, message),
-            "files": lambda: registry.told_files(worker, message),
-            "finished": lambda: registry.finished(worker),
-            "broken": lambda: registry.broke(worker, message, now),
+            "exited": lambda: registry.on_exited(worker, message, now),
+            "report": lambda: registry.on_progress(worker, message, now),
+            "had_done": lambda: registry.on_steps_done(message),
+            "bye": lambda: registry.on_left(worker),
+            "unreachable": lambda: registry.on_unreachable(worker, message),
+            "overdue": lambda: registry.on_overdue(worker, message),
+            "stuck": lambda: registry.on_stuck(worker, message),
+            "live": registry.on_live,
+            "ready": lambda: registry.on_ready(worker, now),
+            "promise": lambda: registry.on_promise(worker, int(message["step"])),
+            "stops": lambda: registry.on_stops(worker, message),
+            "stopped": lambda: registry.on_stopped(worker, message),
+            "files": lambda: registry.on_inventory(worker, message),
+            "finished": lambda: registry.on_finished(worker),
+            "broken": lambda: registry.on_broken(worker, message, now),
         }
         if kind in tellers:
             tellers[kind]()
@@ -198,16 +198,16 @@ class RendezvousServer:
 
     # --- decisions and reports --------------------------------------------------------------------
 
-    def _turn(self) -> None:
+    def _reevaluate(self) -> None:
         """Let the registry decide, then bring every agent and the report up to date."""
         now = time.monotonic()
         stall = now - self._last_tick - TICK_SECONDS
         self._last_tick = now
         if stall > STALL_SECONDS:
             log.warning("stood still for %.1f s; nobody's silence in it counts", stall)
-            self._registry.forgive(stall)
+            self._registry.extend_deadlines(stall)
         again_at = self._registry.decide(now)
-        self._store.follow()
+        self._store.sync_membership()
         for session in list(self._sessions.values()):
             if not self._registry.knows(session.worker):
                 session.connection.close()
@@ -221,7 +221,7 @@ class RendezvousServer:
             self._timer = None
         if again_at is not None:
             delay = max(0.0, again_at - now)
-            self._timer = asyncio.get_running_loop().call_later(delay, self._turn)
+            self._timer = asyncio.get_running_loop().call_later(delay, self._reevaluate)
         self._publish()
 
     def _publish(self) -> None:
@@ -258,6 +258,6 @@ class RendezvousServer:
         async with self._reported:
             await self._reported.wait_for(differs)
 
-    def _expect(self, expectation: Expectation) -> None:
-        self._registry.expect(expectation, time.monotonic())
-        self._turn()
+    def _on_expectation(self, expectation: Expectation) -> None:
+        self._registry.on_expectation(expectation, time.monotonic())
+        self._reevaluate()

@@ -13,7 +13,7 @@ import collections
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from ddpjob_protocol.control import Stall, Standing
+from ddpjob_protocol.control import RankGroup, Stall
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -33,7 +33,7 @@ class _Process:
     heard_at: float
 
 
-class Progress:
+class StallDetector:
     """What is known of the steps of one membership, and of how long a step takes."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Progress:
         self._processes: dict[int, _Process] = {}
         self._stall: Stall | None = None
 
-    def begin(
+    def on_membership(
         self, membership: Membership, now: float | None, *, waits_for_last: bool = False
     ) -> None:
         """A membership was formed, or relearned at an unknown time.
@@ -61,7 +61,7 @@ class Progress:
         self._world_size = membership.world_size
         self._processes.clear()
 
-    def stepped(self, step: int, now: float, wall: float) -> None:
+    def on_step(self, step: int, now: float, wall: float) -> None:
         """The first process has done this step; `wall` is the time for people."""
         if step == self._step:
             return
@@ -72,7 +72,7 @@ class Progress:
             self._longest = max(self._longest, now - self._at)
         self._step, self._at, self._wall, self._stall = step, now, wall, None
 
-    def heard(self, worker: str, processes: Iterable[Mapping[str, Any]], now: float) -> None:
+    def on_heartbeat(self, worker: str, processes: Iterable[Mapping[str, Any]], now: float) -> None:
         """An agent tells of its processes, see `Event.ALIVE`."""
         for each in processes:
             rank, heard_at = int(each["rank"]), now - float(each["age"])
@@ -80,48 +80,51 @@ class Progress:
                 worker, int(each["step"]), str(each["where"]), heard_at
             )
 
-    def forgive(self, seconds: float) -> None:
+    def extend_deadlines(self, seconds: float) -> None:
         """The service stood still for so long, and heard nothing of what was said in it."""
         self._at += seconds
         for rank, each in self._processes.items():
             self._processes[rank] = dataclasses.replace(each, heard_at=each.heard_at + seconds)
 
-    def judge(self, policy: Policy, now: float, *, due: bool, changing: bool) -> Stall | None:
+    def find_stall(self, policy: Policy, now: float, *, due: bool, changing: bool) -> Stall | None:
         """How the processes hang, if they do; `due`: a step is to come."""
         if not due:
             self._stall = None
         elif self._stall is None and self._step is not None and not changing:
-            usual = self.usual()
+            usual = self.usual_step_seconds()
             least = max(policy.stall_seconds, 2 * self._longest)
-            if now - self._at > max(least, policy.stall_steps * (usual or 0.0)) and self._knows:
-                self._stall = Stall(self._wall, self._step, usual, self._standings(now))
+            if (
+                now - self._at > max(least, policy.stall_steps * (usual or 0.0))
+                and self._has_heartbeats
+            ):
+                self._stall = Stall(self._wall, self._step, usual, self._rank_groups(now))
         return self._stall
 
     @property
-    def _knows(self) -> bool:
+    def _has_heartbeats(self) -> bool:
         """Whether there is a measure of how long a step takes."""
         return bool(self._pauses) or self._first is not None
 
-    def usual(self) -> float | None:
+    def usual_step_seconds(self) -> float | None:
         """Seconds that a step takes; before the second one, what the first took at most."""
         if not self._pauses:
             return self._first
         return sorted(self._pauses)[len(self._pauses) // 2]
 
-    def _standings(self, now: float) -> tuple[Standing, ...]:
+    def _rank_groups(self, now: float) -> tuple[RankGroup, ...]:
         furthest = max((each.step for each in self._processes.values()), default=None)
-        alike: dict[Standing, list[int]] = {}
+        alike: dict[RankGroup, list[int]] = {}
         for rank, each in sorted(self._processes.items()):
             silent = now - each.heard_at > SILENT_SECONDS
             lags = silent or each.step != furthest
-            point = Standing((), (), each.step, each.where, silent, lags)
+            point = RankGroup((), (), each.step, each.where, silent, lags)
             alike.setdefault(point, []).append(rank)
         unheard = [rank for rank in range(self._world_size) if rank not in self._processes]
-        found = [self._standing(point, ranks) for point, ranks in alike.items()]
+        found = [self._rank_group(point, ranks) for point, ranks in alike.items()]
         if found and unheard:
-            found.append(Standing(tuple(unheard), (), None))
-        return tuple(sorted(found, key=lambda each: not each.lags))
+            found.append(RankGroup(tuple(unheard), (), None))
+        return tuple(sorted(found, key=lambda each: not each.behind))
 
-    def _standing(self, point: Standing, ranks: list[int]) -> Standing:
+    def _rank_group(self, point: RankGroup, ranks: list[int]) -> RankGroup:
         workers = dict.fromkeys(self._processes[rank].worker for rank in ranks)
         return dataclasses.replace(point, ranks=tuple(ranks), workers=tuple(workers))

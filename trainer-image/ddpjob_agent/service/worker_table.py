@@ -8,46 +8,46 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from ddpjob_agent.membership.state import Worker
+from ddpjob_agent.membership.state import WorkerState
 
 if TYPE_CHECKING:
     from ddpjob_protocol.control import Expectation, Policy
     from ddpjob_protocol.membership import Member
 
 
-class Roster:
+class WorkerTable:
     """Workers by name; a name that it does not know is passed over."""
 
     def __init__(self) -> None:
-        self._workers: dict[str, Worker] = {}
+        self._workers: dict[str, WorkerState] = {}
         self._expectation: Expectation | None = None
 
-    def all(self) -> tuple[Worker, ...]:
+    def workers(self) -> tuple[WorkerState, ...]:
         """In the order of their registration."""
         return tuple(self._workers.values())
 
-    def get(self, name: str) -> Worker | None:
+    def get(self, name: str) -> WorkerState | None:
         """This worker's row."""
         return self._workers.get(name)
 
-    def row_for(self, member: Member, now: float) -> Worker:
+    def row_for(self, member: Member, now: float) -> WorkerState:
         """The row of who registers: a new one for a new incarnation."""
         known = self._workers.get(member.worker)
         if known is None or known.member.incarnation != member.incarnation:
-            return Worker(member, registered_at=now, last_heard=now)
+            return WorkerState(member, registered_at=now, last_heard=now)
         return known
 
-    def put(self, worker: Worker, now: float) -> None:
+    def put(self, worker: WorkerState, now: float) -> None:
         """A new row, or another one for the same worker."""
         self._workers[worker.member.worker] = self._named(worker, now)
 
-    def expect(self, expectation: Expectation, now: float) -> None:
+    def on_expectation(self, expectation: Expectation, now: float) -> None:
         """From now on these are the workers that the operator names."""
         self._expectation = expectation
         for name, worker in self._workers.items():
             self._workers[name] = self._named(worker, now)
 
-    def _named(self, worker: Worker, now: float) -> Worker:
+    def _named(self, worker: WorkerState, now: float) -> WorkerState:
         expectation = self._expectation
         if expectation is None:
             return worker
@@ -65,20 +65,20 @@ class Roster:
         for name in self._workers:
             self.change(name, **changes)
 
-    def rest(self, name: str, until: float) -> None:
+    def back_off(self, name: str, until: float) -> None:
         """The command of this worker failed, and is not started again before."""
         self.change(
             name, exit_at=None, failure=None, done=False, ready_at=None, rests_until=until,
             failures=self._workers[name].failures + 1,
         )  # fmt: skip
 
-    def forgive(self, seconds: float) -> None:
+    def extend_deadlines(self, seconds: float) -> None:
         """Nobody's silence in the last so many seconds counts."""
         for name, worker in self._workers.items():
             closed_at = worker.closed_at if worker.closed_at is None else worker.closed_at + seconds
             self.change(name, last_heard=worker.last_heard + seconds, closed_at=closed_at)
 
-    def begin(self, policy: Policy, now: float) -> None:
+    def on_membership(self, policy: Policy, now: float) -> None:
         """A membership begins: what belonged to the last one is forgotten, and who is lost."""
         self._workers = {
             name: dataclasses.replace(

@@ -26,28 +26,28 @@ import time
 import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
-from ddpjob_agent.file_sync.inventory import Holdings
-from ddpjob_agent.file_sync.local_files import Tracked
-from ddpjob_agent.file_sync.replica_store import open_shelf
-from ddpjob_agent.file_sync.syncer import Keeper
-from ddpjob_agent.forkserver.client import Standby
-from ddpjob_agent.net.framing import RefusedError
-from ddpjob_agent.net.service_connection import Link
-from ddpjob_agent.worker.c10d_relay import Relay
-from ddpjob_agent.worker.connectivity import Reach
+from ddpjob_agent.file_sync.inventory import LocalReplicas
+from ddpjob_agent.file_sync.local_files import TrackedFiles
+from ddpjob_agent.file_sync.replica_store import open_replica_store
+from ddpjob_agent.file_sync.syncer import FileSyncer
+from ddpjob_agent.forkserver.client import ForkServerClient
+from ddpjob_agent.net.framing import RejectedError
+from ddpjob_agent.net.service_connection import ServiceConnection
+from ddpjob_agent.worker.c10d_relay import StoreRelay
+from ddpjob_agent.worker.connectivity import ConnectivityCheck
 from ddpjob_agent.worker.failure_report import read_failure
-from ddpjob_agent.worker.graceful_stop import Stopping
+from ddpjob_agent.worker.graceful_stop import GracefulStop
 from ddpjob_agent.worker.launch import Command, import_environment, steps_done
-from ddpjob_agent.worker.live_processes import Live
-from ddpjob_agent.worker.process_tree import Processes
-from ddpjob_agent.worker.progress_socket import Reports
-from ddpjob_agent.worker.runs import Launch, Starts
+from ddpjob_agent.worker.live_processes import LiveProcesses
+from ddpjob_agent.worker.process_tree import ProcessTree
+from ddpjob_agent.worker.progress_socket import ProgressSocket
+from ddpjob_agent.worker.runs import Run, RunFactory
 from ddpjob_protocol.codec import decode, encode
 from ddpjob_protocol.environment import GROUP_SOCKET, REPORT_SOCKET, Launcher
 from ddpjob_protocol.exit_codes import Exit
 from ddpjob_protocol.membership import Cause, Member, Membership
 from ddpjob_protocol.messages import PROTOCOL, Failure, Message
-from ddpjob_protocol.process import Place
+from ddpjob_protocol.process import Assignment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,7 +61,7 @@ RESERVE_SECONDS = 5.0  # of the pod's grace, for whatever else there is to do
 log = logging.getLogger("ddpjob.agent")
 
 
-class Settings(NamedTuple):
+class AgentSettings(NamedTuple):
     """What the agent is told at its start."""
 
     worker: str
@@ -72,10 +72,10 @@ class Settings(NamedTuple):
     address: str
     orphan_seconds: float
     grace_seconds: float
-    warm_start: bool
+    fork_server_enabled: bool
     termination_log: str
     program: tuple[str, ...]  # that runs one of the agent's roles
-    warm_parent: tuple[int, int] | None = None  # descriptor and process id, if there is one
+    fork_server: tuple[int, int] | None = None  # descriptor and process id, if there is one
     launcher: Launcher = Launcher.TORCHRUN
     files: tuple[str, ...] = ()  # that an unchanged script saves to
     snapshot_folder: str = ""
@@ -85,7 +85,7 @@ class Agent:
     """Runs one worker."""
 
     def __init__(
-        self, settings: Settings, argv: Sequence[str], environment: Mapping[str, str]
+        self, settings: AgentSettings, argv: Sequence[str], environment: Mapping[str, str]
     ) -> None:
         self._settings = settings
         self._argv = argv
@@ -93,21 +93,26 @@ class Agent:
         incarnation = uuid.uuid4().hex
         self._me = Member(settings.worker, incarnation, settings.address, settings.processes)
         self._folder = tempfile.mkdtemp(prefix="ddpjob-")
-        self._link = Link(
-            settings.host, settings.port, settings.token, self._hello, self._obey, self._how
+        self._link = ServiceConnection(
+            settings.host,
+            settings.port,
+            settings.token,
+            self._hello,
+            self._on_order,
+            self._exit_message,
         )
-        self._relay = Relay(self._link)
+        self._relay = StoreRelay(self._link)
         user = Command(argv, environment)
-        self._starts = Starts(self._folder, user, settings.launcher, settings.program)
-        self._reach = Reach(self._link.send)
-        self._reports = Reports(self._report)
-        self._live = Live(settings.processes, self._link.send, self._replace)
+        self._starts = RunFactory(self._folder, user, settings.launcher, settings.program)
+        self._reach = ConnectivityCheck(self._link.send)
+        self._reports = ProgressSocket(self._report)
+        self._live = LiveProcesses(settings.processes, self._link.send, self._restart_live)
         self._membership: Membership | None = None  # the highest seen
         self._order = ("", "")  # the newest: its type, its membership
-        self._wanted: Launch | None = None
-        self._started: Launch | None = None  # whose processes there may be
+        self._wanted: Run | None = None
+        self._started: Run | None = None  # whose processes there may be
         patience = max(0.0, settings.grace_seconds - LEAVE_SECONDS - RESERVE_SECONDS)
-        self._stopping = Stopping(self._live, self._link.send, patience)
+        self._stopping = GracefulStop(self._live, self._link.send, patience)
         self._had_done: Message | None = None  # steps, of the processes that were ended last
         self._done = False
         self._failure: Failure | None = None
@@ -115,25 +120,25 @@ class Agent:
         self._left_at: float | None = None
         self._halted_by_plan = False
         self._wake = asyncio.Event()
-        files = Tracked(settings.files, os.getcwd(), settings.worker)
+        files = TrackedFiles(settings.files, os.getcwd(), settings.worker)
         shared = settings.snapshot_folder if settings.files else ""
-        shelf = open_shelf((shared, self._folder), settings.worker)
-        self._keeper = Keeper(
-            Holdings(files, shelf), settings.token, self._link.send, self._wake.set
+        shelf = open_replica_store((shared, self._folder), settings.worker)
+        self._keeper = FileSyncer(
+            LocalReplicas(files, shelf), settings.token, self._link.send, self._wake.set
         )
-        self._standby = Standby()
+        self._standby = ForkServerClient()
         self._ended = asyncio.Event()  # the command that was started last
 
     async def run(self) -> int:
         """Work until the job ends or a signal comes; returns the exit code."""
-        self._processes = Processes(self._exited, self._standby)
+        self._processes = ProcessTree(self._exited, self._standby)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._leave)
+            loop.add_signal_handler(number, self._on_sigterm)
         for number in FORWARDED:
             loop.add_signal_handler(number, self._processes.signal, number)
         environment = import_environment(self._environment, self._settings.processes)
-        wanted, given = self._settings.warm_start, self._settings.warm_parent
+        wanted, given = self._settings.fork_server_enabled, self._settings.fork_server
         self._standby.begin(self._argv, environment, wanted=wanted, given=given)
         await self._relay.start()
         await self._starts.local_store.start()
@@ -144,13 +149,13 @@ class Agent:
             await self._keeper.listen(self._settings.address)
         tasks = [
             asyncio.ensure_future(self._register()),
-            asyncio.ensure_future(self._watch_orphanhood()),
+            asyncio.ensure_future(self._watch_service_contact()),
             asyncio.ensure_future(self._supervise()),
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             await next(iter(done))
-        except RefusedError as error:
+        except RejectedError as error:
             log.error("%s", error)  # noqa: TRY400 - no traceback for people
             return Exit.REFUSED
         finally:
@@ -187,64 +192,64 @@ class Agent:
             "had_done": self._had_done,
             "done": self._done,
             "failure": encode(self._failure),
-            "reports": self._reports.recall(),
-            "files": self._keeper.stock(),
+            "reports": self._reports.last_messages(),
+            "files": self._keeper.inventory_message(),
             "port": self._starts.port.number,
             "reach": self._reach.port,
         }
 
-    def _how(self) -> Message:
+    def _exit_message(self) -> Message:
         return {"processes": self._reports.alive()}
 
-    def _obey(self, order: Message) -> None:
+    def _on_order(self, order: Message) -> None:
         if order["type"] == "run":
-            self._enter(decode(Membership, order["membership"]), order)
+            self._enter_membership(decode(Membership, order["membership"]), order)
         elif order["type"] == "stay":
             self._order = ("stay", "")
-            self._stay()
+            self._keep_live()
             facts = {name: order[name] for name in ("leave", "after", "save")}
-            self._live.tell(Place(**facts))
+            self._live.assign(Assignment(**facts))
         elif order["type"] == "halt":
             self._order = ("halt", "")
             self._wanted = None
             self._halted_by_plan = order.get("planned", False)
-            self._hear_last_step(order, asked=False)
-            self._keeper.hear(order)
+            self._on_last_step(order, asked=False)
+            self._keeper.on_order(order)
         elif order["type"] == "finish":
             self._finish, self._wanted = order, None
         self._wake.set()
 
-    def _enter(self, membership: Membership, order: Message) -> None:
+    def _enter_membership(self, membership: Membership, order: Message) -> None:
         held = self._membership
         if self._me not in membership.members or (held and membership.id < held.id):
             return  # meant for who this worker was before, or overtaken
-        self._keeper.hear(order)
+        self._keeper.on_order(order)
         if held is None or membership.id > held.id:
             self._membership = membership
             self._reach.check(membership, self._me, order.get("reach", {}))
             self._done, self._failure = False, None
             if not order["live"]:
-                self._wanted = Launch(membership, order.get("port"))
+                self._wanted = Run(membership, order.get("port"))
             elif self._live.finished:  # too late to change; they load what was saved at the end
-                self._wanted = Launch(None)
+                self._wanted = Run(None)
         if order["live"]:
-            self._link.enter(str(membership.id))
+            self._link.bind_store(str(membership.id))
             self._order = ("run", str(membership.id))
-            self._stay()
-            first_rank = sum(each.processes for each in _before(self._me, membership))
-            self._live.tell(Place(membership, first_rank, asked=order["asked"]))
+            self._keep_live()
+            first_rank = sum(each.processes for each in _previous_membership(self._me, membership))
+            self._live.assign(Assignment(membership, first_rank, stop_requested=order["asked"]))
         else:
-            self._hear_last_step(order, asked=order["asked"])
+            self._on_last_step(order, asked=order["asked"])
 
-    def _hear_last_step(self, order: Message, *, asked: bool) -> None:
+    def _on_last_step(self, order: Message, *, asked: bool) -> None:
         running = self._started.membership if self._started is not None else None
-        self._stopping.hear(order, running, asked=asked)
+        self._stopping.on_order(order, running, asked=asked)
 
-    def _stay(self) -> None:
+    def _keep_live(self) -> None:
         """Live processes are to run, and started again if they ended under another order."""
         wanted = self._wanted
         if wanted is None or not wanted.live or wanted.ended_under not in (None, self._order):
-            self._wanted = Launch(None)
+            self._wanted = Run(None)
             self._done, self._failure = False, None
 
     # --- processes --------------------------------------------------------------------------------
@@ -256,11 +261,11 @@ class Agent:
             if self._started is not None and self._started is not self._wanted:
                 await self._let_stop(self._started)
                 await self._processes.stop(self._grace())
-                self._tell_steps(self._started)
+                self._report_steps(self._started)
                 self._started = None
-                self._keeper.idle()
+                self._keeper.on_idle()
             if self._wanted is not None and self._started is None and not self._leaving:
-                await self._stopping.let_save()
+                await self._stopping.wait_for_save()
             if self._wanted is not None and self._started is None and not self._leaving:
                 membership = self._wanted.membership
                 if membership is None or self._keeper.may_start(membership):
@@ -269,28 +274,28 @@ class Agent:
             if self._started is not None:
                 await self._let_stop(self._started)
             await self._processes.stop(LEAVE_SECONDS)
-            self._keeper.idle()
+            self._keeper.on_idle()
             await self._hand_over(self._left_at)
 
     async def _hand_over(self, since: float) -> None:
         """Others may still need what only this worker has of the script's files."""
         until = since + self._settings.grace_seconds - RESERVE_SECONDS
-        while self._keeper.is_owed(time.monotonic() - since) and self._link.connected:
+        while self._keeper.must_wait_for_copy(time.monotonic() - since) and self._link.connected:
             if self._finish is not None or time.monotonic() > until:
                 break
             await asyncio.sleep(0.05)
 
-    async def _let_stop(self, launch: Launch) -> None:
+    async def _let_stop(self, launch: Run) -> None:
         """Let the processes do what they have to before they are ended."""
         self._keeper.hurry()
-        await self._stopping.wait(lambda: self._has_to_do(launch))
+        await self._stopping.wait(lambda: self._must_wait(launch))
         if launch.membership is None:
             return
-        self._stopping.stopped(launch.membership)
+        self._stopping.on_stopped(launch.membership)
         if self._wanted is None or not self._wanted.live:
-            self._link.leave(str(launch.membership.id))
+            self._link.unbind_store(str(launch.membership.id))
 
-    def _tell_steps(self, launch: Launch) -> None:
+    def _report_steps(self, launch: Run) -> None:
         """How far the processes were, which may not have said it: nothing of them runs any more."""
         membership = str(launch.membership.id) if launch.membership else self._live.entered
         step = steps_done(self._starts.logs)
@@ -298,7 +303,7 @@ class Agent:
             self._had_done = {"membership": membership, "step": step}
             self._link.send({"type": "had_done", **self._had_done})
 
-    def _has_to_do(self, launch: Launch) -> bool:
+    def _must_wait(self, launch: Run) -> bool:
         if self._ended.is_set():
             return False
         if launch.live:
@@ -306,9 +311,9 @@ class Agent:
         if self._live.stops:
             awaits_word = self._leaving and self._wanted is launch
             return self._stopping.has_step_to_do(awaits_word=awaits_word)
-        return self._ends_by_plan() and self._keeper.is_writing
+        return self._stops_by_plan() and self._keeper.is_writing
 
-    def _ends_by_plan(self) -> bool:
+    def _stops_by_plan(self) -> bool:
         """Whether what runs is ended while it could go on."""
         if self._leaving or self._wanted is None:
             return self._leaving or self._halted_by_plan
@@ -319,7 +324,7 @@ class Agent:
         wanted = self._wanted.membership if self._wanted else None
         return PLANNED_STOP_SECONDS if wanted is not None and wanted.cause in PLANNED else 0
 
-    async def _start(self, launch: Launch) -> None:
+    async def _start(self, launch: Run) -> None:
         self._started = launch
         if launch.membership is not None and self._keeper.obstacle:
             self._fail(Failure(time.time(), self._keeper.obstacle))
@@ -327,27 +332,27 @@ class Agent:
         if launch.membership is not None:
             self._keeper.start(launch.membership)
             # A torchrun that lost its store would end the processes amid their last step.
-            self._link.enter(str(launch.membership.id), hold=True)
-        self._stopping.begin(launch.membership)
+            self._link.bind_store(str(launch.membership.id), block_stale_requests=True)
+        self._stopping.reset(launch.membership)
         self._ended.clear()
-        self._reports.begin()
-        self._live.begin()
+        self._reports.reset()
+        self._live.reset()
         try:
-            command = self._starts.next(launch, self._me, self._relay.port)
+            command = self._starts.next_command(launch, self._me, self._relay.port)
             await self._processes.start(*command)
         except OSError as error:
             summary = f"cannot start {self._argv[0]!r}: {error.strerror}"
             self._fail(Failure(time.time(), summary, exit_code=127, permanent=True))
 
-    def _replace(self, has_left: bool) -> None:
+    def _restart_live(self, has_left: bool) -> None:
         """Live processes are stuck. With their state others take their place: who meets waits."""
         if not has_left:
-            self._give_up()
+            self._reset_live()
         elif self._wanted is not None and self._wanted.live:
-            self._wanted = Launch(None, inherits=True)
+            self._wanted = Run(None, inherits=True)
             self._wake.set()
 
-    def _give_up(self) -> None:
+    def _reset_live(self) -> None:
         """Live processes are stuck, or unseen for too long: end them, and be a new worker."""
         self._me = dataclasses.replace(self._me, incarnation=uuid.uuid4().hex)
         self._wanted = None
@@ -363,7 +368,7 @@ class Agent:
         log.info("the command ended with exit code %d", code)
         if code == 0:
             self._done = True
-            self._tell_exit(launch)
+            self._report_exit(launch)
             return
         tail, traceback_at = bytes(self._processes.stderr_tail), self._processes.traceback_at
         self._fail(read_failure(code, time.time(), tail, traceback_at, self._starts.logs))
@@ -372,9 +377,9 @@ class Agent:
         assert self._started is not None
         self._failure = failure
         log.warning("%s", failure.summary)
-        self._tell_exit(self._started)
+        self._report_exit(self._started)
 
-    def _tell_exit(self, launch: Launch) -> None:
+    def _report_exit(self, launch: Run) -> None:
         launch.ended_under = self._order
         failure = encode(self._failure)
         self._link.send(
@@ -401,14 +406,14 @@ class Agent:
     def _leaving(self) -> bool:
         return self._left_at is not None
 
-    def _leave(self) -> None:
+    def _on_sigterm(self) -> None:
         log.info("told to go")
         self._left_at = time.monotonic()
-        self._stopping.leave()
+        self._stopping.on_sigterm()
         self._link.send({"type": "bye"})
         self._wake.set()
 
-    async def _watch_orphanhood(self) -> None:
+    async def _watch_service_contact(self) -> None:
         limit = self._settings.orphan_seconds
         while True:
             await asyncio.sleep(min(1.0, limit / 4))
@@ -416,7 +421,7 @@ class Agent:
             if self._wanted is not None and silence > limit:
                 log.warning("no rendezvous service for %.0f s: the processes are stopped", silence)
                 if self._wanted.live:
-                    self._give_up()
+                    self._reset_live()
                 self._wanted = None
                 self._halted_by_plan = False
                 self._link.reconnect()
@@ -435,6 +440,6 @@ class Agent:
         return Exit.FAILED
 
 
-def _before(me: Member, membership: Membership) -> tuple[Member, ...]:
+def _previous_membership(me: Member, membership: Membership) -> tuple[Member, ...]:
     """The members whose processes have lower ranks than mine."""
     return membership.members[: membership.members.index(me)]

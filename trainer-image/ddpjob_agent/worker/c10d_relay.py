@@ -16,15 +16,15 @@ from ddpjob_agent.c10d.store import Store
 
 if TYPE_CHECKING:
     from ddpjob_agent.c10d.protocol import Request
-    from ddpjob_agent.net.service_connection import Link
+    from ddpjob_agent.net.service_connection import ServiceConnection
 
 HOST = "127.0.0.1"
 
 
-class Relay:
+class StoreRelay:
     """Listens for c10d clients."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ServiceConnection) -> None:
         self._link = link
         self.port = 0
 
@@ -57,7 +57,7 @@ class LocalStore:
 
 
 class _Backend:
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ServiceConnection) -> None:
         self._link = link
         self._membership = link.membership
 

@@ -21,7 +21,7 @@ ATTEMPTS = 2  # a packet may be lost
 AT_ONCE = 64  # connections
 
 
-class Reach:
+class ConnectivityCheck:
     """Of one worker; `port` is None before `listen`."""
 
     def __init__(self, send: Callable[[Message], None]) -> None:
@@ -33,7 +33,7 @@ class Reach:
     async def listen(self, address: str) -> None:
         """Let others try from now on, if this worker has that address."""
         with contextlib.suppress(OSError):
-            server = await asyncio.start_server(_hang_up, address, 0)
+            server = await asyncio.start_server(_close, address, 0)
             self._server, self.port = server, server.sockets[0].getsockname()[1]
 
     def check(self, membership: Membership, me: Member, ports: Mapping[str, int]) -> None:
@@ -73,5 +73,5 @@ async def _can_connect(address: str, port: int, gate: asyncio.Semaphore) -> bool
     return False
 
 
-async def _hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.close()

@@ -50,7 +50,7 @@ _MPIRUNS_RULE = re.compile(r"^-{40,}\n", re.MULTILINE)  # above and below what i
 _MPIS_ECHO = re.compile(r"\[\S+:\d+\] ")
 
 
-class _Story(NamedTuple):
+class _Traceback(NamedTuple):
     rank: int | None
     traceback: str
     exceptions: list[str]  # the first line of each, from the cause to the last
@@ -62,7 +62,7 @@ class _Story(NamedTuple):
         return (own or self.exceptions)[-1]
 
     @property
-    def is_echo(self) -> bool:
+    def is_secondary(self) -> bool:
         return bool(ECHO.search(self.exceptions[0]))
 
 
@@ -71,32 +71,32 @@ def read_failure(
 ) -> Failure:
     """The failure of a command; times in seconds since the epoch."""
     text = stderr.decode(errors="replace").replace("\0", "")
-    recorded = _recorded(log_dir)
+    recorded = _read_error_file(log_dir)
     stories = [recorded[0]] if recorded else _tracebacks(text)
     at = recorded[1] if recorded else min(ended_at, traceback_at or ended_at)
-    rank, code = _root(text, exit_code)
-    story = next((story for story in stories if not story.is_echo), None)
+    rank, code = _root_rank(text, exit_code)
+    story = next((story for story in stories if not story.is_secondary), None)
     if story is None and code < 0:
         what = f"was ended by {_signal_name(-code)}"
-        return Failure(ended_at, f"{_who(rank)} {what}", rank=rank, exit_code=code)
+        return Failure(ended_at, f"{_subject(rank)} {what}", rank=rank, exit_code=code)
     story = story or next(iter(stories), None)
     if story is None:
-        words = _last_words(text)
+        words = _last_lines(text)
         told = f"; last on stderr: {words}" if words else ""
-        summary = f"{_who(rank)} ended with exit code {code}{told}"[:MAX_SUMMARY_CHARS]
+        summary = f"{_subject(rank)} ended with exit code {code}{told}"[:MAX_SUMMARY_CHARS]
         return Failure(at, summary, rank=rank, exit_code=code)
     who = story.rank if story.rank is not None else rank
     return Failure(
         at=at,
-        summary=f"{_who(who)}: {story.summary}"[:MAX_SUMMARY_CHARS],
+        summary=f"{_subject(who)}: {story.summary}"[:MAX_SUMMARY_CHARS],
         traceback=story.traceback[-MAX_TRACEBACK_CHARS:],
         rank=who,
         exit_code=code,
-        consequential=story.is_echo,
+        consequential=story.is_secondary,
     )
 
 
-def _root(text: str, exit_code: int) -> tuple[int | None, int]:
+def _root_rank(text: str, exit_code: int) -> tuple[int | None, int]:
     """The rank that failed first, and how it ended, if torchrun or mpirun says so."""
     root = _ROOT_CAUSE.search(text)
     if root:
@@ -109,7 +109,7 @@ def _root(text: str, exit_code: int) -> tuple[int | None, int]:
     return int(told["ended"] or told["aborted"]), int(told["code"] or exit_code)
 
 
-def _who(rank: int | None) -> str:
+def _subject(rank: int | None) -> str:
     return "the command" if rank is None else f"rank {rank}"
 
 
@@ -120,21 +120,21 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _recorded(log_dir: str) -> tuple[_Story, float] | None:
+def _read_error_file(log_dir: str) -> tuple[_Traceback, float] | None:
     """The oldest error file that torch's @record wrote, and its time."""
     paths = glob.glob(os.path.join(glob.escape(log_dir), "**", "error.json"), recursive=True)
     for path in sorted(paths, key=os.path.getmtime):
         try:
             with open(path, encoding="utf-8") as file:
                 message = json.load(file)["message"]
-            story = _story(message["extraInfo"]["py_callstack"].splitlines(), None)[0]
+            story = _parse_traceback(message["extraInfo"]["py_callstack"].splitlines(), None)[0]
             return story, os.path.getmtime(path)
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             continue
     return None
 
 
-def _tracebacks(text: str) -> list[_Story]:
+def _tracebacks(text: str) -> list[_Traceback]:
     """Tracebacks in order of their first lines, torchrun's own left out."""
     streams: dict[int | None, list[tuple[int, str]]] = {}  # by rank: number and text of its lines
     for number, line in enumerate(text.splitlines()):
@@ -149,7 +149,7 @@ def _tracebacks(text: str) -> list[_Story]:
             if not _TRACEBACK.match(lines[at]):
                 at += 1
                 continue
-            story, length = _story(lines[at:], rank)
+            story, length = _parse_traceback(lines[at:], rank)
             if "ChildFailedError" not in story.summary:
                 found.append((numbered[at][0], story))
             at += length
@@ -158,7 +158,7 @@ def _tracebacks(text: str) -> list[_Story]:
     return [story for _, story in sorted(found, key=lambda pair: pair[0])]
 
 
-def _story(lines: list[str], rank: int | None) -> tuple[_Story, int]:
+def _parse_traceback(lines: list[str], rank: int | None) -> tuple[_Traceback, int]:
     """The traceback that begins with the first line, with all it is chained to; and its length."""
     exceptions, end = [], 0
     while True:
@@ -175,7 +175,7 @@ def _story(lines: list[str], rank: int | None) -> tuple[_Story, int]:
         while following < len(lines) and not lines[following]:
             following += 1
         if following == len(lines) or not _TRACEBACK.match(lines[following]):
-            return _Story(rank, "\n".join(lines[:end]).rstrip(), exceptions), end
+            return _Traceback(rank, "\n".join(lines[:end]).rstrip(), exceptions), end
         end = following
 
 
@@ -183,11 +183,11 @@ def _ends_message(line: str) -> bool:
     return line in _CHAIN or bool(_TRACEBACK.match(line) or _LOG.match(line))
 
 
-def _syntax_error(text: str) -> _Story:
-    return _Story(None, text, [text.rpartition("\n")[2]])
+def _syntax_error(text: str) -> _Traceback:
+    return _Traceback(None, text, [text.rpartition("\n")[2]])
 
 
-def _last_words(text: str) -> str:
+def _last_lines(text: str) -> str:
     """The last line before torchrun or mpirun tells of the end, log lines left out."""
     own, *told = _MPIRUNS_RULE.split(text)
     words = ""

@@ -11,30 +11,32 @@ import logging
 import time
 from typing import TYPE_CHECKING, Callable
 
-from ddpjob_protocol.process import Place
+from ddpjob_protocol.process import Assignment
 
 if TYPE_CHECKING:
-    from ddpjob_agent.worker.live_processes import Live
+    from ddpjob_agent.worker.live_processes import LiveProcesses
     from ddpjob_protocol.membership import Membership
     from ddpjob_protocol.messages import Message
 
 log = logging.getLogger("ddpjob.agent")
 
 
-class Stopping:
+class GracefulStop:
     """What the processes of one worker have to do before they are ended; `patience` in seconds."""
 
-    def __init__(self, live: Live, send: Callable[[Message], None], patience: float) -> None:
+    def __init__(
+        self, live: LiveProcesses, send: Callable[[Message], None], timeout: float
+    ) -> None:
         self._live = live
         self._send = send
-        self._patience = patience
+        self._patience = timeout
         self._last_step: int | None = None  # of what runs: after it all stop, having saved
         self._asked = False  # whether that is about to be agreed on
         self._all_saved = asyncio.Event()  # no other worker still does the step that was agreed on
         self._all_saved.set()
         self.stopped_in = ""  # the last membership whose processes had nothing more to do
 
-    def hear(self, order: Message, running: Membership | None, *, asked: bool) -> None:
+    def on_order(self, order: Message, running: Membership | None, *, asked: bool) -> None:
         """Tell processes that were started for one membership after which step that ends."""
         last = order.get("last")
         self._asked = asked
@@ -46,15 +48,15 @@ class Stopping:
             return
         is_mine = last is not None and last["membership"] == str(running.id)
         self._last_step = last["step"] if last is not None and is_mine else None
-        self._live.tell(Place(after=self._last_step, save=is_mine, asked=asked))
+        self._live.assign(Assignment(last_step=self._last_step, save=is_mine, stop_requested=asked))
 
-    def begin(self, membership: Membership | None) -> None:
+    def reset(self, membership: Membership | None) -> None:
         """Processes are about to start, for one membership or to stay."""
         self._last_step = None
         if membership is not None:
-            self._live.tell(Place(asked=self._asked))
+            self._live.assign(Assignment(stop_requested=self._asked))
 
-    def leave(self) -> None:
+    def on_sigterm(self) -> None:
         """This worker goes: it waits for nobody else."""
         self._all_saved.set()
 
@@ -74,12 +76,12 @@ class Stopping:
                 break
             await asyncio.sleep(0.01)
 
-    def stopped(self, membership: Membership) -> None:
+    def on_stopped(self, membership: Membership) -> None:
         """The processes have nothing more to do in this one."""
         self.stopped_in = str(membership.id)
         self._send({"type": "stopped", "membership": self.stopped_in})
 
-    async def let_save(self) -> None:
+    async def wait_for_save(self) -> None:
         """Wait for what others save just now: the processes to be started load it."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._all_saved.wait(), self._patience)

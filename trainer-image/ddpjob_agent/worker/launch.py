@@ -56,10 +56,10 @@ def steps_done(logs: str) -> int | None:
 def import_environment(base: Mapping[str, str], processes: int) -> dict[str, str]:
     """The one in which torch is imported for warm starts: as torchrun will make it."""
     few = {"OMP_NUM_THREADS": "1"} if processes > 1 else {}
-    return {**few, **_without_agents_own(base)}
+    return {**few, **_without_agent_variables(base)}
 
 
-class Meeting(NamedTuple):
+class LaunchContext(NamedTuple):
     """Where the processes of one start meet, and what they share with their agent."""
 
     members: tuple[Member, ...]  # in the order of their ranks; one where the processes stay
@@ -82,11 +82,11 @@ class Command(NamedTuple):
     environment: Mapping[str, str]
 
 
-def prepare(
+def build_command(
     user: Command,
     launcher: Launcher,
     agent: Sequence[str],
-    meeting: Meeting,
+    meeting: LaunchContext,
     ours: Mapping[str, str],
 ) -> Command:
     """The user's command with what it needs to meet the others; what the user set stays.
@@ -95,25 +95,31 @@ def prepare(
     """
     argv, base = user
     if launcher is Launcher.TORCHRUN:
-        found = _torchruns_flags(argv, base, meeting)
+        found = _torchrun_flags(argv, base, meeting)
     elif launcher is Launcher.MPI:
-        argv = mpi.command(argv, agent, first=meeting.is_first)
-        found = mpi.variables(meeting.members, agent, meeting.logs, meeting.endpoint)
+        argv = mpi.build_command(argv, agent, first=meeting.is_first)
+        found = mpi.build_environment(meeting.members, agent, meeting.logs, meeting.endpoint)
     else:
-        found = _scripts_variables(meeting)
+        found = _script_environment(meeting)
     if base.get(ENV_SAGEMAKER):
-        found |= sagemaker.variables(meeting.members, meeting.me)
-        sagemaker.make_folders(base)
+        found |= sagemaker.build_environment(meeting.members, meeting.me)
+        sagemaker.create_folders(base)
     sockets = {
         ENV_REPORT_SOCKET: os.path.join(meeting.sockets, REPORT_SOCKET),
         ENV_GROUP_SOCKET: os.path.join(meeting.sockets, GROUP_SOCKET),
         ENV_STEPS: os.path.join(meeting.logs, STEPS_FILE),
     }
-    given = {**_nodes(meeting), **found, **_without_agents_own(base), **sockets, **ours}
+    given = {
+        **_node_environment(meeting),
+        **found,
+        **_without_agent_variables(base),
+        **sockets,
+        **ours,
+    }
     return Command(argv, given)
 
 
-def _nodes(meeting: Meeting) -> dict[str, str]:
+def _node_environment(meeting: LaunchContext) -> dict[str, str]:
     """What users write into command lines and read in scripts, on every kind of cluster."""
     return {
         "MASTER_ADDR": meeting.members[0].address,
@@ -124,8 +130,8 @@ def _nodes(meeting: Meeting) -> dict[str, str]:
     }
 
 
-def _torchruns_flags(
-    argv: Sequence[str], base: Mapping[str, str], meeting: Meeting
+def _torchrun_flags(
+    argv: Sequence[str], base: Mapping[str, str], meeting: LaunchContext
 ) -> dict[str, str]:
     flags = {
         "PET_NNODES": str(len(meeting.members)),
@@ -143,7 +149,7 @@ def _torchruns_flags(
     return flags
 
 
-def _scripts_variables(meeting: Meeting) -> dict[str, str]:
+def _script_environment(meeting: LaunchContext) -> dict[str, str]:
     """RANK and WORLD_SIZE count workers, as elsewhere: a script may start processes of its own."""
     members, at = meeting.members, meeting.members.index(meeting.me)
     variables = {
@@ -157,5 +163,5 @@ def _scripts_variables(meeting: Meeting) -> dict[str, str]:
     return variables
 
 
-def _without_agents_own(base: Mapping[str, str]) -> dict[str, str]:
+def _without_agent_variables(base: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in base.items() if name not in AGENT_ONLY}

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from ddpjob_protocol.codec import encode
 from ddpjob_protocol.membership import MembershipId
-from ddpjob_protocol.process import Answer
+from ddpjob_protocol.process import ProcessMessage
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Mapping
 
     from ddpjob_protocol.messages import Message
-    from ddpjob_protocol.process import Place
+    from ddpjob_protocol.process import Assignment
 
 
-class Process:
+class LiveProcess:
     """One connected training process. Times are the event loop's seconds."""
 
     def __init__(self, writer: asyncio.StreamWriter, local_rank: int) -> None:
@@ -38,35 +38,35 @@ class Process:
         self.asked_to_leave = False  # its state, and has not answered
         self.left: int | None = None  # a state of so many steps
 
-    def hear(self, answer: Answer, message: Message, now: float) -> None:
+    def on_message(self, answer: ProcessMessage, message: Message, now: float) -> None:
         """What it says of itself."""
         self.heard_at = now
-        if answer is Answer.PROMISE:
+        if answer is ProcessMessage.PROMISE:
             self.promise = int(message["step"])
-        elif answer is Answer.AT and message["where"] != self.where:
+        elif answer is ProcessMessage.AT and message["where"] != self.where:
             self.where, self.moved_at = message["where"], now
-        elif answer is Answer.ARRIVED:
+        elif answer is ProcessMessage.ARRIVED:
             self.arrived, self.entered = message["membership"], ""
-        elif answer is Answer.ENTERED:
+        elif answer is ProcessMessage.ENTERED:
             self.arrived = self.entered = message["membership"]
-        elif answer is Answer.LEFT:
+        elif answer is ProcessMessage.LEFT:
             self.asked_to_leave, self.left = False, message["step"]
-        self.stops |= answer is Answer.STOPS
-        self.stopped |= answer is Answer.STOPPED
-        self.finished |= answer is Answer.FINISHED
+        self.stops |= answer is ProcessMessage.STOPS
+        self.stopped |= answer is ProcessMessage.STOPPED
+        self.finished |= answer is ProcessMessage.FINISHED
 
-    def tell(self, place: Place) -> None:
+    def assign(self, assignment: Assignment) -> None:
         """What it is to do."""
-        self.say(encode(place))
+        self.send(encode(assignment))
 
-    def say(self, words: Mapping[str, Any]) -> None:
+    def send(self, words: Mapping[str, Any]) -> None:
         """One line."""
         self.writer.write(json.dumps(words).encode() + b"\n")
 
 
-def is_over(entered: str, place: Place) -> bool:
+def is_superseded(entered: str, place: Assignment) -> bool:
     """Whether who is in that membership, and told of this place, is to leave it at once."""
     inside = MembershipId.parse(entered)
     if place.membership is None:
-        return place.after is None
+        return place.last_step is None
     return place.membership.id > inside and place.membership.stops_at_once(inside)

@@ -15,8 +15,8 @@ import json
 import logging
 from typing import TYPE_CHECKING, Callable
 
-from ddpjob_agent.worker.live_process import Process, is_over
-from ddpjob_protocol.process import LEAVE_STATE, Answer, Place
+from ddpjob_agent.worker.live_process import LiveProcess, is_superseded
+from ddpjob_protocol.process import LEAVE_STATE, Assignment, ProcessMessage
 
 if TYPE_CHECKING:
     from ddpjob_protocol.messages import Message
@@ -30,17 +30,17 @@ MAX_LINE_BYTES = 1 << 20
 log = logging.getLogger("ddpjob.live")
 
 
-class Live:
+class LiveProcesses:
     """The processes of one worker."""
 
     def __init__(
-        self, processes: int, send: Callable[[Message], None], late: Callable[[bool], None]
+        self, processes: int, send: Callable[[Message], None], on_stuck: Callable[[bool], None]
     ) -> None:
         self._count = processes
         self._send = send
-        self._late = late
-        self._processes: dict[int, Process] = {}
-        self._place = Place()
+        self._late = on_stuck
+        self._processes: dict[int, LiveProcess] = {}
+        self._place = Assignment()
         self._told_at = 0.0
         self._was_ready = False
         self.entered = ""  # the last membership that a process of this start has entered
@@ -48,7 +48,7 @@ class Live:
     async def listen(self, path: str) -> None:
         """Open the socket at `path`."""
         self._server = await asyncio.start_unix_server(self._connected, path, limit=MAX_LINE_BYTES)
-        self._watch = asyncio.ensure_future(self._watch_arrivals())
+        self._watch = asyncio.ensure_future(self._watch_regroup())
 
     def close(self) -> None:
         """Listen and watch no more."""
@@ -59,20 +59,20 @@ class Live:
     def ready(self) -> bool:
         """Whether all processes could be in another membership: none is in one yet, or still."""
         processes = self._processes.values()
-        return self._are_all_here and not any(each.entered or each.stops for each in processes)
+        return self._are_all_connected and not any(each.entered or each.stops for each in processes)
 
     @property
     def stops(self) -> bool:
         """Whether all processes can be told after which step to stop."""
-        return self._are_all_here and all(each.stops for each in self._processes.values())
+        return self._are_all_connected and all(each.stops for each in self._processes.values())
 
     @property
     def stopped(self) -> bool:
         """Whether they all have done so."""
-        return self._are_all_here and all(each.stopped for each in self._processes.values())
+        return self._are_all_connected and all(each.stopped for each in self._processes.values())
 
     @property
-    def _are_all_here(self) -> bool:
+    def _are_all_connected(self) -> bool:
         return len(self._processes) == self._count
 
     @property
@@ -80,7 +80,7 @@ class Live:
         """Whether a process has done all its steps, and changes no more."""
         return any(process.finished for process in self._processes.values())
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """The command starts anew."""
         for process in self._processes.values():
             process.writer.close()
@@ -88,31 +88,31 @@ class Live:
         self._was_ready = False
         self.entered = ""
 
-    def tell(self, place: Place) -> None:
+    def assign(self, assignment: Assignment) -> None:
         """What the processes are to do, now and when they connect."""
-        if place == self._place:
+        if assignment == self._place:
             return
-        if not (place.asked and self._place.asked):
+        if not (assignment.stop_requested and self._place.stop_requested):
             for process in self._processes.values():
                 process.promise = None
-        self._place = place
+        self._place = assignment
         self._told_at = asyncio.get_running_loop().time()
         for process in self._processes.values():
-            process.tell(place)
+            process.assign(assignment)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        process: Process | None = None
+        process: LiveProcess | None = None
         try:
             while line := await reader.readline():
                 message = json.loads(line)
-                answer, local_rank = Answer(message["answer"]), int(message["local_rank"])
-                if answer is Answer.LIVE:
+                answer, local_rank = ProcessMessage(message["answer"]), int(message["local_rank"])
+                if answer is ProcessMessage.LIVE:
                     self._send({"type": "live"})
                     continue
                 if process is None:
-                    process = self._processes[local_rank] = Process(writer, local_rank)
-                    process.tell(self._place)
-                self._heard(process, answer, message)
+                    process = self._processes[local_rank] = LiveProcess(writer, local_rank)
+                    process.assign(self._place)
+                self._on_message(process, answer, message)
         except (KeyError, TypeError, ValueError) as error:
             log.warning("a process says what cannot be read: %r", error)
         except (ConnectionError, asyncio.CancelledError) as error:
@@ -123,28 +123,28 @@ class Live:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the agent ends
                 writer.close()
 
-    def _heard(self, process: Process, answer: Answer, message: Message) -> None:
-        process.hear(answer, message, asyncio.get_running_loop().time())
-        if answer is Answer.PROMISE:
+    def _on_message(self, process: LiveProcess, answer: ProcessMessage, message: Message) -> None:
+        process.on_message(answer, message, asyncio.get_running_loop().time())
+        if answer is ProcessMessage.PROMISE:
             promises = [each.promise for each in self._processes.values()]
             known = [promise for promise in promises if promise is not None]
-            if self._are_all_here and len(known) == self._count and self._place.asked:
+            if self._are_all_connected and len(known) == self._count and self._place.stop_requested:
                 self._send({"type": "promise", "step": max(known)})
-        elif answer is Answer.BROKEN:
+        elif answer is ProcessMessage.BROKEN:
             self._send(
                 {"type": "broken", "membership": message["membership"], "why": message["why"]}
             )
-        elif answer is Answer.ENTERED:
+        elif answer is ProcessMessage.ENTERED:
             self.entered = process.entered
-        elif answer is Answer.STOPS and self.stops:
+        elif answer is ProcessMessage.STOPS and self.stops:
             self._send({"type": "stops", "membership": message["membership"]})
-        elif answer is Answer.FINISHED:
+        elif answer is ProcessMessage.FINISHED:
             self._send({"type": "finished"})
         if self.ready and not self._was_ready:
             self._send({"type": "ready"})
         self._was_ready = self.ready
 
-    async def _watch_arrivals(self) -> None:
+    async def _watch_regroup(self) -> None:
         while True:
             await asyncio.sleep(ARRIVE_SECONDS / 10)
             stuck = [p for p in self._processes.values() if self._is_stuck(p)]
@@ -154,20 +154,20 @@ class Live:
                     process.local_rank, process.where,
                 )  # fmt: skip
             if stuck:
-                left = None if self._place.leave else await self._have_state_left()
+                left = None if self._place.leave else await self._request_state_dump()
                 if any(self._processes.get(process.local_rank) is process for process in stuck):
                     entered = stuck[0].entered
                     self._send({"type": "stuck", "membership": entered, "step": left})
-                    self.begin()
+                    self.reset()
                     self._late(left is not None)
 
-    async def _have_state_left(self) -> int | None:
+    async def _request_state_dump(self) -> int | None:
         """Have those who are to be ended leave their state; the steps of the furthest that did."""
         loop = asyncio.get_running_loop()
         asked, until = [*self._processes.values()], loop.time() + LEAVE_SECONDS
         for process in asked:
             process.asked_to_leave = True
-            process.say(LEAVE_STATE)
+            process.send(LEAVE_STATE)
         # Silence, too, is waited for.
         while loop.time() < until and any(self._is_leaving(each) for each in asked):  # noqa: ASYNC110
             await asyncio.sleep(POLL_SECONDS)
@@ -175,13 +175,17 @@ class Live:
         log.info("left are the states of steps %s", left)
         return max(left, default=None)
 
-    def _is_leaving(self, process: Process) -> bool:
+    def _is_leaving(self, process: LiveProcess) -> bool:
         is_here = self._processes.get(process.local_rank) is process
         silence = asyncio.get_running_loop().time() - process.heard_at
         return is_here and process.asked_to_leave and silence < SILENCE_SECONDS
 
-    def _is_stuck(self, process: Process) -> bool:
-        if process.finished or not process.entered or not is_over(process.entered, self._place):
+    def _is_stuck(self, process: LiveProcess) -> bool:
+        if (
+            process.finished
+            or not process.entered
+            or not is_superseded(process.entered, self._place)
+        ):
             return False
         now = asyncio.get_running_loop().time()
         return now - max(self._told_at, process.moved_at) > ARRIVE_SECONDS

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from ddpjob_agent.forkserver.client import Standby
+    from ddpjob_agent.forkserver.client import ForkServerClient
 
 PR_SET_CHILD_SUBREAPER = 36
 TAIL_BYTES = 128 << 10
@@ -60,10 +60,10 @@ def _execute(argv: Sequence[str], environment: Mapping[str, str], stderr: int) -
     return child.pid
 
 
-class Processes:
+class ProcessTree:
     """The command of one membership and whatever it started; the warm parent is left alone."""
 
-    def __init__(self, on_exit: Callable[[int], None], standby: Standby) -> None:
+    def __init__(self, on_exit: Callable[[int], None], standby: ForkServerClient) -> None:
         self._on_exit = on_exit
         self._standby = standby
         self._command: int | None = None
@@ -92,7 +92,7 @@ class Processes:
             os.close(writer)
         os.set_blocking(reader, False)
         self._pipe = reader
-        self._loop.add_reader(reader, self._pump)
+        self._loop.add_reader(reader, self._forward_stderr)
         if warm:
             warm.go()
 
@@ -107,7 +107,7 @@ class Processes:
         asked: set[int] = set()
         deadline = time.monotonic() + grace
         while time.monotonic() < deadline and self._alive():
-            asked |= self._signal_all(signal.SIGTERM, but=asked)
+            asked |= self._signal_all(signal.SIGTERM, excluded=asked)
             await asyncio.sleep(0.02)
         warn_at = time.monotonic() + 10
         while self._alive():
@@ -120,13 +120,13 @@ class Processes:
 
     def _alive(self) -> bool:
         self._reap()
-        return bool(self._all())
+        return bool(self._find_processes())
 
-    def _all(self) -> set[int]:
+    def _find_processes(self) -> set[int]:
         return {*descendants(os.getpid())} - {self._standby.pid}
 
-    def _signal_all(self, number: int, but: AbstractSet[int] = frozenset()) -> set[int]:
-        found = self._all() - but
+    def _signal_all(self, number: int, excluded: AbstractSet[int] = frozenset()) -> set[int]:
+        found = self._find_processes() - excluded
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -143,10 +143,10 @@ class Processes:
             self._standby.ended(pid)
             if pid == self._command:
                 self._command = None
-                self._pump()
+                self._forward_stderr()
                 self._on_exit(os.waitstatus_to_exitcode(status))
 
-    def _pump(self) -> None:
+    def _forward_stderr(self) -> None:
         """Pass stderr on as it comes, keeping its end for the story of a failure."""
         while self._pipe is not None:
             try:

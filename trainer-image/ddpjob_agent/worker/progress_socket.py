@@ -13,7 +13,7 @@ import logging
 import socket
 from typing import Any, Callable
 
-from ddpjob_protocol.process import Event
+from ddpjob_protocol.process import ProgressEvent
 
 INTERVAL_SECONDS = 0.2
 COUNTS = ("total", "skipped", "place", "places")
@@ -25,12 +25,12 @@ Report = dict[str, Any]
 log = logging.getLogger("ddpjob.reports")
 
 
-class Reports:
+class ProgressSocket:
     """Receives the datagrams of one pod."""
 
     def __init__(self, send: Callable[[Report], None]) -> None:
         self._send = send
-        self._latest: dict[Event, Report] = {}
+        self._latest: dict[ProgressEvent, Report] = {}
         self._alive: dict[int, tuple[Report, float]] = {}  # by rank, with the time
         self._waiting: Report | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -52,7 +52,7 @@ class Reports:
         asyncio.get_running_loop().remove_reader(self._socket)
         self._socket.close()
 
-    def recall(self) -> list[Report]:
+    def last_messages(self) -> list[Report]:
         """The last report of each kind, for a service that lost its memory."""
         return list(self._latest.values())
 
@@ -61,33 +61,33 @@ class Reports:
         now = asyncio.get_running_loop().time()
         return [{**report, "age": now - at} for report, at in self._alive.values()]
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """A new membership begins: what its processes have not said yet is unknown."""
         self._waiting = None
         self._alive.clear()
-        for event in (Event.RESUMED, Event.STEP):
+        for event in (ProgressEvent.RESUMED, ProgressEvent.STEP):
             self._latest.pop(event, None)
 
     def _receive(self) -> None:
         with contextlib.suppress(BlockingIOError):
             for _ in range(MAX_AT_ONCE):
-                self._hear(self._socket.recv(MAX_BYTES))
+                self._on_datagram(self._socket.recv(MAX_BYTES))
 
-    def _hear(self, data: bytes) -> None:
+    def _on_datagram(self, data: bytes) -> None:
         try:
             report = _numbers_checked(json.loads(data))
-            event = Event(report["event"])
-            if event is Event.ALIVE:
-                self._hear_alive(report)
+            event = ProgressEvent(report["event"])
+            if event is ProgressEvent.ALIVE:
+                self._on_heartbeat(report)
                 return
-            if event is Event.STEP and self._waiting is not None:  # which is passed over
+            if event is ProgressEvent.STEP and self._waiting is not None:  # which is passed over
                 told = self._waiting.get("metrics", {})
                 report["metrics"] = {**told, **report.get("metrics", {})}
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
             log.warning("a report that cannot be read: %r", error)
             return
         self._latest[event] = report
-        if event is Event.STEP:
+        if event is ProgressEvent.STEP:
             self._waiting = report
             if self._timer is None:
                 self._flush()
@@ -95,7 +95,7 @@ class Reports:
             self._flush_waiting()
             self._send(report)
 
-    def _hear_alive(self, report: Report) -> None:
+    def _on_heartbeat(self, report: Report) -> None:
         rank, membership = int(report["rank"]), str(report["membership"])
         where = str(report["where"])[:MAX_WHERE]
         fields = {"rank": rank, "step": int(report["step"]), "where": where}

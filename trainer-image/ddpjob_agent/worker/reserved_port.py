@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 
 
-class FreePort:
+class ReservedPort:
     """Held until it is closed."""
 
     def __init__(self) -> None:

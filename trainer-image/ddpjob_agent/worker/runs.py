@@ -11,8 +11,8 @@ import os
 from typing import TYPE_CHECKING
 
 from ddpjob_agent.worker.c10d_relay import HOST, LocalStore
-from ddpjob_agent.worker.launch import Command, Meeting, prepare
-from ddpjob_agent.worker.reserved_port import FreePort
+from ddpjob_agent.worker.launch import Command, LaunchContext, build_command
+from ddpjob_agent.worker.reserved_port import ReservedPort
 from ddpjob_protocol.environment import ENV_LEFT_STATE, ENV_LIVE, ENV_MEMBERSHIP, ENV_STORE
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ddpjob.agent")
 
 
-class Launch:
+class Run:
     """One start of the command: for one membership, or for processes that stay (None)."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Launch:
         return self.membership is None
 
 
-class Starts:
+class RunFactory:
     """Of one agent's command."""
 
     def __init__(
@@ -54,14 +54,14 @@ class Starts:
         self._program = program
         self._count = 0
         self.local_store = LocalStore()
-        self.port = FreePort()
+        self.port = ReservedPort()
 
     @property
     def logs(self) -> str:
         """The folder of the last one."""
         return os.path.join(self._folder, str(self._count))
 
-    def next(self, launch: Launch, me: Member, relay: int) -> Command:
+    def next_command(self, launch: Run, me: Member, relay: int) -> Command:
         """What is to be started; `relay` is the port of the membership's store. Raises OSError."""
         self._count += 1
         os.mkdir(self.logs)
@@ -75,7 +75,7 @@ class Starts:
         if membership is None:
             log.info("starting processes that stay")
             local = f"{HOST}:{self.local_store.port}"
-            meeting = Meeting((me,), me, local, self.port.number, self._folder, self.logs)
+            meeting = LaunchContext((me,), me, local, self.port.number, self._folder, self.logs)
             ours = {ENV_LIVE: "1", ENV_STORE: store, ENV_LEFT_STATE: left}
         else:
             log.info(
@@ -83,6 +83,6 @@ class Starts:
                 membership.id, membership.cause, len(membership.members), membership.world_size,
             )  # fmt: skip
             members = membership.members
-            meeting = Meeting(members, me, store, launch.port, self._folder, self.logs)
+            meeting = LaunchContext(members, me, store, launch.port, self._folder, self.logs)
             ours = {ENV_MEMBERSHIP: str(membership.id)}
-        return prepare(self._user, self._launcher, self._program, meeting, ours)
+        return build_command(self._user, self._launcher, self._program, meeting, ours)

@@ -1,6 +1,6 @@
-"""Batches of one size at any world size: a batch sampler for torch's DataLoader, with a position.
+"""ElasticBatchSampler of one size at any world size: a batch sampler for torch's DataLoader, with a position.
 
-    batches = Batches(dataset, 60)
+    batches = ElasticBatchSampler(dataset, 60)
     loader = DataLoader(dataset, batch_sampler=batches, num_workers=2)
 
 Each sample of an epoch is trained on once, whatever the ranks do in between: the position moves
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Sampler
 
-from ddpjob_trainer.data.partition import Share, order_of
-from ddpjob_trainer.data.position import Source, ranks
+from ddpjob_trainer.data.partition import BatchShare, epoch_order
+from ddpjob_trainer.data.position import DataPosition, ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     import torch
 
 
-class Batches(Source, Sampler[list[int]]):
+class ElasticBatchSampler(DataPosition, Sampler[list[int]]):
     """Iterating gives this rank's samples, part by part, to the end of the epoch."""
 
     def __init__(
         self, data: Sized | int, size: int, *, seed: int = 0, shuffle: bool = True,
-        drop_last: bool = False, most: int | None = None, speed: float | None = None,
+        drop_last: bool = False, max_samples_per_rank: int | None = None, speed: float | None = None,
         per_process: bool = False,
     ) -> None:  # fmt: skip
         """`data`: what is indexed, or its length. `most`: samples that a rank can hold at a time.
 
         `speed`: of this rank, compared with the others, which all give one. `per_process`: a batch
-        has `size` samples for each process that there is; see `scale_rate`.
+        has `size` samples for each process that there is; see `scale_lr`.
         """
         self.samples = data if isinstance(data, int) else len(data)
         self._size, self._per_process = size, per_process
@@ -46,7 +46,7 @@ class Batches(Source, Sampler[list[int]]):
             raise ValueError("the data set is empty")
         if size < 1:
             raise ValueError(f"size is {size}: a whole number from 1 on is needed")
-        super().__init__(most, speed)
+        super().__init__(max_samples_per_rank, speed)
         self.seed = seed
         self._check()
         self._order: tuple[int, torch.Tensor] | None = None
@@ -54,7 +54,7 @@ class Batches(Source, Sampler[list[int]]):
     # --- where training is ------------------------------------------------------------------------
 
     @property
-    def size(self) -> int:
+    def batch_size(self) -> int:
         """Samples of a batch, of all ranks together."""
         return self._size * ranks()[1] if self._per_process else self._size
 
@@ -64,27 +64,29 @@ class Batches(Source, Sampler[list[int]]):
         return self._per_process
 
     @property
-    def end(self) -> int:
+    def epoch_end(self) -> int:
         """The position at which this epoch ends."""
         return self._end(self.position)
 
     def _end(self, position: int) -> int:
-        return self.samples - ((self.samples - position) % self.size if self._drop_last else 0)
+        return self.samples - (
+            (self.samples - position) % self.batch_size if self._drop_last else 0
+        )
 
-    def meet(self) -> None:
+    def sync_speeds(self) -> None:
         """Every rank tells how fast it is; batches may be of another size from now on."""
-        super().meet()
+        super().sync_speeds()
         self._check()
         self._go_to(self.epoch, self.position)
 
     def _check(self) -> None:
-        if self._drop_last and self.size > self.samples:
+        if self._drop_last and self.batch_size > self.samples:
             raise ValueError(
-                f"a batch of {self.size} is more than the {self.samples} samples that there are, "
+                f"a batch of {self.batch_size} is more than the {self.samples} samples that there are, "
                 "and drop_last leaves out what does not fill one: nothing would be left"
             )
 
-    def share(self) -> Share:
+    def share(self) -> BatchShare:
         """What this rank does of the batch at hand."""
         self._taken = self._count(self.position)
         return self._share_of(self.position, self._taken)
@@ -99,10 +101,10 @@ class Batches(Source, Sampler[list[int]]):
         return self.epoch < epochs
 
     def remaining(self, epochs: int) -> int:
-        """Batches from here to the end of so many epochs."""
-        extra = self.samples % self.size
-        whole = self.samples // self.size + (extra > 0 and not self._drop_last)
-        here = -(-(self.end - self.position) // self.size)
+        """ElasticBatchSampler from here to the end of so many epochs."""
+        extra = self.samples % self.batch_size
+        whole = self.samples // self.batch_size + (extra > 0 and not self._drop_last)
+        here = -(-(self.epoch_end - self.position) // self.batch_size)
         return max(0, (epochs - self.epoch - 1) * whole + here)
 
     def state_dict(self) -> dict[str, Any]:
@@ -131,33 +133,33 @@ class Batches(Source, Sampler[list[int]]):
     # --- for the loader ---------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[list[int]]:
-        epoch, position, end = self.epoch, self.position, self.end
+        epoch, position, end = self.epoch, self.position, self.epoch_end
         while position < end:
             share = self._share(position)
             first = share.first
             for part in share.parts:
                 yield self._indices(epoch, first, part)
                 first += part
-            position += self.size
+            position += self.batch_size
 
     def __len__(self) -> int:
         """What iterating gives now: parts of this rank, from here to the end of the epoch."""
-        full, last = divmod(self.end - self.position, self.size)
+        full, last = divmod(self.epoch_end - self.position, self.batch_size)
         count = full * len(self._share(0).parts) if full else 0
         if last:
-            count += len(self._share(self.end - last).parts)
+            count += len(self._share(self.epoch_end - last).parts)
         return count
 
-    def _share(self, position: int) -> Share:
+    def _share(self, position: int) -> BatchShare:
         return self._share_of(position, self._count(position))
 
     def _count(self, position: int) -> int:
-        return min(self.size, self._end(position) - position)
+        return min(self.batch_size, self._end(position) - position)
 
     def _indices(self, epoch: int, first: int, count: int) -> list[int]:
         if not self._shuffle:
             return list(range(first, first + count))
         if self._order is None or self._order[0] != epoch:
-            self._order = epoch, order_of(self.samples, self.seed, epoch)
+            self._order = epoch, epoch_order(self.samples, self.seed, epoch)
         found: list[int] = self._order[1][first : first + count].tolist()
         return found

@@ -18,42 +18,42 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-class Node(NamedTuple):
+class TreeNode(NamedTuple):
     """A subtree: shards from place * 2**level on, 2**level of them."""
 
     level: int
-    place: int
+    position: int
 
     @property
-    def parent(self) -> Node:
+    def parent(self) -> TreeNode:
         """The subtree that it is a half of."""
-        return Node(self.level + 1, self.place // 2)
+        return TreeNode(self.level + 1, self.position // 2)
 
     @property
     def first(self) -> int:
         """Its first shard."""
-        return self.place << self.level
+        return self.position << self.level
 
 
-def subtrees(shards: range) -> list[Node]:
+def subtrees(shards: range) -> list[TreeNode]:
     """The largest ones that these shards fill, in their order."""
-    tree = Tree()
+    tree = SumTree()
     for shard in shards:
-        tree.add(Node(0, shard), None)
+        tree.add(TreeNode(0, shard), None)
     return [node for node, _ in tree.sums]
 
 
-class Tree:
+class SumTree:
     """Sums along the tree as far as they are complete. A subtree without samples is None."""
 
     def __init__(self) -> None:
-        self.sums: list[tuple[Node, torch.Tensor | None]] = []
+        self.sums: list[tuple[TreeNode, torch.Tensor | None]] = []
 
-    def add(self, node: Node, value: torch.Tensor | None) -> None:
+    def add(self, node: TreeNode, value: torch.Tensor | None) -> None:
         """The next subtree to the right."""
-        while self.sums and node.place % 2:
+        while self.sums and node.position % 2:
             left, before = self.sums[-1]
-            if left != Node(node.level, node.place - 1):
+            if left != TreeNode(node.level, node.position - 1):
                 break
             self.sums.pop()
             value, node = _plus(before, value), node.parent
@@ -71,22 +71,22 @@ def _plus(left: torch.Tensor | None, right: torch.Tensor | None) -> torch.Tensor
     return left.add_(right)
 
 
-class Gradients:
+class DeterministicReducer:
     """Those of one step: collected shard by shard, then the same on every rank."""
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         self._parameters = [each for each in parameters if each.requires_grad]
-        self._tree = Tree()
+        self._tree = SumTree()
         self._next = 0  # shard
 
     def begin(self, first: int) -> None:
         """A step begins; this rank's first shard."""
-        self._tree, self._next = Tree(), first
+        self._tree, self._next = SumTree(), first
 
-    def take(self, shard: int) -> None:
+    def add_shard(self, shard: int) -> None:
         """The gradients that the parameters have now are this shard's."""
         self._skip_to(shard)
-        self._tree.add(Node(0, shard), self._pack())
+        self._tree.add(TreeNode(0, shard), self._pack())
         self._next = shard + 1
         for parameter in self._parameters:
             parameter.grad = None
@@ -99,7 +99,7 @@ class Gradients:
         rank = distributed.get_rank()
         self._skip_to(ranges[rank].stop)
         mine = dict(self._tree.sums)
-        whole = Tree()
+        whole = SumTree()
         for owner, shards in enumerate(ranges):
             for node in subtrees(shards):
                 whole.add(node, self._share(owner, mine.get(node)) if node.first < filled else None)
@@ -110,7 +110,7 @@ class Gradients:
     def _skip_to(self, shard: int) -> None:
         """Shards that hold no samples."""
         for empty in range(self._next, shard):
-            self._tree.add(Node(0, empty), None)
+            self._tree.add(TreeNode(0, empty), None)
 
     def _share(self, owner: int, value: torch.Tensor | None) -> torch.Tensor:
         """The owner's value; only it has one before."""

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
     import torch
 
-    from ddpjob_trainer.data.batch_sampler import Batches
+    from ddpjob_trainer.data.batch_sampler import ElasticBatchSampler
 
 
-def scale_rate(
-    optimizer: torch.optim.Optimizer, batches: Batches, by: Callable[[int], float]
+def scale_lr(
+    optimizer: torch.optim.Optimizer, batches: ElasticBatchSampler, by: Callable[[int], float]
 ) -> None:
     """Each step multiplies the learning rates by `by(samples of a batch)`, as `lambda n: n / 256`.
 
@@ -26,7 +26,7 @@ def scale_rate(
     own: list[Any] = []  # rates, a number or a tensor each
 
     def scale(*_: Any) -> None:
-        factor = by(batches.size)
+        factor = by(batches.batch_size)
         own[:] = [group["lr"] for group in optimizer.param_groups]
         for group, rate in zip(optimizer.param_groups, own, strict=True):
             group["lr"] = rate * factor

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _ROUNDING = 1e-9  # what weights that are no whole numbers may be off by
 
 
-class Share(NamedTuple):
+class BatchShare(NamedTuple):
     """What one rank does of one batch."""
 
     first: int  # of its samples, in the epoch's order
@@ -31,7 +31,7 @@ class Share(NamedTuple):
     filled: int = 0  # and how many shards of the batch, from the first on, hold samples
 
 
-def order_of(samples: int, seed: int, epoch: int) -> torch.Tensor:
+def epoch_order(samples: int, seed: int, epoch: int) -> torch.Tensor:
     """The samples of an epoch in the order in which they are trained on; int64, on the CPU."""
     digest = hashlib.sha256(f"{seed}/{epoch}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
@@ -50,8 +50,12 @@ def split(count: int, weights: Sequence[float]) -> list[int]:
 
 @functools.lru_cache(maxsize=256)  # asked for when a batch is fetched, and when it is trained on
 def share_of(
-    rank: int, position: int, count: int, weights: tuple[float, ...], most: int | None = None
-) -> Share:
+    rank: int,
+    position: int,
+    count: int,
+    weights: tuple[float, ...],
+    max_samples_per_rank: int | None = None,
+) -> BatchShare:
     """What `rank` does of the `count` samples from `position` on, `most` at a time.
 
     Who gets nothing does what rank 0 does first, with the weight 0: all ranks must take part in
@@ -59,11 +63,13 @@ def share_of(
     """
     sizes = split(count, weights)
     mine, world_size = sizes[rank], len(sizes)
-    most = most or count
+    max_samples_per_rank = max_samples_per_rank or count
     if mine == 0:
-        return Share(position, (min(most, sizes[0]),), (0.0,))
-    parts = [most] * (mine // most) + [mine % most] * (mine % most > 0)
-    return Share(
+        return BatchShare(position, (min(max_samples_per_rank, sizes[0]),), (0.0,))
+    parts = [max_samples_per_rank] * (mine // max_samples_per_rank) + [
+        mine % max_samples_per_rank
+    ] * (mine % max_samples_per_rank > 0)
+    return BatchShare(
         position + sum(sizes[:rank]), tuple(parts), tuple(p * world_size / count for p in parts)
     )
 
@@ -79,7 +85,7 @@ def shards_of(weights: Sequence[float], shards: int) -> list[range]:
 
 def fixed_share_of(
     rank: int, position: int, count: int, weights: Sequence[float], shards: int
-) -> Share:
+) -> BatchShare:
     """What `rank` does where a batch is always cut into the same `shards`, one part each.
 
     Weights are for a sum over all shards. A rank may get none.
@@ -87,7 +93,7 @@ def fixed_share_of(
     sizes = split(count, [1.0] * shards)
     mine = shards_of(weights, shards)[rank]
     own = [shard for shard in mine if sizes[shard]]
-    return Share(
+    return BatchShare(
         position + sum(sizes[: mine.start]),
         tuple(sizes[shard] for shard in own),
         tuple(sizes[shard] / count for shard in own),

@@ -16,7 +16,7 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpjob_trainer import collectives
-from ddpjob_trainer.data.partition import Share, fixed_share_of, share_of
+from ddpjob_trainer.data.partition import BatchShare, fixed_share_of, share_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     import torch
 
 
-class Part(NamedTuple):
+class MicroBatch(NamedTuple):
     """Samples of a batch that one rank trains on at a time."""
 
     weight: float  # of their mean loss, where gradients are averaged over ranks as DDP does
     is_last: bool  # of this rank's share: the optimizer steps after it
 
 
-class Source(abc.ABC):
-    """Batches, and how many of them have been trained on."""
+class DataPosition(abc.ABC):
+    """ElasticBatchSampler, and how many of them have been trained on."""
 
-    def __init__(self, most: int | None, speed: float | None) -> None:
+    def __init__(self, max_samples_per_rank: int | None, speed: float | None) -> None:
         """Raises ValueError. With a `speed` every rank has one: they are told where there is a group."""
-        if most is not None and most < 1:
-            raise ValueError(f"most is {most}: a whole number from 1 on is needed")
+        if max_samples_per_rank is not None and max_samples_per_rank < 1:
+            raise ValueError(f"most is {max_samples_per_rank}: a whole number from 1 on is needed")
         if speed is not None and not 0 < speed < math.inf:
             raise ValueError(f"speed is {speed}: a number above 0 is needed")
-        self._most = most  # samples that a rank can hold at a time
+        self._most = max_samples_per_rank  # samples that a rank can hold at a time
         self.speed = speed  # of this rank, in any unit; None: as the mean of the others
         self._speeds: tuple[float, ...] = ()  # of all ranks
         self.epoch = 0  # in which the next batch is
@@ -48,12 +48,12 @@ class Source(abc.ABC):
         self._parts_done = 0  # of the batch at hand
         self.shards: int | None = None  # that each batch is cut into, whatever the ranks; see exact
         self.seed = 0
-        if speed is not None and collectives.is_met():
-            self.meet()
+        if speed is not None and collectives.is_initialized():
+            self.sync_speeds()
 
-    def meet(self) -> None:
+    def sync_speeds(self) -> None:
         """Every rank tells how fast it is. Raises RuntimeError if the group breaks."""
-        self._speeds = collectives.speeds(self.speed)
+        self._speeds = collectives.gather_speeds(self.speed)
 
     @property
     def follows_ranks(self) -> bool:
@@ -76,10 +76,10 @@ class Source(abc.ABC):
         )
 
     @abc.abstractmethod
-    def share(self) -> Share:
+    def share(self) -> BatchShare:
         """What this rank does of the batch at hand."""
 
-    def _share_of(self, position: int, count: int) -> Share:
+    def _share_of(self, position: int, count: int) -> BatchShare:
         """What this rank does of `count` samples from `position` on."""
         rank, world_size = ranks()
         speeds = self._speeds_of(world_size)
@@ -97,7 +97,7 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def remaining(self, epochs: int) -> int | None:
-        """Batches from here to the end of so many epochs; None: nobody knows."""
+        """ElasticBatchSampler from here to the end of so many epochs; None: nobody knows."""
 
     @abc.abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -108,13 +108,13 @@ class Source(abc.ABC):
         """Inverse of state_dict(). Raises ValueError for other data."""
 
     @contextlib.contextmanager
-    def part(self, model: torch.nn.Module | None = None) -> Iterator[Part]:
+    def micro_batch(self, model: torch.nn.Module | None = None) -> Iterator[MicroBatch]:
         """Around forward and backward of a part; where that of the last one ends, the batch counts.
 
         Gradients of a model in DistributedDataParallel are exchanged with the last part only.
         """
         share = self.share()
-        part = Part(share.weights[self._parts_done], self._parts_done == len(share.parts) - 1)
+        part = MicroBatch(share.weights[self._parts_done], self._parts_done == len(share.parts) - 1)
         exchange_gradients(model, now=part.is_last)
         yield part
         self._parts_done += 1

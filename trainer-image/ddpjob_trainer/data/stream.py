@@ -1,4 +1,4 @@
-"""Batches of data that has no index: every rank reads all of them and takes its share of each.
+"""ElasticBatchSampler of data that has no index: every rank reads all of them and takes its share of each.
 
     stream = Stream(DataLoader(iterable_dataset, batch_size=60, collate_fn=list, num_workers=1))
 
@@ -15,24 +15,24 @@ from typing import Any
 
 from torch.utils.data import default_collate
 
-from ddpjob_trainer.data.partition import Share
-from ddpjob_trainer.data.position import Source
+from ddpjob_trainer.data.partition import BatchShare
+from ddpjob_trainer.data.position import DataPosition
 
 Batch = list[Any]  # of samples
 
 
-class Stream(Source):
+class Stream(DataPosition):
     """Iterating gives this rank's part of batch after batch, collated, to the end of the epoch."""
 
     def __init__(
         self, loader: Iterable[Batch], *, collate_fn: Callable[[Batch], Any] = default_collate,
-        most: int | None = None, speed: float | None = None,
+        max_samples_per_rank: int | None = None, speed: float | None = None,
     ) -> None:  # fmt: skip
         """`loader` gives lists of samples. `most`: samples that a rank can hold at a time.
 
         `speed`: of this rank, compared with the others, which all give one.
         """
-        super().__init__(most, speed)
+        super().__init__(max_samples_per_rank, speed)
         self._loader = loader
         self._collate = collate_fn
         self._iterator: Iterator[Batch] | None = None
@@ -41,7 +41,7 @@ class Stream(Source):
         self._told: Any = None  # the loader's own state, to be loaded before it is opened
         self._before: Any = None  # the same, from before the batch at hand
 
-    def share(self) -> Share:
+    def share(self) -> BatchShare:
         """What this rank does of the batch at hand. Raises RuntimeError at the end of the epoch."""
         if not self._read():
             raise RuntimeError("the epoch has ended")
@@ -95,7 +95,7 @@ class Stream(Source):
             self._close()
             self._skip, self._told = state["position"], state["loader"]
         elif ahead > 0:
-            self._pass_over(ahead)
+            self._skip_samples(ahead)
         self.epoch, self.position = state["epoch"], state["position"]
 
     # --- reading ----------------------------------------------------------------------------------
@@ -119,9 +119,9 @@ class Stream(Source):
             self._skip, self._told = 0, None
         self._iterator = iter(self._loader)
         skip, self._skip = self._skip, 0
-        self._pass_over(skip)
+        self._skip_samples(skip)
 
-    def _pass_over(self, count: int) -> None:
+    def _skip_samples(self, count: int) -> None:
         while count > 0:
             batch = self._next() if self._hand is None else self._hand
             if batch is None:

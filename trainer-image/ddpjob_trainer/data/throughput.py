@@ -20,14 +20,14 @@ FIRST = 3  # steps after a change that are slower than others
 STEPS = 10  # measured after those
 
 
-class Pace:
+class ThroughputMeter:
     """Of one model in one process."""
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         self._parameters = [each for each in parameters if each.requires_grad]
         self._hooks: list[Any] = []
         self._is_cuda = any(each.is_cuda for each in self._parameters)
-        self._began = self._ended = _Moment(is_cuda=False)
+        self._began = self._ended = _Timestamp(is_cuda=False)
         self._samples = 0
         self._steps = 0
         self._found: list[float] = []  # seconds for a sample
@@ -43,7 +43,7 @@ class Pace:
     def begin(self, samples: int) -> None:
         """A part of so many samples is handed out."""
         if self._hooks:
-            self._began, self._ended = _Moment(self._is_cuda), _Moment(self._is_cuda)
+            self._began, self._ended = _Timestamp(self._is_cuda), _Timestamp(self._is_cuda)
             self._samples = samples
 
     def end(self) -> bool:
@@ -65,7 +65,7 @@ class Pace:
         return 1 / seconds if seconds > 0 else None
 
     def _gradient(self, _: torch.Tensor) -> None:
-        self._ended.is_now()
+        self._ended.is_reached()
 
     def _stop(self) -> None:
         for hook in self._hooks:
@@ -73,19 +73,19 @@ class Pace:
         self._hooks = []
 
 
-class _Moment:
+class _Timestamp:
     """On the clock of whatever computes."""
 
     def __init__(self, is_cuda: bool) -> None:
         self._event = torch.cuda.Event(enable_timing=True) if is_cuda else None
-        self.is_now()
+        self.is_reached()
 
-    def is_now(self) -> None:
+    def is_reached(self) -> None:
         self._time = time.perf_counter()
         if self._event is not None:
             self._event.record()
 
-    def since(self, other: _Moment) -> float:
+    def since(self, other: _Timestamp) -> float:
         """Seconds."""
         if self._event is None or other._event is None:
             return self._time - other._time

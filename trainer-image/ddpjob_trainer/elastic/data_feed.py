@@ -1,4 +1,4 @@
-"""Feeds the steps of a `Loop` from a DataLoader over `Batches`, or from a `Stream`.
+"""Feeds the steps of a `Loop` from a DataLoader over `ElasticBatchSampler`, or from a `Stream`.
 
 What has been fetched ahead is of no account: a batch counts when its step does, and after a change
 each process takes what is its own by then.
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ddpjob_trainer.data import deterministic
-from ddpjob_trainer.data.batch_sampler import Batches
-from ddpjob_trainer.data.partition import Share, shards_of
-from ddpjob_trainer.data.position import Source, exchange_gradients, ranks
+from ddpjob_trainer.data.batch_sampler import ElasticBatchSampler
+from ddpjob_trainer.data.partition import BatchShare, shards_of
+from ddpjob_trainer.data.position import DataPosition, exchange_gradients, ranks
 from ddpjob_trainer.data.stream import Stream
-from ddpjob_trainer.data.throughput import Pace
+from ddpjob_trainer.data.throughput import ThroughputMeter
 from ddpjob_trainer.tensors import rng_state
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ddpjob_trainer.elastic.ddp_model import ElasticModel
 
 
-class Feed:
+class DataFeed:
     """What one process takes, step by step."""
 
     def __init__(
@@ -39,12 +39,12 @@ class Feed:
     ) -> None:
         """`shards`: deterministic mode, see `exact`. `balance`: shares follow the measured pace."""
         source = loader if isinstance(loader, Stream) else loader.batch_sampler
-        if not isinstance(source, (Batches, Stream)):
+        if not isinstance(source, (ElasticBatchSampler, Stream)):
             raise TypeError(
                 "the loader does not know where training is: make it as "
-                "DataLoader(dataset, batch_sampler=Batches(dataset, 64), ...), or give a Stream"
+                "DataLoader(dataset, batch_sampler=ElasticBatchSampler(dataset, 64), ...), or give a Stream"
             )
-        self.source: Source = source
+        self.source: DataPosition = source
         self._loader = loader
         self._model = model
         self._iterator: Iterator[Any] | None = None
@@ -57,9 +57,13 @@ class Feed:
                 "have another one for each number of processes"
             )
         self.source.shards = shards
-        self._pace = Pace(model.module.parameters()) if balance else None
+        self._pace = ThroughputMeter(model.module.parameters()) if balance else None
         self._has_measured = False
-        self._exact = None if shards is None else deterministic.Gradients(model.module.parameters())
+        self._exact = (
+            None
+            if shards is None
+            else deterministic.DeterministicReducer(model.module.parameters())
+        )
 
     def restart(self) -> None:
         """Go on from where training is, with the rank and world size of now."""
@@ -68,9 +72,9 @@ class Feed:
         if self._pace is not None:
             self._pace.restart()
 
-    def meet(self) -> None:
+    def sync_speeds(self) -> None:
         """All ranks of a new group tell how fast they are. Raises RuntimeError if it breaks."""
-        self.source.meet()
+        self.source.sync_speeds()
 
     def parts(self) -> Iterator[Any]:
         """This rank's share of the batch at hand."""
@@ -83,7 +87,7 @@ class Feed:
         yield from self._parts(share) if self._exact is None else self._shards(share, self._exact)
         self._is_taken = True
 
-    def _parts(self, share: Share) -> Iterator[Any]:
+    def _parts(self, share: BatchShare) -> Iterator[Any]:
         for number, (weight, samples) in enumerate(zip(share.weights, share.parts, strict=True), 1):
             self._weight = weight
             exchange_gradients(self._model.wrapped, now=number == len(share.weights))
@@ -92,7 +96,9 @@ class Feed:
                 self._pace.begin(samples)
             yield part
 
-    def _shards(self, share: Share, gradients: deterministic.Gradients) -> Iterator[Any]:
+    def _shards(
+        self, share: BatchShare, gradients: deterministic.DeterministicReducer
+    ) -> Iterator[Any]:
         source, (rank, _) = self.source, ranks()
         assert source.shards is not None
         ranges = shards_of(source.speeds, source.shards)
@@ -104,7 +110,7 @@ class Feed:
             part = self._next()  # a loader draws random numbers when it begins
             rng_state.draw(source.seed, source.epoch, source.position, shard)
             yield part
-            gradients.take(shard)
+            gradients.add_shard(shard)
         if versions != [each._version for each in buffers]:  # noqa: SLF001
             raise RuntimeError(
                 "in deterministic mode the forward pass may not change buffers, such as "
@@ -136,7 +142,7 @@ class Feed:
         assert self._pace is not None
         self._has_measured = False
         self.source.speed = self._pace.speed
-        self.source.meet()
+        self.source.sync_speeds()
         self._iterator = None  # what was fetched ahead is not this rank's any more
 
     def _next(self) -> Any:

@@ -28,26 +28,26 @@ from torch import distributed
 
 from ddpjob_protocol.environment import ENV_MEMBERSHIP, ENV_STORE
 from ddpjob_protocol.membership import Membership
-from ddpjob_protocol.process import Answer, Place
+from ddpjob_protocol.process import Assignment, ProcessMessage
 from ddpjob_trainer.agent_link import connection
 from ddpjob_trainer.data.stream import Stream
-from ddpjob_trainer.elastic.data_feed import Feed
+from ddpjob_trainer.elastic.data_feed import DataFeed
 from ddpjob_trainer.elastic.ddp_model import ElasticModel
-from ddpjob_trainer.elastic.process_group import Group, backend_for
+from ddpjob_trainer.elastic.process_group import ElasticProcessGroup, backend_for
 from ddpjob_trainer.elastic.step import Step
-from ddpjob_trainer.elastic.train_state import Training
-from ddpjob_trainer.errors import OvertakenError, SnapshotError
+from ddpjob_trainer.elastic.train_state import TrainState
+from ddpjob_trainer.errors import FencedError, SnapshotError
 from ddpjob_trainer.reporting import progress
 from ddpjob_trainer.snapshots.manager import VARIABLES, Snapshots
 from ddpjob_trainer.tensors import rng_state
-from ddpjob_trainer.transfer.agreement import BEGINNING, Agreement, State, agree, exchange
+from ddpjob_trainer.transfer.agreement import BEGINNING, Agreement, StateVersion, agree, exchange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch.utils.data import DataLoader
 
-    from ddpjob_trainer.elastic.step_rollback import Attempt
+    from ddpjob_trainer.elastic.step_rollback import StepRollback
 
 NEWS_SECONDS = 60.0  # within which a broken group is followed by a new membership
 _BROKEN = re.compile(
@@ -76,7 +76,7 @@ class Loop:
         snapshots: Snapshots | None = None,
         **ddp_options: Any,
     ) -> None:
-        """Over `steps`, or `epochs` of a `loader`: a Stream, or one whose batch_sampler is Batches.
+        """Over `steps`, or `epochs` of a `loader`: a Stream, or one whose batch_sampler is ElasticBatchSampler.
 
         `deterministic`: the same bits whoever comes and goes; so many shards, a power of two.
         `balance`: slower processes take less of each batch, as measured after each change.
@@ -99,18 +99,18 @@ class Loop:
         self._epochs = epochs
         self._feed = None
         if loader is not None:
-            self._feed = Feed(loader, self.model, shards=deterministic, balance=balance)
+            self._feed = DataFeed(loader, self.model, shards=deterministic, balance=balance)
         self._optimizer = optimizer
         if snapshots is None and any(map(os.environ.get, VARIABLES)):
             snapshots = Snapshots(share=True)
         self._snapshots = snapshots
-        self._training = Training(model, optimizer, self._feed, extra, scheduler, scaler)
+        self._training = TrainState(model, optimizer, self._feed, extra, scheduler, scaler)
         self._device = next(iter(model.parameters()), torch.empty(0)).device
         self._saved: int | None = None
         self._membership: Membership | None = None
         self._broken = False
-        self._group = Group(backend_for(self._device))
-        self._line = connection.connect(self._group, self._training.leave)
+        self._group = ElasticProcessGroup(backend_for(self._device))
+        self._line = connection.connect(self._group, self._training.dump)
         importlib.import_module("torch._dynamo")  # DDP would, for a second, amid the first change
 
     # --- the loop -------------------------------------------------------------------------------
@@ -119,10 +119,10 @@ class Loop:
         if self._line is None:
             self._enter_alone()
         else:
-            self._inherit()
+            self._restore_dump()
             self._line.start()
         while True:
-            self._obey()
+            self._follow_assignment()
             done = self._done
             if self._has_more(done):
                 step = Step(self, done)
@@ -132,16 +132,16 @@ class Loop:
             elif self._finish():
                 return
 
-    def _inherit(self) -> None:
-        path = connection.left_state()
+    def _restore_dump(self) -> None:
+        path = connection.dumped_state_path()
         if path is not None:
-            self._training.inherit(path)
+            self._training.restore_dump(path)
 
     def _has_more(self, done: int) -> bool:
         if self.steps is None and not self.feed.source.has_more(self._epochs or 0):
             self.steps = done
             if self._line is not None:
-                self._line.at(done, self._last)
+                self._line.report_step(done, self._last)
         return self.steps is None or done < self.steps
 
     @property
@@ -157,17 +157,17 @@ class Loop:
         return sys.maxsize if self.steps is None else self.steps - 1
 
     @property
-    def feed(self) -> Feed:
+    def feed(self) -> DataFeed:
         """Where a step's samples come from."""
         if self._feed is None:
             raise RuntimeError("the Loop has no loader: Loop(model, optimizer, loader=...)")
         return self._feed
 
-    def begin(self) -> Attempt:
+    def begin(self) -> StepRollback:
         """A step begins."""
         return self._training.begin()
 
-    def end(self, step: Step, attempt: Attempt, error: BaseException | None) -> bool:
+    def end(self, step: Step, attempt: StepRollback, error: BaseException | None) -> bool:
         """A step ends, well or badly; whether the error is dealt with."""
         if error is not None and not self._is_break(error):
             self._training.end()
@@ -177,9 +177,9 @@ class Loop:
         if error is None or attempt.applied:
             self._count(step)
         else:
-            self._training.undo()
+            self._training.rollback()
         if error is not None:
-            self._await_news(error)
+            self._await_assignment(error)
         return True
 
     def _count(self, step: Step) -> None:
@@ -189,7 +189,7 @@ class Loop:
         if self._snapshots is not None and self._snapshots.due(done):
             self._save(done)
         if self._line is not None:
-            self._line.at(done, self._last)
+            self._line.report_step(done, self._last)
 
     def _save(self, done: int, *, wait: bool = False) -> None:
         assert self._snapshots is not None
@@ -198,7 +198,7 @@ class Loop:
             if self._saved == done:
                 self._snapshots.wait()
                 return
-            self._snapshots.meet()
+            self._snapshots.discover_storage_group()
             is_saved = self._snapshots.save(
                 done,
                 wait=wait,
@@ -206,105 +206,107 @@ class Loop:
                 extra=None if extra is None else extra.state_dict(),
                 **self._training.parts,
             )
-        except OvertakenError as error:
+        except FencedError as error:
             if self._line is None:
                 raise
             _log.warning("%s", error)
-            self._await_news(error)
+            self._await_assignment(error)
         except RuntimeError as error:
             if isinstance(error, SnapshotError) or not self._is_break(error):
                 raise
-            self._await_news(error)
+            self._await_assignment(error)
         else:
             self._saved = done if is_saved else self._saved
 
-    def _save_for_good(self) -> None:
+    def _save_before_exit(self) -> None:
         if self._snapshots is not None and self._training.done is not None:
             self._save(self._done, wait=True)
 
     def _finish(self) -> bool:
         """All steps are done: leave together; False if the membership changed meanwhile."""
-        self._save_for_good()
+        self._save_before_exit()
         try:
             distributed.barrier()
         except RuntimeError as error:
             if not self._is_break(error):
                 raise
-            self._await_news(error)
+            self._await_assignment(error)
             return False
         if self._line is not None:
-            self._line.say(Answer.FINISHED)
+            self._line.send(ProcessMessage.FINISHED)
         self._leave_group()
         return True
 
     # --- changes --------------------------------------------------------------------------------
 
-    def _obey(self) -> None:
+    def _follow_assignment(self) -> None:
         """Be where the agent wants this process before the next step."""
         if self._line is None:
             return
         while True:
-            place = self._line.place
+            place = self._line.assignment
             if place.membership is None:
-                if self._passed(place.after):
+                if self._has_passed(place.last_step):
                     if place.save and self._membership is not None:
-                        self._save_for_good()
+                        self._save_before_exit()
                     self._leave_group()
                     if place.leave:
                         raise SystemExit(0)
-                    self._line.arrived(None)
-                    self._line.wait_for_news(place)
+                    self._line.left_group(None)
+                    self._line.wait_for_change(place)
                     continue
             elif self._is_left_for(place.membership):
                 self._regroup(place, place.membership)
                 continue
-            if self._line.may_begin(self._done):
+            if self._line.may_start_step(self._done):
                 return
-            self._line.wait_for_news(place)
+            self._line.wait_for_change(place)
 
     def _is_left_for(self, other: Membership) -> bool:
         mine = self._membership
         if mine is None:
             return True
-        return other.id > mine.id and (other.stops_at_once(mine.id) or self._passed(other.after))
+        return other.id > mine.id and (
+            other.stops_at_once(mine.id) or self._has_passed(other.after)
+        )
 
-    def _passed(self, after: int | None) -> bool:
+    def _has_passed(self, after: int | None) -> bool:
         """Whether the group has done the last step that is wanted of it."""
         if self._membership is None or after is None or self._broken:
             return True
         return self._done > after
 
-    def _regroup(self, place: Place, membership: Membership) -> None:
+    def _regroup(self, assignment: Assignment, membership: Membership) -> None:
         assert self._line is not None
         self._leave_group()
         self._saved = None  # what is being written together may never be whole
-        self._line.arrived(membership)
-        rank = place.first_rank + int(os.environ.get("LOCAL_RANK", "0"))
+        self._line.left_group(membership)
+        rank = assignment.first_rank + int(os.environ.get("LOCAL_RANK", "0"))
         try:
-            store = self._group.meet(os.environ[ENV_STORE], str(membership.id))
-            if not self._line.entering(membership):
+            store = self._group.connect_store(os.environ[ENV_STORE], str(membership.id))
+            if not self._line.entering_group(membership):
                 return
             mine = self._training.progress
             agreement = agree(store, rank, membership.world_size, mine)
-            self._group.enter(store, rank, membership.world_size)
+            self._group.init(store, rank, membership.world_size)
             os.environ.update(
                 RANK=str(rank),
                 WORLD_SIZE=str(membership.world_size),
                 **{ENV_MEMBERSHIP: str(membership.id)},
             )
-            self._share(agreement, membership.snapshot_step, rank)
+            self._exchange_state(agreement, membership.snapshot_step, rank)
             if self._feed is not None:
-                self._feed.meet()
+                self._feed.sync_speeds()
         except RuntimeError as error:
             if not self._is_break(error):
                 raise
             self._broken = True
-            self._await_news(error)
+            self._await_assignment(error)
             self._leave_group()
             return
         self._membership, self._training.membership = membership, membership.id
-        self._line.entered(membership)
-        self._line.at(self._ready(), self._last)
+        self._line.entered_group(membership)
+        self._line.report_step(self._ready(), self._last)
 
     def _enter_alone(self) -> None:
         """The group that torchrun's environment describes, or none but this process."""
@@ -314,30 +316,30 @@ class Loop:
             store = distributed.HashStore()
             distributed.init_process_group(self._group.backend, store=store, rank=0, world_size=1)
         world_size = distributed.get_world_size()
-        self._share(Agreement((None,) * world_size), None, distributed.get_rank())
+        self._exchange_state(Agreement((None,) * world_size), None, distributed.get_rank())
         if self._feed is not None:
-            self._feed.meet()
+            self._feed.sync_speeds()
         self._ready()
 
-    def _share(self, agreement: Agreement, snapshot_step: int | None, rank: int) -> None:
+    def _exchange_state(self, agreement: Agreement, snapshot_step: int | None, rank: int) -> None:
         """Bring this process to the state that all go on with."""
         newest = agreement.newest
         old = newest is None or newest.step < (snapshot_step or 0)
         if self._snapshots is not None and old and self._load(self._snapshots):
             return
         if newest is None:  # nobody has done anything: all begin like rank 0
-            newest = State(0, BEGINNING)
+            newest = StateVersion(0, BEGINNING)
             agreement = Agreement((newest, *[None] * (len(agreement.states) - 1)))
         taken = exchange(agreement, rank, self._device, self._training.collect)
         with self._training.changing:
             if taken is not None:
                 if self._snapshots is not None:
-                    self._snapshots.let_change()
+                    self._snapshots.wait_for_copy()
                 self._training.restore(taken)
                 rng_state.draw_from(taken["extra"]["random"], rank)
             self._training.done, self._training.done_in = newest
         if self._snapshots is not None:
-            self._snapshots.goes_on(newest.step)
+            self._snapshots.resume_from(newest.step)
 
     def _load(self, snapshots: Snapshots) -> bool:
         """Go on with the newest snapshot; whether there is one."""
@@ -366,7 +368,7 @@ class Loop:
 
     def _leave_group(self) -> None:
         self.model.unwrap()
-        self._group.leave()
+        self._group.destroy()
         self._membership = None
 
     def _is_break(self, error: BaseException) -> bool:
@@ -374,14 +376,14 @@ class Loop:
         if self._line is None or not isinstance(error, RuntimeError):
             return False
         known = isinstance(error, distributed.DistError) or bool(_BROKEN.search(str(error)))
-        return known or self._line.is_over()
+        return known or self._line.is_superseded()
 
-    def _await_news(self, error: BaseException) -> None:
+    def _await_assignment(self, error: BaseException) -> None:
         """A broken group is followed by a new membership; if it is not, the error stands."""
         assert self._line is not None
         self._broken = True
         _log.info("the group is broken off: %s", error)
-        if not self._line.wait_until_over(NEWS_SECONDS, str(error).partition("\n")[0]):
+        if not self._line.wait_until_superseded(NEWS_SECONDS, str(error).partition("\n")[0]):
             raise error
 
 

@@ -30,7 +30,7 @@ STORE_SECONDS = 7 * 86400.0  # others may have to be started first; a newer memb
 COLLECTIVE_SECONDS = 1800.0  # torch's default for gloo
 
 
-class Group:
+class ElasticProcessGroup:
     """The group that this process is in, or enters. One at a time."""
 
     def __init__(self, backend: str) -> None:
@@ -43,7 +43,7 @@ class Group:
         self._is_half_made = False
         self._hook = sys.excepthook
 
-    def meet(self, store: str, prefix: str) -> distributed.Store:
+    def connect_store(self, store: str, prefix: str) -> distributed.Store:
         """The store at host:port of those who enter together."""
         host, _, port = store.rpartition(":")
         before = frozenset(_sockets())
@@ -54,7 +54,7 @@ class Group:
             self._store = frozenset(_sockets()) - before
         return distributed.PrefixStore(prefix, client)
 
-    def enter(self, store: distributed.Store, rank: int, world_size: int) -> None:
+    def init(self, store: distributed.Store, rank: int, world_size: int) -> None:
         """Form the group; raises RuntimeError when it does not come to be, or is broken off.
 
         All of its ranks have left their older ones.
@@ -77,7 +77,7 @@ class Group:
         with self._lock:
             self._peers = frozenset(_sockets()) - before
 
-    def break_off(self) -> None:
+    def abort(self) -> None:
         """Let every collective of this group fail now; from any thread, any number of times.
 
         While the group is being formed only its store is cut off: gloo would end the process if
@@ -96,13 +96,13 @@ class Group:
                     _shut_down(client, socket.SHUT_RDWR)
                     client.close()
 
-    def leave(self) -> None:
+    def destroy(self) -> None:
         """Be in no group."""
         with self._lock:
             self._hold_peers()
             self._store = self._peers = frozenset()
         if self._is_half_made:
-            _make_whole()
+            _repair_half_made()
             self._is_half_made = False
         if distributed.is_initialized():
             distributed.destroy_process_group()
@@ -128,7 +128,7 @@ def backend_for(device: torch.device) -> str:
     return "nccl" if device.type == "cuda" else "gloo"
 
 
-def _make_whole() -> None:
+def _repair_half_made() -> None:
     """A group of one in place of one that could not be formed, so that it can be destroyed.
 
     torch counts groups, until one is destroyed, and their keys in the store begin with the number:

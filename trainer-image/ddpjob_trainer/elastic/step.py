@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from ddpjob_trainer.elastic.loop import Loop
-    from ddpjob_trainer.elastic.step_rollback import Attempt
+    from ddpjob_trainer.elastic.step_rollback import StepRollback
 
 
 class Step:
@@ -22,7 +22,7 @@ class Step:
 
     def __init__(self, loop: Loop, number: int) -> None:
         self._loop = loop
-        self._attempt: Attempt | None = None
+        self._attempt: StepRollback | None = None
         self.number = number  # steps done before
         self.rank = distributed.get_rank()
         self.world_size = distributed.get_world_size()

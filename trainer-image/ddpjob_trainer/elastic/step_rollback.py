@@ -15,7 +15,7 @@ import torch
 from ddpjob_trainer.tensors import rng_state
 
 
-class Attempt:
+class StepRollback:
     """Remembers what a step may change before it counts."""
 
     def __init__(
@@ -26,15 +26,15 @@ class Attempt:
         self._extra = extra
         self._buffers = [buffer.detach().clone() for buffer in model.buffers()]
         self._own = None if extra is None else copy.deepcopy(extra.state_dict())
-        self._random = rng_state.states()
+        self._random = rng_state.get_state()
         self.applied = False  # the optimizer has stepped
 
-    def undo(self) -> None:
+    def restore(self) -> None:
         """As if it had not begun."""
         with torch.no_grad():
             for buffer, before in zip(self._model.buffers(), self._buffers, strict=True):
                 buffer.copy_(before)
         if self._extra is not None:
             self._extra.load_state_dict(self._own)
-        rng_state.restore(self._random)
+        rng_state.set_state(self._random)
         self._optimizer.zero_grad(set_to_none=True)

@@ -15,26 +15,26 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ddpjob_protocol.membership import MembershipId
-from ddpjob_trainer.elastic.step_rollback import Attempt
+from ddpjob_trainer.elastic.step_rollback import StepRollback
 from ddpjob_trainer.tensors import rng_state, training_state
-from ddpjob_trainer.transfer.agreement import BEGINNING, State
+from ddpjob_trainer.transfer.agreement import BEGINNING, StateVersion
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ddpjob_trainer.elastic.data_feed import Feed
+    from ddpjob_trainer.elastic.data_feed import DataFeed
 
 CHANGE_SECONDS = 5.0  # a change of the state in progress is over by then, or hangs
 
 
-class Training:
+class TrainState:
     """A model with all that belongs to its training."""
 
     def __init__(
         self,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
-        feed: Feed | None,
+        feed: DataFeed | None,
         extra: Any,
         scheduler: Any,
         scaler: Any,
@@ -54,21 +54,21 @@ class Training:
         self._feed = feed
         self._optimizer = optimizer
         self._scheduler = scheduler
-        self._attempt: Attempt | None = None
+        self._attempt: StepRollback | None = None
         self._is_stepping = False
         optimizer.register_step_pre_hook(self._steps)
         optimizer.register_step_post_hook(self._stepped)
 
     @property
-    def progress(self) -> State | None:
+    def progress(self) -> StateVersion | None:
         """How far it is, if it is anything yet."""
-        return None if self.done is None else State(self.done, self.done_in)
+        return None if self.done is None else StateVersion(self.done, self.done_in)
 
     # --- a step -----------------------------------------------------------------------------------
 
-    def begin(self) -> Attempt:
+    def begin(self) -> StepRollback:
         """A step begins."""
-        self._attempt = Attempt(self.model, self._optimizer, self.extra)
+        self._attempt = StepRollback(self.model, self._optimizer, self.extra)
         return self._attempt
 
     def end(self) -> None:
@@ -91,11 +91,11 @@ class Training:
             self._attempt = None
         return self.done
 
-    def undo(self) -> None:
+    def rollback(self) -> None:
         """It does not count, and comes again."""
         assert self._attempt is not None
         with self.changing:
-            self._attempt.undo()
+            self._attempt.restore()
             self.end()
 
     def _steps(self, *_: Any) -> None:
@@ -117,14 +117,14 @@ class Training:
         return training_state.collect(self.model, extra, **self.parts)
 
     def restore(self, found: dict[str, Any]) -> None:
-        """Inverse of collect(), but for random states. Raises MisfitError."""
+        """Inverse of collect(), but for random states. Raises StateMismatchError."""
         training_state.restore(found, self.model, **self.parts)
         if self.extra is not None:
             self.extra.load_state_dict(found["extra"]["own"])
 
     # --- from a process that is stuck to the one in its place ---------------------------------------
 
-    def leave(self, path: Path) -> int | None:
+    def dump(self, path: Path) -> int | None:
         """Save it, from another thread, and change it no more; steps done, None if it cannot be.
 
         Raises OSError. The main thread stands in a collective, or before the next change.
@@ -134,21 +134,21 @@ class Training:
         if self._attempt is not None and self._attempt.applied:
             self.count()
         elif self._attempt is not None:
-            self.undo()
+            self.rollback()
         left = {
             "steps": self.done,
             "membership": str(self.done_in),
-            "random": rng_state.states(),
+            "random": rng_state.get_state(),
             "state": self.collect(),
         }
         torch.save(left, path)
         return self.done
 
-    def inherit(self, path: Path) -> None:
-        """Go on with what was left there, if anything was. Raises MisfitError and OSError."""
+    def restore_dump(self, path: Path) -> None:
+        """Go on with what was left there, if anything was. Raises StateMismatchError and OSError."""
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
             path.unlink()  # whoever fails with it is followed by one without
             left = torch.load(file, map_location="cpu", weights_only=False)
             self.restore(left["state"])
-            rng_state.restore(left["random"])
+            rng_state.set_state(left["random"])
             self.done, self.done_in = left["steps"], MembershipId.parse(left["membership"])

@@ -26,13 +26,13 @@ def membership() -> str:
     return os.environ.get(ENV_MEMBERSHIP, "")
 
 
-def send(path: str, message: Mapping[str, object], patience: float) -> bool:
+def send(path: str, message: Mapping[str, object], timeout: float) -> bool:
     """Send it, or wait so many seconds for room, or let it be; whether it was sent."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
             sender.connect(path)  # only a connected socket can wait for room at the other end
-            sender.settimeout(patience)
+            sender.settimeout(timeout)
             sender.send(json.dumps(message).encode())
     except (OSError, ValueError):
         _log.debug("report not delivered: %s", message, exc_info=True)

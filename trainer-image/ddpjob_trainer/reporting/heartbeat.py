@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddpjob_protocol.process import Event
+from ddpjob_protocol.process import ProgressEvent
 from ddpjob_trainer.reporting import datagram, step_counter
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _LIBRARIES = (
 _PACKAGES = ("site-packages", "dist-packages")
 
 
-class _Pulse:
+class _Heartbeat:
     """Begins with the first step that this process is at."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class _Pulse:
         self.also: list[Callable[[], object]] = []  # to be done with each beat
         self._thread: threading.Thread | None = None
 
-    def begin(self) -> None:
+    def start(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._beat, name="ddpjob-pulse", daemon=True)
             self._thread.start()
@@ -48,14 +48,14 @@ class _Pulse:
         while True:
             path, rank = datagram.listener(), os.environ.get("RANK", "")
             if path is not None and rank.isdecimal():
-                datagram.send(path, self._message(int(rank)), patience=0)
+                datagram.send(path, self._message(int(rank)), timeout=0)
             for do in self.also:
                 do()
             time.sleep(SECONDS)
 
     def _message(self, rank: int) -> dict[str, object]:
         return {
-            "event": Event.ALIVE.value,
+            "event": ProgressEvent.ALIVE.value,
             "rank": rank,
             "step": self.step,
             "where": _where(threading.main_thread()),
@@ -63,18 +63,18 @@ class _Pulse:
         }
 
 
-_pulse = _Pulse()
+_pulse = _Heartbeat()
 
 
-def at(step: int) -> None:
+def set_step(step: int) -> None:
     """This process has done so many steps; only writes it down."""
     step_counter.write(step)
     _pulse.step = int(step)
     if datagram.listener() is not None:
-        _pulse.begin()
+        _pulse.start()
 
 
-def also(do: Callable[[], object]) -> None:
+def on_beat(do: Callable[[], object]) -> None:
     """Have this done with each beat, by its thread; it must not raise."""
     _pulse.also.append(do)
 

@@ -15,7 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from ddpjob_protocol.process import Event
+from ddpjob_protocol.process import ProgressEvent
 from ddpjob_trainer.reporting import datagram, heartbeat
 
 if TYPE_CHECKING:
@@ -27,16 +27,16 @@ INTERVAL = 0.2  # seconds between two reports of steps
 _log = logging.getLogger("ddpjob")
 
 
-class _Steps:
+class _StepReporter:
     """The newest report of a step: sent at once, or once its time has come.
 
     If no other step comes it goes with the next beat of the pulse, or at Python's end.
     """
 
     def __init__(self) -> None:
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """A process that was forked has said nothing, and nobody in it holds a lock."""
         self._lock = threading.Lock()
         self.begin()
@@ -48,10 +48,10 @@ class _Steps:
             self._metrics: dict[str, float] = {}  # not told yet
             self._again_at = -math.inf
 
-    def tell(self, message: Mapping[str, object], metrics: Mapping[str, float]) -> None:
+    def report(self, message: Mapping[str, object], metrics: Mapping[str, float]) -> None:
         with self._lock:
             self._metrics.update(metrics)
-            self._waiting = {**message, "metrics": self._metrics, **_known()}
+            self._waiting = {**message, "metrics": self._metrics, **_is_under_agent()}
             is_last = message["step"] == message.get("total")
             if is_last or time.monotonic() >= self._again_at:
                 self._send(PATIENCE if is_last else 0)
@@ -60,17 +60,17 @@ class _Steps:
         with self._lock:
             self._send(0)
 
-    def _send(self, patience: float) -> None:
+    def _send(self, timeout: float) -> None:
         path = _listener()
-        if self._waiting is not None and path and datagram.send(path, self._waiting, patience):
+        if self._waiting is not None and path and datagram.send(path, self._waiting, timeout):
             self._waiting, self._metrics = None, {}
             self._again_at = time.monotonic() + INTERVAL
 
 
-_steps = _Steps()
-heartbeat.also(_steps.flush)
+_steps = _StepReporter()
+heartbeat.on_beat(_steps.flush)
 atexit.register(_steps.flush)
-os.register_at_fork(after_in_child=_steps.forget)
+os.register_at_fork(after_in_child=_steps.reset)
 
 
 def step_done(step: int, total: int | None = None, **metrics: float) -> None:
@@ -79,25 +79,25 @@ def step_done(step: int, total: int | None = None, **metrics: float) -> None:
     Of each metric the newest value counts, if it is a finite number. Only the report of the last
     step, which carries the result, waits for a moment where the agent is busy.
     """
-    heartbeat.at(step)
+    heartbeat.set_step(step)
     if _listener() is None:
         return
-    message: dict[str, object] = {"event": Event.STEP.value, "step": int(step)}
+    message: dict[str, object] = {"event": ProgressEvent.STEP.value, "step": int(step)}
     if total is not None:
         message["total"] = int(total)
-    _steps.tell(message, _finite(metrics))
+    _steps.report(message, _finite(metrics))
 
 
-def saved(step: int, place: int = 0, places: int = 1, skipped: int = 0, trouble: str = "") -> None:
+def saved(step: int, place: int = 0, places: int = 1, skipped: int = 0, problem: str = "") -> None:
     """Reports that the snapshot of `step` is complete and durable, in one of so many directories.
 
-    So many were left out since the one before. `trouble` is what makes saving worse than it could be.
+    So many were left out since the one before. `problem` is what makes saving worse than it could be.
     """
-    message: dict[str, object] = {"event": Event.SAVED.value, "step": step}
+    message: dict[str, object] = {"event": ProgressEvent.SAVED.value, "step": step}
     if skipped:
         message["skipped"] = skipped
-    if trouble:
-        message["trouble"] = trouble
+    if problem:
+        message["problem"] = problem
     if places == 1:
         _send(message)
     else:
@@ -107,10 +107,10 @@ def saved(step: int, place: int = 0, places: int = 1, skipped: int = 0, trouble:
 
 def resumed(step: int, *, loaded: bool = False) -> None:
     """Reports where training goes on from; 0 when there was no snapshot to be `loaded`."""
-    heartbeat.at(step)
+    heartbeat.set_step(step)
     _steps.begin()
     how = {"loaded": True} if loaded else {}
-    _send({"event": Event.RESUMED.value, "step": step, **how})
+    _send({"event": ProgressEvent.RESUMED.value, "step": step, **how})
 
 
 def _listener() -> str | None:
@@ -137,9 +137,9 @@ def _send(message: Mapping[str, object]) -> None:
 def _send_to(path: str | None, message: Mapping[str, object]) -> None:
     _steps.flush()  # what was said before is heard before
     if path is not None:
-        datagram.send(path, {**message, **_known()}, PATIENCE)
+        datagram.send(path, {**message, **_is_under_agent()}, PATIENCE)
 
 
-def _known() -> dict[str, str]:
+def _is_under_agent() -> dict[str, str]:
     membership = datagram.membership()
     return {"membership": membership} if membership else {}

@@ -45,7 +45,7 @@ class Background:
         if error is not None:
             raise error
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Until nothing is under way; what went wrong has been logged, and is forgotten."""
         with contextlib.suppress(Exception):
             self.wait()

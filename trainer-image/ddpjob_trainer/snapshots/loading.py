@@ -14,24 +14,26 @@ from typing import TYPE_CHECKING, Any
 from ddpjob_trainer import collectives
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.snapshots.model.manifest import UnusableError
-from ddpjob_trainer.snapshots.model.selection import Choice, Holding, choose
-from ddpjob_trainer.transfer.agreement import BEGINNING, Agreement, State
-from ddpjob_trainer.transfer.broadcast import Giver, take
+from ddpjob_trainer.snapshots.model.selection import Selection, StorageContents, select_snapshot
+from ddpjob_trainer.transfer.agreement import BEGINNING, Agreement, StateVersion
+from ddpjob_trainer.transfer.broadcast import StateSender, receive_state
 
 if TYPE_CHECKING:
-    from ddpjob_trainer.collectives import Seers
+    from ddpjob_trainer.collectives import StorageGroup
     from ddpjob_trainer.snapshots.model.fencing import Owner
-    from ddpjob_trainer.snapshots.storage.base import Place
+    from ddpjob_trainer.snapshots.storage.base import SnapshotStorage
 
 _log = logging.getLogger("ddpjob")
 
 GoOn = Callable[[int, list[int]], bool]
 
 
-class Loading:
+class SnapshotLoader:
     """One load, by all ranks together."""
 
-    def __init__(self, place: Place, rank: int, seers: Seers, owner: Owner) -> None:
+    def __init__(
+        self, place: SnapshotStorage, rank: int, seers: StorageGroup, owner: Owner
+    ) -> None:
         self._place = place
         self._rank = rank
         self._seers = seers
@@ -39,15 +41,15 @@ class Loading:
         self._without: set[tuple[int, str]] = set()
         self._reasons: list[str] = []
 
-    def agree(self, go_on: GoOn) -> tuple[int, dict[str, Any]] | None:
+    def load_agreed(self, go_on: GoOn) -> tuple[int, dict[str, Any]] | None:
         """Step and state; None: there is nothing to go on from. The same on all ranks.
 
         `go_on(step, there)`, on who speaks for a directory, lets nobody else add to it from now on;
         True: it holds more by then than the steps `there`. Raises SnapshotError, on all ranks.
         """
         while True:
-            holdings, there = self._tell()
-            choice = choose(holdings, chooser=self._owner, without=self._without)
+            holdings, there = self._report_resumed()
+            choice = select_snapshot(holdings, self_owner=self._owner, excluded=self._without)
             if choice is None:
                 self._explain(holdings)
                 found = None
@@ -59,22 +61,22 @@ class Loading:
             if not self._begin(go_on, choice.step if choice else 0, there):
                 return found
 
-    def _tell(self) -> tuple[list[Holding], list[int]]:
-        mine: Holding | str | None = None
+    def _report_resumed(self) -> tuple[list[StorageContents], list[int]]:
+        mine: StorageContents | str | None = None
         there: list[int] = []
         if self._rank == self._seers.ranks[0]:
             try:
                 there = self._place.all_steps()
-                mine = self._place.holding(self._seers.readers, self._owner)
+                mine = self._place.list_candidates(self._seers.readers, self._owner)
             except OSError as error:
                 mine = self._cannot_read(self._place.where, error)
-        told = collectives.gather(mine)
+        told = collectives.all_gather_objects(mine)
         for each in told:
             if isinstance(each, str):
                 raise SnapshotError(each)
         return [each for each in told if each is not None], there
 
-    def _explain(self, holdings: list[Holding]) -> None:
+    def _explain(self, holdings: list[StorageContents]) -> None:
         """Raises SnapshotError where there are snapshots, and none of them is usable."""
         reasons = [*self._reasons, *(why for holding in holdings for why in holding.unusable)]
         if reasons:
@@ -82,22 +84,22 @@ class Loading:
                 f"There are snapshots in {self._place.where}, but none is usable:\n  "
                 + "\n  ".join(reasons)
                 + "\nPut back a good copy, or, to start afresh and lose that progress: "
-                + self._place.afresh
+                + self._place.how_to_reset
             )
 
-    def _read(self, choice: Choice, holdings: list[Holding]) -> dict[str, Any] | None:
+    def _read(self, choice: Selection, holdings: list[StorageContents]) -> dict[str, Any] | None:
         """The state; None if it is not whole somewhere: then all look again.
 
         Who has it sends it on while it reads; who takes it learns afterwards whether it is whole.
         """
-        state = State(choice.step, BEGINNING)
-        has = (state if rank in choice.ranks else None for rank in range(collectives.size()))
+        state = StateVersion(choice.step, BEGINNING)
+        has = (state if rank in choice.ranks else None for rank in range(collectives.world_size()))
         source, targets = Agreement(tuple(has)).part_of(self._rank)
         if source is None:
             content, why, away = self._read_here(choice, targets)
         else:
-            content, why, away = take(source, collectives.device()), "", ""
-        told = collectives.gather((why, away))
+            content, why, away = receive_state(source, collectives.device()), "", ""
+        told = collectives.all_gather_objects((why, away))
         for _, text in told:
             if text:
                 raise SnapshotError(text)
@@ -110,16 +112,16 @@ class Loading:
         return content
 
     def _read_here(
-        self, choice: Choice, targets: list[int]
+        self, choice: Selection, targets: list[int]
     ) -> tuple[dict[str, Any] | None, str, str]:
         """The state, and why it is not usable, or cannot be reached."""
         content, why, away = None, "", ""
         name = self._place.name(choice.step)
-        giver = Giver(targets, collectives.device()) if targets else None
+        giver = StateSender(targets, collectives.device()) if targets else None
         try:
             content = self._place.read(choice.step, choice.digest, giver)
             if giver is not None and not giver.has_begun:
-                giver.give(content)
+                giver.send_state(content)
         except UnusableError as error:
             why = f"{name}: {error}"
             _log.warning("ignoring snapshot %s", why)
@@ -132,15 +134,15 @@ class Loading:
     def _cannot_read(self, name: str, error: OSError) -> str:
         return f"Cannot read {name}: {error.strerror}"
 
-    def _begin(self, go_on: GoOn, step: int, there: list[int]) -> bool:
+    def _begin(self, go_on: GoOn, step: int, existing_steps: list[int]) -> bool:
         """Whether somebody has added a snapshot just before nobody could any more."""
-        again, trouble = False, None
+        again, problem = False, None
         if self._rank == self._seers.ranks[0]:
             try:
-                again = go_on(step, there)
+                again = go_on(step, existing_steps)
             except SnapshotError as error:
-                trouble = error
-        told = collectives.gather((again, trouble))
+                problem = error
+        told = collectives.all_gather_objects((again, problem))
         for _, each in told:
             if each is not None:
                 raise each

@@ -26,18 +26,18 @@ from ddpjob_protocol.environment import (
 )
 from ddpjob_trainer import collectives
 from ddpjob_trainer.agent_link import planned_stop
-from ddpjob_trainer.collectives import Seers
-from ddpjob_trainer.errors import AwayError, SnapshotError
+from ddpjob_trainer.collectives import StorageGroup
+from ddpjob_trainer.errors import SnapshotError, StorageUnavailableError
 from ddpjob_trainer.reporting import progress, step_counter
 from ddpjob_trainer.snapshots import write_round
-from ddpjob_trainer.snapshots.async_writer import Writer
-from ddpjob_trainer.snapshots.loading import Loading
+from ddpjob_trainer.snapshots.async_writer import AsyncWriter
+from ddpjob_trainer.snapshots.loading import SnapshotLoader
 from ddpjob_trainer.snapshots.model.fencing import Owner
-from ddpjob_trainer.snapshots.model.staging import Content
+from ddpjob_trainer.snapshots.model.staging import StagedState
 from ddpjob_trainer.snapshots.model.write_plan import ALONE, is_large
 from ddpjob_trainer.snapshots.storage import resolve
-from ddpjob_trainer.snapshots.write_round import Call
-from ddpjob_trainer.snapshots.writer_fence import Turn
+from ddpjob_trainer.snapshots.write_round import WriteRound
+from ddpjob_trainer.snapshots.writer_fence import WriterFence
 from ddpjob_trainer.tensors import rng_state, training_state
 
 VARIABLES = (ENV_SNAPSHOT_URI, ENV_SNAPSHOT_DIR)  # the first that is set
@@ -81,14 +81,14 @@ class Snapshots:
         if keep < 1:
             raise SnapshotError(f"keep is {keep}: at least one snapshot must stay")
         self._every = _count(ENV_SNAPSHOT_EVERY, EVERY)
-        self._place = resolve.find(os.fspath(chosen), keep)
+        self._place = resolve.resolve_storage(os.fspath(chosen), keep)
         self.share = share
         self._last: int | None = None  # after so many steps all stop
         self._is_jobs_own = directory is None  # and no other job's, to take a model from
-        self._turn = Turn(self._place)
-        self._writer = Writer(self._place)
+        self._turn = WriterFence(self._place)
+        self._writer = AsyncWriter(self._place)
         self._waiting: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        self._seers = Seers((0,), (0,), 1)
+        self._seers = StorageGroup((0,), (0,), 1)
         self._met_in: Owner | None = None
 
     def due(self, step: int) -> bool:
@@ -98,15 +98,15 @@ class Snapshots:
         of a step, and for its snapshot, and costs none. `save` does not return from the last one.
         """
         step_counter.write(step)
-        if self._stops is not None and self._stops.here(step):
+        if self._stops is not None and self._stops.is_due_at(step):
             self._last = step
-            if not self._takes_part:
+            if not self._participates:
                 self._stops.ready()
             return True
         return step > 0 and step % self._every == 0
 
     @cached_property
-    def _stops(self) -> planned_stop.Stops | None:
+    def _stops(self) -> planned_stop.PlannedStop | None:
         """Connected by the first question, for that says that this process can be told."""
         return planned_stop.connect()
 
@@ -118,7 +118,7 @@ class Snapshots:
 
         Training goes on while it is written, and `wait`, here or as a call, returns when it is
         durable; with `share`, when this rank's part is. While one is being written the next is left
-        out: False. `scaler` is a GradScaler, `data` are the `Batches`; random generators are saved,
+        out: False. `scaler` is a GradScaler, `data` are the `ElasticBatchSampler`; random generators are saved,
         too.
         Raises SnapshotError, also for the one before; earlier snapshots are then untouched. With
         `share` RuntimeError, too, if the group breaks.
@@ -127,17 +127,17 @@ class Snapshots:
             raise ValueError(f"step is {step}: it counts the steps that are done")
         is_last = self._stops is not None and step == self._last
         done = True
-        if self._takes_part:
+        if self._participates:
             parts = {"optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "data": data}
             try:
                 done = self._save(step, model, extra, parts, wait=wait or is_last)
-            except AwayError as error:
+            except StorageUnavailableError as error:
                 if wait:
                     raise
                 _log.warning("%s", error)  # the change of workers does not wait for the store
                 done = False
         if is_last and self._stops is not None:
-            if self._takes_part:
+            if self._participates:
                 self._stops.ready()
             self._stops.wait()
         return done
@@ -151,20 +151,20 @@ class Snapshots:
             return True
         agreed = None
         if shares:
-            self.meet()
-            agreed = self._call(wait=wait)
+            self.discover_storage_group()
+            agreed = self._agree_on_write(wait=wait)
         is_free = agreed is not None if shares else wait or not self._writer.is_busy
         if not is_free:
-            self._writer.leave_out(step)
+            self._writer.skip(step)
             return False
         what = training_state.collect(model, extra, **parts)
-        what["random"] = rng_state.written(rng_state.states())
-        content = Content(step, what)
+        what["random"] = rng_state.to_plain(rng_state.get_state())
+        content = StagedState(step, what)
         still = training_state.changed_by_step(model, optimizer)
         part = ALONE
-        if agreed is not None and agreed.word:
+        if agreed is not None and agreed.attempt_id:
             owner = self._owner
-            mine = write_round.take(
+            mine = write_round.assign_part(
                 content, still, self._seers, _rank(), agreed, lambda: self._owner != owner
             )
             if mine is None:
@@ -172,11 +172,11 @@ class Snapshots:
             part = mine
         self._make_wait(optimizer)
         return self._writer.save(
-            step, content, self._turn.fence, owner=self._owner, part=part, still=still, wait=wait,
+            step, content, self._turn.fence, owner=self._owner, part=part, stable_storages=still, wait=wait,
             report=partial(progress.saved, place=_rank(), places=self._seers.places),
         )  # fmt: skip
 
-    def _call(self, *, wait: bool) -> Call | None:
+    def _agree_on_write(self, *, wait: bool) -> WriteRound | None:
         """What all agree on. Who would write and cannot hears why when it saves alone."""
         is_free, fence = wait or not self._writer.is_busy, 0
         is_hindered = False
@@ -185,16 +185,16 @@ class Snapshots:
                 fence = self._turn.fence().number
             except (SnapshotError, OSError):
                 is_free, is_hindered = False, True
-        agreed = write_round.call(self._seers, is_free=is_free, fence=fence)
-        return Call(True, 0, "") if is_hindered else agreed
+        agreed = write_round.agree_on_write(self._seers, is_free=is_free, fence=fence)
+        return WriteRound(True, 0, "") if is_hindered else agreed
 
     def wait(self) -> None:
         """Returns when what has been saved is durable. Raises SnapshotError if it cannot be."""
         self._writer.wait(self._owner)
 
-    def let_change(self) -> None:
+    def wait_for_copy(self) -> None:
         """Returns when model and optimizer may be changed by other hands than the optimizer's."""
-        self._writer.let_change()
+        self._writer.wait_for_copy()
 
     @property
     def skipped(self) -> int:
@@ -204,15 +204,15 @@ class Snapshots:
     def _make_wait(self, optimizer: Any) -> None:
         if isinstance(optimizer, torch.optim.Optimizer) and optimizer not in self._waiting:
             self._waiting.add(optimizer)
-            optimizer.register_step_pre_hook(lambda *_: self._writer.let_change())
+            optimizer.register_step_pre_hook(lambda *_: self._writer.wait_for_copy())
 
-    def meet(self) -> None:
+    def discover_storage_group(self) -> None:
         """Every rank finds out with whom it shares the directory; once in a membership.
 
         Before that rank 0 alone writes. Raises RuntimeError if the group breaks.
         """
         if self._met_in != self._owner:
-            self._seers = self._place.seers()
+            self._seers = self._place.group()
             self._met_in = self._owner
 
     @property
@@ -223,15 +223,15 @@ class Snapshots:
     @property
     def _may_share(self) -> bool:
         """Whether ranks divide the work where it is much: then all of them must save."""
-        return self.share and collectives.size() > 1
+        return self.share and collectives.world_size() > 1
 
     @property
-    def _takes_part(self) -> bool:
+    def _participates(self) -> bool:
         return self._is_writer or self._may_share
 
-    def goes_on(self, step: int) -> None:
+    def resume_from(self, step: int) -> None:
         """This membership goes on from that step without loading anything."""
-        self._turn.goes_on(step)
+        self._turn.resume_from(step)
 
     def load(
         self, *, model: torch.nn.Module, optimizer: Any = None, scheduler: Any = None,
@@ -242,12 +242,14 @@ class Snapshots:
         Rank 0 goes on with the random numbers of who saved, others with ones that follow from them.
         Raises SnapshotError when there are snapshots but none is usable, or when one does not fit.
         """
-        self._writer.settle()
-        self.meet()
-        rank = _rank() if collectives.is_met() else 0  # alone, whatever the environment says
-        loading = Loading(self._place, rank, self._seers, self._owner)
-        found = loading.agree(self._go_on)
-        self.goes_on(found[0] if found else 0)
+        self._writer.finish()
+        self.discover_storage_group()
+        rank = (
+            _rank() if collectives.is_initialized() else 0
+        )  # alone, whatever the environment says
+        loading = SnapshotLoader(self._place, rank, self._seers, self._owner)
+        found = loading.load_agreed(self._resume)
+        self.resume_from(found[0] if found else 0)
         if found is None:
             progress.resumed(0, loaded=self._is_jobs_own)
             return None
@@ -257,22 +259,24 @@ class Snapshots:
                 content, model,
                 optimizer=optimizer, scheduler=scheduler, scaler=scaler, data=data,
             )  # fmt: skip
-        except training_state.MisfitError as error:
+        except training_state.StateMismatchError as error:
             raise SnapshotError(
                 f"The script does not fit the snapshot {self._place.name(step)}: {error}\n"
-                f"To go on, run the script that saved it. To start afresh: {self._place.afresh}"
+                f"To go on, run the script that saved it. To start afresh: {self._place.how_to_reset}"
             ) from error
         if "random" in content:
-            random = rng_state.read(content["random"])
+            random = rng_state.from_plain(content["random"])
             if _rank() == 0:
-                rng_state.restore(random)
+                rng_state.set_state(random)
             else:
                 rng_state.draw_from(random["torch"], _rank())
         progress.resumed(step, loaded=self._is_jobs_own)
         return Loaded(step, content["extra"])
 
-    def _go_on(self, step: int, there: list[int]) -> bool:
-        return self._turn.begin(step, there, for_good=self._is_jobs_own and bool(self._owner.job))
+    def _resume(self, step: int, existing_steps: list[int]) -> bool:
+        return self._turn.begin(
+            step, existing_steps, exclusive=self._is_jobs_own and bool(self._owner.job)
+        )
 
     @property
     def _owner(self) -> Owner:

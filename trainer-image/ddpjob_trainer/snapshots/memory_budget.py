@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, NamedTuple
 from ddpjob_trainer.errors import SnapshotError
 
 if TYPE_CHECKING:
-    from ddpjob_trainer.host_memory import Room
+    from ddpjob_trainer.host_memory import MemoryHeadroom
 
 SPARE = 16  # this part of the limit is left to training
 
 
-class Fit(NamedTuple):
+class MemoryPlan(NamedTuple):
     """How snapshots of one size are saved."""
 
     copies: bool  # into memory first, so that training goes on while one is written
     keep: int  # so many are kept
-    less: str = ""  # than what was wanted, and what to do; empty if nothing is
+    problem: str = ""  # than what was wanted, and what to do; empty if nothing is
 
 
-def fit(
-    size: int, keep: int, room: Room | None, *, whole: int, copied: int, held: int | None
-) -> Fit:
+def plan_memory(
+    size: int, keep: int, room: MemoryHeadroom | None, *, whole: int, copied: int, held: int | None
+) -> MemoryPlan:
     """For a process that writes so many bytes of each snapshot, of which `keep` are wanted.
 
     `whole`: bytes of a snapshot, with what others write. `copied`: bytes that are taken for the
@@ -35,12 +35,12 @@ def fit(
     Raises SnapshotError where not even one fits beside the one that is written.
     """
     if room is None:
-        return Fit(copies=True, keep=keep)
+        return MemoryPlan(copies=True, keep=keep)
     have = room.free - room.limit // SPARE + copied + (held or 0)
     least = 0 if held is None else 2 * whole
     wanted = size if held is None else size + (keep + 1) * whole
     if have >= wanted:
-        return Fit(copies=True, keep=keep)
+        return MemoryPlan(copies=True, keep=keep)
     short = (
         f"The memory limit of {_mb(room.limit)} leaves {_mb(max(have, 0))} for snapshots of "
         f"{_mb(whole)} each"
@@ -56,7 +56,7 @@ def fit(
     stays = keep if held is None else min(keep, (have - copies * size) // whole - 1)
     less = [] if copies else ["training stands still while one is written"]
     less += [f"{stays} instead of {keep} are kept"] if stays < keep else []
-    return Fit(copies, stays, f"{short}: {', and '.join(less)}; {remedy}")
+    return MemoryPlan(copies, stays, f"{short}: {', and '.join(less)}; {remedy}")
 
 
 def _mb(size: int) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 
-class Copying:
+class CopyJob:
     """Pieces of work, each to be done once, begun in their order."""
 
     def __init__(self, pieces: Iterable[Callable[[], None]] = ()) -> None:

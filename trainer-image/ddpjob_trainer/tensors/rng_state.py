@@ -17,7 +17,7 @@ _TENSORS = ("torch", "cuda")
 _TWISTER = "MT19937"
 
 
-def states() -> dict[str, Any]:
+def get_state() -> dict[str, Any]:
     """Of this process."""
     found: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
     if torch.cuda.is_initialized():
@@ -27,7 +27,7 @@ def states() -> dict[str, Any]:
     return found
 
 
-def restore(found: dict[str, Any]) -> None:
+def set_state(found: dict[str, Any]) -> None:
     """Inverse of states(); what is not in use here is left out."""
     torch.set_rng_state(found["torch"])
     random.setstate(found["python"])
@@ -37,7 +37,7 @@ def restore(found: dict[str, Any]) -> None:
         _set_numpys_state(found["numpy"])
 
 
-def written(found: dict[str, Any]) -> dict[str, Any]:
+def to_plain(found: dict[str, Any]) -> dict[str, Any]:
     """The same without a tensor: what differs between copies of a snapshot is no part of theirs."""
     plain: dict[str, Any] = {
         name: bytes(found[name].tolist()).hex() for name in _TENSORS if name in found
@@ -48,7 +48,7 @@ def written(found: dict[str, Any]) -> dict[str, Any]:
     return {**found, **plain}
 
 
-def read(plain: dict[str, Any]) -> dict[str, Any]:
+def from_plain(plain: dict[str, Any]) -> dict[str, Any]:
     """Inverse of written()."""
     found: dict[str, Any] = {
         name: torch.tensor([*bytes.fromhex(plain[name])], dtype=torch.uint8)

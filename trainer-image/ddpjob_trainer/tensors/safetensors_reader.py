@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 READERS = 2  # threads, beside the one that makes the checksum, for a file in memory; 1 for a disk
 
 
-class Outline(NamedTuple):
+class TensorSpec(NamedTuple):
     """A tensor that is to come."""
 
     name: str
@@ -38,7 +38,7 @@ class Outline(NamedTuple):
         return self.kind.itemsize * torch.Size(self.shape).numel()
 
 
-class Stored:
+class SafetensorsReader:
     """A file with tensors, to be read once: what is in it, then one after the other."""
 
     def __init__(self, path: Path, kind: str) -> None:
@@ -62,9 +62,9 @@ class Stored:
         if at != end - self._begin:
             raise ValueError(f"its tensors take {at} bytes of {end - self._begin}")
 
-    def _outline(self, name: str) -> Outline:
+    def _outline(self, name: str) -> TensorSpec:
         entry = self._header[name]
-        return Outline(name, NAMES[entry["dtype"]], tuple(map(int, entry["shape"])))
+        return TensorSpec(name, NAMES[entry["dtype"]], tuple(map(int, entry["shape"])))
 
     def read(
         self, each: Callable[[torch.Tensor], None] | None = None
@@ -78,7 +78,7 @@ class Stored:
         found = {name: torch.empty(shape, dtype=kind) for name, kind, shape in self.outlines}
         pieces = list(_pieces(found.values(), self._begin))
         files: queue.SimpleQueue[FileIO] = queue.SimpleQueue()
-        count = READERS if host_memory.lies_in_memory(self._path.parent) else 1
+        count = READERS if host_memory.is_memory_filesystem(self._path.parent) else 1
         with contextlib.ExitStack() as stack:
             for _ in range(count):
                 files.put(stack.enter_context(self._path.open("rb", buffering=0)))

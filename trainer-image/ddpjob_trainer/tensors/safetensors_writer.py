@@ -39,7 +39,7 @@ TYPES = {
 NAMES = {name: kind for kind, name in TYPES.items()}
 
 
-class Sum(NamedTuple):
+class FileDigest(NamedTuple):
     """What a file's content is known by."""
 
     size: int
@@ -47,7 +47,7 @@ class Sum(NamedTuple):
     digest: str
 
 
-class Memory:
+class StagingBuffer:
     """Host memory that grows to what is asked for, and stays."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Memory:
         """Bytes that it takes."""
         return self._block.numel()
 
-    def take(self, size: int, *, pinned: bool) -> torch.Tensor:
+    def allocate(self, size: int, *, pinned: bool) -> torch.Tensor:
         """So many bytes of it; what was taken before is gone."""
         if self._block.numel() < size or (pinned and not self._block.is_pinned()):
             self._block = torch.empty(0, dtype=torch.uint8)
@@ -66,7 +66,7 @@ class Memory:
         return self._block[:size]
 
 
-class Image:
+class SafetensorsBuffer:
     """A file to be: its layout first, then its content, tensor by tensor.
 
     Without a place for a copy, its content are the tensors as they are when it is given away.
@@ -102,11 +102,11 @@ class Image:
         """Where these tensors lie, by name, as they follow one another; in bytes from the first."""
         return {name: begin for name, begin in self._begins.items() if name in names}
 
-    def place(self, memory: Memory) -> None:
+    def allocate(self, memory: StagingBuffer) -> None:
         """Take the memory for a copy. Raises SnapshotError if there is none."""
         pinned = any(tensor.is_cuda for tensor in self._tensors.values())
         try:
-            self._block = memory.take(self._data_size, pinned=pinned)
+            self._block = memory.allocate(self._data_size, pinned=pinned)
         except (RuntimeError, MemoryError) as error:
             raise SnapshotError(
                 f"There is no host memory for a snapshot of {self._data_size:,} bytes. Give the "
@@ -127,11 +127,11 @@ class Image:
         for device in devices:
             torch.cuda.current_stream(device).synchronize()
 
-    def pour(
+    def stream_to(
         self,
         into: Callable[[Iterator[memoryview]], object],
         ready: Callable[[int], None] = lambda _: None,
-    ) -> Sum:
+    ) -> FileDigest:
         """Give all of it away, chunk by chunk. Raises what `into` raises.
 
         `ready` returns when so many bytes of tensors have been copied to their places.
@@ -153,7 +153,7 @@ class Image:
                     hashing.join()
 
         into(chunks())
-        return Sum(self.size, CHECKSUM, digest.hexdigest())
+        return FileDigest(self.size, CHECKSUM, digest.hexdigest())
 
     def _chunks(self, ready: Callable[[int], None]) -> Iterator[memoryview]:
         yield memoryview(self._header)

@@ -12,7 +12,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 
-class MisfitError(Exception):
+class StateMismatchError(Exception):
     """A state was saved by a script whose model, optimizer, scheduler or data was another."""
 
 
@@ -33,12 +33,12 @@ def collect(model: torch.nn.Module, extra: Any, **parts: Any) -> dict[str, Any]:
 
 
 def restore(state: dict[str, Any], model: torch.nn.Module, **parts: Any) -> None:
-    """Inverse of collect(), in place; what is None is left out. Raises MisfitError."""
+    """Inverse of collect(), in place; what is None is left out. Raises StateMismatchError."""
     given = {name: part for name, part in parts.items() if part is not None}
     for name, part in given.items():
         was, now = state["types"].get(name, "none"), type(part).__name__
         if was != now:
-            raise MisfitError(f"its {name} was {was}, the script's is {now}")
+            raise StateMismatchError(f"its {name} was {was}, the script's is {now}")
     weights = collections.OrderedDict(state["model"])
     if state["versions"] is not None:
         weights._metadata = state["versions"]  # type: ignore[attr-defined]  # noqa: SLF001
@@ -49,7 +49,7 @@ def restore(state: dict[str, Any], model: torch.nn.Module, **parts: Any) -> None
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError, KeyError) as error:
-        raise MisfitError(str(error)) from error
+        raise StateMismatchError(str(error)) from error
 
 
 def changed_by_step(model: torch.nn.Module, optimizer: Any) -> set[int]:

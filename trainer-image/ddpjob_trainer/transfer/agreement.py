@@ -12,7 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ddpjob_protocol.membership import MembershipId
-from ddpjob_trainer.transfer.broadcast import Giver, take
+from ddpjob_trainer.transfer.broadcast import StateSender, receive_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 BEGINNING = MembershipId(0, 0, 0)  # of a state that no membership has trained, or of a snapshot
 
 
-class State(NamedTuple):
+class StateVersion(NamedTuple):
     """How far a state is. The same step done by two memberships differs: in how sums were formed."""
 
     step: int  # steps done
@@ -34,10 +34,10 @@ class State(NamedTuple):
 class Agreement:
     """What each rank of the new group has; None: no state."""
 
-    states: tuple[State | None, ...]
+    states: tuple[StateVersion | None, ...]
 
     @property
-    def newest(self) -> State | None:
+    def newest(self) -> StateVersion | None:
         """The state that all go on with."""
         return max((state for state in self.states if state is not None), default=None)
 
@@ -60,16 +60,18 @@ class Agreement:
         return source, [target for source, target in deliveries if source == rank]
 
 
-def agree(store: distributed.Store, rank: int, world_size: int, state: State | None) -> Agreement:
+def agree(
+    store: distributed.Store, rank: int, world_size: int, state: StateVersion | None
+) -> Agreement:
     """Tell all others and hear from them; returns when the last one has come."""
     store.set(f"member/{rank}", json.dumps(state and (state.step, str(state.membership))))
     keys = [f"member/{each}" for each in range(world_size)]
     return Agreement(tuple(_state(value) for value in store.multi_get(keys)))
 
 
-def _state(value: bytes) -> State | None:
+def _state(value: bytes) -> StateVersion | None:
     found = json.loads(value)
-    return found and State(found[0], MembershipId.parse(found[1]))
+    return found and StateVersion(found[0], MembershipId.parse(found[1]))
 
 
 def exchange(
@@ -78,7 +80,7 @@ def exchange(
     """Bring everybody to the newest state; returns the one to take over, None if there is none."""
     source, targets = agreement.part_of(rank)
     if targets:
-        giver = Giver(targets, device)
-        giver.give(collect())
+        giver = StateSender(targets, device)
+        giver.send_state(collect())
         giver.end()
-    return None if source is None else take(source, device)
+    return None if source is None else receive_state(source, device)

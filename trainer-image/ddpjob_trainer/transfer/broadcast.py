@@ -14,7 +14,7 @@ import torch
 from torch import distributed
 
 from ddpjob_trainer.tensors import serialization
-from ddpjob_trainer.tensors.safetensors_reader import Outline
+from ddpjob_trainer.tensors.safetensors_reader import TensorSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,20 +23,20 @@ PACK_BYTES = 1 << 20  # smaller tensors travel together
 ON_THE_WAY = 8  # packs, before the sender waits for the first of them
 
 
-class Giver:
+class StateSender:
     """Sends one state to some ranks, which take() it. All may raise RuntimeError."""
 
     def __init__(self, targets: Sequence[int], device: torch.device) -> None:
         self._targets = targets
         self._device = device
-        self._outlines: Sequence[Outline] = ()
+        self._outlines: Sequence[TensorSpec] = ()
         self._ends: list[int] = []  # of packs
         self._waiting: list[torch.Tensor] = []
         self._count = 0
         self._works: collections.deque[Any] = collections.deque()
         self.has_begun = False
 
-    def begin(self, node: Any, outlines: Sequence[Outline]) -> None:
+    def begin(self, node: Any, outlines: Sequence[TensorSpec]) -> None:
         """The state as JSON, and which tensors will come, in order."""
         self.has_begun, self._outlines = True, outlines
         self._ends = [end for _, end in _packs([each.size for each in outlines])]
@@ -52,10 +52,10 @@ class Giver:
             parts, self._waiting = self._waiting, []
             self._send(parts[0] if len(parts) == 1 else torch.cat(parts))
 
-    def give(self, state: Any) -> None:
+    def send_state(self, state: Any) -> None:
         """All of one that is there."""
         node, tensors = serialization.flatten(state)
-        self.begin(node, [Outline(n, t.dtype, tuple(t.shape)) for n, t in tensors.items()])
+        self.begin(node, [TensorSpec(n, t.dtype, tuple(t.shape)) for n, t in tensors.items()])
         for tensor in tensors.values():
             self.add(tensor)
 
@@ -84,7 +84,7 @@ class Giver:
             self._works.popleft().wait()
 
 
-def take(source: int, device: torch.device) -> Any:
+def receive_state(source: int, device: torch.device) -> Any:
     """What a Giver sends; None if it never began, or sent what makes no sense."""
     size = torch.zeros(1, dtype=torch.int64, device=device)
     distributed.recv(size, source)

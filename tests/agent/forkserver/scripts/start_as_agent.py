@@ -8,15 +8,15 @@ import os
 import signal
 import sys
 
-from ddpjob_agent.forkserver.client import Standby
-from ddpjob_agent.worker.process_tree import Processes
+from ddpjob_agent.forkserver.client import ForkServerClient
+from ddpjob_agent.worker.process_tree import ProcessTree
 
 
 async def main() -> None:
     warm, argv = sys.argv[1] == "1", sys.argv[2:]
     ended = asyncio.get_running_loop().create_future()
-    standby = Standby()
-    processes = Processes(ended.set_result, standby)
+    standby = ForkServerClient()
+    processes = ProcessTree(ended.set_result, standby)
     standby.begin(argv, os.environ, wanted=warm)
     await standby.wait()
     was_warm = standby.pid is not None

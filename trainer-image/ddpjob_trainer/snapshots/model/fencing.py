@@ -14,7 +14,7 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ddpjob_protocol.membership import MembershipId
-from ddpjob_trainer.errors import OvertakenError
+from ddpjob_trainer.errors import FencedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,19 +42,19 @@ class Fence(NamedTuple):
     step: int
 
 
-def limit(fences: Iterable[Fence], number: int) -> int | None:
+def fence_limit(fences: Iterable[Fence], number: int) -> int | None:
     """The last step of which a snapshot counts that was written behind fence `number`."""
     later = {fence.owner: fence.step for fence in fences if fence.number > number}  # by age
     return min(later.values(), default=None)
 
 
-def is_overtaken(step: int, number: int, fences: Iterable[Fence]) -> bool:
+def is_fenced(step: int, number: int, fences: Iterable[Fence]) -> bool:
     """Whether what was written of that step, behind fence `number`, does not count."""
-    last = limit(fences, number)
+    last = fence_limit(fences, number)
     return last is not None and step > last
 
 
-class Records(Protocol):
+class FenceStorage(Protocol):
     """Numbered records, each made once and never changed. All may raise OSError."""
 
     where: str  # for people
@@ -75,10 +75,10 @@ class Records(Protocol):
         """For people."""
 
 
-class Fences:
+class FenceLog:
     """Those of one place."""
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: FenceStorage) -> None:
         self._records = records
         self._known: dict[int, Fence] = {}  # they never change
 
@@ -88,21 +88,21 @@ class Fences:
         self._known = {n: fence for n in numbers if (fence := self._known.get(n) or self._read(n))}
         return list(self._known.values())
 
-    def take(self, owner: Owner, step: int) -> Fence:
-        """Go on from this step. Raises OvertakenError if a later membership has, and OSError."""
+    def add(self, owner: Owner, step: int) -> Fence:
+        """Go on from this step. Raises FencedError if a later membership has, and OSError."""
         while True:
             self._check_order(owner)
             fence = Fence(max(self._records.numbers(), default=0) + 1, owner, step)
             record = {"job": owner.job, "membership": owner.membership, "step": step}
             if self._records.create(fence.number, json.dumps(record).encode()):
-                self._forget(fence.number - KEEP)
+                self._delete_old(fence.number - KEEP)
                 return fence
 
     def check(self, own: Fence) -> None:
-        """Raises OvertakenError when somebody else has gone on since, and OSError."""
+        """Raises FencedError when somebody else has gone on since, and OSError."""
         for fence in self.all():
             if fence.number > own.number and fence.owner != own.owner:
-                raise OvertakenError(
+                raise FencedError(
                     f"{fence.owner} has gone on from step {fence.step} in {self._records.where}:"
                     f" {own.owner} was overtaken, and what it saves would not count."
                 )
@@ -112,7 +112,7 @@ class Fences:
             if not owner.job or fence.owner.job != owner.job:
                 continue
             if MembershipId.parse(fence.owner.membership) > MembershipId.parse(owner.membership):
-                raise OvertakenError(
+                raise FencedError(
                     f"{fence.owner} has gone on from step {fence.step} in {self._records.where}:"
                     f" {owner} is an earlier one, and may not."
                 )
@@ -131,7 +131,7 @@ class Fences:
             _log.warning("%s is ignored: %r", self._records.name(number), error)
             return None
 
-    def _forget(self, newest: int) -> None:
+    def _delete_old(self, newest: int) -> None:
         for number in self._records.numbers():
             if number <= newest:
                 self._records.delete(number)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ddpjob_trainer.snapshots.model.fencing import Fence, Owner
-from ddpjob_trainer.snapshots.model.selection import Offer
-from ddpjob_trainer.tensors.safetensors_writer import Sum
+from ddpjob_trainer.snapshots.model.selection import Candidate
+from ddpjob_trainer.tensors.safetensors_writer import FileDigest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,12 +51,12 @@ def part_name(number: int) -> str:
     return f"tensors-{number}.safetensors" if number else TENSORS
 
 
-def word_name(number: int) -> str:
+def part_record_name(number: int) -> str:
     """Of what that writer says of its file, to the first one; no part of the snapshot."""
     return f"part-{number}.json"
 
 
-def build(step: int, state: dict[str, Any], files: Mapping[str, Sum], fence: Fence) -> bytes:
+def build(step: int, state: dict[str, Any], files: Mapping[str, FileDigest], fence: Fence) -> bytes:
     """The manifest of a state behind a fence, whose tensors are in these files."""
     return json.dumps({
         "format": FORMAT,
@@ -93,35 +93,35 @@ def check_step(manifest: dict[str, Any], name: str) -> None:
         raise UnusableError(f"it was renamed: it holds step {manifest['step']}")
 
 
-def check_size(name: str, expected: Sum, size: int) -> None:
+def check_size(name: str, expected: FileDigest, size: int) -> None:
     """Raises UnusableError if a file is of another size."""
     if size != expected.size:
         raise UnusableError(f"it is damaged: {name} has {size} bytes instead of {expected.size}")
 
 
-def check_digest(name: str, expected: Sum, digest: str) -> None:
+def check_digest(name: str, expected: FileDigest, digest: str) -> None:
     """Raises UnusableError if a file has another checksum."""
     if digest != expected.digest:
         raise UnusableError(f"it is damaged: the checksum of {name} does not match")
 
 
-def files_of(manifest: dict[str, Any]) -> dict[str, Sum]:
+def files_of(manifest: dict[str, Any]) -> dict[str, FileDigest]:
     """What it says of the tensors' files, by name. Raises UnusableError if it names others."""
     found = {}
     for name, entry in manifest["files"].items():
         if re.fullmatch(r"tensors(-[1-9]\d*)?\.safetensors", name) is None:
             raise UnusableError(f"its content makes no sense: {name} is no name of a file in it")
         [(kind, digest)] = [(kind, each) for kind, each in entry.items() if kind != "size"]
-        found[name] = Sum(int(entry["size"]), kind, str(digest))
+        found[name] = FileDigest(int(entry["size"]), kind, str(digest))
     return found
 
 
-def offer(manifest: dict[str, Any]) -> Offer:
+def candidate_of(manifest: dict[str, Any]) -> Candidate:
     """What the snapshot is told as."""
     state = {part: node for part, node in manifest["state"].items() if part != "random"}
     content = [manifest["step"], manifest["files"], state]  # the same in each copy
     writer = manifest.get("writer")
-    return Offer(
+    return Candidate(
         manifest["step"],
         hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(),
         writer and Owner(str(writer["job"]), str(writer["membership"])),

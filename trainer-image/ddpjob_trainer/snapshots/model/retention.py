@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def superfluous(complete: Sequence[int], newest: int, keep: int) -> list[int]:
+def steps_to_delete(complete: Sequence[int], newest: int, keep: int) -> list[int]:
     """Of these steps, newest first, those that are more than `keep`; `newest` always stays.
 
     A damaged one of a later step may look complete: what was just saved is never dropped for it.

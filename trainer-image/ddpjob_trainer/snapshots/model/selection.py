@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ddpjob_trainer.snapshots.model.fencing import Fence, Owner
 
 
-class Offer(NamedTuple):
+class Candidate(NamedTuple):
     """A snapshot that counts in its own directory."""
 
     step: int
@@ -24,16 +24,16 @@ class Offer(NamedTuple):
     writer: Owner | None  # None: it was written without a word of it
 
 
-class Holding(NamedTuple):
+class StorageContents(NamedTuple):
     """What the ranks that see one directory have, as the lowest of them tells."""
 
     ranks: tuple[int, ...]
-    offers: tuple[Offer, ...]
+    candidates: tuple[Candidate, ...]
     fences: tuple[Fence, ...]  # by number
     unusable: tuple[str, ...] = ()  # what is there beside that, and why it is of no use
 
 
-class Choice(NamedTuple):
+class Selection(NamedTuple):
     """What to go on from, and who has it."""
 
     step: int
@@ -41,33 +41,36 @@ class Choice(NamedTuple):
     ranks: frozenset[int]
 
 
-def choose(
-    holdings: Sequence[Holding], *, chooser: Owner, without: Collection[tuple[int, str]] = ()
-) -> Choice | None:
+def select_snapshot(
+    storages: Sequence[StorageContents],
+    *,
+    self_owner: Owner,
+    excluded: Collection[tuple[int, str]] = (),
+) -> Selection | None:
     """The newest, if there is one; of two of the same step that of the later membership.
 
     `without`: the lowest rank of a directory, and the digest of what is unusable there.
     """
     fences = {
         fence
-        for holding in holdings
+        for holding in storages
         for fence in {each.owner: each for each in holding.fences}.values()  # the last of each
-        if fence.owner != chooser
+        if fence.owner != self_owner
     }
     usable = [
         (offer, holding.ranks)
-        for holding in holdings
-        for offer in holding.offers
-        if (holding.ranks[0], offer.digest) not in without and not _is_overtaken(offer, fences)
+        for holding in storages
+        for offer in holding.candidates
+        if (holding.ranks[0], offer.digest) not in excluded and not _is_overtaken(offer, fences)
     ]
     if not usable:
         return None
     best = max((offer for offer, _ in usable), key=_age)
     ranks = {rank for offer, holders in usable if offer.digest == best.digest for rank in holders}
-    return Choice(best.step, best.digest, frozenset(ranks))
+    return Selection(best.step, best.digest, frozenset(ranks))
 
 
-def _age(offer: Offer) -> tuple[int, MembershipId, str]:
+def _age(offer: Candidate) -> tuple[int, MembershipId, str]:
     return offer.step, _order(offer.writer), offer.digest
 
 
@@ -75,7 +78,7 @@ def _order(owner: Owner | None) -> MembershipId:
     return MembershipId.parse(owner.membership) if owner and owner.job else MembershipId(0, 0, 0)
 
 
-def _is_overtaken(offer: Offer, fences: Collection[Fence]) -> bool:
+def _is_overtaken(offer: Candidate, fences: Collection[Fence]) -> bool:
     """Whether a later membership of its job has gone on from an earlier step, anywhere."""
     writer = offer.writer
     if writer is None or not writer.job:

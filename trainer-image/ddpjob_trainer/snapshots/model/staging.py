@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.snapshots.model import manifest
 from ddpjob_trainer.tensors import serialization
-from ddpjob_trainer.tensors.copy_jobs import Copying
-from ddpjob_trainer.tensors.safetensors_writer import Image, Memory
+from ddpjob_trainer.tensors.copy_jobs import CopyJob
+from ddpjob_trainer.tensors.safetensors_writer import SafetensorsBuffer, StagingBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     import torch
 
     from ddpjob_trainer.snapshots.model.fencing import Fence
-    from ddpjob_trainer.tensors.safetensors_writer import Sum
+    from ddpjob_trainer.tensors.safetensors_writer import FileDigest
 
 PIECE_BYTES = 4 << 20  # that one thread copies before it looks what is left
 
 
-class Content:
+class StagedState:
     """The state after so many steps."""
 
     def __init__(self, step: int, state: dict[str, Any]) -> None:
@@ -41,8 +41,8 @@ class Content:
             tensors.update(found)
         self._tensors = tensors
         self._versions = {name: tensor._version for name, tensor in tensors.items()}  # noqa: SLF001
-        self._image = Image(tensors)
-        self._copying = Copying()
+        self._image = SafetensorsBuffer(tensors)
+        self._copying = CopyJob()
         self._begins: list[int] = []  # in the file, of what each piece of that copies
         self.whole_size = self._image.size  # bytes of the tensors' file, or of all files together
 
@@ -66,33 +66,33 @@ class Content:
         told = [[name, str(tensor.dtype), [*tensor.shape]] for name, tensor in given]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
-    def keep(self, names: Container[str]) -> None:
+    def select(self, names: Container[str]) -> None:
         """The file has these tensors only: it is but a part of the state."""
         self._tensors = {name: each for name, each in self._tensors.items() if name in names}
-        self._image = Image(self._tensors)
+        self._image = SafetensorsBuffer(self._tensors)
 
-    def without(self, names: Container[str]) -> None:
+    def exclude(self, names: Container[str]) -> None:
         """The file has all but these."""
-        self.keep({name for name in self._tensors if name not in names})
+        self.select({name for name in self._tensors if name not in names})
 
-    def place(self, memory: Memory) -> None:
+    def allocate(self, memory: StagingBuffer) -> None:
         """Where a copy goes; without one, nothing may change while it is given away.
 
         Raises SnapshotError if there is no memory for it.
         """
-        self._image.place(memory)
+        self._image.allocate(memory)
 
-    def copy(self, still: Container[int]) -> Copying:
+    def copy(self, stable_storages: Container[int]) -> CopyJob:
         """Copy all but what lies in these storages, by address; returns the work of copying that.
 
         What is copied may change from then on. Raises SnapshotError if it has since this was made,
         and so does that work.
         """
-        later = self._inside(still)
+        later = self._inside(stable_storages)
         self._copy([name for name in self._tensors if name not in later])
         begins = self._image.begins(later)
         pieces = list(_pieces({name: later[name] for name in begins}))
-        self._copying = Copying(partial(self._copy, names) for names in pieces)
+        self._copying = CopyJob(partial(self._copy, names) for names in pieces)
         self._begins = [begins[names[0]] for names in pieces]
         return self._copying
 
@@ -111,12 +111,12 @@ class Content:
             if tensor.untyped_storage().data_ptr() in storages
         }
 
-    def pour(self, into: Callable[[Iterator[memoryview]], object]) -> Sum:
+    def stream_to(self, into: Callable[[Iterator[memoryview]], object]) -> FileDigest:
         """Give the tensors' file away, chunk by chunk, while the rest of it is still being copied.
 
         Raises what `into` raises, and SnapshotError if the state was changed meanwhile.
         """
-        poured = self._image.pour(into, self._have_copied)
+        poured = self._image.stream_to(into, self._have_copied)
         if not self._image.is_copied:
             self._check(self._tensors)
         return poured
@@ -125,7 +125,7 @@ class Content:
         """All that lies before this byte."""
         self._copying.reach(bisect.bisect_left(self._begins, end))
 
-    def record(self, files: Mapping[str, Sum], fence: Fence) -> bytes:
+    def record(self, files: Mapping[str, FileDigest], fence: Fence) -> bytes:
         """The manifest for these files."""
         return manifest.build(self._step, self._state, files, fence)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.snapshots.model import manifest
-from ddpjob_trainer.tensors.safetensors_writer import Sum
+from ddpjob_trainer.tensors.safetensors_writer import FileDigest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,15 +29,15 @@ class PartsMissingError(Exception):
     """The others will not write their parts any more: there will be no such snapshot."""
 
 
-class Part(NamedTuple):
+class WriteAssignment(NamedTuple):
     """What one of the writers has to do."""
 
     number: int  # 0: also what is not the same on all ranks; it makes the snapshot exist
     writers: int
-    word: str  # names the place where they meet; of this snapshot only
+    attempt_id: str  # names the place where they meet; of this snapshot only
     fence: int  # number of the first one's
     outlines: tuple[str, ...]  # of each part's tensors
-    over: Callable[[], bool]  # whether nobody needs to wait any more
+    is_cancelled: Callable[[], bool]  # whether nobody needs to wait any more
 
 
 def never() -> bool:
@@ -45,7 +45,7 @@ def never() -> bool:
     return False
 
 
-ALONE = Part(0, 1, "", 0, (), never)
+ALONE = WriteAssignment(0, 1, "", 0, (), never)
 
 
 def divide(sizes: Mapping[str, int], writers: int) -> list[frozenset[str]]:
@@ -68,23 +68,25 @@ def is_large(size: int) -> bool:
     return size >= 2 * LEAST_BYTES
 
 
-def record(written: Sum, outline: str) -> bytes:
+def part_report(written: FileDigest, outline: str) -> bytes:
     """What one leaves when its part is durable."""
     return json.dumps({**written._asdict(), "outline": outline}).encode()
 
 
-def failure(text: str) -> bytes:
+def part_failure(text: str) -> bytes:
     """What it leaves when there will be no part of it."""
     return json.dumps({"failure": text}).encode()
 
 
-def gather(part: Part, read: Callable[[int], bytes | None]) -> dict[str, Sum]:
+def wait_for_parts(
+    part: WriteAssignment, read: Callable[[int], bytes | None]
+) -> dict[str, FileDigest]:
     """Waits for the other parts, of which `read` gives the record if there is one.
 
     Returns their files by name, in the order of the writers, whoever was done first. Raises
     PartsMissingError, SnapshotError, and what `read` raises.
     """
-    found: dict[int, Sum] = {}
+    found: dict[int, FileDigest] = {}
     end, pause = time.monotonic() + PATIENCE, PAUSES[0]
     while True:
         for number in range(1, part.writers):
@@ -92,7 +94,7 @@ def gather(part: Part, read: Callable[[int], bytes | None]) -> dict[str, Sum]:
                 found[number] = _judge(raw, part.outlines[number])
         if len(found) == part.writers - 1:
             return {manifest.part_name(number): found[number] for number in sorted(found)}
-        if part.over():
+        if part.is_cancelled():
             raise PartsMissingError
         if time.monotonic() > end:
             raise SnapshotError(
@@ -103,7 +105,7 @@ def gather(part: Part, read: Callable[[int], bytes | None]) -> dict[str, Sum]:
         pause = min(2 * pause, PAUSES[1])
 
 
-def _judge(raw: bytes, outline: str) -> Sum:
+def _judge(raw: bytes, outline: str) -> FileDigest:
     told = json.loads(raw)
     if "failure" in told:
         raise SnapshotError(f"Another rank could not write its part: {told['failure']}")
@@ -113,4 +115,4 @@ def _judge(raw: bytes, outline: str) -> Sum:
             "one: what is not the same on every rank cannot be saved by all of them together. Save "
             "with Snapshots(share=False)."
         )
-    return Sum(told["size"], told["kind"], told["digest"])
+    return FileDigest(told["size"], told["kind"], told["digest"])

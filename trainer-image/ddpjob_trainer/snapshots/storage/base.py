@@ -8,48 +8,50 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from ddpjob_trainer.collectives import Seers
+    from ddpjob_trainer.collectives import StorageGroup
     from ddpjob_trainer.snapshots.model.fencing import Fence, Owner
-    from ddpjob_trainer.snapshots.model.selection import Holding
-    from ddpjob_trainer.snapshots.model.staging import Content
-    from ddpjob_trainer.snapshots.model.write_plan import Part
-    from ddpjob_trainer.transfer.broadcast import Giver
+    from ddpjob_trainer.snapshots.model.selection import StorageContents
+    from ddpjob_trainer.snapshots.model.staging import StagedState
+    from ddpjob_trainer.snapshots.model.write_plan import WriteAssignment
+    from ddpjob_trainer.transfer.broadcast import StateSender
 
 
-class Look(NamedTuple):
+class SnapshotInfo(NamedTuple):
     """What a snapshot looks like from outside, for people."""
 
     size: int
     written: float  # seconds since 1970
 
 
-class Place(Protocol):
+class SnapshotStorage(Protocol):
     """Snapshots by step. What takes a step raises UnusableError if that one cannot be used."""
 
     where: str  # for people
     keep: int  # snapshots that stay
-    afresh: str  # what to do to start without what is there
+    how_to_reset: str  # what to do to start without what is there
 
-    def seers(self) -> Seers:
+    def group(self) -> StorageGroup:
         """Every rank asks. Raises RuntimeError if the group breaks."""
 
-    def take(self, owner: Owner, step: int) -> Fence:
-        """From now on `owner` alone goes on, from this step. Raises OvertakenError and OSError."""
+    def fence(self, owner: Owner, step: int) -> Fence:
+        """From now on `owner` alone goes on, from this step. Raises FencedError and OSError."""
 
-    def publish(self, step: int, content: Content, fence: Fence, part: Part = ...) -> None:
+    def commit(
+        self, step: int, content: StagedState, fence: Fence, part: WriteAssignment = ...
+    ) -> None:
         """Make the snapshot exist, durably, unless it does; alone, or as the first of several.
 
-        Raises OvertakenError, PartsMissingError, SnapshotError and OSError.
+        Raises FencedError, PartsMissingError, SnapshotError and OSError.
         """
 
-    def contribute(self, step: int, content: Content, part: Part) -> None:
+    def write_part(self, step: int, content: StagedState, part: WriteAssignment) -> None:
         """Write, durably, what the first one waits for. Raises PartsMissingError and OSError."""
 
-    def holding(self, ranks: tuple[int, ...], chooser: Owner) -> Holding:
+    def list_candidates(self, ranks: tuple[int, ...], chooser: Owner) -> StorageContents:
         """What there is for `chooser` to choose from. Raises OSError."""
 
     def read(
-        self, step: int, digest: str | None = None, giver: Giver | None = None
+        self, step: int, digest: str | None = None, giver: StateSender | None = None
     ) -> dict[str, Any]:
         """The state, verified; the one that was offered by that digest. Raises OSError, too.
 
@@ -59,7 +61,7 @@ class Place(Protocol):
     def check(self, step: int, *, content: bool = True) -> dict[str, Any]:
         """The manifest; every byte of the tensors is compared, or their size only."""
 
-    def look(self, step: int) -> Look:
+    def info(self, step: int) -> SnapshotInfo:
         """Raises OSError."""
 
     def steps(self) -> list[int]:
@@ -74,14 +76,14 @@ class Place(Protocol):
     def prune(self) -> list[int]:
         """Delete what need not stay; returns the steps. Raises OSError."""
 
-    def held(self) -> int | None:
+    def held_in_memory(self) -> int | None:
         """Bytes of this machine's memory that they take; None where they lie elsewhere."""
 
     def name(self, step: int) -> str:
         """For people."""
 
-    def explain(self, error: OSError, size: int) -> tuple[str, str]:
+    def explain_error(self, error: OSError, size: int) -> tuple[str, str]:
         """Why a snapshot of that size could not be saved, and what to do."""
 
-    def is_away(self, error: OSError) -> bool:
+    def is_transient(self, error: OSError) -> bool:
         """Whether a later try may succeed although nobody does anything."""

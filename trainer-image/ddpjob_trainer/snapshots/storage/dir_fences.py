@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 RECORD = "fence.json"
 
 
-class FenceFolders:
+class DirectoryFences:
     """Those in one directory."""
 
     def __init__(self, directory: Path) -> None:

@@ -19,33 +19,33 @@ import shutil
 from typing import TYPE_CHECKING
 
 from ddpjob_trainer import collectives, host_memory
-from ddpjob_trainer.collectives import Seers
+from ddpjob_trainer.collectives import StorageGroup
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.snapshots.model import manifest
-from ddpjob_trainer.snapshots.model.fencing import Fence, Fences, Owner, is_overtaken
+from ddpjob_trainer.snapshots.model.fencing import Fence, FenceLog, Owner, is_fenced
 from ddpjob_trainer.snapshots.model.manifest import UnusableError
-from ddpjob_trainer.snapshots.model.retention import superfluous
-from ddpjob_trainer.snapshots.model.selection import Holding
-from ddpjob_trainer.snapshots.model.staging import Content
+from ddpjob_trainer.snapshots.model.retention import steps_to_delete
+from ddpjob_trainer.snapshots.model.selection import StorageContents
+from ddpjob_trainer.snapshots.model.staging import StagedState
 from ddpjob_trainer.snapshots.model.write_plan import (
     ALONE,
-    Part,
     PartsMissingError,
-    failure,
-    gather,
-    record,
+    WriteAssignment,
+    part_failure,
+    part_report,
+    wait_for_parts,
 )
 from ddpjob_trainer.snapshots.storage import durable, snapshot_dir
-from ddpjob_trainer.snapshots.storage.base import Look
-from ddpjob_trainer.snapshots.storage.dir_fences import FenceFolders
+from ddpjob_trainer.snapshots.storage.base import SnapshotInfo
+from ddpjob_trainer.snapshots.storage.dir_fences import DirectoryFences
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
     from typing import Any
 
-    from ddpjob_trainer.tensors.safetensors_writer import Sum
-    from ddpjob_trainer.transfer.broadcast import Giver
+    from ddpjob_trainer.tensors.safetensors_writer import FileDigest
+    from ddpjob_trainer.transfer.broadcast import StateSender
 
 _LOCK = ".lock"
 _HIDDEN = ".tmp"
@@ -54,39 +54,41 @@ _HIDDEN_NAMES = (f".step-*{_HIDDEN}", f".fence-*{_HIDDEN}")
 _log = logging.getLogger("ddpjob")
 
 
-class Shelf:
+class DirectoryStorage:
     """The snapshots in one directory, by step."""
 
     def __init__(self, directory: Path, keep: int) -> None:
         self.directory = directory
         self.where = str(directory)
-        self.afresh = f"mv {directory} {directory}.old"
+        self.how_to_reset = f"mv {directory} {directory}.old"
         self.keep = keep
-        self._fences = Fences(FenceFolders(directory))
+        self._fences = FenceLog(DirectoryFences(directory))
 
-    def seers(self) -> Seers:
+    def group(self) -> StorageGroup:
         """Every rank asks. Raises RuntimeError if the group breaks."""
-        ranks, places = collectives.neighbours(self.directory)
-        return Seers(ranks, ranks, places)
+        ranks, places = collectives.ranks_sharing(self.directory)
+        return StorageGroup(ranks, ranks, places)
 
-    def take(self, owner: Owner, step: int) -> Fence:
-        """From now on `owner` alone goes on, from this step. Raises OvertakenError and OSError."""
-        with self._writing():
-            return self._fences.take(owner, step)
+    def fence(self, owner: Owner, step: int) -> Fence:
+        """From now on `owner` alone goes on, from this step. Raises FencedError and OSError."""
+        with self._attempt_folder():
+            return self._fences.add(owner, step)
 
-    def publish(self, step: int, content: Content, fence: Fence, part: Part = ALONE) -> None:
+    def commit(
+        self, step: int, content: StagedState, fence: Fence, part: WriteAssignment = ALONE
+    ) -> None:
         """Makes the snapshot exist, durably, unless it already does; alone, or as the first.
 
-        Raises OSError, and OvertakenError if somebody else has gone on: then nothing is deleted.
+        Raises OSError, and FencedError if somebody else has gone on: then nothing is deleted.
         Of several writers also PartsMissingError and SnapshotError.
         """
         target = self.directory / manifest.name_of(step)
-        aside = self._hidden(target, part.word)
+        aside = self._hidden(target, part.attempt_id)
         if self._counts(target):
             with contextlib.suppress(OSError):
                 self._discard(aside)
             return
-        with self._writing(part.word):
+        with self._attempt_folder(part.attempt_id):
             try:
                 aside.mkdir(exist_ok=part.writers > 1)
                 snapshot_dir.write(aside, content, fence, lambda: _others(aside, part))
@@ -99,19 +101,21 @@ class Shelf:
             self._fences.check(fence)  # a successor may rely on an earlier one: delete none
             self._retain(step)
 
-    def contribute(self, step: int, content: Content, part: Part) -> None:
+    def write_part(self, step: int, content: StagedState, part: WriteAssignment) -> None:
         """Writes, durably, what the first one waits for. Raises PartsMissingError and OSError."""
-        aside = self._hidden(self.directory / manifest.name_of(step), part.word)
-        with self._writing(part.word):
+        aside = self._hidden(self.directory / manifest.name_of(step), part.attempt_id)
+        with self._attempt_folder(part.attempt_id):
             aside.mkdir(exist_ok=True)
             try:
                 written = snapshot_dir.write_part(aside, content, part.number)
-                snapshot_dir.tell(aside, part.number, record(written, part.outlines[part.number]))
+                snapshot_dir.write_part_record(
+                    aside, part.number, part_report(written, part.outlines[part.number])
+                )
             except (OSError, SnapshotError) as error:
                 if not aside.exists():
                     raise PartsMissingError from error
                 with contextlib.suppress(OSError):
-                    snapshot_dir.tell(aside, part.number, failure(str(error)))
+                    snapshot_dir.write_part_record(aside, part.number, part_failure(str(error)))
                 raise
 
     def steps(self, chooser: Owner | None = None) -> list[int]:
@@ -122,7 +126,7 @@ class Shelf:
         fences = [fence for fence in self._fences.all() if fence.owner != chooser]
         return [s for s in self.all_steps() if not _is_overtaken(self.path(s), fences)]
 
-    def holding(self, ranks: tuple[int, ...], chooser: Owner) -> Holding:
+    def list_candidates(self, ranks: tuple[int, ...], chooser: Owner) -> StorageContents:
         """What those who see this directory have, for `chooser` to choose from. Raises OSError.
 
         Sizes are compared only: who takes one has to verify it.
@@ -130,11 +134,11 @@ class Shelf:
         offers, unusable = [], []
         for step in self.steps(chooser):
             try:
-                offers.append(snapshot_dir.offer(self.path(step)))
+                offers.append(snapshot_dir.read_candidate(self.path(step)))
             except UnusableError as why:
                 unusable.append(f"{self.path(step)}: {why}")
                 _log.warning("ignoring snapshot %s", unusable[-1])
-        return Holding(ranks, tuple(offers), tuple(self._fences.all()), tuple(unusable))
+        return StorageContents(ranks, tuple(offers), tuple(self._fences.all()), tuple(unusable))
 
     def all_steps(self) -> list[int]:
         """Steps of all folders that are named like snapshots, newest first. Raises OSError."""
@@ -157,15 +161,15 @@ class Shelf:
         if newest is None:
             return []
         before = self.all_steps()
-        with self._writing():
+        with self._attempt_folder():
             self._retain(newest)
         return sorted({*before} - {*self.all_steps()})
 
-    def held(self) -> int | None:
+    def held_in_memory(self) -> int | None:
         """Bytes of memory that they take; None on a disk."""
-        if not host_memory.lies_in_memory(self.directory):
+        if not host_memory.is_memory_filesystem(self.directory):
             return None
-        return sum(self.look(step).size for step in self.all_steps())
+        return sum(self.info(step).size for step in self.all_steps())
 
     def path(self, step: int) -> Path:
         """Where the snapshot of this step lies, if it does."""
@@ -176,7 +180,7 @@ class Shelf:
         return str(self.path(step))
 
     def read(
-        self, step: int, digest: str | None = None, giver: Giver | None = None
+        self, step: int, digest: str | None = None, giver: StateSender | None = None
     ) -> dict[str, Any]:
         """The state, verified; a `giver` sends it on meanwhile. Raises UnusableError."""
         del digest  # there is one of each step
@@ -186,13 +190,13 @@ class Shelf:
         """The manifest. Raises UnusableError."""
         return snapshot_dir.check(self.path(step), content=content)
 
-    def look(self, step: int) -> Look:
+    def info(self, step: int) -> SnapshotInfo:
         """From outside. Raises OSError."""
         path = self.path(step)
         size = sum(each.stat().st_size for each in path.iterdir() if each.is_file())
-        return Look(size, path.stat().st_mtime)
+        return SnapshotInfo(size, path.stat().st_mtime)
 
-    def explain(self, error: OSError, size: int) -> tuple[str, str]:
+    def explain_error(self, error: OSError, size: int) -> tuple[str, str]:
         """Why a snapshot of that size could not be saved, and what to do."""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return (
@@ -201,7 +205,7 @@ class Shelf:
             )
         return str(error), "Check the volume and its permissions."
 
-    def is_away(self, error: OSError) -> bool:
+    def is_transient(self, error: OSError) -> bool:
         """A directory's trouble is somebody's to mend."""
         del error
         return False
@@ -224,7 +228,7 @@ class Shelf:
     def _retain(self, newest: int) -> None:
         fences = self._fences.all()
         overtaken = [s for s in self.all_steps() if _is_overtaken(self.path(s), fences)]
-        for step in [*superfluous(self.complete(), newest, self.keep), *overtaken]:
+        for step in [*steps_to_delete(self.complete(), newest, self.keep), *overtaken]:
             self._discard(self.path(step))
 
     @staticmethod
@@ -235,7 +239,7 @@ class Shelf:
         shutil.rmtree(doomed, ignore_errors=True)
 
     @contextlib.contextmanager
-    def _writing(self, word: str = "") -> Iterator[None]:
+    def _attempt_folder(self, word: str = "") -> Iterator[None]:
         """`word`: of folders that are not cleared although nobody may hold the lock just now."""
         self.directory.mkdir(parents=True, exist_ok=True)
         lock = os.open(self.directory / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
@@ -254,10 +258,10 @@ class Shelf:
         return target.with_name(f".{target.name}.{word or secrets.token_hex(4)}{_HIDDEN}")
 
 
-def _others(aside: Path, part: Part) -> dict[str, Sum]:
+def _others(aside: Path, part: WriteAssignment) -> dict[str, FileDigest]:
     """The files of the other writers, when they are durable."""
-    found = gather(part, lambda number: snapshot_dir.told(aside, number))
-    snapshot_dir.forget(aside)
+    found = wait_for_parts(part, lambda number: snapshot_dir.read_part_record(aside, number))
+    snapshot_dir.delete_part_records(aside)
     return found
 
 
@@ -276,7 +280,7 @@ def _is_overtaken(path: Path, fences: list[Fence]) -> bool:
         found = snapshot_dir.check(path, content=False)
     except UnusableError:
         return False
-    return is_overtaken(found["step"], manifest.fence_of(found), fences)
+    return is_fenced(found["step"], manifest.fence_of(found), fences)
 
 
 def _whole(path: Path, *, content: bool) -> bool:

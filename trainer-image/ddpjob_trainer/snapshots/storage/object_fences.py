@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from ddpjob_trainer.errors import SnapshotError
 
 if TYPE_CHECKING:
-    from ddpjob_trainer.snapshots.storage.obstore_client import Objects
+    from ddpjob_trainer.snapshots.storage.obstore_client import ObjectClient
 
 
-class FenceObjects:
+class ObjectFences:
     """Those below one prefix."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: ObjectClient) -> None:
         self._objects = objects
         self.where = objects.uri
         self._is_proven = False

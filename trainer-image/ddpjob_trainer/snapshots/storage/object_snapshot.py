@@ -19,7 +19,7 @@ from ddpjob_trainer.tensors import safetensors_reader, safetensors_writer, seria
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ddpjob_trainer.snapshots.storage.obstore_client import Found, Objects
+    from ddpjob_trainer.snapshots.storage.obstore_client import ObjectClient, ObjectInfo
 
 _PART = re.compile(
     r"(?P<folder>step-(?P<step>\d{12})/(?P<fence>\d{12})-[0-9a-f]{8})/"
@@ -38,16 +38,16 @@ def record_name(record: bytes) -> str:
     return f"manifest-{hashlib.sha256(record).hexdigest()}.json"
 
 
-class Copy(NamedTuple):
+class StoredSnapshot(NamedTuple):
     """What lies in one folder."""
 
     folder: str
     step: int
     fence: int
     manifest: str | None  # name of the object
-    files: dict[str, Found]  # with tensors, by name in the folder
+    files: dict[str, ObjectInfo]  # with tensors, by name in the folder
     words: tuple[str, ...]  # of writers, to the one that puts it together
-    written: Found  # the newest of it
+    written: ObjectInfo  # the newest of it
 
     @property
     def names(self) -> list[str]:
@@ -61,16 +61,16 @@ class Copy(NamedTuple):
         return sum(file.size for file in self.files.values())
 
 
-class Copies:
+class ObjectListing:
     """All of them."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: ObjectClient) -> None:
         self._objects = objects
         self._manifests: dict[str, dict[str, Any]] = {}  # by name: they never change
 
-    def all(self) -> list[Copy]:
+    def all(self) -> list[StoredSnapshot]:
         """Newest first: by step, then by fence. Raises OSError."""
-        folders: dict[str, Copy] = {}
+        folders: dict[str, StoredSnapshot] = {}
         listed = self._objects.list()
         self._manifests = {n: each for n, each in self._manifests.items() if n in listed}
         for name, found in sorted(listed.items()):
@@ -78,7 +78,9 @@ class Copies:
             if match is None:
                 continue
             folder = match["folder"]
-            empty = Copy(folder, int(match["step"]), int(match["fence"]), None, {}, (), found)
+            empty = StoredSnapshot(
+                folder, int(match["step"]), int(match["fence"]), None, {}, (), found
+            )
             copy = folders.get(folder, empty)
             newest = max(copy.written, found, key=lambda each: each.written)
             if match["digest"]:
@@ -90,7 +92,7 @@ class Copies:
                 folders[folder] = copy._replace(words=(*copy.words, name), written=newest)
         return sorted(folders.values(), key=lambda copy: copy[1:3], reverse=True)
 
-    def manifest(self, copy: Copy) -> dict[str, Any]:
+    def manifest(self, copy: StoredSnapshot) -> dict[str, Any]:
         """What it says of itself; tensors are not read. Raises UnusableError and OSError."""
         assert copy.manifest is not None
         found = self._manifests.get(copy.manifest)
@@ -111,7 +113,7 @@ class Copies:
             manifest.check_size(name, expected, copy.files[name].size)
         return found
 
-    def blocks(self, copy: Copy) -> Iterator[torch.Tensor]:
+    def blocks(self, copy: StoredSnapshot) -> Iterator[torch.Tensor]:
         """The files with tensors, each verified. Raises UnusableError and OSError."""
         for name, expected in manifest.files_of(self.manifest(copy)).items():
             try:
@@ -126,12 +128,12 @@ class Copies:
             manifest.check_digest(name, expected, digest.hexdigest())
             yield block
 
-    def verify(self, copy: Copy) -> None:
+    def verify(self, copy: StoredSnapshot) -> None:
         """Reads every byte. Raises UnusableError and OSError."""
         for _ in self.blocks(copy):
             pass
 
-    def state(self, copy: Copy) -> dict[str, Any]:
+    def state(self, copy: StoredSnapshot) -> dict[str, Any]:
         """What it holds, verified. Raises UnusableError and OSError."""
         found = self.manifest(copy)
         tensors: dict[str, torch.Tensor] = {}

@@ -16,66 +16,80 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ddpjob_trainer import collectives
-from ddpjob_trainer.collectives import Seers
+from ddpjob_trainer.collectives import StorageGroup
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.snapshots.model import manifest
-from ddpjob_trainer.snapshots.model.fencing import Fence, Fences, Owner, is_overtaken
+from ddpjob_trainer.snapshots.model.fencing import Fence, FenceLog, Owner, is_fenced
 from ddpjob_trainer.snapshots.model.manifest import TENSORS, UnusableError
-from ddpjob_trainer.snapshots.model.retention import superfluous
-from ddpjob_trainer.snapshots.model.selection import Holding, Offer
-from ddpjob_trainer.snapshots.model.write_plan import ALONE, Part, failure, gather
-from ddpjob_trainer.snapshots.model.write_plan import record as tell
-from ddpjob_trainer.snapshots.storage.base import Look
-from ddpjob_trainer.snapshots.storage.object_fences import FenceObjects
-from ddpjob_trainer.snapshots.storage.object_snapshot import Copies, Copy, folder_of, record_name
+from ddpjob_trainer.snapshots.model.retention import steps_to_delete
+from ddpjob_trainer.snapshots.model.selection import Candidate, StorageContents
+from ddpjob_trainer.snapshots.model.write_plan import (
+    ALONE,
+    WriteAssignment,
+    part_failure,
+    wait_for_parts,
+)
+from ddpjob_trainer.snapshots.model.write_plan import part_report as tell
+from ddpjob_trainer.snapshots.storage.base import SnapshotInfo
+from ddpjob_trainer.snapshots.storage.object_fences import ObjectFences
+from ddpjob_trainer.snapshots.storage.object_snapshot import (
+    ObjectListing,
+    StoredSnapshot,
+    folder_of,
+    record_name,
+)
 from ddpjob_trainer.snapshots.storage.obstore_client import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ddpjob_trainer.snapshots.model.staging import Content
-    from ddpjob_trainer.snapshots.storage.obstore_client import Objects
-    from ddpjob_trainer.tensors.safetensors_writer import Sum
-    from ddpjob_trainer.transfer.broadcast import Giver
+    from ddpjob_trainer.snapshots.model.staging import StagedState
+    from ddpjob_trainer.snapshots.storage.obstore_client import ObjectClient
+    from ddpjob_trainer.tensors.safetensors_writer import FileDigest
+    from ddpjob_trainer.transfer.broadcast import StateSender
 
 PATIENCE = timedelta(days=1)  # from a snapshot's tensors to its manifest: far more than it takes
 
 _log = logging.getLogger("ddpjob")
 
 
-class Bucket:
+class ObjectStorage:
     """The snapshots below one prefix, by step."""
 
-    def __init__(self, objects: Objects, keep: int) -> None:
+    def __init__(self, objects: ObjectClient, keep: int) -> None:
         self._objects = objects
         self.where = objects.uri
-        self.afresh = "give another prefix (spec.snapshot.uri)"
+        self.how_to_reset = "give another prefix (spec.snapshot.uri)"
         self.keep = keep
-        self._fences = Fences(FenceObjects(objects))
-        self._copies = Copies(objects)
+        self._fences = FenceLog(ObjectFences(objects))
+        self._copies = ObjectListing(objects)
 
-    def seers(self) -> Seers:
+    def group(self) -> StorageGroup:
         """Every rank sees it; the first of each node reads, and sends to the others."""
-        return collectives.all_of_one()
+        return collectives.single_group()
 
-    def take(self, owner: Owner, step: int) -> Fence:
-        """From now on `owner` alone goes on, from this step. Raises OvertakenError and OSError."""
-        return self._fences.take(owner, step)
+    def fence(self, owner: Owner, step: int) -> Fence:
+        """From now on `owner` alone goes on, from this step. Raises FencedError and OSError."""
+        return self._fences.add(owner, step)
 
-    def publish(self, step: int, content: Content, fence: Fence, part: Part = ALONE) -> None:
+    def commit(
+        self, step: int, content: StagedState, fence: Fence, part: WriteAssignment = ALONE
+    ) -> None:
         """Makes the snapshot exist, unless it already does; alone, or as the first of several.
 
-        Raises OSError, and OvertakenError if somebody else has gone on: then nothing is deleted.
+        Raises OSError, and FencedError if somebody else has gone on: then nothing is deleted.
         Of several writers also PartsMissingError and SnapshotError.
         """
-        folder = folder_of(step, fence.number, part.word or secrets.token_hex(4))
-        words = [f"{folder}/{manifest.word_name(number)}" for number in range(1, part.writers)]
+        folder = folder_of(step, fence.number, part.attempt_id or secrets.token_hex(4))
+        words = [
+            f"{folder}/{manifest.part_record_name(number)}" for number in range(1, part.writers)
+        ]
         if self._counts(step):
             return  # what others have written meanwhile goes as that of a dead writer does
         own = f"{folder}/{TENSORS}"
         try:
             files = {TENSORS: self._upload(own, content)}
-            files |= gather(part, lambda number: self._objects.get(words[number - 1]))
+            files |= wait_for_parts(part, lambda number: self._objects.get(words[number - 1]))
             record = content.record(files, fence)
             self._fences.check(fence)
         except BaseException:
@@ -88,22 +102,22 @@ class Bucket:
         self._objects.delete(*words)
         self._retain(step)
 
-    def contribute(self, step: int, content: Content, part: Part) -> None:
+    def write_part(self, step: int, content: StagedState, part: WriteAssignment) -> None:
         """Writes what the first one waits for. Raises OSError."""
-        folder = folder_of(step, part.fence, part.word)
-        word = f"{folder}/{manifest.word_name(part.number)}"
+        folder = folder_of(step, part.fence, part.attempt_id)
+        word = f"{folder}/{manifest.part_record_name(part.number)}"
         try:
             written = self._upload(f"{folder}/{manifest.part_name(part.number)}", content)
         except (OSError, SnapshotError) as error:
             with contextlib.suppress(OSError):
-                self._objects.put(word, failure(str(error)))
+                self._objects.put(word, part_failure(str(error)))
             raise
         self._objects.put(word, tell(written, part.outlines[part.number]))
 
-    def _upload(self, name: str, content: Content) -> Sum:
+    def _upload(self, name: str, content: StagedState) -> FileDigest:
         content.finish_copying()  # what it raises would not come through an upload
         size = content.tensors_size
-        return content.pour(lambda chunks: self._objects.upload(name, chunks, size))
+        return content.stream_to(lambda chunks: self._objects.upload(name, chunks, size))
 
     def steps(self, chooser: Owner | None = None) -> list[int]:
         """Steps of which one may be gone on from, newest first. Raises OSError.
@@ -121,9 +135,9 @@ class Bucket:
         """Steps of which one counts and looks whole, newest first, without reading tensors."""
         return _steps(self._complete(self._shown(), self._fences.all()))
 
-    def holding(self, ranks: tuple[int, ...], chooser: Owner) -> Holding:
+    def list_candidates(self, ranks: tuple[int, ...], chooser: Owner) -> StorageContents:
         """What there is for `chooser` to choose from. Raises OSError."""
-        offers: list[Offer] = []
+        offers: list[Candidate] = []
         unusable: list[str] = []
         fences = self._fences.all()
         others = [fence for fence in fences if fence.owner != chooser]
@@ -131,21 +145,21 @@ class Bucket:
             if _is_overtaken(copy, others):
                 continue
             try:
-                offers.append(manifest.offer(self._copies.manifest(copy)))
+                offers.append(manifest.candidate_of(self._copies.manifest(copy)))
             except UnusableError as why:
                 unusable.append(f"{self._objects.uri}/{copy.folder}: {why}")
                 _log.warning("ignoring snapshot %s", unusable[-1])
-        return Holding(ranks, tuple(offers), tuple(fences), tuple(unusable))
+        return StorageContents(ranks, tuple(offers), tuple(fences), tuple(unusable))
 
     def read(
-        self, step: int, digest: str | None = None, giver: Giver | None = None
+        self, step: int, digest: str | None = None, giver: StateSender | None = None
     ) -> dict[str, Any]:
         """The state, verified. Raises UnusableError and OSError."""
         del giver  # sends it when it is there
         why = UnusableError("there is no such snapshot")
         for copy in self._of(step):
             try:
-                if digest in (None, manifest.offer(self._copies.manifest(copy)).digest):
+                if digest in (None, manifest.candidate_of(self._copies.manifest(copy)).digest):
                     return self._copies.state(copy)
             except UnusableError as error:
                 why = error
@@ -165,10 +179,10 @@ class Bucket:
                 return found
         raise why
 
-    def look(self, step: int) -> Look:
+    def info(self, step: int) -> SnapshotInfo:
         """From outside. Raises OSError."""
         copy = self._of(step)[0]
-        return Look(copy.size, copy.written.written.timestamp())
+        return SnapshotInfo(copy.size, copy.written.written.timestamp())
 
     def prune(self) -> list[int]:
         """Delete what need not stay; returns the steps. Raises OSError."""
@@ -179,7 +193,7 @@ class Bucket:
         self._retain(newest)
         return sorted({*before} - {*self.all_steps()})
 
-    def held(self) -> int | None:
+    def held_in_memory(self) -> int | None:
         """None: they lie elsewhere."""
         return None
 
@@ -187,32 +201,34 @@ class Bucket:
         """For people."""
         return f"{self._objects.uri}/{manifest.name_of(step)}"
 
-    def explain(self, error: OSError, size: int) -> tuple[str, str]:
+    def explain_error(self, error: OSError, size: int) -> tuple[str, str]:
         """Why a snapshot could not be saved, and what to do."""
         del size
         assert isinstance(error, StoreError)
         return error.cause, error.remedy
 
-    def is_away(self, error: OSError) -> bool:
+    def is_transient(self, error: OSError) -> bool:
         """Whether a later try may succeed although nobody does anything."""
         return isinstance(error, StoreError) and error.is_away
 
     # --- what is there ----------------------------------------------------------------------------
 
-    def _shown(self) -> list[Copy]:
+    def _shown(self) -> list[StoredSnapshot]:
         """Those with a manifest. Raises OSError."""
         return [copy for copy in self._copies.all() if copy.manifest]
 
-    def _of(self, step: int) -> list[Copy]:
+    def _of(self, step: int) -> list[StoredSnapshot]:
         """Those of one step, first those that count. Raises OSError."""
         fences = self._fences.all()
         copies = [copy for copy in self._shown() if copy.step == step]
         return sorted(copies, key=lambda copy: _is_overtaken(copy, fences))
 
-    def _complete(self, copies: Sequence[Copy], fences: Sequence[Fence]) -> list[Copy]:
+    def _complete(
+        self, copies: Sequence[StoredSnapshot], fences: Sequence[Fence]
+    ) -> list[StoredSnapshot]:
         return [c for c in copies if self._is_whole(c) and not _is_overtaken(c, fences)]
 
-    def _is_whole(self, copy: Copy) -> bool:
+    def _is_whole(self, copy: StoredSnapshot) -> bool:
         try:
             self._copies.manifest(copy)
         except UnusableError:
@@ -234,7 +250,7 @@ class Bucket:
         """Delete what is superfluous, overtaken or abandoned. Raises OSError."""
         copies, fences = self._copies.all(), self._fences.all()
         complete = self._complete([copy for copy in copies if copy.manifest], fences)
-        gone = superfluous(_steps(complete), newest, self.keep)
+        gone = steps_to_delete(_steps(complete), newest, self.keep)
         now = max(copy.written.written for copy in copies)  # by the store's own clock
         for copy in copies:
             is_stale = copy.manifest is None and now - copy.written.written > PATIENCE
@@ -242,15 +258,15 @@ class Bucket:
             if is_stale or is_more or (_is_overtaken(copy, fences) and self._is_known(copy)):
                 self._objects.delete(*copy.names)
 
-    def _is_known(self, copy: Copy) -> bool:
+    def _is_known(self, copy: StoredSnapshot) -> bool:
         """Not so what is damaged, or of a newer version: that stays, for people to look at."""
         is_half = copy.manifest is None or not copy.files
         return is_half or self._is_whole(copy)
 
 
-def _is_overtaken(copy: Copy, fences: Iterable[Fence]) -> bool:
-    return is_overtaken(copy.step, copy.fence, fences)
+def _is_overtaken(copy: StoredSnapshot, fences: Iterable[Fence]) -> bool:
+    return is_fenced(copy.step, copy.fence, fences)
 
 
-def _steps(copies: Iterable[Copy]) -> list[int]:
+def _steps(copies: Iterable[StoredSnapshot]) -> list[int]:
     return sorted({copy.step for copy in copies}, reverse=True)

@@ -70,7 +70,7 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
 _AWAY = re.compile(r"code: (5\d\d|429|408)|error sending request|[Tt]im(eout|ed out)|HTTP error")
 
 
-class Found(NamedTuple):
+class ObjectInfo(NamedTuple):
     """An object, as it is listed."""
 
     size: int
@@ -90,7 +90,7 @@ class StoreError(OSError):
         return str(self.strerror)
 
 
-def connect(scheme: str, bucket: str, prefix: str) -> Objects:
+def connect(scheme: str, bucket: str, prefix: str) -> ObjectClient:
     """The objects below a prefix of a bucket. Nothing is sent yet. Raises SnapshotError."""
     uri = f"{scheme}://{bucket}/{prefix}".rstrip("/")
     if obstore is None:
@@ -114,22 +114,22 @@ def connect(scheme: str, bucket: str, prefix: str) -> Objects:
     try:
         store = getattr(obstore.store, kinds[scheme])(bucket, **options)
     except obstore.exceptions.BaseError as error:
-        trouble = _trouble(error)
-        raise SnapshotError(f"Cannot use {uri}: {trouble}") from error
-    return Objects(store, uri)
+        problem = _problem(error)
+        raise SnapshotError(f"Cannot use {uri}: {problem}") from error
+    return ObjectClient(store, uri)
 
 
-class Objects:
+class ObjectClient:
     """Named by their path below the prefix. Each request may raise StoreError."""
 
     def __init__(self, store: Any, uri: str) -> None:
         self._store = store
         self.uri = uri
 
-    def list(self) -> dict[str, Found]:
+    def list(self) -> dict[str, ObjectInfo]:
         """All of them. What was put before is among them."""
         listed = self._ask(lambda: [each for some in obstore.list(self._store) for each in some])
-        return {each["path"]: Found(each["size"], each["last_modified"]) for each in listed}
+        return {each["path"]: ObjectInfo(each["size"], each["last_modified"]) for each in listed}
 
     def get(self, name: str) -> bytes | None:
         """A small one; None if there is none."""
@@ -208,12 +208,12 @@ class Objects:
         except FileNotFoundError as error:
             if none and "NoSuchBucket" not in str(error):
                 return None
-            raise _trouble(error) from error
+            raise _problem(error) from error
         except (obstore.exceptions.BaseError, OSError, NotImplementedError) as error:
-            raise _trouble(error) from error
+            raise _problem(error) from error
 
 
-def _trouble(error: Exception) -> StoreError:
+def _problem(error: Exception) -> StoreError:
     text = str(error).split("\n\nDebug source", maxsplit=1)[0]
     for pattern, cause, remedy in _MEANINGS:
         if re.search(pattern, text):

@@ -7,18 +7,18 @@ from pathlib import Path
 
 from ddpjob_protocol.environment import SNAPSHOT_URI
 from ddpjob_trainer.errors import SnapshotError
-from ddpjob_trainer.snapshots.storage.base import Place
-from ddpjob_trainer.snapshots.storage.directory import Shelf
-from ddpjob_trainer.snapshots.storage.object_store import Bucket
+from ddpjob_trainer.snapshots.storage.base import SnapshotStorage
+from ddpjob_trainer.snapshots.storage.directory import DirectoryStorage
+from ddpjob_trainer.snapshots.storage.object_store import ObjectStorage
 from ddpjob_trainer.snapshots.storage.obstore_client import connect
 
 
-def find(where: str, keep: int) -> Place:
+def resolve_storage(where: str, keep: int) -> SnapshotStorage:
     """Raises SnapshotError if it means none. Nothing is read yet."""
     if "://" not in where:
-        return Shelf(Path(where).absolute(), keep)
+        return DirectoryStorage(Path(where).absolute(), keep)
     if where.startswith("file:///"):
-        return Shelf(Path(where.removeprefix("file://")), keep)
+        return DirectoryStorage(Path(where.removeprefix("file://")), keep)
     match = re.fullmatch(SNAPSHOT_URI, where)
     if match is None:
         raise SnapshotError(
@@ -26,4 +26,4 @@ def find(where: str, keep: int) -> Place:
             "s3://bucket/jobs/digits (s3, gs or az)"
         )
     scheme, bucket, prefix = match.groups()
-    return Bucket(connect(scheme, bucket, prefix.strip("/")), keep)
+    return ObjectStorage(connect(scheme, bucket, prefix.strip("/")), keep)

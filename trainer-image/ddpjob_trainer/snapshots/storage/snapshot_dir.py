@@ -15,7 +15,7 @@ from ddpjob_trainer.snapshots.model import manifest
 from ddpjob_trainer.snapshots.model.manifest import MANIFEST, TENSORS, UnusableError
 from ddpjob_trainer.snapshots.storage import durable
 from ddpjob_trainer.tensors import serialization
-from ddpjob_trainer.tensors.safetensors_reader import Stored, checksum
+from ddpjob_trainer.tensors.safetensors_reader import SafetensorsReader, checksum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,50 +23,53 @@ if TYPE_CHECKING:
     import torch
 
     from ddpjob_trainer.snapshots.model.fencing import Fence
-    from ddpjob_trainer.snapshots.model.selection import Offer
-    from ddpjob_trainer.snapshots.model.staging import Content
-    from ddpjob_trainer.tensors.safetensors_writer import Sum
-    from ddpjob_trainer.transfer.broadcast import Giver
+    from ddpjob_trainer.snapshots.model.selection import Candidate
+    from ddpjob_trainer.snapshots.model.staging import StagedState
+    from ddpjob_trainer.tensors.safetensors_writer import FileDigest
+    from ddpjob_trainer.transfer.broadcast import StateSender
 
 COMMIT = "COMMIT"
 
 
 def write(
-    folder: Path, content: Content, fence: Fence, others: Callable[[], Mapping[str, Sum]] = dict
+    folder: Path,
+    content: StagedState,
+    fence: Fence,
+    others: Callable[[], Mapping[str, FileDigest]] = dict,
 ) -> None:
     """Fills the folder, durably, behind the fence; `others` waits for files of other writers.
 
     Raises OSError, and what `others` raises.
     """
-    own = content.pour(lambda chunks: durable.write_all(chunks, folder / TENSORS))
+    own = content.stream_to(lambda chunks: durable.write_all(chunks, folder / TENSORS))
     record = content.record({TENSORS: own, **others()}, fence)
     durable.write(folder / MANIFEST, record)
     durable.write(folder / COMMIT, _commit_record(record))
     durable.sync(folder)
 
 
-def write_part(folder: Path, content: Content, number: int) -> Sum:
+def write_part(folder: Path, content: StagedState, number: int) -> FileDigest:
     """One of these files, durably. Raises OSError."""
     path = folder / manifest.part_name(number)
-    return content.pour(lambda chunks: durable.write_all(chunks, path))
+    return content.stream_to(lambda chunks: durable.write_all(chunks, path))
 
 
-def tell(folder: Path, number: int, record: bytes) -> None:
+def write_part_record(folder: Path, number: int, record: bytes) -> None:
     """Leave word of it for who puts the snapshot together. Raises OSError."""
-    path = folder / manifest.word_name(number)
+    path = folder / manifest.part_record_name(number)
     with path.with_suffix(".new").open("xb") as file:
         file.write(record)
     path.with_suffix(".new").rename(path)
 
 
-def told(folder: Path, number: int) -> bytes | None:
+def read_part_record(folder: Path, number: int) -> bytes | None:
     """That word, if there is one. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
-        return (folder / manifest.word_name(number)).read_bytes()
+        return (folder / manifest.part_record_name(number)).read_bytes()
     return None
 
 
-def forget(folder: Path) -> None:
+def delete_part_records(folder: Path) -> None:
     """The words are no part of the snapshot. Raises OSError."""
     for each in folder.glob("part-*"):
         each.unlink()
@@ -85,12 +88,12 @@ def check(folder: Path, *, content: bool = True) -> dict[str, Any]:
         raise UnusableError(f"it cannot be read: {error.strerror}") from error
 
 
-def offer(folder: Path) -> Offer:
+def read_candidate(folder: Path) -> Candidate:
     """What a whole snapshot is told as; tensors are not read. Raises UnusableError."""
-    return manifest.offer(check(folder, content=False))
+    return manifest.candidate_of(check(folder, content=False))
 
 
-def read(folder: Path, giver: Giver | None = None) -> dict[str, Any]:
+def read(folder: Path, giver: StateSender | None = None) -> dict[str, Any]:
     """The state in a whole snapshot, every byte of it verified. Raises UnusableError.
 
     A `giver` sends it on while it is read, before it is verified.
@@ -99,7 +102,7 @@ def read(folder: Path, giver: Giver | None = None) -> dict[str, Any]:
     try:
         tensors: dict[str, torch.Tensor] = {}
         files = {
-            name: Stored(folder / name, expected.kind)
+            name: SafetensorsReader(folder / name, expected.kind)
             for name, expected in manifest.files_of(found).items()
         }
         if giver is not None:
