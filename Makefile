@@ -51,13 +51,14 @@ test-examples: setup ## Every example, executed
 	@tools/slurm.sh
 	@$(PYTEST) --tier=examples tests/examples
 
-lint: setup ## Style, formatting, types, and who may import whom
+lint: setup ## Style, formatting, types, imports between packages, English
 	@failed=; \
 	step() { echo "$$*" | cut -c -100; "$$@" || failed="$$failed $${1##*/}"; }; \
 	step $(BIN)/ruff check .; \
 	step $(BIN)/ruff format --check .; \
 	step $(BIN)/mypy $(TYPED); \
 	step $(BIN)/lint-imports --no-logo --no-cache; \
+	step $(BIN)/python tools/prose.py; \
 	if [[ -n $$failed ]]; then echo "lint: failed:$$failed"; exit 1; fi; \
 	echo 'lint: all passed'
 

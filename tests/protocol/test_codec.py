@@ -96,7 +96,7 @@ MISFITS = {
     "text": Misfit({"workers": "ab"}, "Report.workers is 'ab' instead of a value of type list"),
     "item": Misfit({"workers": ["a", 1]}, r"Report.workers\[1\] is 1 instead of"),
     "member": Misfit({"metrics": {"loss": "x"}}, "Report.metrics.loss is 'x' instead of"),
-    "enum": Misfit({"state": "Idle"}, "Report.state is 'Idle': 'Idle' is not a valid State"),
+    "enum": Misfit({"state": "Idle"}, "Report.state is 'Idle': 'Idle' is not a valid ServiceState"),
     "inner": Misfit({"failure": {"at": 1}}, "Report.failure.summary is missing"),
     "parsed": Misfit({"membership": {**as_sent(MEMBERSHIP), "id": "1.2"}}, "Report.membership.id"),
     "object": Misfit({"membership": [1]}, "Report.membership is .1. instead of"),
@@ -115,5 +115,7 @@ def test_bytes_are_base64_and_tuples_have_their_length() -> None:
     with pytest.raises(DecodeError, match=r"Request\.keys\[0\] is 'not base64'"):
         decode(Request, {**as_sent(Request(Op.GET, (b"a",))), "keys": ["not base64"]})
     word = as_sent(FileInstruction("1.1.1", holders=(("a", 1),)))
-    with pytest.raises(DecodeError, match=r"Word\.holders\[0\] has 1 items instead of 2"):
+    with pytest.raises(
+        DecodeError, match=r"FileInstruction\.holders\[0\] has 1 items instead of 2"
+    ):
         decode(FileInstruction, {**word, "holders": [["a"]]})
