@@ -34,11 +34,12 @@ BANNED = {
     r"for good": "permanently",
 }
 _BANNED = re.compile(
-    rf"(?<![\w`])(?:{'|'.join(f'(?P<r{i}>{p})' for i, p in enumerate(BANNED))})(?!\w)", re.I
+    rf"(?<![\w`])(?:{'|'.join(f'(?P<r{i}>{p})' for i, p in enumerate(BANNED))})(?!\w)",
+    re.IGNORECASE,
 )
 _REMEDIES = list(BANNED.values())
 _SENTENCE = re.compile(r"(?<=[.!?:;])\s+|\n\s*\n|\n\s*[-*|]\s|\n\s*\d+\.\s")
-_CODE = re.compile(r"```.*?```|`[^`\n]+`|\{[^{}]*\}|https?://\S+|<[^>\n]+>", re.S)
+_CODE = re.compile(r"```.*?```|`[^`\n]+`|\{[^{}]*\}|https?://\S+|<[^>\n]+>", re.DOTALL)
 
 
 class Text(NamedTuple):
@@ -75,7 +76,7 @@ def read_python(source: str) -> Iterator[Text]:
                 yield Text(node.body[0].lineno, text, is_docstring=True)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            is_message = len(node.value.split()) > 3 and "\n" not in node.value  # noqa: PLR2004
+            is_message = len(node.value.split()) > 3 and "\n" not in node.value
             if is_message:
                 yield Text(node.lineno, node.value)
     comment: list[tokenize.TokenInfo] = []
