@@ -11,7 +11,7 @@ STEPS = 6
 SCRIPT = f"""
 import torch
 from ddpjob_trainer import Snapshots, host_memory, step_done
-numbers = int(host_memory.room().free * 0.55) // 4
+numbers = int(host_memory.memory_headroom().free * 0.55) // 4
 model = torch.nn.ParameterList([torch.nn.Parameter(torch.ones(numbers))])
 snapshots = Snapshots()
 for step in range(1, {STEPS} + 1):

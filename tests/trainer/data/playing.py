@@ -49,7 +49,7 @@ class Rank:
                 Numbers(SAMPLES), batch_sampler=self.batches, num_workers=self._workers
             )
             self._iterator, self._epoch = iter(loader), self.batches.epoch
-        with self.batches.micro_batch() as part:
+        with self.batches.part() as part:
             samples: list[int] = next(self._iterator).tolist()
         return samples if part.weight else []
 

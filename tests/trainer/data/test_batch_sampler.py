@@ -186,7 +186,7 @@ def test_what_was_fetched_ahead_is_neither_lost_nor_repeated(ranks: Ranks, worke
             loader = DataLoader(Numbers(100), batch_sampler=batches, num_workers=workers)
             numbers: list[int] = []
             for batch, _ in zip(loader, range(count), strict=False):
-                with batches.micro_batch():
+                with batches.part():
                     numbers += batch.tolist()
             taken.append(numbers)
         state = batches.state_dict()
@@ -240,7 +240,7 @@ def test_gradients_are_exchanged_with_the_last_part_only() -> None:
     model = DistributedDataParallel(torch.nn.Linear(2, 2))
     batches, flags = ElasticBatchSampler(9, 5, max_samples_per_rank=2), []
     for _ in batches:
-        with batches.micro_batch(model) as part:
+        with batches.part(model) as part:
             flags.append((model.require_backward_grad_sync, part.is_last, part.weight))
     assert flags == [
         (False, False, 0.4), (False, False, 0.4), (True, True, 0.2),

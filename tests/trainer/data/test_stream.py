@@ -49,7 +49,7 @@ def take(stream: Stream) -> list[int]:
     """This rank's share of the next batch, ghosts of weight 0 left out."""
     taken: list[int] = []
     for samples in stream:
-        with stream.micro_batch() as part:
+        with stream.part() as part:
             taken += samples.tolist() if part.weight else []
         if part.is_last:
             return taken

@@ -15,22 +15,22 @@ from support.forked import Forks
 ENTERS = """
 import os, sys, threading, torch
 from torch import distributed
-from ddpjob_trainer.elastic.process_group import Group
+from ddpjob_trainer.elastic.process_group import ElasticProcessGroup
 
-def break_off_when_connecting():
+def abort_when_connecting():
     while not over.wait(0.01):
         if group.connecting:
-            group.break_off()
+            group.abort()
 
 port, rank, alone = map(int, sys.argv[1:])
-group = Group("gloo")
+group = ElasticProcessGroup("gloo")
 hook = sys.excepthook
 for attempt in range(alone):
     over = threading.Event()
-    thread = threading.Thread(target=break_off_when_connecting)
+    thread = threading.Thread(target=abort_when_connecting)
     thread.start()
     try:
-        group.enter(group.meet(f"127.0.0.1:{port}", f"{rank}-{attempt}"), rank, 2)
+        group.init(group.connect_store(f"127.0.0.1:{port}", f"{rank}-{attempt}"), rank, 2)
     except RuntimeError as error:
         print("not formed:", str(error).splitlines()[0])
     else:
@@ -38,13 +38,13 @@ for attempt in range(alone):
     finally:
         over.set()
         thread.join()
-        group.leave()
+        group.destroy()
 for membership in ("first", "second"):
-    group.enter(group.meet(f"127.0.0.1:{port}", membership), rank, 2)
+    group.init(group.connect_store(f"127.0.0.1:{port}", membership), rank, 2)
     total = torch.tensor([rank + 1.0])
     distributed.all_reduce(total)
     print(membership, total.item())
-    group.leave()
+    group.destroy()
 assert sys.excepthook is hook, "each group leaves a hook"
 sys.stdout.flush()
 os._exit(0)  # quickly: to take all of torch apart takes a second

@@ -108,7 +108,7 @@ class DataPosition(abc.ABC):
         """Inverse of state_dict(). Raises ValueError for other data."""
 
     @contextlib.contextmanager
-    def micro_batch(self, model: torch.nn.Module | None = None) -> Iterator[MicroBatch]:
+    def part(self, model: torch.nn.Module | None = None) -> Iterator[MicroBatch]:
         """Around forward and backward of a part; where that of the last one ends, the batch counts.
 
         Gradients of a model in DistributedDataParallel are exchanged with the last part only.
