@@ -1,6 +1,6 @@
 """The README's first command: an elastic run of the digits example, checked against a quiet one.
 
-Runs `ddpjob run --local` twice, undisturbed and with a node killed at 30 % and a new one at 60 %
+Runs `ddpjob run --local` twice, undisturbed and with a node killed at 25 % and a new one at 50 %
 of the steps, shows the second one, and fails unless it did what ddpjob promises.
 """
 
@@ -21,7 +21,7 @@ from ddpjob_protocol.control import Report
 
 ROOT = Path(__file__).resolve().parent.parent
 JOB = ROOT / "examples" / "digits" / "ddpjob.yaml"
-CHAOS = "kill=30%,join=60%"
+CHAOS = "kill=25%,join=50%"
 MIN_SHARE = 0.2  # of the steps at each world size
 MIN_ACCURACY = 0.95
 MAX_DIFFERENCE = 0.01  # between the accuracies of the two runs

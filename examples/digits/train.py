@@ -20,7 +20,7 @@ BATCH = 60  # images per step over all processes: 1, 2, 3, 4, 5 or 6 of them get
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 

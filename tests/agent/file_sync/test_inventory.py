@@ -391,7 +391,7 @@ def test_copy_in_place_is_told_though_a_newer_word_came_just_then(tmp_path: Path
                 return copies(stable=still)
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(b.disk.holdings, "copies", slow)
+                patch.setattr(b.disk.holdings, "replicas", slow)
                 b.hear(FileInstruction("1.1.2", copy, (holder,), put=True))
                 assert await asyncio.to_thread(about_to_tell.wait, 60)
                 b.hear(FileInstruction("1.1.2", copy, (holder, holder), put=True))

@@ -106,7 +106,7 @@ def test_the_optimizer_waits_for_the_copy_and_nobody_else(
         waits.set()
         let_change(writer)
 
-    monkeypatch.setattr(AsyncWriter, "let_change", told)
+    monkeypatch.setattr(AsyncWriter, "wait_for_copy", told)
     training = threading.Thread(target=run.train, args=(1,), kwargs={"first": 3})
     training.start()
     assert waits.wait(120), "forward and backward were done"
@@ -148,7 +148,7 @@ def test_the_next_one_hears_of_what_went_wrong(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     snapshots = Snapshots(tmp_path)
-    monkeypatch.setattr(DirectoryStorage, "publish", full)
+    monkeypatch.setattr(DirectoryStorage, "commit", full)
     snapshots.save(1, **run.parts())
     with pytest.raises(SnapshotError, match=r"Cannot save step 1 .* it is full"):
         snapshots.wait()
@@ -214,7 +214,7 @@ def test_who_goes_on_by_new_right_does_not_hear_that_it_was_overtaken_before(
 
 
 def leave(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
-    monkeypatch.setattr(host_memory, "room", lambda: MemoryHeadroom(16 * free, 2 * free))
+    monkeypatch.setattr(host_memory, "memory_headroom", lambda: MemoryHeadroom(16 * free, 2 * free))
 
 
 def test_without_memory_for_a_copy_training_waits_and_that_is_told(
@@ -256,7 +256,7 @@ def test_a_directory_in_memory_keeps_what_the_limit_allows(
     directory, alone = tmp_path / "in_memory", tmp_path / "alone"
     Snapshots(alone).save(1, **run.parts(), wait=True)
     size = (alone / name_of(1) / TENSORS).stat().st_size
-    monkeypatch.setattr(host_memory, "lies_in_memory", lambda _: True)
+    monkeypatch.setattr(host_memory, "is_memory_filesystem", lambda _: True)
     leave(monkeypatch, 4 * size)
     snapshots = Snapshots(directory, keep=3)
     for step in range(1, 6):

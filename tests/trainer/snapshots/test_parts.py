@@ -183,7 +183,7 @@ def test_who_comes_too_late_hears_of_it(
         path.rmdir()
         tell(path, number, record)
 
-    monkeypatch.setattr(snapshot_dir, "tell", given_up)
+    monkeypatch.setattr(snapshot_dir, "write_part_record", given_up)
     with pytest.raises(PartsMissingError):
         shelf.write_part(3, content, part)
 
@@ -288,7 +288,7 @@ def test_the_first_one_gives_up_while_another_one_writes(
             has_ended.wait()
         rmtree(path, **options)
 
-    monkeypatch.setattr(snapshot_dir, "tell", tell_too_late)
+    monkeypatch.setattr(snapshot_dir, "write_part_record", tell_too_late)
     monkeypatch.setattr(shutil, "rmtree", remove_slowly)
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(shelf.write_part, 3, content, part)
