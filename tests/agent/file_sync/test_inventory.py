@@ -385,10 +385,10 @@ def test_copy_in_place_is_told_though_a_newer_word_came_just_then(tmp_path: Path
             about_to_tell, go_on = threading.Event(), threading.Event()
             copies = b.disk.holdings.replicas
 
-            def slow(*, still: bool) -> tuple[Replica, ...]:
+            def slow(*, stable: bool) -> tuple[Replica, ...]:
                 about_to_tell.set()
                 assert go_on.wait(60)
-                return copies(stable=still)
+                return copies(stable=stable)
 
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(b.disk.holdings, "replicas", slow)

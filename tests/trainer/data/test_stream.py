@@ -141,7 +141,7 @@ def test_what_gives_no_batches_is_refused() -> None:
         Stream(loader(0, 8)).has_more(1)
     with pytest.raises(TypeError, match="gives a Tensor where a list of samples"):
         Stream(DataLoader(Lines(9), batch_size=3)).has_more(1)
-    with pytest.raises(ValueError, match="most is 0"):
+    with pytest.raises(ValueError, match="max_samples_per_rank is 0"):
         Stream(loader(9, 3), max_samples_per_rank=0)
     short = Stream(loader(9, 3))
     short.load_state_dict({"epoch": 0, "position": 12, "loader": None})

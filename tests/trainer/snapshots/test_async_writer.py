@@ -71,7 +71,7 @@ def test_training_goes_on_while_a_snapshot_is_written(
     tmp_path: Path, hold: Hold, listener: Listener
 ) -> None:
     tmp_path /= "snapshots"
-    writing = hold(DirectoryStorage, "publish")
+    writing = hold(DirectoryStorage, "commit")
     run, snapshots = Run(), Snapshots(tmp_path)
     run.train(3)
     at_save = run.weights()
@@ -188,7 +188,7 @@ def test_who_goes_on_by_new_right_does_not_hear_that_it_was_overtaken_before(
         monkeypatch.setenv("DDPJOB_MEMBERSHIP", membership)
         return Snapshots()
 
-    writing = hold(DirectoryStorage, "publish")
+    writing = hold(DirectoryStorage, "commit")
     old = saving("1.1.1")
     old.save(5, **Run().parts())
     assert writing.begun.wait(120)

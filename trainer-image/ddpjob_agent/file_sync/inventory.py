@@ -61,7 +61,7 @@ class LocalReplicas:
         return self._files.find_corruption(seen)
 
     def replicas(self, *, stable: bool) -> tuple[Replica, ...]:
-        """What others can get from here; `still`: what is in place will not change meanwhile."""
+        """What others can get from here; `stable`: what is in place will not change meanwhile."""
         found = {
             kept.copy.digest: kept.copy for kept in self._shelf.replicas()
         }  # the newest of each

@@ -92,7 +92,7 @@ class AgentConnection:
             return self._place
 
     def wait_for_change(self, assignment: Assignment, seconds: float | None = None) -> bool:
-        """Wait until the newest word is another one than `place`; whether it is."""
+        """Wait until the newest word is another one than `assignment`; whether it is."""
         with self._condition:
             return self._condition.wait_for(lambda: self._place != assignment, seconds)
 

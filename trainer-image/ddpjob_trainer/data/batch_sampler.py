@@ -33,7 +33,7 @@ class ElasticBatchSampler(DataPosition, Sampler[list[int]]):
         drop_last: bool = False, max_samples_per_rank: int | None = None, speed: float | None = None,
         per_process: bool = False,
     ) -> None:  # fmt: skip
-        """`data`: what is indexed, or its length. `most`: samples that a rank can hold at a time.
+        """`data`: what is indexed, or its length. `max_samples_per_rank`: samples that a rank can hold at a time.
 
         `speed`: of this rank, compared with the others, which all give one. `per_process`: a batch
         has `size` samples for each process that there is; see `scale_lr`.

@@ -56,7 +56,7 @@ def share_of(
     weights: tuple[float, ...],
     max_samples_per_rank: int | None = None,
 ) -> BatchShare:
-    """What `rank` does of the `count` samples from `position` on, `most` at a time.
+    """What `rank` does of the `count` samples from `position` on, `max_samples_per_rank` at a time.
 
     Who gets nothing does what rank 0 does first, with the weight 0: all ranks must take part in
     the collectives.

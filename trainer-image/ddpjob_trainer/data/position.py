@@ -37,7 +37,9 @@ class DataPosition(abc.ABC):
     def __init__(self, max_samples_per_rank: int | None, speed: float | None) -> None:
         """Raises ValueError. With a `speed` every rank has one: they are told where there is a group."""
         if max_samples_per_rank is not None and max_samples_per_rank < 1:
-            raise ValueError(f"most is {max_samples_per_rank}: a whole number from 1 on is needed")
+            raise ValueError(
+                f"max_samples_per_rank is {max_samples_per_rank}: use a whole number from 1 on"
+            )
         if speed is not None and not 0 < speed < math.inf:
             raise ValueError(f"speed is {speed}: a number above 0 is needed")
         self._most = max_samples_per_rank  # samples that a rank can hold at a time

@@ -28,7 +28,7 @@ class Stream(DataPosition):
         self, loader: Iterable[Batch], *, collate_fn: Callable[[Batch], Any] = default_collate,
         max_samples_per_rank: int | None = None, speed: float | None = None,
     ) -> None:  # fmt: skip
-        """`loader` gives lists of samples. `most`: samples that a rank can hold at a time.
+        """`loader` gives lists of samples. `max_samples_per_rank`: samples that a rank can hold at a time.
 
         `speed`: of this rank, compared with the others, which all give one.
         """

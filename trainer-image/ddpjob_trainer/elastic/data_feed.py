@@ -37,7 +37,7 @@ class DataFeed:
         shards: int | None = None,
         balance: bool = False,
     ) -> None:
-        """`shards`: deterministic mode, see `exact`. `balance`: shares follow the measured pace."""
+        """`shards`: deterministic mode, see `data.deterministic`. `balance`: shares follow the measured pace."""
         source = loader if isinstance(loader, Stream) else loader.batch_sampler
         if not isinstance(source, (ElasticBatchSampler, Stream)):
             raise TypeError(

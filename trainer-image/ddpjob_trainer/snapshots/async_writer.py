@@ -71,8 +71,8 @@ class AsyncWriter:
     ) -> bool:
         """Save a state behind a fence, or a part of it; False if it is left out.
 
-        `fence` may raise FencedError and OSError. `still`: storages, by address, that do not
-        change before `let_change` has returned. `report(step, skipped=n, problem=text)`: it is
+        `fence` may raise FencedError and OSError. `stable_storages`: storages, by address, that do not
+        change before `wait_for_copy` has returned. `report(step, skipped=n, problem=text)`: it is
         durable, so many were left out since the one before, and that makes it worse.
         That the place is away for a while is told, and raised only for who waits.
         Raises SnapshotError.

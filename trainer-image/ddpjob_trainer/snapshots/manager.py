@@ -1,9 +1,9 @@
 """Saving and restoring a training run: what belongs to it, which rank does what, what to say.
 
-Files are the business of `shelf` and `folder`, objects that of `bucket`, writing them while
-training goes on that of `writer`, agreeing on one that of `loading`. Every rank calls both save()
+Files are the business of `directory` and `snapshot_dir`, objects that of `object_store`, writing them while
+training goes on that of `async_writer`, agreeing on one that of `loading`. Every rank calls both save()
 and load(); of those that see the same directory the lowest writes, or each its part. From a load on
-nobody who went on earlier can add to the directory (see `turn`).
+nobody who went on earlier can add to the directory (see `writer_fence`).
 """
 
 from __future__ import annotations

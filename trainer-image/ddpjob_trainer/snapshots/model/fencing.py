@@ -4,7 +4,7 @@ A group of processes that was overtaken, cut off by the network say, may not kno
 Its snapshots do not count beyond the step from which its successor went on: each snapshot names
 its writer's fence, and a later fence limits all earlier ones. So a late write cannot win, whenever
 it comes. Needs nothing but that two cannot make the same record: no clock, no lock, no service.
-May not: know how records are kept; `fence_folders` and `bucket` do.
+May not: know how records are kept; `dir_fences` and `object_fences` do.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a snapshot's manifest says: made, read and judged here, wherever the snapshot lies.
 
 The format is described in docs/snapshot-format.md.
-May not: open a file or an object; `folder` and `bucket` do.
+May not: open a file or an object; `snapshot_dir` and `object_store` do.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What Snapshots needs of the place where snapshots lie: a directory or an object store.
 
-`shelf` is the one, `bucket` the other. May not: know which one it is.
+`directory` is the one, `object_store` the other. May not: know which one it is.
 """
 
 from __future__ import annotations

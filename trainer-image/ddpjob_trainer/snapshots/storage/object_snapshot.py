@@ -1,6 +1,6 @@
 """The snapshots below a prefix of an object store, one by one: found, read and verified.
 
-The format is described in docs/snapshot-format.md; `folder` is this for a directory. Knows neither
+The format is described in docs/snapshot-format.md; `snapshot_dir` is this for a directory. Knows neither
 which of them counts nor who may write; it never changes anything.
 """
 

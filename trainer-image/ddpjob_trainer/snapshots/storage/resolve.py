@@ -1,4 +1,4 @@
-"""Which place a text means: a directory, or an object store's URI. `place` says what each can do."""
+"""Which place a text means: a directory, or an object store's URI. `base` says what each can do."""
 
 from __future__ import annotations
 
