@@ -103,7 +103,7 @@ def main(check: bool) -> int:
         if path.exists() and path.read_text() == text:
             continue
         stale += 1
-        print(f"{name} is not what the models say: run make crds" if check else f"wrote {name}")
+        print(f"{name} is out of date: run make crds" if check else f"wrote {name}")
         if not check:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)

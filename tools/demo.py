@@ -43,7 +43,7 @@ def run(folder: Path, *options: str, quiet: bool) -> tuple[int, Report, str, str
 
 
 def problems(code: int, report: Report, state: str, uid: str, undisturbed: float) -> list[str]:
-    """What the disturbed run did not do."""
+    """Return the failed expectations of the disturbed run."""
     found = []
     if code or state != "Complete":
         found.append(f"it ended as {state} with exit code {code}, not Complete")
@@ -66,7 +66,7 @@ def problems(code: int, report: Report, state: str, uid: str, undisturbed: float
     if len(steps) < 2:
         found.append(f"steps at world size {list(steps)} only")
     found += [
-        f"membership {each.id} went on from step {each.resumed_step}, its last snapshot was of"
+        f"membership {each.id} resumed from step {each.resumed_step}, its last snapshot was of"
         f" step {each.snapshot_step}"
         for each in report.memberships[1:]
         if each.resumed_step is None or each.resumed_step < (each.snapshot_step or 0)

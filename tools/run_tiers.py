@@ -34,7 +34,7 @@ SLOWEST = 10
 
 
 class Outcome(NamedTuple):
-    """How one target ended; `report` is its tier's own, empty if there is none."""
+    """The result of one target; `report` is empty if the tier wrote none."""
 
     target: str
     verdict: str
@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
 
     @property
     def failures(self) -> list[str]:
-        """What failed and what was left running, as lines."""
+        """Lines that name failed tests and leaked processes."""
         lines = [f"LEAKED {process}" for process in self.report.get("leaked", [])]
         for test, words in self.report.get("failures", {}).items():
             lines += [f"FAILED {test}", *words]

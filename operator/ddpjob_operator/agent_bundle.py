@@ -1,7 +1,8 @@
 """Builds the agent as one executable file: `python agent.pyz`, with any Python from 3.9.
 
 The same sources give the same bytes on every machine: sorted, uncompressed, with fixed times and
-modes, and nothing but modules in it. Only bytecode, for local runs, depends on the Python version. `python -m ddpjob_operator.agent_bundle TARGET` for the image.
+modes, and only modules inside. Only bytecode, for local runs, depends on the Python version.
+`python -m ddpjob_operator.agent_bundle TARGET` builds the file for the image.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest time that a zip file can hold
 
 
 def build_agent(target: Path, *, compiled: bool = False) -> None:
-    """Write the application to `target`, in one piece or not at all.
+    """Write the application to `target` atomically.
 
-    `compiled`: with bytecode for this Python, which halves the time of its start.
+    With `compiled`, the file holds bytecode for this Python, which halves its start time.
     """
     content = {"__main__.py": MAIN.encode()}
     for package, path in ((each, path) for each in PACKAGES for path in sorted(each.rglob("*.py"))):
@@ -40,7 +41,7 @@ def build_agent(target: Path, *, compiled: bool = False) -> None:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, data in content.items():
             entry = zipfile.ZipInfo(name, date_time=EPOCH)
-            entry.create_system = 3  # Unix, also when built elsewhere
+            entry.create_system = 3  # Unix, whatever the build machine
             entry.external_attr = 0o100644 << 16
             archive.writestr(entry, data)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -51,14 +52,14 @@ def build_agent(target: Path, *, compiled: bool = False) -> None:
 
 
 def _bytecode(name: str, path: Path) -> bytes:
-    """As `py_compile` writes it with UNCHECKED_HASH: other Pythons ignore it."""
-    code = SourceFileLoader(name, str(path)).get_code(name)  # from __pycache__, if it is there
+    """Return bytecode as `py_compile` writes it with UNCHECKED_HASH; other Pythons ignore it."""
+    code = SourceFileLoader(name, str(path)).get_code(name)  # from __pycache__, if present
     unchecked_hash = (1).to_bytes(4, "little") + bytes(8)
     return MAGIC_NUMBER + unchecked_hash + marshal.dumps(code)
 
 
 def main() -> None:
-    """Build to the path given on the command line."""
+    """Build the file at the path from the command line."""
     if len(sys.argv) != 2:
         raise SystemExit("usage: python -m ddpjob_operator.agent_bundle TARGET")
     target = Path(sys.argv[1])

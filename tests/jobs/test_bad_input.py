@@ -167,7 +167,7 @@ REFUSED: list[tuple[str, str | bytes | None, str, str]] = [
         "--state-dir job.yaml",
         (
             "cannot keep the job's state in {folder}/job.yaml/default/probe: Not a directory; "
-            "mend that, or choose another folder with --state-dir"
+            "repair the folder, or choose another folder with --state-dir"
         ),
     ),
     (
@@ -377,7 +377,7 @@ def test_disk_that_is_full_from_the_start(tmp_path: Path) -> None:
     code, command = run_to_end(tmp_path, prefix=[*on_small_disk(tmp_path / ".ddpjob"), *fill])
     assert code == ExitCode.INVALID
     assert command.output == (
-        f"cannot keep the job's state in {command.state}: No space left on device; mend that, or "
+        f"cannot keep the job's state in {command.state}: No space left on device; repair the folder, or "
         "choose another folder with --state-dir\n"
     )
 

@@ -92,8 +92,8 @@ def test_port_in_use(tmp_path: Path) -> None:
         code, command = run_to_end(tmp_path, *RUN, "--port", str(port))
     assert code == ExitCode.PORT_IN_USE
     assert (
-        f"port {port} is in use; end what listens there, choose another with --port, or leave "
-        "--port away to get a free one\n" in command.output
+        f"port {port} is in use; stop the process there, choose another with --port, or omit "
+        "--port to get a free one\n" in command.output
     )
     assert "Traceback" not in command.output
 
@@ -143,12 +143,12 @@ def test_interrupted_and_continued(tmp_path: Path, number: signal.Signals) -> No
         assert command.wait() == ExitCode.INTERRUPTED
         assert command.processes() == []
     assert command.output.endswith(
-        "stopped; to go on from the last snapshot: ddpjob run --local job.yaml\n"
+        "stopped; to resume from the last snapshot: ddpjob run --local job.yaml\n"
     )
     assert "Traceback" not in command.output
     with started(tmp_path) as again:
         finish(tmp_path, again)
-    assert "going on from the last snapshot; --fresh starts anew\n" in again.output
+    assert "resuming from the last snapshot; --fresh starts from the beginning\n" in again.output
     assert "from the snapshot of step 10\n" in again.output
 
 
@@ -225,5 +225,5 @@ def test_completed_job_starts_afresh_and_the_old_run_is_kept(tmp_path: Path) -> 
         assert list((previous / "logs").glob("*.log"))
         assert json.loads((previous / "status.json").read_text())["state"] == "Complete"
         finish(tmp_path, second)
-    assert "going on from" not in second.output
+    assert "resuming from" not in second.output
     assert "resumed" not in second.output

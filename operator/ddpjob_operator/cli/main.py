@@ -1,6 +1,6 @@
 """The `ddpjob` command: validates job files and runs them on this machine.
 
-Turns errors into messages and exit codes (docs/exit-codes.md). May not: hold policy of its own.
+Turns errors into messages and exit codes (docs/exit-codes.md). May not: hold policy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ddpjob_operator.local.timeline import Timeline
 
 
 class ExitCode(IntEnum):
-    """What `ddpjob` ends with."""
+    """An exit code of `ddpjob`."""
 
     OK = 0
     JOB_FAILED = 1
@@ -51,7 +51,7 @@ JobFile = Annotated[Path, typer.Argument(help="A DDPJob as YAML.", show_default=
 
 
 class CommandError(Exception):
-    """Ends the command with a message and an exit code."""
+    """A failure that ends the command with a message and an exit code."""
 
     def __init__(self, code: ExitCode, message: str) -> None:
         super().__init__(message)
@@ -66,7 +66,7 @@ def version() -> None:
 
 @app.command()
 def validate(file: JobFile) -> None:
-    """Check a job file; says what is wrong, where, and what to do."""
+    """Check a job file; print each fault with its place and its remedy."""
     job = _load(file)
     groups = ", ".join(f"{g.name}: {g.replicas} x {g.processes}" for g in job.spec.groups())
     out.print(f"{file}: DDPJob {job.metadata.namespace}/{job.metadata.name} is valid ({groups})")
@@ -80,16 +80,18 @@ def run(
     nodes: Annotated[
         int | None, typer.Option(min=1, help="Simulated nodes; default: one for each worker.")
     ] = None,
-    state_dir: Annotated[Path, typer.Option(help="Where runs keep their state.")] = Path(".ddpjob"),
+    state_dir: Annotated[Path, typer.Option(help="Folder for the state of runs.")] = Path(
+        ".ddpjob"
+    ),
     workdir: Annotated[
-        Path | None, typer.Option(help="Where the command runs; default: beside the job file.")
+        Path | None, typer.Option(help="Working directory of the command; default: the job file's.")
     ] = None,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Port of the rendezvous service.")
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Do not go on from a snapshot.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Do not resume from a snapshot.")] = False,
 ) -> None:
-    """Run a job until it ends; Ctrl-C ends it, and running it again goes on from its snapshot."""
+    """Run a job until it ends; Ctrl-C stops it, and the next run resumes from its snapshot."""
     job = _load(file)
     if not local:
         message = "only --local is there yet: ddpjob run --local " + str(file)
@@ -120,7 +122,7 @@ def run(
     count = wanted if nodes is None else nodes
     out.print(f"job {job.metadata.name}: {wanted} workers, {count} nodes, state in {state.path}")
     if resumed:
-        out.print("going on from the last snapshot; --fresh starts anew")
+        out.print("resuming from the last snapshot; --fresh starts from the beginning")
     try:
         code = asyncio.run(_run(job, state, folder, count, port, events))
     except PortInUseError as error:
@@ -129,7 +131,7 @@ def run(
         state.unlock()
     if code is ExitCode.INTERRUPTED:
         again = shlex.join(["ddpjob", *(a for a in sys.argv[1:] if a != "--fresh")])
-        out.print(f"stopped; to go on from the last snapshot: {again}")
+        out.print(f"stopped; to resume from the last snapshot: {again}")
     raise typer.Exit(code)
 
 
@@ -231,7 +233,7 @@ def _check_command(job: DDPJob, workdir: Path) -> None:
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the command."""
     try:
         app()
     except CommandError as error:

@@ -23,7 +23,7 @@ Port = Annotated[int | None, typer.Option(min=1, max=65535, show_default="none")
 
 @app.callback()
 def _operator() -> None:
-    """Keeps `run` a command of its own."""
+    """Keep `run` a subcommand."""
 
 
 @app.command()
@@ -46,8 +46,8 @@ def run(
     health_port: Port = None,
     metrics_port: Port = None,
 ) -> None:
-    """Run the operator until SIGTERM or Ctrl-C; jobs go on without it."""
-    # kopf and kubernetes take most of a second, which no other command is to wait for.
+    """Run the operator until SIGTERM or Ctrl-C; jobs continue without it."""
+    # The imports of kopf and kubernetes take most of a second; only this command needs them.
     from ddpjob_operator.controller import handlers  # noqa: PLC0415
     from ddpjob_operator.kube.auth import ConfigError  # noqa: PLC0415
 
@@ -56,7 +56,7 @@ def run(
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
         stream=sys.stderr,
     )
-    logging.getLogger("kopf").setLevel(logging.WARNING)  # else a line for every event
+    logging.getLogger("kopf").setLevel(logging.WARNING)  # lower levels log a line for every event
     options = Settings(
         agent_image=agent_image,
         namespaces=tuple(namespace or ()),

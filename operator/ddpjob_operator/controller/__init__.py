@@ -1,1 +1,1 @@
-"""The operator on a cluster: watches, a work queue, reconciliation."""
+"""The operator on a cluster: watches, work queue, reconciliation."""

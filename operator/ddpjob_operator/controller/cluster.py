@@ -1,7 +1,7 @@
-"""The cluster as a job sees it: what there is of the job, and how to change that.
+"""Reads and changes the objects of a job in the cluster.
 
-Pods and Services come from reflectors; the job itself is read afresh in every pass. Every write
-may be done twice: names are deterministic, deletions carry the UID.
+Reflectors supply Pods and Services. Every pass reads the job itself again. Every write may be
+repeated safely: names are deterministic, and deletions carry the UID.
 May not: decide what `plan` decides.
 """
 
@@ -41,8 +41,8 @@ from ddpjob_operator.planner.observed import Observed, Rejection
 Create = CreateService | CreateRendezvous | CreateWorker
 Delete = DeleteRendezvous | DeleteWorker
 NOT_FOUND, CONFLICT = 404, 409
-MAX_EVENT_MESSAGE = 1024  # characters; the API server takes no more
-REFUSED = (400, 403, 422)  # whoever tries again without a change gets the same answer
+MAX_EVENT_MESSAGE = 1024  # characters; limit of the API server
+REFUSED = (400, 403, 422)  # an unchanged retry gets the same answer
 
 T = TypeVar("T", Pod, RendezvousService)
 
@@ -50,7 +50,7 @@ log = logging.getLogger("ddpjob.cluster")
 
 
 class Cluster:
-    """Reads and writes what belongs to jobs."""
+    """A reader and writer of the objects of all jobs."""
 
     def __init__(
         self,
@@ -85,13 +85,13 @@ class Cluster:
 
     @property
     def reflectors(self) -> list[Reflector[Any]]:
-        """To be run, and watched by health checks."""
+        """All reflectors, for the controller to run and the health checks to watch."""
         return [*self._pods.values(), *self._addresses.values()]
 
     # --- reading ----------------------------------------------------------------------------------
 
     async def job(self, namespace: str, name: str) -> dict[str, Any] | None:
-        """The job as the API server has it."""
+        """Read a job from the API server; return None if the job does not exist."""
         try:
             found: dict[str, Any] = await self._kube.request("GET", _job(namespace, name))
         except ApiError as error:
@@ -101,7 +101,7 @@ class Cluster:
         return found
 
     async def jobs(self) -> list[tuple[str, str]]:
-        """Namespace and name of every job there is."""
+        """List the namespace and name of every job."""
         found = []
         for scope in self._scopes.values():
             path = f"/apis/{constants.API_VERSION}{scope}/{constants.PLURAL}"
@@ -113,7 +113,7 @@ class Cluster:
         return found
 
     async def observe(self, job: DDPJob) -> Observed:
-        """What there is of the job, but for the report."""
+        """Return the observed objects of the job, without the report."""
         pods = self._pods_of(job)
         alive = [p.rendezvous for p in pods if p.rendezvous and p.live]
         ended = [p for p in pods if p.rendezvous and not p.live and not p.deleting]
@@ -128,7 +128,7 @@ class Cluster:
         )
 
     def token(self, job: DDPJob) -> str:
-        """The secret that the job's pods hold; a new one where there is no pod."""
+        """Return the token of the job's pods, or a new token if the job has no pod."""
         held = (pod.token for pod in self._pods_of(job) if pod.token)
         return next(held, None) or secrets.token_urlsafe(32)
 
@@ -143,7 +143,7 @@ class Cluster:
             found = await self._kube.request("GET", path)
         except ApiError as error:
             if error.status in (NOT_FOUND, *REFUSED):
-                return ""  # the scheduler tells of a missing one
+                return ""  # the scheduler reports a missing claim
             raise
         modes = set(found["spec"].get("accessModes") or ())
         return "" if modes & {"ReadWriteMany", "ReadOnlyMany"} else str(claim)
@@ -154,7 +154,7 @@ class Cluster:
     # --- writing ----------------------------------------------------------------------------------
 
     async def create(self, job: DDPJob, action: Create, token: str) -> Rejection | None:
-        """Create a child; a refusal that trying again does not mend is returned."""
+        """Create a child; return a rejection if a retry cannot succeed."""
         kind, manifest = self._manifest(job, action, token)
         path = f"/api/v1/namespaces/{job.metadata.namespace}/{kind}"
         name = manifest["metadata"]["name"]
@@ -185,7 +185,7 @@ class Cluster:
     async def _already_there(
         self, job: DDPJob, path: str, reflector: Reflector[Any]
     ) -> Rejection | None:
-        """Ours, created by a pass that did not see the answer; or somebody else's."""
+        """Adopt the job's own object from an unanswered create; reject a foreign object."""
         try:
             found = await self._kube.request("GET", path)
         except ApiError as error:
@@ -199,13 +199,11 @@ class Cluster:
         text = f"'{name}' exists and does not belong to this job; delete or rename it"
         labels = found["metadata"].get("labels") or {}
         if controller(found["metadata"]) and labels.get(constants.LABEL_JOB) == job.metadata.name:
-            text = (
-                f"'{name}' of an earlier job of this name is still there; waiting until it is gone"
-            )
+            text = f"'{name}' of an earlier job of this name still exists; waiting for its deletion"
         return Rejection(name, Reason.POD_REFUSED, text)
 
     async def delete(self, job: DDPJob, action: Delete) -> None:
-        """Delete a pod with the grace that it is entitled to."""
+        """Delete a pod with its grace period."""
         if isinstance(action, DeleteWorker):
             name = action.name
         else:
@@ -225,13 +223,13 @@ class Cluster:
                 _scoped(self._pods, job.metadata.namespace).put(deleted)
 
     async def write_status(self, raw: Mapping[str, Any], status: Mapping[str, Any]) -> None:
-        """Write the status of the job that was read; raises ApiError 409 if it has changed."""
+        """Write the status of a job; raise ApiError 409 if the job has changed since the read."""
         metadata = raw["metadata"]
         path = _job(metadata["namespace"], metadata["name"]) + "/status"
         await self._kube.request("PUT", path, body={**raw, "status": status})
 
     async def emit(self, raw: Mapping[str, Any], event: Event) -> None:
-        """Tell of an event; one that cannot be told is only logged."""
+        """Post an event; if the post fails, log a warning."""
         metadata, now = raw["metadata"], datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         about = {
             "apiVersion": constants.API_VERSION,
@@ -259,11 +257,11 @@ class Cluster:
         try:
             await self._kube.request("POST", path, body=body)
         except (ApiError, UnreachableError) as error:
-            log.warning("cannot tell of %s: %s", event.reason, error)
+            log.warning("cannot post event %s: %s", event.reason, error)
 
 
 def _scoped(reflectors: Mapping[str, Reflector[T]], namespace: str) -> Reflector[T]:
-    """The one reflector that sees this namespace."""
+    """Return the reflector of this namespace."""
     return reflectors[namespace if namespace in reflectors else ""]
 
 

@@ -1,6 +1,6 @@
-"""Puts the operator together and runs it: queue, reflectors, followers, passes, health.
+"""Assembles and runs the operator: queue, reflectors, followers, passes, health.
 
-May not: know kopf, which only says which jobs have changed, or decide anything.
+May not: use kopf, which only names changed jobs, or decide anything.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
 from ddpjob_operator.rendezvous.client import Transport
 from ddpjob_operator.rendezvous.report_poller import Key, ReportPoller
 
-RESYNC_SECONDS = 300.0  # all jobs are looked at again: heals whatever was missed
-FROZEN_SECONDS = 120.0  # a pass that has lasted, or a job that has waited, so long
-DEAF_SECONDS = 150.0  # nothing heard from a watch: two of its own time-outs
+RESYNC_SECONDS = 300.0  # every job is reconciled again, to repair missed changes
+FROZEN_SECONDS = 120.0  # longest healthy pass or wait in the queue
+DEAF_SECONDS = 150.0  # longest healthy silence of a watch: two of its time-outs
 
 log = logging.getLogger("ddpjob.controller")
 
 
 class Controller:
-    """One operator."""
+    """An operator."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Controller:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`way` leads to a job's service; none: straight, or through the API server."""
+        """`transport_for` defaults to a direct connection or to the API server's proxy."""
         self._clock = clock
         self.metrics = Metrics()
         self._kube = InstrumentedApiServer(kube, self.metrics)
@@ -63,7 +63,7 @@ class Controller:
         self.metrics.delay.set_function(self._queue.oldest_waiting)
 
     def changed(self, namespace: str, name: str) -> None:
-        """The job, or something that belongs to it, is not as it was."""
+        """Queue a job after a change of the job or of its objects."""
         self._queue.add(Key(namespace, name))
 
     async def run(self) -> None:
@@ -81,18 +81,18 @@ class Controller:
             await self._followers.close()
 
     def problems(self) -> list[str]:
-        """Why this operator should be restarted; none when it is healthy."""
-        found = []
+        """Return the reasons to restart this operator; an empty list if healthy."""
+        problems = []
         if (waited := self._queue.oldest_waiting()) > FROZEN_SECONDS:
-            found.append(f"a job has been waiting, or worked on, for {waited:.0f} s")
+            problems.append(f"a job has been waiting, or worked on, for {waited:.0f} s")
         for reflector in self.cluster.reflectors:
             silent = self._clock() - reflector.last_seen()
             if reflector.synced.is_set() and silent > DEAF_SECONDS and not reflector.error:
-                found.append(f"the watch of {reflector.path} has been silent for {silent:.0f} s")
-        return found
+                problems.append(f"the watch of {reflector.path} has been silent for {silent:.0f} s")
+        return problems
 
     def not_ready_reasons(self) -> list[str]:
-        """Why this operator is not ready; none when it is."""
+        """Return the reasons why this operator is not ready; an empty list if ready."""
         missing = [
             f"{reflector.path}: {reflector.error or 'not listed yet'}"
             for reflector in self.cluster.reflectors
@@ -108,13 +108,13 @@ class Controller:
                 after = await self._reconciler.reconcile(key)
             except ApiError as error:
                 level = logging.DEBUG if error.status == CONFLICT else logging.WARNING
-                log.log(level, "%s/%s: the API server refuses: %s", *key, error)
+                log.log(level, "%s/%s: the API server rejects the request: %s", *key, error)
                 self._failed(key)
             except UnreachableError as error:
                 log.warning("%s/%s: %s", *key, error)
                 self._failed(key)
             except Exception:
-                log.exception("%s/%s: a pass has failed", *key)
+                log.exception("%s/%s: the pass failed", *key)
                 self._failed(key)
             else:
                 self.metrics.passes.labels("done").inc()

@@ -1,7 +1,7 @@
-"""kopf: signs in, watches DDPJobs, and says which one has changed. The only user of kopf.
+"""The only user of kopf, which signs in, watches DDPJobs and names the changed ones.
 
-A handler only names a job. No handler makes kopf write to objects: no finalizer, no annotation.
-May not: read a job, or keep anything of it.
+A handler only names a job. No handler makes kopf write a finalizer or an annotation to an object.
+May not: read a job, or keep any of its content.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ddpjob_operator.controller.settings import Settings
 from ddpjob_operator.kube.client import KubeClient
 
 REQUEST_SECONDS = 50
-SERVER_SECONDS = 300  # the API server ends a watch after so long; the client soon after
+SERVER_SECONDS = 300  # the API server ends a watch then; the client ends it soon after
 RECONNECT_SECONDS = (1, 2, 3, 5, 8, 13, 21, *[30] * 20)  # about ten minutes before kopf gives up
 
 
 def registry_for(controller: Controller, kube: KubeClient) -> kopf.OperatorRegistry:
-    """All handlers, in a registry of their own."""
+    """Return a registry with all handlers."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
@@ -38,24 +38,26 @@ def registry_for(controller: Controller, kube: KubeClient) -> kopf.OperatorRegis
 
 
 def kopf_settings() -> kopf.OperatorSettings:
-    """How kopf behaves."""
+    """Return the settings of kopf."""
     settings = kopf.OperatorSettings()
-    settings.posting.enabled = False  # we tell our own events, once each
+    settings.posting.enabled = False  # the operator posts its own events, each once
     settings.scanning.disabled = True  # needs rights on the whole cluster
     settings.peering.standalone = True  # peering pauses kopf's watches, but not our tasks
     settings.watching.server_timeout = SERVER_SECONDS
     settings.watching.client_timeout = SERVER_SECONDS + 10
     settings.watching.connect_timeout = 30
     settings.watching.chunk_size = 500  # without it a large list is held in memory at once
-    settings.queueing.idle_timeout = 0.5  # one task per job, no longer than it is needed
+    settings.queueing.idle_timeout = 0.5  # seconds; a job's task ends soon after its last event
     settings.networking.request_timeout = REQUEST_SECONDS
     settings.networking.error_backoffs = RECONNECT_SECONDS
-    settings.persistence.finalizer = f"{constants.GROUP}/unused"  # kopf's own is every operator's
+    settings.persistence.finalizer = (
+        f"{constants.GROUP}/unused"  # kopf's default is shared by all operators
+    )
     return settings
 
 
 async def run_operator(settings: Settings) -> None:
-    """Run until SIGTERM or SIGINT, which kopf listens to; raises what ended it otherwise."""
+    """Run until SIGTERM or SIGINT, which kopf handles; raise the error of a failed task."""
     kube = await KubeClient.connect(settings.kubeconfig, settings.context)
     controller = Controller(kube, settings)
     servers = []
@@ -85,11 +87,11 @@ async def _watch(
         clusterwide=not settings.namespaces,
         namespaces=settings.namespaces,
     )
-    stop.set()  # kopf takes the signals for itself; what goes wrong it raises
+    stop.set()  # kopf handles the signals and raises its failures
 
 
 async def _until(stop: asyncio.Event, *work: Any) -> None:
-    """Do all of it until told to stop; whatever ends before has failed, and so has this."""
+    """Run all work until `stop` is set; raise if any of it ends before."""
     tasks = [asyncio.ensure_future(each) for each in work]
     waiting = asyncio.ensure_future(stop.wait())
     try:
@@ -103,4 +105,4 @@ async def _until(stop: asyncio.Event, *work: Any) -> None:
     for result in results:
         if isinstance(result, Exception):
             raise result
-    raise RuntimeError("the operator ended without being told to")
+    raise RuntimeError("the operator ended without a stop signal")

@@ -1,6 +1,6 @@
 """Serves the operator's health, readiness and metrics over HTTP.
 
-May not: know what makes an operator healthy; it is told.
+May not: decide whether an operator is healthy; the caller supplies the problems.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Problems = Callable[[], list[str]]
 
 
 def health_app(problems: Problems, obstacles: Problems) -> web.Application:
-    """`/healthz`: 500 when it should be restarted; `/readyz`: 503 when it is not ready."""
+    """Return an app with `/healthz` (500: restart needed) and `/readyz` (503: not ready)."""
 
     async def healthz(_: web.Request) -> web.Response:
         return _answer(problems(), 500)
@@ -29,7 +29,7 @@ def health_app(problems: Problems, obstacles: Problems) -> web.Application:
 
 
 def metrics_app(registry: CollectorRegistry) -> web.Application:
-    """`/metrics`, for Prometheus."""
+    """Return an app with `/metrics` for Prometheus."""
 
     async def metrics(_: web.Request) -> web.Response:
         body = generate_latest(registry)
@@ -41,15 +41,15 @@ def metrics_app(registry: CollectorRegistry) -> web.Application:
 
 
 async def serve(app: web.Application, port: int) -> web.AppRunner:
-    """Listen on this port of all interfaces; `cleanup()` of what is returned ends it."""
+    """Listen on this port of all interfaces until `cleanup()` of the returned runner."""
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "0.0.0.0", port).start()  # noqa: S104 - kubelet and Prometheus call
     return runner
 
 
-def _answer(found: list[str], status: int) -> web.Response:
-    return web.Response(text="\n".join(found) + "\n", status=status) if found else _fine()
+def _answer(problems: list[str], status: int) -> web.Response:
+    return web.Response(text="\n".join(problems) + "\n", status=status) if problems else _fine()
 
 
 def _fine() -> web.Response:

@@ -1,6 +1,6 @@
-"""What the operator counts, for Prometheus.
+"""The metrics of the operator, for Prometheus.
 
-The only user of prometheus_client. No series is named after a job: jobs come and go.
+The only user of prometheus_client. No series has a job's name, because jobs are short-lived.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
 
 
 class Metrics:
-    """All series of one operator."""
+    """The metrics of one operator."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -33,12 +33,12 @@ class Metrics:
         self.waiting = Gauge("ddpjob_queue_jobs", "Jobs in the queue.", registry=self.registry)
         self.delay = Gauge(
             "ddpjob_queue_oldest_seconds",
-            "How long the longest waiting job has waited.",
+            "Longest time that a job has waited or been worked on.",
             registry=self.registry,
         )
         self.jobs = Gauge("ddpjob_jobs", "Jobs by state.", ("state",), registry=self.registry)
         self.events = Counter(
-            "ddpjob_events", "What happened to jobs.", ("reason",), registry=self.registry
+            "ddpjob_events", "Events of jobs.", ("reason",), registry=self.registry
         )
 
 
@@ -58,7 +58,7 @@ class InstrumentedApiServer:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
-        timeout: float = 30,  # noqa: ASYNC109 - handed on
+        timeout: float = 30,  # noqa: ASYNC109 - passed to the client
     ) -> Any:
         """As the client's own."""
         code = "200"

@@ -1,6 +1,6 @@
-"""One pass over one job: observe, plan, execute, write the status, tell the events.
+"""One pass over one job: observe, plan, execute, write the status, post the events.
 
-May die anywhere in between; the next pass observes afresh. May not: decide, or remember.
+If a pass dies at any point, the next pass observes again. May not: decide, or keep state.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from ddpjob_operator.rendezvous.client import (
 from ddpjob_operator.rendezvous.report_poller import Key, ReportPoller
 from ddpjob_protocol.control import Expectation, Report
 
-CREATES_AT_ONCE = 8  # of one job
-REFUSED_SECONDS = 10.0  # until what was refused is tried again
-EXPECT_SECONDS = 0.5  # until a service that did not answer is told again
+CREATES_AT_ONCE = 8  # creations of one job
+REFUSED_SECONDS = 10.0  # until a rejected creation is tried again
+EXPECT_SECONDS = 0.5  # until an unanswered expectation is sent again
 
 log = logging.getLogger("ddpjob.reconciler")
 
 
 class Reconciler:
-    """Works on jobs, whichever it is given."""
+    """A runner of passes over jobs."""
 
     def __init__(
         self,
@@ -61,12 +61,12 @@ class Reconciler:
         self._cluster = cluster
         self._followers = followers
         self._metrics = metrics
-        self._way = transport_for
-        self._told: dict[Key, tuple[str, int, int, Expectation]] = {}  # by UID, term, boot
+        self._transport_for = transport_for
+        self._sent: dict[Key, tuple[str, int, int, Expectation]] = {}  # by UID, term, boot
         self._states: dict[Key, str] = {}
 
     async def reconcile(self, key: Key) -> float | None:
-        """Make one pass; returns after how many seconds another one is needed, if ever."""
+        """Make one pass; return the seconds until the next pass, or None."""
         raw = await self._cluster.job(*key)
         if raw is None:
             self._forget(key)
@@ -88,7 +88,7 @@ class Reconciler:
         token = self._cluster.token(job)
         observed = dataclasses.replace(observed, report=self._report(key, observed, token))
         if self._followers.awaiting_first_report(key):
-            return None  # else each start of the operator would call every job's state unknown
+            return None  # avoids the state Unknown at each start of the operator
         planned = plan(observed, now)
         rejections = await self._execute(job, planned.actions, token)
         after = planned.requeue_after
@@ -110,13 +110,13 @@ class Reconciler:
     # --- acting -----------------------------------------------------------------------------------
 
     async def _execute(self, job: DDPJob, actions: Iterable[Action], token: str) -> list[Rejection]:
-        """Do what is to be done on the cluster, a group of workers at once; what was refused."""
+        """Execute actions on the cluster, each group at once; return the rejections."""
         rejections: list[Rejection] = []
         creations = []
         for action in actions:
             match action:
                 case Expect():
-                    pass  # told when it is known who was refused
+                    pass  # sent after the rejections are known
                 case DeleteWorker() | DeleteRendezvous():
                     await self._cluster.delete(job, action)
                 case CreateWorker():
@@ -134,36 +134,36 @@ class Reconciler:
         return rejections
 
     async def _send_expectation(self, key: Key, job: DDPJob, actions: Iterable[Action]) -> bool:
-        """Tell the service whom to expect, if that is planned; false if it does not answer."""
+        """Send the planned expectation, if any; return False if the service does not answer."""
         for action in actions:
             if isinstance(action, Expect):
                 return await self._expect(key, job.metadata.uid, action.expectation)
         return True
 
     async def _expect(self, key: Key, uid: str, expectation: Expectation) -> bool:
-        """Tell the service, unless it knows; false if it does not answer."""
+        """Send an expectation once; return False if the service does not answer."""
         client, report = self._followers.client(key), self._followers.report(key)
         service = (uid, report.term, report.boot) if report else (uid, 0, 0)
         if client is None:
             return False
-        if self._told.get(key) == (*service, expectation):
+        if self._sent.get(key) == (*service, expectation):
             return True
         try:
             await client.expect(expectation)
         except ServiceUnavailableError as error:
             log.debug("%s/%s: the service does not answer: %s", *key, error)
             return False
-        self._told[key] = (*service, expectation)
+        self._sent[key] = (*service, expectation)
         return True
 
     def _report(self, key: Key, observed: Observed, token: str) -> Report | None:
-        """The report of the service that was observed, and of no other."""
+        """Return the report of the observed service, or None if it comes from another service."""
         seen = observed.rendezvous
         if seen is None or not seen.ready:
             if seen is None:
                 self._followers.unsubscribe(key)
             return self._followers.report(key)
-        client = ServiceClient(self._way(key), token)
+        client = ServiceClient(self._transport_for(key), token)
         self._followers.subscribe(key, observed.job.metadata.uid, seen.term, token, client)
         report = self._followers.report(key)
         return report if report and report.term == seen.term else None
@@ -186,7 +186,7 @@ class Reconciler:
 
     def _forget(self, key: Key) -> None:
         self._followers.unsubscribe(key)
-        self._told.pop(key, None)
+        self._sent.pop(key, None)
         self._count(key, None)
 
     def _count(self, key: Key, state: str | None) -> None:
@@ -203,7 +203,7 @@ def _earlier(after: float | None, seconds: float) -> float:
 
 
 def proxy_transport(kube: ApiServer, key: Key) -> Transport:
-    """The way to a job's service through the API server, for an operator outside the cluster."""
+    """Return a transport through the API server, for an operator outside the cluster."""
     service = f"{constants.service_name(key.name)}:{constants.SERVICE_PORT}"
     base = f"/api/v1/namespaces/{key.namespace}/services/{service}/proxy"
 
@@ -214,7 +214,7 @@ def proxy_transport(kube: ApiServer, key: Key) -> Transport:
         query: Mapping[str, str],
         headers: Mapping[str, str],
         body: Mapping[str, Any] | None,
-        timeout: float,  # noqa: ASYNC109 - handed on
+        timeout: float,  # noqa: ASYNC109 - passed to the client
     ) -> Any:
         try:
             return await kube.request(
@@ -227,7 +227,7 @@ def proxy_transport(kube: ApiServer, key: Key) -> Transport:
 
 
 def direct_transport(key: Key) -> Transport:
-    """The way to a job's service from within the cluster."""
+    """Return a direct transport to a job's service, for an operator in the cluster."""
     return connect_directly(
         f"{constants.service_name(key.name)}.{key.namespace}.svc", constants.SERVICE_PORT
     )

@@ -1,6 +1,6 @@
-"""What the operator is told at its start; nobody else reads its environment.
+"""The operator's settings at its start; no other module reads its environment.
 
-May not: know what the settings are for.
+May not: depend on the use of the settings.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class Settings:
     """Options of `ddpjob operator run`."""
 
     agent_image: str  # holds the agent; used by init containers and rendezvous pods
-    namespaces: tuple[str, ...] = ()  # none: all
+    namespaces: tuple[str, ...] = ()  # empty: all
     kubeconfig: str | None = None
     context: str | None = None
     health_port: int | None = None
     metrics_port: int | None = None
-    workers: int = 8  # jobs that are worked on at the same time
+    workers: int = 8  # jobs reconciled at the same time
 
 
 def log_level(environment: Mapping[str, str] = os.environ) -> str:
-    """The level of log messages."""
+    """Return the level of log messages."""
     return environment.get(ENV_LOG_LEVEL, "INFO").upper()

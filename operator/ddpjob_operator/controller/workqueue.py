@@ -1,15 +1,15 @@
-"""Which keys are to be worked on, and when: merges, keeps apart, postpones.
+"""A queue of keys to work on: merges additions, excludes parallel work, postpones.
 
-Theory of operation. A key is in any of four places:
-- ready: to be handed out, first come, first served. Adding it again changes nothing.
-- running: handed out and not yet done. Nobody else gets it; added meanwhile, it becomes ready
-  again when it is done, because its worker may have looked before the change.
-- postponed: becomes ready at a time; of several times the earliest counts. An addition before
-  then does not cancel it: whoever works on the key sooner may fail, or may not know why it was
-  postponed. At worst that is one look too many.
-- failed: how often it was retried in a row, until it is forgotten. No place to wait in.
+Theory of operation. A key may be in each of four sets:
+- ready: waits for a worker, first in, first out. A second addition changes nothing.
+- running: a worker has the key, and no other worker gets it. If the key is added meanwhile, the key
+  becomes ready again when done, because the worker may have read the state before the change.
+- postponed: becomes ready at a time; the earliest of several times counts. An earlier addition does
+  not cancel the time, because the earlier pass may fail or may lack the reason. The cost is at most
+  one needless pass.
+- failed: number of retries in a row, until `forget`. A count, not a place to wait.
 
-May not: know what keys are, or who works on them.
+May not: depend on the meaning of keys, or do the work.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ K = TypeVar("K", bound=Hashable)
 
 
 class WorkQueue(Generic[K]):
-    """Keys for any number of workers: `get`, work, `retry` or `forget`, `done`."""
+    """A queue for any number of workers: `get`, work, `retry` or `forget`, `done`."""
 
     def __init__(
         self,
         *,
         first_retry: float = 1.0,
         longest_retry: float = 60.0,
-        time: Callable[[], float] = time.monotonic,  # the running loop's, or what goes as fast
+        time: Callable[[], float] = time.monotonic,  # must advance like the loop's clock
     ) -> None:
         self._first_retry = first_retry
         self._longest_retry = longest_retry
         self._time = time
-        self._ready: dict[K, float] = {}  # since when
-        self._running: dict[K, float] = {}  # since when
-        self._again: dict[K, float] = {}  # running, and added since then
-        self._postponed: dict[K, float] = {}  # until when
-        self._schedule: list[tuple[float, int, K]] = []  # may hold what was moved to sooner
+        self._ready: dict[K, float] = {}  # time of the addition
+        self._running: dict[K, float] = {}  # time of `get`
+        self._again: dict[K, float] = {}  # running and added again; time of that addition
+        self._postponed: dict[K, float] = {}  # time at which the key becomes ready
+        self._schedule: list[tuple[float, int, K]] = []  # may hold outdated times
         self._order = itertools.count()
         self._retries: Counter[K] = Counter()
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
-        """How many keys are due and not being worked on."""
+        """Return the number of due keys without a worker."""
         self._promote()
         return len(self._ready) + len(self._again)
 
     def add(self, key: K) -> None:
-        """The key is to be worked on, from what is known now."""
+        """Queue a key now."""
         self._make_ready(key, self._time())
 
     def add_after(self, key: K, seconds: float) -> None:
-        """The same in so many seconds, or earlier if that was asked for before."""
+        """Queue a key after `seconds`, or earlier if an earlier time is set."""
         due = self._time() + seconds
         if due < self._postponed.get(key, float("inf")):
             self._postponed[key] = due
@@ -66,19 +66,19 @@ class WorkQueue(Generic[K]):
             self._changed.set()
 
     def retry(self, key: K) -> float:
-        """The same after a pause that doubles with each retry; returns the pause in seconds."""
-        doublings = min(self._retries[key], 30)  # of a long failure, the power has no end
+        """Queue a key after a pause that doubles with each retry; return the pause in seconds."""
+        doublings = min(self._retries[key], 30)  # bounds the power below
         self._retries[key] += 1
         pause = min(self._longest_retry, self._first_retry * 2.0**doublings)
         self.add_after(key, pause)
         return pause
 
     def forget(self, key: K) -> None:
-        """The key was worked on with success: the next retry comes soon again."""
+        """Reset the retries of a key after a success."""
         del self._retries[key]
 
     async def get(self) -> K:
-        """Wait for the next key; it is the caller's until `done`."""
+        """Wait for the next key; the caller owns the key until `done`."""
         while True:
             self._promote()
             if self._ready:
@@ -92,13 +92,13 @@ class WorkQueue(Generic[K]):
                     await self._changed.wait()
 
     def done(self, key: K) -> None:
-        """The caller has finished with a key from `get`, well or badly."""
+        """Release a key from `get`, after success or failure."""
         del self._running[key]
         if key in self._again:
             self._make_ready(key, self._again.pop(key))
 
     def oldest_waiting(self) -> float:
-        """Seconds that a key has been due or running at most: the sign of a worker that hangs."""
+        """Return the longest time in seconds that a key has been due or running."""
         self._promote()
         since = [*self._ready.values(), *self._running.values()]  # _again is younger than _running
         return self._time() - min(since) if since else 0.0
@@ -111,7 +111,7 @@ class WorkQueue(Generic[K]):
             self._changed.set()
 
     def _promote(self) -> None:
-        """Make ready what was postponed until now."""
+        """Move postponed keys that are due to the ready set."""
         while self._schedule and self._schedule[0][0] <= self._time():
             due, _, key = heapq.heappop(self._schedule)
             if self._postponed.get(key) == due:

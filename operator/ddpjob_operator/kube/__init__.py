@@ -1,1 +1,1 @@
-"""The Kubernetes API server, as the operator uses it."""
+"""Access to the Kubernetes API server."""

@@ -1,6 +1,7 @@
-"""Finds the API server and signs in there, as a pod or by a kubeconfig, with the `kubernetes` package.
+"""Finds the API server and loads credentials for it, with the `kubernetes` package.
 
-May not: ask the API server for anything.
+The credentials are those of a pod's service account or of a kubeconfig.
+May not: send a request to the API server.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ import yaml
 from kubernetes.aio import client, config
 from kubernetes.aio.config import incluster_config
 
-library: Any = config  # it has no annotations
+library: Any = config  # the package has no annotations
 
 CLOSE_SECONDS = 1.0
-# What a file that is no kubeconfig makes its loader raise.
+# Errors that the loader raises for a file that is not a kubeconfig.
 BROKEN = (
     config.ConfigException, AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError,
     yaml.YAMLError,
@@ -31,11 +32,11 @@ BROKEN = (
 
 
 class ConfigError(Exception):
-    """There is no way to the API server; says what to do about it."""
+    """No usable credentials for the API server; the message names a remedy."""
 
 
 class Credentials:
-    """The library's client, with connections of our own."""
+    """The library's client with connections that this class can close."""
 
     def __init__(self, configuration: client.Configuration) -> None:
         self.configuration = configuration
@@ -43,40 +44,40 @@ class Credentials:
         self.client.user_agent = "ddpjob-operator"
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._connector = aiohttp.TCPConnector(
-            limit=0,  # from outside the cluster, each job has a long poll here
+            limit=0,  # outside the cluster, each job has a long poll through the API server
             ssl=self.client.rest_client.ssl_context,
             socket_factory=self._socket,
         )
         configuration.client_session_kwargs = {
             "connector": self._connector,
-            # A default in ~/.netrc would be taken for credentials; and looking costs two threads.
+            # aiohttp would use a default in ~/.netrc as credentials. Reading it costs two threads.
             "trust_env": False,
         }
 
     async def close(self) -> None:
-        """End all connections, also those whose requests were cancelled, which aiohttp forgets."""
+        """Close all connections, including those of cancelled requests, which aiohttp forgets."""
         await self.client.close()
         await self._connector.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
-                while any(s.fileno() >= 0 for s in self._sockets):  # noqa: ASYNC110 - nobody tells
+                while any(s.fileno() >= 0 for s in self._sockets):  # noqa: ASYNC110 - no event
                     await asyncio.sleep(0.001)
 
     def _socket(self, address: aiohttp.AddrInfoType) -> socket.socket:
         family, kind, protocol, _, _ = address
-        made = socket.socket(family, kind, protocol)
-        self._sockets.add(made)
-        return made
+        created = socket.socket(family, kind, protocol)
+        self._sockets.add(created)
+        return created
 
 
 def in_pod() -> bool:
-    """Whether this runs in a pod that has a service account."""
+    """Return whether this process runs in a pod that has a service account."""
     token = Path(incluster_config.SERVICE_TOKEN_FILENAME)
     return incluster_config.SERVICE_HOST_ENV_NAME in os.environ and token.is_file()
 
 
 async def from_pod() -> Credentials:
-    """As the pod's service account; or ConfigError."""
+    """Load the pod's service account; raise ConfigError if it cannot be used."""
     configuration = client.Configuration()
     try:
         library.load_incluster_config(client_configuration=configuration)
@@ -89,7 +90,7 @@ async def from_pod() -> Credentials:
 
 
 async def from_kubeconfig(kubeconfig: str | None, context: str | None) -> Credentials:
-    """As the kubeconfig says, KUBECONFIG or the usual one if none is named; or ConfigError."""
+    """Load a kubeconfig, by default KUBECONFIG or ~/.kube/config; raise ConfigError if broken."""
     files = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
     configuration = client.Configuration()
     try:
@@ -107,7 +108,7 @@ async def from_kubeconfig(kubeconfig: str | None, context: str | None) -> Creden
             f"the kubeconfig {files} cannot be used: {error}. "
             "`kubectl config get-contexts` lists what is in it."
         ) from error
-    _check_plugin(loader._user, configuration)  # noqa: SLF001 - the library only logs what failed
+    _check_plugin(loader._user, configuration)  # noqa: SLF001 - the library only logs the failure
     return api
 
 
@@ -122,11 +123,11 @@ def _check_plugin(user: Any, configuration: client.Configuration) -> None:
     if user and "exec" in user and not (configuration.api_key or configuration.cert_file):
         raise ConfigError(
             f"the credential plugin {user['exec']['command']} gave no credentials. "
-            "The log says why; `kubectl get nodes` needs it, too."
+            "The log has the reason. Repair the plugin until `kubectl get nodes` works."
         )
 
 
 def _proxy(host: str) -> str | None:
-    """That of HTTPS_PROXY and its like, as kubectl finds it."""
+    """Return the proxy from HTTPS_PROXY or a similar variable, by the rules of kubectl."""
     parts = urlsplit(host)
     return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)

@@ -1,16 +1,15 @@
-"""Speaks to a cluster's API server, through the `kubernetes` package's client.
+"""Sends requests to a cluster's API server through the client of the `kubernetes` package.
 
-Of that package the models stay unused: they check, and change, what users wrote into their
-templates.
+The models of that package stay unused, because they check and change the users' templates.
 
-Theory of operation. Who asks is told of every failure, except where trying again cannot do harm:
-- 429: the API server has executed nothing. Any request waits as long as it was asked to.
-- 401: it has executed nothing either. Credentials are loaded anew, which runs a credential plugin
-  and reads token files again, and the request is sent once more. What still runs on the old
-  credentials, such as a watch, is left alone until they are replaced a second time.
-- 5xx and broken connections: a GET is sent again a little later. A write is not: it may have been
-  executed though no answer came.
-What a service behind the API server's proxy answers is never tried again: it is its own word.
+Theory of operation. The caller gets every failure, unless a retry is harmless:
+- 429: the API server has executed nothing. Any request waits as long as the server demands.
+- 401: the API server has executed nothing. The client loads the credentials again, which runs the
+  credential plugin and reads token files, and sends the request once more. A request that still
+  uses the old credentials, such as a watch, continues until the next replacement.
+- 5xx and broken connections: the client repeats a GET after a short pause. It does not repeat a
+  write, because the server may have executed the write without an answer.
+An answer of a service behind the API server's proxy is final: the client does not repeat it.
 
 May not: know any kind of object, or decide anything.
 """
@@ -33,10 +32,10 @@ from ddpjob_operator.kube.auth import ConfigError, Credentials, from_kubeconfig,
 from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
 
 CONNECT_SECONDS = 10.0
-LOAD_SECONDS = 30.0  # that a request waits for new credentials
-PATIENCE = 5  # more attempts after a 429
-LONGEST_PAUSE_SECONDS = 10.0  # asked for more, give up: who asked for it may have other work
-READ_AGAIN = 2  # more attempts of a GET after a failure
+LOAD_SECONDS = 30.0  # longest time that a request waits for new credentials
+RETRIES_WHEN_THROTTLED = 5  # attempts after the first 429
+LONGEST_PAUSE_SECONDS = 10.0  # if the server demands more, the caller gets the error
+READ_AGAIN = 2  # attempts of a GET after the first failure
 READ_AGAIN_SECONDS = 0.2
 MESSAGE_CHARACTERS = 1000
 PROXIED = re.compile(r"/(services|pods)/[^/]+/proxy(/|$)")
@@ -56,34 +55,36 @@ class KubeClient(ApiServer):
 
     @classmethod
     async def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> KubeClient:
-        """As a pod's service account, unless a kubeconfig or a context is named; or ConfigError."""
+        """Connect by kubeconfig or context, else as the pod; raise ConfigError if neither works."""
         in_cluster = kubeconfig is None and context is None and in_pod()
         load = from_pod if in_cluster else functools.partial(from_kubeconfig, kubeconfig, context)
         return cls(await load(), load, in_cluster=in_cluster)
 
     async def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for api in (self._api, self._retired):
             if api is not None:
                 await api.close()
 
     async def credentials(self) -> dict[str, Any]:
-        """Where the API server is and how to sign in there, loaded anew, in kopf's words."""
+        """Load the credentials again and return them under kopf's names."""
         api = await self._load()
         await api.close()
-        given = api.configuration
-        scheme, _, token = (await given.get_api_key_with_prefix("BearerToken") or "").partition(" ")
-        found = {
-            "server": given.host,
-            "ca_path": given.ssl_ca_cert,
-            "insecure": not given.verify_ssl,
-            "certificate_path": given.cert_file,
-            "private_key_path": given.key_file,
+        loaded = api.configuration
+        scheme, _, token = (await loaded.get_api_key_with_prefix("BearerToken") or "").partition(
+            " "
+        )
+        fields = {
+            "server": loaded.host,
+            "ca_path": loaded.ssl_ca_cert,
+            "insecure": not loaded.verify_ssl,
+            "certificate_path": loaded.cert_file,
+            "private_key_path": loaded.key_file,
             "scheme": scheme,
             "token": token,
-            "proxy_url": given.proxy,
+            "proxy_url": loaded.proxy,
         }
-        return {name: value for name, value in found.items() if value}
+        return {name: value for name, value in fields.items() if value}
 
     async def request(
         self,
@@ -93,9 +94,9 @@ class KubeClient(ApiServer):
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
-        timeout: float = 30,  # noqa: ASYNC109 - handed on
+        timeout: float = 30,  # noqa: ASYNC109 - passed to the client
     ) -> Any:
-        """The answer's JSON; raises ApiError or UnreachableError. The time-out is each attempt's."""
+        """Return the answer's JSON; raise ApiError or UnreachableError. Each attempt may time out."""
         limits = aiohttp.ClientTimeout(total=timeout)
         attempt = 0
         while True:
@@ -114,7 +115,7 @@ class KubeClient(ApiServer):
     async def watch(
         self, path: str, *, query: Mapping[str, str], silence: float
     ) -> AsyncIterator[dict[str, Any]]:
-        """Events, errors among them, until the server ends it; raises as `request` does."""
+        """Yield events, including errors, until the server ends the watch; raise as `request`."""
         limits = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=silence)
         query = {**query, "watch": "true"}
         async with self._receive("GET", path, query, None, None, limits) as response:
@@ -134,7 +135,7 @@ class KubeClient(ApiServer):
         headers: Mapping[str, str] | None,
         limits: aiohttp.ClientTimeout,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """One attempt; what goes wrong, also while reading the answer, becomes one of two errors."""
+        """Make one attempt; raise ApiError or UnreachableError, also while the body is read."""
         api, response = self._api, None
         host = api.configuration.host
         try:
@@ -153,9 +154,9 @@ class KubeClient(ApiServer):
             yield response
         except TimeoutError as error:
             seconds = limits.total or limits.sock_read
-            raise UnreachableError(f"nothing came from {host} within {seconds:g} s") from error
+            raise UnreachableError(f"no answer from {host} within {seconds:g} s") from error
         except aiohttp.ClientPayloadError as error:
-            raise UnreachableError(f"the connection to {host} broke off") from error
+            raise UnreachableError(f"the connection to {host} broke") from error
         except (aiohttp.ClientError, OSError, config.ConfigException) as error:
             reason = str(error) or type(error).__name__
             raise UnreachableError(f"{host} cannot be reached: {reason}") from error
@@ -171,11 +172,11 @@ class KubeClient(ApiServer):
             try:
                 await self._renew(used)
             except ConfigError as problem:
-                error.message += f"; credentials cannot be loaded anew: {problem}"
+                error.message += f"; credentials cannot be loaded again: {problem}"
         return error
 
     async def _renew(self, used: Credentials) -> None:
-        """Have credentials loaded anew, once for all who ask, unless that was done meanwhile."""
+        """Load credentials once for all waiting requests, unless they were replaced meanwhile."""
         if self._api is not used:
             return
         if self._loading is None or self._loading.done():
@@ -184,7 +185,7 @@ class KubeClient(ApiServer):
             async with asyncio.timeout(LOAD_SECONDS):
                 await asyncio.shield(self._loading)
         except TimeoutError as error:
-            raise ConfigError("the credential plugin does not come to an end") from error
+            raise ConfigError("the credential plugin does not end") from error
 
     async def _replace(self) -> None:
         fresh = await self._load()
@@ -196,15 +197,15 @@ class KubeClient(ApiServer):
 def _pause(
     method: str, path: str, error: ApiError | UnreachableError, attempt: int, *, renewed: bool
 ) -> float | None:
-    """Seconds until the next attempt; None when there is to be none."""
+    """Return the seconds until the next attempt, or None if the failure is final."""
     if isinstance(error, ApiError) and error.status == 401:
         return 0.0 if renewed and attempt == 0 else None
     if PROXIED.search(path):
         return None
-    jitter = random.uniform(1.0, 1.5)  # noqa: S311 - no secret
+    jitter = random.uniform(1.0, 1.5)  # noqa: S311 - not a secret
     if isinstance(error, ApiError):
         asked = error.retry_after
-        if error.status == 429 and attempt < PATIENCE:
+        if error.status == 429 and attempt < RETRIES_WHEN_THROTTLED:
             asked = 1.0 if asked is None else asked
             return asked * jitter if asked <= LONGEST_PAUSE_SECONDS else None
         if error.status < 500:
@@ -216,8 +217,8 @@ def _pause(
 
 
 def _drop(response: aiohttp.ClientResponse) -> None:
-    """End a connection that has more to say, without waiting for the other side's goodbye."""
-    connection = response.connection  # none when all was read
+    """Abort a connection that still has data, without waiting for the server to close."""
+    connection = response.connection  # None if the whole answer was read
     if connection is not None and connection.transport is not None:
         connection.transport.abort()
     response.close()
@@ -234,7 +235,7 @@ def _event(line: bytes) -> dict[str, Any]:
     try:
         event: dict[str, Any] = json.loads(line)
     except ValueError as error:
-        raise UnreachableError(f"what came is no event: {_excerpt(line)}") from error
+        raise UnreachableError(f"not an event: {_excerpt(line)}") from error
     return event
 
 

@@ -1,4 +1,4 @@
-"""What a Kubernetes API server is to the operator: JSON in, JSON out, and two errors.
+"""The Kubernetes API server as the operator uses it: JSON in, JSON out, and two errors.
 
 May not: open a connection, know any kind of object, or decide anything.
 """
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 
 class ApiError(Exception):
-    """The API server refused."""
+    """The API server rejected a request."""
 
     def __init__(
         self, status: int, reason: str, message: str, retry_after: float | None = None
@@ -18,7 +18,7 @@ class ApiError(Exception):
         super().__init__(status, reason, message)
         self.status = status
         self.reason = reason  # one word, such as AlreadyExists, Forbidden, Invalid
-        self.message = message  # in the server's words
+        self.message = message  # text from the server
         self.retry_after = retry_after
 
     def __str__(self) -> str:
@@ -26,13 +26,13 @@ class ApiError(Exception):
 
 
 class UnreachableError(Exception):
-    """No answer came; whether a write was executed is not known."""
+    """No answer arrived; the server may have executed a write."""
 
 
 class ApiServer(Protocol):
     """An API server."""
 
-    in_cluster: bool  # services can be reached by their names
+    in_cluster: bool  # the operator can reach services by name
 
     async def request(
         self,
@@ -42,26 +42,26 @@ class ApiServer(Protocol):
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
-        timeout: float = 30,  # noqa: ASYNC109 - handed on to the client, which can tell why it ended
+        timeout: float = 30,  # noqa: ASYNC109 - the client knows the cause
     ) -> Any:
-        """The answer's JSON; raises ApiError or UnreachableError. The time-out is each attempt's."""
+        """Return the answer's JSON; raise ApiError or UnreachableError. Each attempt may time out."""
 
     def watch(
         self, path: str, *, query: Mapping[str, str], silence: float
     ) -> AsyncIterator[dict[str, Any]]:
-        """Events, errors among them, until the server ends it; raises as `request` does.
+        """Yield events, including errors, until the server ends the watch; raise as `request`.
 
-        `silence` without a byte, in seconds, counts as unreachable.
+        If no byte arrives for `silence` seconds, the server counts as unreachable.
         """
 
     async def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
 
 
 async def pages(
     kube: ApiServer, path: str, query: Mapping[str, str]
 ) -> AsyncIterator[dict[str, Any]]:
-    """A list, page by page; the query says how long one is."""
+    """Yield the pages of a list; the query sets their length."""
     query = dict(query)
     while True:
         page = await kube.request("GET", path, query=query)

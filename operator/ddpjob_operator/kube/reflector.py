@@ -1,19 +1,19 @@
 """A store of one kind of object, kept in step with the API server.
 
-Theory of operation. A list says what there is, a watch what changed since. Both come in order of
-the cluster's revisions, as which resource versions may be read, so one number says what is known:
-the store holds everything up to `_known`.
-- A list is the truth: what it does not name is removed, and told like any change, because a watch
-  that was interrupted may have missed a deletion. It begins over when its pages have expired.
-- A watch goes on at `_known`. It ends within a minute, so that a quiet one is known to work; one
-  that is silent for longer is dead. If there is no answer, it is opened again; if it is refused
-  for good, or again and again, all is listed anew.
-- What a request of ours has just returned is put into the store before the watch tells of it.
-  It is not put when it is older than what is known: the store has it, or had it until it was
-  deleted. While a list is under way, what was put meanwhile may be newer than the list.
-Every change in the store is told, by whichever way it came, and none is told twice.
+Theory of operation. A list returns the existing objects, a watch returns later changes. Both follow
+the cluster's revisions, and a resource version can be read as a revision. The store therefore holds
+every change up to the revision `_known`.
+- A list is the truth. The store removes an object that the list lacks and reports the removal,
+  because an interrupted watch may have missed a deletion. If its pages expire, the list restarts.
+- A watch resumes at `_known`. A quiet watch ends within a minute, which proves that it works. A
+  watch that is silent for longer is dead. If no answer arrives, the store opens the watch again.
+  If the server rejects the watch permanently or repeatedly, the store lists all objects again.
+- The operator puts the result of its own request into the store before the watch returns it.
+  The store ignores a result older than `_known`: the object is already stored or deleted. During
+  a list, such a result may be newer than the list.
+The store reports every change once, whatever its source.
 
-May not: know what kind of object it is, decide anything, or end because of a failure.
+May not: depend on the kind of object, decide anything, or end because of a failure.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
 
 PAGE = "500"
 WATCH_SECONDS = 60
-SILENCE_SECONDS = 70.0  # longer than a watch, which ends with bytes
+SILENCE_SECONDS = 70.0  # longer than a watch, whose end sends bytes
 RELIST_SECONDS = 600.0
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
-TOO_SHORT_SECONDS = 1.0  # for a watch to end well that has told nothing
+TOO_SHORT_SECONDS = 1.0  # a watch that ends sooner without an event has failed
 GONE = 410
-FEW = 3  # rejections in a row that may be the API server's trouble rather than ours
-MOST_LOGGED = 100  # different messages that are remembered, so that each is logged once
+FEW = 3  # rejections in a row before the store lists all objects again
+MOST_LOGGED = 100  # distinct messages remembered, to log each once
 
 log = logging.getLogger(__name__)
 
 
 class Item(Protocol):
-    """What of an object is kept."""
+    """An object as the store keeps it."""
 
     @property
     def namespace(self) -> str:
-        """Its namespace."""
+        """Namespace of the object."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the object."""
 
     @property
     def uid(self) -> str:
-        """Its UID, which a successor of the same name does not have."""
+        """UID of the object; a successor with its name has another UID."""
 
     @property
     def version(self) -> str:
-        """Its resourceVersion."""
+        """Resource version of the object."""
 
     @property
     def job(self) -> str:
-        """Name of the job that it belongs to."""
+        """Name of the job that owns the object."""
 
 
 T = TypeVar("T", bound=Item)
@@ -70,7 +70,7 @@ Key = tuple[str, str]
 
 
 class Reflector(Generic[T]):
-    """The objects below a path that a label selector takes."""
+    """A store of the objects that match a path and a label selector."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Reflector(Generic[T]):
     ) -> None:
         self.synced = asyncio.Event()  # the first list is complete
         self.failures = 0
-        self.error: str | None = None  # what is wrong now, for people
+        self.error: str | None = None  # the present failure, for people
         self._kube = kube
         self.path = path
         self._query = {"labelSelector": selector} if selector else {}
@@ -96,23 +96,23 @@ class Reflector(Generic[T]):
         self._items: dict[Key, T] = {}
         self._jobs: dict[Key, dict[str, T]] = {}
         self._known = 0
-        self._relist_at: float | None = None  # none: now
-        self._put: set[Key] = set()  # while a list is under way
+        self._relist_at: float | None = None  # None: now
+        self._put: set[Key] = set()  # objects put during the present list
         self._seen = clock()
-        self._failed = 0  # times in a row
-        self._gone = False  # one of them was that
+        self._failed = 0  # failures in a row
+        self._gone = False  # one of these failures was 410
         self._logged: set[str] = set()
 
     def by_job(self, namespace: str, job: str) -> tuple[T, ...]:
-        """The objects of one job, by name."""
+        """Return the objects of one job, ordered by name."""
         return tuple(item for _, item in sorted(self._jobs.get((namespace, job), {}).items()))
 
     def last_seen(self) -> float:
-        """When the API server last told something, on the clock."""
+        """Return the clock time at which the API server last sent something."""
         return self._seen
 
     def put(self, obj: Mapping[str, Any]) -> None:
-        """Take what a create or delete of ours has returned, unless more is known already."""
+        """Store the result of a create or delete, unless the store has a newer version."""
         if obj.get("kind") == "Status":
             return
         item = self._trimmed(dict(obj))
@@ -128,7 +128,7 @@ class Reflector(Generic[T]):
                 if self._relist_at is None or self._clock() >= self._relist_at:
                     await self._list()
                 await self._watch()
-            except Exception as error:  # noqa: BLE001 - a blind operator is worse than any error
+            except Exception as error:  # noqa: BLE001 - an operator without a watch is worse than any error
                 await asyncio.sleep(self._pause_after(error))
 
     # --- list and watch ---------------------------------------------------------------------------
@@ -147,13 +147,13 @@ class Reflector(Generic[T]):
         for key in self._items.keys() - listed:
             if key not in self._put or int(self._items[key].version) <= self._known:
                 self._remove(key)
-        spread = random.uniform(0.9, 1.1)  # noqa: S311 - no secret
+        spread = random.uniform(0.9, 1.1)  # noqa: S311 - not a secret
         self._relist_at = self._clock() + self._relist_seconds * spread
         self.error = None
         self.synced.set()
 
     def _replace_all(self, obj: dict[str, Any]) -> None:
-        """An object from a list, which is right unless a newer one was put meanwhile."""
+        """Store an object from a list, unless a newer version was put meanwhile."""
         item = self._trimmed(obj)
         if item is None:
             return
@@ -168,20 +168,20 @@ class Reflector(Generic[T]):
             **self._query,
             "resourceVersion": str(self._known),
             "allowWatchBookmarks": "true",
-            # Not all at the same moment.
+            # Random, to spread the ends of the watches.
             "timeoutSeconds": str(random.randint(WATCH_SECONDS * 3 // 4, WATCH_SECONDS)),  # noqa: S311
         }
         events = self._kube.watch(self.path, query=query, silence=SILENCE_SECONDS)
-        told = False
+        received = False
         try:
             async for event in events:
                 self._apply(event)
                 self._reset_backoff()
-                told = True
+                received = True
         finally:
             if isinstance(events, AsyncGenerator):
                 await events.aclose()
-        if not told and self._clock() - opened < TOO_SHORT_SECONDS:
+        if not received and self._clock() - opened < TOO_SHORT_SECONDS:
             raise UnreachableError("the watch ends as soon as it is opened")
         self._reset_backoff()
 
@@ -231,14 +231,14 @@ class Reflector(Generic[T]):
     def _notify(self, item: T) -> None:
         try:
             self._on_change(item)
-        except Exception as error:  # noqa: BLE001 - what was read must be applied to the end
-            self._count(f"cannot tell of {item.namespace}/{item.name}: {error!r}")
+        except Exception as error:  # noqa: BLE001 - one failure must not stop the list
+            self._count(f"cannot report {item.namespace}/{item.name}: {error!r}")
 
     def _trimmed(self, obj: dict[str, Any]) -> T | None:
-        """None for an object that cannot be read: it must not keep the others out."""
+        """Return None for an unreadable object, which must not keep the others out."""
         try:
             return self._trim(obj)
-        except Exception as error:  # noqa: BLE001 - whatever a foreign object makes of it
+        except Exception as error:  # noqa: BLE001 - a foreign object may raise any error
             self._count(f"cannot read {obj.get('metadata', {}).get('name')}: {error!r}")
             return None
 
@@ -250,22 +250,22 @@ class Reflector(Generic[T]):
         if self._failed:
             self._failed, self._gone = 0, False
             self._logged.clear()
-            log.info("%s: watched again", self.path)
+            log.info("%s: watch resumed", self.path)
 
     def _pause_after(self, error: Exception) -> float:
-        """Take note of a failure; seconds to wait, longer each time."""
+        """Record a failure and return the seconds to wait, which grow with each failure."""
         self._failed += 1
         if not _is_transient(error) or (self._failed > FEW and isinstance(error, ApiError)):
             self._relist_at = None
         gone = isinstance(error, ApiError) and error.status == GONE
         if gone and not self._gone:
             self._gone = True
-            return 0.0  # nothing is wrong: the watch has not been told of anything for long
+            return 0.0  # no fault: a watch without events for long expires
         self.error = str(error) or repr(error)
         self._count(self.error)
         pause = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(self._failed - 1, 10))
         asked = error.retry_after if isinstance(error, ApiError) else None
-        jitter = random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+        jitter = random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
         return max(pause * jitter, min(asked or 0.0, LONGEST_PAUSE_SECONDS))
 
     def _count(self, message: str) -> None:
@@ -278,7 +278,7 @@ class Reflector(Generic[T]):
 
 
 def _is_transient(error: Exception) -> bool:
-    """Whether the watch may go on where it was, once the API server is well again."""
+    """Return whether the watch can resume at `_known` after this failure."""
     if isinstance(error, ApiError):
         return error.status == 429 or error.status >= 500
     return isinstance(error, UnreachableError)

@@ -1,7 +1,7 @@
 """Runs one job on this machine: observe, plan, execute, until the job is finished.
 
-The shell around `plan` that the operator is in a cluster; `nodes` stands in for kubelets.
-May not: decide what `plan` decides.
+The local counterpart of the operator: executes the actions of `plan`. `nodes` replaces kubelets.
+May not: make the decisions of `plan`.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ from ddpjob_protocol.environment import (
 POLL_SECONDS = 30.0
 RETRY_SECONDS = 0.2
 RESYNC_SECONDS = 1.0
-# Simulated nodes share a host name, with which Open MPI would take their processes for neighbours
-# in memory; and cores, for which they must not wait in a loop.
+# Simulated nodes share a host name, so Open MPI would use shared memory between them. They also
+# share cores, so a waiting process must yield.
 MPI_ON_ONE_MACHINE = {
     "OMPI_MCA_pml": "ob1",
     "OMPI_MCA_btl": "tcp,self",
@@ -77,10 +77,10 @@ MPI_ON_ONE_MACHINE = {
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "PRTE_MCA_hwloc_default_binding_policy": "none",
 }
-# torchrun sets it where a machine has several processes, which it cannot see of simulated nodes.
+# torchrun sets this for several processes on a machine, but sees one simulated node only.
 SHARED_CORES = {"OMP_NUM_THREADS": "1"}
-ENV_FORKSERVER = "DDPJOB_FORKSERVER"  # socket of one that is there already, see ADR 0035
-# What other launchers tell their processes.
+ENV_FORKSERVER = "DDPJOB_FORKSERVER"  # socket of a running fork server, see ADR 0035
+# Variables that other launchers set for their processes.
 FOREIGN = frozenset(
     {
         "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
@@ -90,7 +90,7 @@ FOREIGN = frozenset(
 
 
 class LocalBackend:
-    """One run of one job."""
+    """A run of one job."""
 
     def __init__(
         self,
@@ -127,22 +127,22 @@ class LocalBackend:
         address = connect_directly(self._network.host, self.service.port)
         self._client = ServiceClient(address, self._token)
         self.report: Report | None = None
-        self._told: tuple[int, int, Expectation] | None = None
+        self._sent: tuple[int, int, Expectation] | None = None
         self._stopping = False
         self._chaos_from: float | None = None
 
     @property
     def status(self) -> DDPJobStatus:
-        """What the last pass wrote."""
+        """Status from the last pass."""
         return self.job.status
 
     @property
     def logs(self) -> Path:
-        """Where each worker's output is."""
+        """Folder of the workers' logs."""
         return self._state.logs
 
     async def run(self) -> DDPJobStatus:
-        """Work until the job is finished or `stop` was called; leaves nothing running."""
+        """Run until the job is finished or `stop` is called; leave no process running."""
         build_agent(self._agent, compiled=True)
         sweep(self._uid)
         poll = asyncio.ensure_future(self._poll())
@@ -168,7 +168,7 @@ class LocalBackend:
         return self.status
 
     def _has_workers(self) -> bool:
-        """Whether a worker still runs; those that have ended may stay, by keepPods."""
+        """Return whether a worker still runs; keepPods may retain ended workers."""
         return not all(pod.observe().terminal for pod in self.nodes.pods.values())
 
     async def _wait(self, requeue_after: float | None) -> None:
@@ -178,7 +178,7 @@ class LocalBackend:
         self._wake.clear()
 
     def stop(self) -> None:
-        """End the run; the job can be continued later."""
+        """End the run; a later run can resume the job."""
         self._stopping = True
         self._wake.set()
 
@@ -205,7 +205,7 @@ class LocalBackend:
     async def _execute(self, action: Action) -> None:
         match action:
             case CreateService():
-                raise AssertionError("the address of a local service is always there")
+                raise AssertionError("the address of a local service always exists")
             case CreateRendezvous():
                 await self.service.start(action.term)
             case DeleteRendezvous():
@@ -220,11 +220,11 @@ class LocalBackend:
 
     async def _expect(self, expectation: Expectation) -> None:
         service = (self.report.term, self.report.boot) if self.report else (0, 0)
-        if self._told == (*service, expectation):
+        if self._sent == (*service, expectation):
             return
         try:
             await self._client.expect(expectation)
-            self._told = (*service, expectation)
+            self._sent = (*service, expectation)
         except ServiceUnavailableError:
             asyncio.get_running_loop().call_later(RETRY_SECONDS, self._wake.set)
 
@@ -297,19 +297,19 @@ class LocalBackend:
 
 
 def inherited_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment without what another job or launcher put there."""
+    """Return an environment without the variables of other jobs and launchers."""
     foreign = ("DDPJOB_", "PET_", "TORCHELASTIC_")
     kept = {k: v for k, v in environment.items() if not k.startswith(foreign) and k not in FOREIGN}
     return {**kept, "PATH": search_path()}
 
 
 def search_path() -> str:
-    """PATH, with the programs of this Python's environment, such as torchrun, first."""
+    """Return PATH with the folder of this Python, which holds torchrun, in front."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 
 def inject_fault(event: ChaosEvent, nodes: SimulatedNodes, service: RendezvousProcess) -> str:
-    """Do what a chaos event asks for; returns what was done, for people."""
+    """Execute a chaos event; return a description for people."""
     if event.action == "join":
         return f"{nodes.add()} comes up"
     if event.action == "rendezvous":

@@ -1,6 +1,6 @@
-"""Events that a user asks for: `--chaos kill=30%,join=60%`. Parses them and says which are due.
+"""Parses `--chaos kill=30%,join=60%` into events, each with a check whether it is due.
 
-May not: do them.
+May not: execute events.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from ddpjob_protocol.control import Report
 
 ACTIONS = {
-    "kill": "SIGKILL every process of a node, which is gone then",
+    "kill": "SIGKILL every process of a node and remove the node",
     "join": "a new node",
-    "drain": "SIGTERM to the worker of a node, which takes no other one",
+    "drain": "SIGTERM to the worker of a node, which accepts no further worker",
     "freeze": "SIGSTOP every process of a node",
     "thaw": "SIGCONT to a frozen node",
     "agent": "SIGKILL the agent of a worker",
@@ -32,7 +32,7 @@ class ChaosError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class ChaosEvent:
-    """One event; due by step, by share of all steps, or by seconds since the first membership."""
+    """An event, due at a step, a share of all steps, or seconds after the first membership."""
 
     action: str
     node: str | None
@@ -41,7 +41,7 @@ class ChaosEvent:
 
 
 def parse_chaos(text: str) -> list[ChaosEvent]:
-    """All events of `text`, in its order; raises ChaosError."""
+    """Return the events of `text` in order; raise ChaosError if the text is malformed."""
     return [_parse(part.strip()) for part in text.split(",") if part.strip()]
 
 

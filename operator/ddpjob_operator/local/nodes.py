@@ -1,9 +1,8 @@
 """Simulated nodes: pods as process trees, one worker on each node, and ways to break them.
 
-Stands in for kubelet and scheduler: starts what was placed, restarts the rendezvous container,
-notices what ended. A pod's processes are found as the kernel would find them in a real one: all
-below its agent, and whoever carries its name in the environment.
-May not: decide which pods there should be.
+Replaces kubelet and scheduler: places and starts pods, and detects their end. The processes of a
+pod are the descendants of its agent and every process with the pod's name in its environment.
+May not: decide which pods should exist.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from ddpjob_operator.planner.observed import Phase, Worker
 from ddpjob_protocol.environment import ENV_ADDRESS, ENV_JOB_UID, ENV_WORKER, GRACE_SECONDS
 from ddpjob_protocol.exit_codes import Exit
 
-NO_NODE = "no free node: every node that is up has a worker already"
+NO_NODE = "no free node: every running node already has a worker"
 
 
 class TrainingProcess(NamedTuple):
-    """What is known of a pod's training processes before they are started."""
+    """The command and number of a pod's training processes."""
 
     command: Sequence[str]
     processes: int
@@ -46,7 +45,7 @@ class SimulatedPod:
     environment: Mapping[str, str]
     workdir: Path
     log: Path
-    forked: TrainingProcess | None = None  # what the agent starts, if it is to be started warm
+    forked: TrainingProcess | None = None  # for a warm start: the agent's training processes
     node: str | None = None
     process: asyncio.subprocess.Process | ForkedAgent | None = None
     phase: Phase = Phase.PENDING
@@ -59,7 +58,7 @@ class SimulatedPod:
         return self.created.name
 
     def observe(self) -> Worker:
-        """As the operator sees it."""
+        """Return the worker as the operator observes it."""
         return Worker(
             name=self.name,
             group=self.created.group,
@@ -73,42 +72,42 @@ class SimulatedPod:
         )
 
 
-# Of torch and of Open MPI.
+# Variables of torch and of Open MPI.
 RANKS = (("RANK", "LOCAL_RANK"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"))
 
 
 class NodeNetwork:
-    """How nodes and the service reach each other: all of them on loopback."""
+    """A network in which all nodes and the service share one loopback address."""
 
-    host = "127.0.0.1"  # where the service listens
+    host = "127.0.0.1"  # address of the service
 
     def namespace(self, _node: str) -> str:
-        """File of the network namespace of a node; empty: this process's."""
+        """Return the file of a node's network namespace; empty: no separate namespace."""
         return ""
 
     def environment(self, _node: str) -> Mapping[str, str]:
-        """Variables by which a pod on a node finds its way."""
+        """Return the variables with the address of a pod on a node."""
         return {ENV_ADDRESS: self.host}
 
     def workdir(self, _node: str, given: Path) -> Path:
-        """Where a pod's command runs on a node: all of them see the same folder."""
+        """Return the working directory on a node; all nodes share one folder."""
         return given
 
 
 class SeparateNetworks(NodeNetwork):
-    """Each node has an address of its own, for scripts that tell hosts apart by these."""
+    """A network with one address per node, for scripts that distinguish hosts by address."""
 
     def __init__(self) -> None:
         self._addresses: dict[str, str] = {}
 
     def environment(self, node: str) -> Mapping[str, str]:
-        """The same variables."""
+        """Return the variables with the node's own address."""
         new = f"127.0.1.{len(self._addresses) + 1}"
         return {ENV_ADDRESS: self._addresses.setdefault(node, new)}
 
 
 class SimulatedNodes:
-    """The machine park of one job."""
+    """The simulated nodes of one job."""
 
     def __init__(
         self,
@@ -131,13 +130,13 @@ class SimulatedNodes:
     # --- pods -----------------------------------------------------------------------------------
 
     def create(self, pod: SimulatedPod) -> None:
-        """Accept a pod; it starts as soon as a node is free. A name exists once."""
+        """Accept a pod and start it on the next free node; ignore a known name."""
         if pod.name not in self.pods:
             self.pods[pod.name] = pod
             self._schedule()
 
     def delete(self, name: str) -> None:
-        """Let a pod's agent end its processes, then forget the pod."""
+        """Stop a pod through its agent, then remove the pod."""
         pod = self.pods.get(name)
         if pod is None or pod.deleting:
             return
@@ -172,7 +171,7 @@ class SimulatedNodes:
         except OSError as error:
             pod.phase, pod.message = Phase.FAILED, f"its agent cannot be started: {error}"
         else:
-            if self.pods.get(pod.name) is not pod:  # its node was killed meanwhile
+            if self.pods.get(pod.name) is not pod:  # the node was killed meanwhile
                 kill_all(self._processes_of(pod))
             self._changed()
             code = await pod.process.wait()
@@ -185,7 +184,7 @@ class SimulatedNodes:
     async def _start(
         self, pod: SimulatedPod, node: str
     ) -> asyncio.subprocess.Process | ForkedAgent:
-        """Start the agent of a pod: by a fork where torch is imported already."""
+        """Start the agent of a pod, by a fork of a process with torch if possible."""
         network = self._network.namespace(node)
         workdir = self._network.workdir(node, pod.workdir)
         environment = {**pod.environment, **self._network.environment(node)}
@@ -193,7 +192,7 @@ class SimulatedNodes:
             if pod.forked is not None:
                 request = ForkRequest(AGENT, pod.command, environment, str(workdir), network)
                 imports = import_environment(environment, pod.forked.processes)
-                del imports[ENV_WORKER]  # who imports is no part of this pod
+                del imports[ENV_WORKER]  # the importing process does not belong to this pod
                 forked = await self._forks.start(request, log.fileno(), pod.forked.command, imports)
                 if forked is not None:
                     return forked
@@ -211,7 +210,7 @@ class SimulatedNodes:
     # --- breaking things --------------------------------------------------------------------------
 
     def add(self) -> str:
-        """A new node comes up; returns its name."""
+        """Add a node; return its name."""
         node = f"node-{self._made}"
         self._made += 1
         self.up.append(node)
@@ -219,16 +218,16 @@ class SimulatedNodes:
         return node
 
     def on(self, node: str) -> SimulatedPod | None:
-        """The pod that runs on a node."""
+        """Return the running pod of a node."""
         running = (pod for pod in self.pods.values() if pod.phase is Phase.RUNNING)
         return next((pod for pod in running if pod.node == node), None)
 
     def busy(self) -> list[str]:
-        """Nodes with a running pod, oldest first."""
+        """Return the nodes with a running pod, oldest first."""
         return [node for node in self.up if self.on(node)]
 
     def kill(self, node: str) -> None:
-        """The node and everything on it is gone at once."""
+        """Remove a node and kill its processes at once."""
         self.up.remove(node)
         pod = self.on(node)
         if pod is not None:
@@ -237,7 +236,7 @@ class SimulatedNodes:
         self._changed()
 
     def drain(self, node: str) -> None:
-        """The node is to be emptied: its pod is told to go, and gets no other one's place."""
+        """Drain a node: remove the node and delete its pod."""
         self.up.remove(node)
         pod = self.on(node)
         if pod is not None:
@@ -248,17 +247,17 @@ class SimulatedNodes:
         """Send a signal to every process on a node."""
         pod = self.on(node)
         for process in self._processes_of(pod) if pod else []:
-            with contextlib.suppress(psutil.NoSuchProcess):  # another one has ended it
+            with contextlib.suppress(psutil.NoSuchProcess):  # the process has already ended
                 process.send_signal(number)
 
     def kill_agent(self, node: str) -> None:
-        """The first process of the pod dies, as by the kernel's hand."""
+        """Send SIGKILL to the agent of a node."""
         pod = self.on(node)
         if pod is not None and pod.process is not None:
             pod.process.kill()
 
     def kill_process(self, node: str) -> None:
-        """One training process dies: the one of the highest rank on the node."""
+        """Send SIGKILL to the training process with the highest rank on a node."""
         pod = self.on(node)
         trainers = [(r, p) for p in self._processes_of(pod) if (r := rank_of(p)) is not None]
         if trainers:
@@ -267,7 +266,7 @@ class SimulatedNodes:
     # --- the end ----------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """End every pod, gently first, and everything with the job's mark."""
+        """Stop every pod with its grace period, then kill all processes of the job."""
         for name in list(self.pods):
             self.delete(name)
         if self._tasks:
@@ -277,12 +276,12 @@ class SimulatedNodes:
     def _processes_of(self, pod: SimulatedPod | None) -> list[psutil.Process]:
         if pod is None:
             return []
-        found = {p.pid: p for p in marked(self._uid) if _environ(p).get(ENV_WORKER) == pod.name}
+        processes = {p.pid: p for p in marked(self._uid) if _environ(p).get(ENV_WORKER) == pod.name}
         if pod.process is not None and pod.process.returncode is None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 agent = psutil.Process(pod.process.pid)
-                found |= {p.pid: p for p in (agent, *agent.children(recursive=True))}
-        return list(found.values())
+                processes |= {p.pid: p for p in (agent, *agent.children(recursive=True))}
+        return list(processes.values())
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -291,23 +290,23 @@ class SimulatedNodes:
 
 
 def within(network: str) -> list[str]:
-    """What to put before a command so that it runs in a network namespace."""
+    """Return the command prefix for a network namespace."""
     return ["nsenter", f"--net={network}"] if network else []
 
 
 def marked(uid: str) -> list[psutil.Process]:
-    """Living processes that carry the job's mark in their environment."""
+    """Return the living processes with the job's UID in their environment."""
     return [p for p in psutil.process_iter() if _environ(p).get(ENV_JOB_UID) == uid]
 
 
 def sweep(uid: str) -> None:
-    """SIGKILL whatever is left of a job."""
+    """Kill the remaining processes of a job."""
     while processes := marked(uid):
         kill_all(processes)
 
 
 def kill_all(processes: Iterable[psutil.Process]) -> None:
-    """SIGKILL, after a SIGSTOP to all so that none reacts to another one's death."""
+    """Kill processes; a SIGSTOP to all prevents reactions to a process's death."""
     processes = list(processes)
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for process in processes:
@@ -316,7 +315,7 @@ def kill_all(processes: Iterable[psutil.Process]) -> None:
 
 
 def rank_of(process: psutil.Process) -> int | None:
-    """The rank of a training process; None for any other."""
+    """Return the rank of a training process, or None for another process."""
     parent, environment = process.parent(), _environ(process)
     for rank, local_rank in RANKS:
         if rank in environment and local_rank in environment:

@@ -1,6 +1,6 @@
-"""The rendezvous service of a local job: one process, started again whenever it ends.
+"""The rendezvous service of a local job: one process, restarted whenever it ends.
 
-What the kubelet does for the rendezvous pod (`restartPolicy: Always`), on a fixed port.
+Replaces the kubelet of the rendezvous pod (`restartPolicy: Always`); the port is fixed.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pathlib import Path
 from ddpjob_operator.planner.observed import Rendezvous
 from ddpjob_protocol.exit_codes import Exit
 
-PORTS = range(20000, 30000)  # below the ports that the kernel hands out by itself
+PORTS = range(20000, 30000)  # below the kernel's ephemeral ports
 RESTART_SECONDS = 0.1
 STOP_SECONDS = 5.0
 
 
 class PortInUseError(Exception):
-    """The port that the user asked for is taken."""
+    """The port from the user is in use."""
 
 
 class RendezvousProcess:
-    """Runs the service; `observe` says what there is."""
+    """The service process of a local job."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class RendezvousProcess:
         self.port = port or free_port()
         if not is_free(self.port):
             raise PortInUseError(
-                f"port {self.port} is in use; end what listens there, choose another with --port,"
-                " or leave --port away to get a free one"
+                f"port {self.port} is in use; stop the process there, choose another with --port,"
+                " or omit --port to get a free one"
             )
         self._command = command
         self._environment = environment
@@ -53,29 +53,29 @@ class RendezvousProcess:
         self._keeper: asyncio.Task[None] | None = None
 
     def observe(self) -> Rendezvous | None:
-        """As the operator sees it."""
+        """Return the service as the operator observes it."""
         if self._term is None:
             return None
         running = self._process is not None and self._process.returncode is None
         return Rendezvous(term=self._term, ready=running)
 
     async def start(self, term: int) -> None:
-        """Start it and keep it running."""
+        """Start the service and restart it whenever it ends."""
         if self._term is None:
             self._term = term
             self._keeper = asyncio.ensure_future(self._run(term))
 
     def kill(self) -> None:
-        """SIGKILL; it is started again."""
+        """Send SIGKILL to the service, which then restarts."""
         self.signal(signal.SIGKILL)
 
     def signal(self, number: int) -> None:
-        """Send a signal to its process."""
+        """Send a signal to the service."""
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(number)
 
     async def stop(self) -> None:
-        """End it for good."""
+        """Stop the service permanently."""
         if self._keeper is not None:
             self._keeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -113,12 +113,12 @@ class RendezvousProcess:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a free port."""
     return next(port for port in random.sample(PORTS, len(PORTS)) if is_free(port))
 
 
 def is_free(port: int) -> bool:
-    """Whether one can listen on this loopback port."""
+    """Return whether this loopback port is free."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

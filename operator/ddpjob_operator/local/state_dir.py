@@ -1,8 +1,8 @@
-"""The folder in which a local job keeps what outlives a run: snapshots, logs, its last status.
+"""The folder of a local job that outlives a run: snapshots, logs, last status.
 
     .ddpjob/NAMESPACE/NAME/  lock  uid  status.json  report.json  timeline.jsonl
                              logs/  snapshots/
-May not: start processes or decide what the job does.
+May not: start processes or decide anything about the job.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ class StateDirError(Exception):
 
 
 class JobStateDir:
-    """One job's folder, locked while the job runs."""
+    """A job's folder, locked while the job runs."""
 
     def __init__(self, root: Path, namespace: str, name: str) -> None:
         self.path = (root / namespace / name).resolve()
         self.logs = self.path / "logs"
         self.snapshots = self.path / "snapshots"
-        self.term = 0  # of the last rendezvous service of earlier runs
+        self.term = 0  # term of the last rendezvous service
         self._lock: int | None = None
 
     @property
     def previous(self) -> Path:
-        """Where a finished run is kept until the next one finishes."""
+        """Folder of the last finished run."""
         return self.path.with_name(self.path.name + ".previous")
 
     def lock(self) -> None:
-        """Make this the only run; raises AlreadyRunningError or StateDirError."""
+        """Lock the folder; raise AlreadyRunningError or StateDirError if that fails."""
         try:
             self._lock_folder()
         except OSError as error:
             raise StateDirError(
-                f"cannot keep the job's state in {self.path}: {error.strerror}; mend that, or"
+                f"cannot keep the job's state in {self.path}: {error.strerror}; repair the folder, or"
                 " choose another folder with --state-dir"
             ) from error
 
@@ -68,20 +68,20 @@ class JobStateDir:
         self._lock = handle
 
     def unlock(self) -> None:
-        """Let others run this job."""
+        """Release the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def begin(self, *, fresh: bool) -> bool:
-        """Prepare a run; returns whether it goes on from an earlier one.
+        """Prepare a run; return whether the run resumes an earlier one.
 
-        A completed run is put aside, an interrupted or failed one is continued.
+        A completed run is archived, an interrupted or failed run is resumed.
         """
         status = self.read("status.json")
         saved = self.snapshots.is_dir() and any(map(_is_saved, self._snapshots()))
         if status.get("state") == "Complete" or (fresh and saved):
-            self._archive()  # what holds nothing must not replace what does
+            self._archive()  # an archive must not be replaced by a run without snapshots
             saved = False
         else:
             self.term = int(status.get("rendezvousTerm", 0))
@@ -94,7 +94,7 @@ class JobStateDir:
         return saved
 
     def _snapshots(self) -> Iterator[Path]:
-        """Of ddpjob_trainer, and the agents' copies of what a script saves by itself."""
+        """Yield the snapshots of ddpjob_trainer and the replicas of the script's own files."""
         yield from self.snapshots.iterdir()
         yield from self.snapshots.glob(".files/[0-9]*")
 
@@ -106,7 +106,7 @@ class JobStateDir:
                 item.rename(self.previous / item.name)
 
     def uid(self) -> str:
-        """The job's identity, the same in every run from this folder."""
+        """Return the job's UID, constant over all runs from this folder."""
         file = self.path / "uid"
         with contextlib.suppress(FileNotFoundError):
             return file.read_text()
@@ -116,7 +116,7 @@ class JobStateDir:
         return file.read_text()
 
     def read(self, name: str) -> dict[str, Any]:
-        """A JSON file of the folder; empty when there is none or it was cut short."""
+        """Read a JSON file of the folder; return an empty dict if missing or truncated."""
         try:
             content = json.loads((self.path / name).read_text())
         except (FileNotFoundError, ValueError):
@@ -124,7 +124,7 @@ class JobStateDir:
         return content if isinstance(content, dict) else {}
 
     def write(self, name: str, content: Any) -> None:
-        """Replace a JSON file at once; a full disk costs the record, not the job."""
+        """Replace a JSON file atomically; if the disk is full, skip the write."""
         aside = self.path / f".{name}.new"
         with contextlib.suppress(OSError):
             aside.write_text(json.dumps(content, indent=1, default=str) + "\n")
@@ -132,5 +132,5 @@ class JobStateDir:
 
 
 def _is_saved(path: Path) -> bool:
-    """Whether something in the snapshot folder is more than the records of who wrote there."""
+    """Return whether an entry of the snapshot folder is a snapshot, not a fence or hidden."""
     return not path.name.startswith((".", "fence-"))

@@ -1,4 +1,4 @@
-"""Tells a local run as it goes: memberships with cause, steps, what was broken, how it ended.
+"""Reports a local run: memberships with cause, steps, injected faults, the result.
 
 Prints for people and writes `timeline.jsonl` for programs. May not: change anything else.
 """
@@ -20,9 +20,9 @@ from ddpjob_protocol.control import MembershipRecord, Report, ServiceState
 from ddpjob_protocol.membership import MembershipId
 
 STEP_LINES = 10  # a line at every tenth of all steps
-STEP_SECONDS = 10.0  # and after so long without one
-# Memberships from the report, the end by who runs the job.
-TOLD_ELSEWHERE = frozenset(
+STEP_SECONDS = 10.0  # seconds without a line before another step line
+# Events with lines of their own: memberships from the report, the result from the command.
+REPORTED_ELSEWHERE = frozenset(
     [
         "Started",
         "WorkerLost",
@@ -42,7 +42,7 @@ STYLES = {
 
 
 class Timeline:
-    """One run's story."""
+    """The timeline of one run."""
 
     def __init__(self, console: Console, file: Path) -> None:
         self._console = console
@@ -54,27 +54,30 @@ class Timeline:
         self._waiting = ""
 
     def line(self, kind: str, text: str, **facts: Any) -> None:
-        """One line: when, what kind, what happened."""
+        """Print and record a line with time, kind and text."""
         at = time.monotonic() - self._start
         self._last_line = at
         stamp = f"{int(at // 60):02d}:{at % 60:04.1f}"
         style = STYLES.get(kind, "")
         line = Text.assemble((stamp, "dim"), "  ", (f"{kind:<10}", style), text)
         self._console.print(line, soft_wrap=True)
-        with contextlib.suppress(OSError), self._file.open("a") as file:  # full: the job goes on
+        with (
+            contextlib.suppress(OSError),
+            self._file.open("a") as file,
+        ):  # a full disk must not stop the job
             file.write(json.dumps({"at": round(at, 3), "kind": kind, "text": text, **facts}) + "\n")
 
     def event(self, event: Event) -> None:
-        """An event of the operator's core, unless it is told elsewhere."""
-        if event.reason not in TOLD_ELSEWHERE:
+        """Report an event of the planner, unless another line reports it."""
+        if event.reason not in REPORTED_ELSEWHERE:
             self.line("event", f"{event.reason}: {event.message}")
 
     def chaos(self, text: str) -> None:
-        """Something was broken on purpose."""
+        """Report an injected fault."""
         self.line("chaos", text)
 
     def follow(self, report: Report) -> None:
-        """Tell what is new in a report of the rendezvous service."""
+        """Report the news in a report of the rendezvous service."""
         for item in report.memberships:
             known = self._seen.get(item.id)
             if known is None:

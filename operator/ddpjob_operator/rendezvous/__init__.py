@@ -1,1 +1,1 @@
-"""HTTP to the rendezvous service of a job."""
+"""HTTP client of the rendezvous service."""

@@ -1,6 +1,6 @@
-"""Speaks to the rendezvous service of one job: its report, and whom it may expect.
+"""Reads the report of one job's rendezvous service and sends the expected workers.
 
-The way to the service is a `Send`, because it may lead through the API server's proxy.
+Requests use a `Transport`, because they may pass through the API server's proxy.
 May not: decide anything or keep state.
 """
 
@@ -15,15 +15,15 @@ import aiohttp
 from ddpjob_protocol.codec import decode, encode
 from ddpjob_protocol.control import TOKEN_HEADER, Expectation, Report
 
-MARGIN_SECONDS = 5.0  # an answer may come later than asked for by this much
+MARGIN_SECONDS = 5.0  # delay of an answer beyond the requested time
 
 
 class ServiceUnavailableError(Exception):
-    """The service does not answer now; try again."""
+    """The service does not answer; the caller may retry."""
 
 
 class Transport(Protocol):
-    """Sends one request; returns the JSON of the answer, or raises ServiceUnavailableError."""
+    """A function that sends a request and returns JSON or raises ServiceUnavailableError."""
 
     def __call__(
         self,
@@ -35,31 +35,31 @@ class Transport(Protocol):
         body: Mapping[str, Any] | None,
         timeout: float,
     ) -> Awaitable[Any]:
-        """Times in seconds."""
+        """Send the request; `timeout` is in seconds."""
         ...
 
 
 class ServiceClient:
-    """The service of one job."""
+    """A client of one job's service."""
 
     def __init__(self, send: Transport, token: str) -> None:
         self._send = send
         self._headers = {TOKEN_HEADER: token}
 
     async def report(self, after: int = 0, wait: float = 0.0, *, only_news: bool = False) -> Report:
-        """The report as soon as its version is not `after`, at the latest after `wait` seconds.
+        """Return the report once its version differs from `after`, or after `wait` seconds.
 
-        With `only_news`, progress of the training is no reason to answer earlier.
+        With `only_news`, training progress alone does not end the wait.
         """
         query = {"after": str(after), "timeout": f"{wait:g}", "news": str(int(only_news))}
         answer = await self._request("GET", "/report", query, None, wait)
         try:
             return decode(Report, answer)
         except (KeyError, TypeError, ValueError) as error:
-            raise ServiceUnavailableError(f"its answer is no report: {error!r}") from error
+            raise ServiceUnavailableError(f"the answer is not a report: {error!r}") from error
 
     async def expect(self, expectation: Expectation) -> None:
-        """Tell the service which workers to count on."""
+        """Send the expected workers to the service."""
         await self._request("PUT", "/expected", {}, encode(expectation), 0.0)
 
     async def _request(
@@ -81,7 +81,7 @@ class ServiceClient:
 
 
 def connect_directly(host: str, port: int) -> Transport:
-    """The way to a service that can be reached by name or address."""
+    """Return a transport to a service that is reachable by name or address."""
 
     async def send(
         method: str,
@@ -90,7 +90,7 @@ def connect_directly(host: str, port: int) -> Transport:
         query: Mapping[str, str],
         headers: Mapping[str, str],
         body: Mapping[str, Any] | None,
-        timeout: float,  # noqa: ASYNC109 - handed on to the client, which can tell why it ended
+        timeout: float,  # noqa: ASYNC109 - the client knows the cause
     ) -> Any:
         try:
             async with aiohttp.request(

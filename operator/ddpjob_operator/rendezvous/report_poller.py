@@ -1,7 +1,8 @@
-"""Follows the reports of all rendezvous services, one long poll for each.
+"""Follows the reports of all rendezvous services, with one long poll for each.
 
-Tells at once when a report says something new, and every so often when only the training has got
-on: each telling costs a write of the status. May not: decide anything, or call the API server by itself.
+Calls back at once if a report contains news. If only the training has advanced, the poller calls
+back at intervals, because each call costs a write of the status.
+May not: decide anything, or call the API server itself.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ LAST_RETRY_SECONDS = 5.0
 
 
 class Key(NamedTuple):
-    """A job."""
+    """Namespace and name of a job."""
 
     namespace: str
     name: str
@@ -28,15 +29,15 @@ class Key(NamedTuple):
 
 @dataclasses.dataclass
 class _Subscription:
-    identity: tuple[str, int, str]  # of the job, its term, the token
+    identity: tuple[str, int, str]  # UID of the job, term, token
     client: ServiceClient
     task: asyncio.Task[None] | None = None
-    tried: bool = False  # it has answered, or has been found not to
+    tried: bool = False  # the first request has ended, with or without an answer
     report: Report | None = None
 
 
 class ReportPoller:
-    """The newest report of every job."""
+    """A collection of the newest report of every job."""
 
     def __init__(self, on_report: Callable[[Key], None]) -> None:
         self._on_report = on_report
@@ -46,7 +47,7 @@ class ReportPoller:
         return len(self._followers)
 
     def subscribe(self, key: Key, uid: str, term: int, token: str, client: ServiceClient) -> None:
-        """See to it that this service, and no earlier one of the job, is being followed."""
+        """Follow this service instead of an earlier service of the job."""
         identity = (uid, term, token)
         old = self._followers.get(key)
         if old is not None and old.identity == identity:
@@ -56,28 +57,28 @@ class ReportPoller:
         follower.task = asyncio.create_task(self._poll(key, follower))
 
     def unsubscribe(self, key: Key) -> None:
-        """The service is gone, and with it what it reported."""
+        """Stop following the service and drop its report."""
         follower = self._followers.pop(key, None)
         if follower is not None and follower.task is not None:
             follower.task.cancel()
 
     def report(self, key: Key) -> Report | None:
-        """The newest report."""
+        """Return the newest report."""
         follower = self._followers.get(key)
         return follower.report if follower else None
 
     def awaiting_first_report(self, key: Key) -> bool:
-        """Whether the first report may come any moment; it is told then, or that there is none."""
+        """Return whether the first request is pending; its end calls `on_report`."""
         follower = self._followers.get(key)
         return follower is not None and not follower.tried
 
     def client(self, key: Key) -> ServiceClient | None:
-        """Speaks to the service that is being followed."""
+        """Return the client of the followed service."""
         follower = self._followers.get(key)
         return follower.client if follower else None
 
     async def close(self) -> None:
-        """Stop following."""
+        """Stop following all services."""
         tasks = [f.task for f in self._followers.values() if f.task is not None]
         for key in list(self._followers):
             self.unsubscribe(key)

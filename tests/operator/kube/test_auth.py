@@ -371,7 +371,7 @@ def test_a_plugin_that_fails_later_is_named(tmp_path: Path, source: Source) -> N
             async with connected(path) as kube:
                 source.tell("nothing")
                 await ask(kube)
-                words = "^Unauthorized; credentials cannot be loaded anew: .* gave no credentials"
+                words = "^Unauthorized; credentials cannot be loaded again: .* gave no credentials"
                 with pytest.raises(ApiError, match=words) as error:
                     await ask(kube)
                 assert error.value.status == 401
@@ -389,7 +389,7 @@ def test_a_plugin_that_takes_long_is_not_run_twice(
                 monkeypatch.setattr(client, "LOAD_SECONDS", 0.1)
                 source.tell("later")
                 for _ in range(3):
-                    with pytest.raises(ApiError, match="does not come to an end") as error:
+                    with pytest.raises(ApiError, match="does not end") as error:
                         await ask(kube)
                     assert error.value.status == 401
                 source.tell("new")

@@ -498,7 +498,7 @@ def test_an_error_that_comes_back_is_logged_again(caplog: pytest.LogCaptureFixtu
 
     with caplog.at_level(logging.INFO):
         run(body)
-    lost, back = f"{PODS}: no route to host", f"{PODS}: watched again"
+    lost, back = f"{PODS}: no route to host", f"{PODS}: watch resumed"
     assert [record.message for record in caplog.records] == [lost, back, lost, back]
 
 
