@@ -398,7 +398,7 @@ BOTH = [
         "no_replicas",
         {"replicas": None},
         "spec.replicas: Required value",
-        "spec.replicas: is missing; add it: how many workers the group should have",
+        "spec.replicas: is missing; add it: desired number of workers of the group",
     ),
     Row("digit_first", build_job({}, name="9lives"), f"metadata.name: %'9lives' {NAME}"),
     Row(

@@ -1,4 +1,4 @@
-"""What operator, agent and trainer library share: variables, exit codes, and all that travels.
+"""Shared by operator, agent and trainer library: variables, exit codes and messages.
 
 Standard library only, Python 3.9 or newer. Opens no file and no socket.
 """

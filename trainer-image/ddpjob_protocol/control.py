@@ -1,6 +1,6 @@
-"""What the rendezvous service and the operator tell each other: GET /report and PUT /expected.
+"""Messages between the rendezvous service and the operator: GET /report and PUT /expected.
 
-Each side reads what an older or a newer one says. Standard library only; it opens no file and no
+Each side reads the messages of an older or a newer peer. Standard library only; it opens no file and no
 socket.
 """
 
@@ -17,7 +17,7 @@ TOKEN_HEADER = "X-DDPJob-Token"  # not Authorization: the API server's proxy rem
 
 
 class ServiceState(str, enum.Enum):
-    """What the rendezvous service is doing, as the operator reads it."""
+    """State of the rendezvous service, as the operator reads it."""
 
     WAITING = "Waiting"  # no membership runs: too few workers, or backing off
     RUNNING = "Running"
@@ -30,7 +30,7 @@ class ServiceState(str, enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class MembershipRecord:
-    """What one membership did, for status, timeline and tests. Times in seconds since the epoch."""
+    """The course of one membership, for status, timeline and tests. Times in seconds since the epoch."""
 
     id: str
     cause: str
@@ -38,12 +38,12 @@ class MembershipRecord:
     workers: tuple[str, ...]
     world_size: int
     since: float
-    snapshot_step: int | None = None  # newest snapshot when the round was formed
-    resumed_step: int | None = None  # where the processes say that they went on from
+    snapshot_step: int | None = None  # newest snapshot when the membership was formed
+    resumed_step: int | None = None  # step that the processes resumed from
     first_step: int | None = None
-    first_step_at: float | None = None  # when the service heard of it
+    first_step_at: float | None = None  # when the service received the report
     last_step: int | None = None
-    repeated_steps: int = 0  # done before, and again since the snapshot was older
+    repeated_steps: int = 0  # repeated, because the snapshot was older
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,51 +51,51 @@ class RankGroup:
     """Processes that are at the same point while no step is done."""
 
     ranks: tuple[int, ...]
-    workers: tuple[str, ...]  # theirs
-    step: int | None  # the last one that they did; None: they tell of none
-    where: str = ""  # the line of the script that they are at, if that is known
-    silent: bool = False  # they have stopped to say that they are alive
-    behind: bool = False  # the others are further, or alive
+    workers: tuple[str, ...]  # of these ranks
+    step: int | None  # their last step; None: not reported
+    where: str = ""  # current line of the script; empty: not known
+    silent: bool = False  # their heartbeats have stopped
+    behind: bool = False  # other ranks are further, or alive
 
 
 @dataclasses.dataclass(frozen=True)
 class Stall:
-    """The processes hang: no step for much longer than one takes. As found when it was noticed."""
+    """A hang, as first detected: no step for much longer than a usual step."""
 
-    since: float  # when the last step was heard of; seconds since the epoch
-    step: int  # that one
-    usual_step_seconds: float | None  # seconds that a step takes; None: not known
-    groups: tuple[RankGroup, ...] = ()  # who lags comes first
+    since: float  # report of the last step; seconds since the epoch
+    step: int  # the last step
+    usual_step_seconds: float | None  # None: not known
+    groups: tuple[RankGroup, ...] = ()  # lagging ranks come first
 
 
 @dataclasses.dataclass(frozen=True)
 class Overdue:
-    """A worker's processes were ended before they had done the last step that was wanted of them."""
+    """A worker whose processes were stopped before they finished their last step."""
 
     worker: str
-    seconds: float  # that they had for it
+    seconds: float  # allowed for the last step
 
 
 @dataclasses.dataclass(frozen=True)
 class FileSyncReport:
-    """What the agents keep of the files that an unchanged script saves to (`snapshot.files`)."""
+    """State of the replicas of files that an unchanged script saves to (`snapshot.files`)."""
 
     synced_at: float | None = (
-        None  # when a copy was last safe, on the service's clock; since the epoch
+        None  # last safe replica, on the service's clock; seconds since the epoch
     )
     size: int = 0  # bytes
-    problem: str = ""  # what keeps a worker from keeping copies
+    problem: str = ""  # reason why a worker cannot keep replicas
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Everything that the service tells the operator: GET /report."""
+    """State of the job, as the service reports it to the operator: GET /report."""
 
-    version: int  # grows with every change; a long poll names the one it has
+    version: int  # grows with every change; a long poll sends its last version
     term: int
     boot: int
     state: ServiceState
-    reason: str  # what it waits for, or why it ended; one sentence
+    reason: str  # why the service waits, or why the job ended; one sentence
     workers: tuple[str, ...]  # registered now
     membership: Membership | None = None
     failures: int = 0
@@ -104,20 +104,20 @@ class Report:
     total_steps: int | None = None
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     snapshot_step: int | None = None
-    failure: Failure | None = None  # the last one that was blamed
+    failure: Failure | None = None  # the last failure that was blamed
     memberships: tuple[MembershipRecord, ...] = ()  # oldest first, bounded
-    live: bool = False  # the processes stay over changes: level L2
+    live: bool = False  # live mode: processes stay when the membership changes
     stall: Stall | None = None  # the processes hang
     overdue: tuple[Overdue, ...] = ()  # oldest first, bounded
-    stuck: tuple[str, ...] = ()  # sentences, one for each time a process was; oldest first, bounded
-    unreachable: tuple[str, ...] = ()  # sentences, one for each worker that cannot reach others
-    repeated_steps: int = 0  # done again, since snapshots were older; of all memberships
-    snapshots_skipped: int = 0  # left out between the newest one and the one before
-    snapshot_problem: str = ""  # what makes saving them worse than it could be, and what to do
+    stuck: tuple[str, ...] = ()  # one sentence for each stuck process; oldest first, bounded
+    unreachable: tuple[str, ...] = ()  # one sentence for each worker that cannot reach others
+    repeated_steps: int = 0  # in all memberships, because snapshots were older
+    snapshots_skipped: int = 0  # between the two newest snapshots
+    snapshot_problem: str = ""  # why saving is impaired, and what to do
     files: FileSyncReport | None = None
 
     def without_progress(self) -> Report:
-        """The same but for what changes with every step; that there was one, stays."""
+        """Return the report without the values that change with every step."""
         memberships = (
             dataclasses.replace(r, last_step=None, snapshot_step=None) for r in self.memberships
         )
@@ -139,10 +139,10 @@ class Report:
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """The job's numbers that the service decides by; times in seconds."""
+    """Settings of the job that the service applies; times in seconds."""
 
     minimum: int = 1  # workers
-    minimums: tuple[tuple[str, int], ...] = ()  # of those whose names begin so, up to the index
+    minimums: tuple[tuple[str, int], ...] = ()  # workers by prefix of their names, up to the index
     startup_wait: float = 300
     settle: float = 3
     join_policy: str = "Auto"  # Auto | Immediate | Never
@@ -151,19 +151,19 @@ class Policy:
     max_failures: int = 3
     max_losses: int | None = None  # None: unlimited
     backoff: float = 5
-    reconnect_grace: float = 0.5  # a closed connection may come back within
-    heartbeat_deadline: float = 10  # a silent worker is lost after
-    live_deadline: float = 3  # the same at L2
-    stall_steps: float = 20  # hanging: no step for as long as so many usually take
-    stall_seconds: float = 60  # and at least for so long
-    files: bool = False  # the agents keep the files that the script saves to
+    reconnect_grace: float = 0.5  # time in which a closed connection may reconnect
+    heartbeat_deadline: float = 10  # silence after which a worker is lost
+    live_deadline: float = 3  # heartbeat deadline in live mode
+    stall_steps: float = 20  # hang: no step for the usual time of this number of steps
+    stall_seconds: float = 60  # and at least for this time
+    files: bool = False  # the agents keep replicas of the script's files
 
 
 @dataclasses.dataclass(frozen=True)
 class Expectation:
-    """What the operator tells the service: PUT /expected. Until the first one nothing starts."""
+    """Workers that the operator expects: PUT /expected. Until the first, no membership starts."""
 
-    workers: tuple[str, ...]  # pods that are bound to a node or may still be; no other one lives
-    draining: tuple[str, ...] = ()  # to be left out at the next membership, which is due now
+    workers: tuple[str, ...]  # pods that are, or may yet be, bound to a node; no other pod lives
+    draining: tuple[str, ...] = ()  # to be left out of the next membership, which is formed now
     policy: Policy = Policy()
-    failures: int = 0  # at least so many: the operator's status outlives every agent
+    failures: int = 0  # lower bound: the operator's status outlives every agent

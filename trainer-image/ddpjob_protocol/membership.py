@@ -1,4 +1,4 @@
-"""Who trains together: the ordered workers of one membership."""
+"""The workers that train together, in the order of their ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Cause(str, enum.Enum):
 
 
 class MembershipId(NamedTuple):
-    """Orders all memberships of a job: who holds a lower one has been overtaken."""
+    """Identity of a membership. A worker that holds a lower one than the current is fenced."""
 
     term: int  # counts rendezvous pods
     boot: int  # counts starts of that pod's container
@@ -32,7 +32,7 @@ class MembershipId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> MembershipId:
-        """Inverse of str()."""
+        """Return the identity that str() printed."""
         term, boot, n = text.split(".")
         return cls(int(term), int(boot), int(n))
 
@@ -49,28 +49,26 @@ class Member:
 
 @dataclasses.dataclass(frozen=True)
 class Membership:
-    """The ordered workers of one round; order gives ranks, survivors first."""
+    """The ordered workers of one membership; the order gives ranks, survivors first."""
 
     id: MembershipId
     members: tuple[Member, ...]
     cause: Cause
-    detail: str  # which workers came and went, for people
+    detail: str  # workers that joined, left or were lost, for people
     failures: int = 0  # application failures so far: survives the service, because agents keep it
     losses: int = 0  # memberships formed because a worker was lost
-    after: int | None = (
-        None  # the last step that the membership before does; None: all stop at once
-    )
+    after: int | None = None  # last step of the membership before; None: all stop at once
     snapshot_step: int | None = None  # the newest snapshot when it was formed
-    repeated_steps: int = 0  # steps that were done again by then
+    repeated_steps: int = 0  # steps repeated before this membership
 
     def stops_at_once(self, before: MembershipId) -> bool:
-        """Whether who is in `before` leaves it now, and not after the step that was agreed.
+        """Return whether a member of `before` leaves at once, not after the agreed last step.
 
-        That was agreed by the members of the membership just before this one.
+        Only the members of the membership just before this one agreed on the last step.
         """
         return self.after is None or before.round + 1 < self.id.round
 
     @property
     def world_size(self) -> int:
-        """Processes over all members."""
+        """Number of processes of all members."""
         return sum(member.processes for member in self.members)

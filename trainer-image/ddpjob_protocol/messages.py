@@ -1,17 +1,17 @@
-"""What an agent and the rendezvous service send each other."""
+"""Messages between an agent and the rendezvous service."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any
 
-Message = dict[str, Any]  # JSON; "type" says which
+Message = dict[str, Any]  # JSON; "type" names the kind
 PROTOCOL = 2  # raised when an older peer could misread a newer one
 
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """How a worker's command ended badly, told in the words of the process that failed first."""
+    """A failure of a worker's command, as its first failing process reported it."""
 
     at: float  # seconds since the epoch, on the clock of the failing node
     summary: str  # one line

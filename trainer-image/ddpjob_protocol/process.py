@@ -1,4 +1,4 @@
-"""What an agent and the training processes of its worker send each other."""
+"""Messages between an agent and the training processes of its worker."""
 
 from __future__ import annotations
 
@@ -10,48 +10,49 @@ from ddpjob_protocol.membership import Membership
 
 @dataclasses.dataclass(frozen=True)
 class Assignment:
-    """What an agent tells its live processes, one JSON line each; the newest one counts.
+    """An agent's message to its live processes, one JSON line; the newest one counts.
 
-    They answer with `Answer`s. A membership of None: wait in memory for the next one.
+    Processes answer with `ProcessMessage`s. If the membership is None, processes wait in memory for the
+    next one.
     """
 
-    membership: Membership | None = None  # to be in
-    first_rank: int = 0  # in it, of this worker's processes
-    leave: bool = False  # this worker goes: end after step `after`, or at once
+    membership: Membership | None = None  # to join
+    first_rank: int = 0  # first rank of this worker's processes
+    leave: bool = False  # this worker leaves: end after `last_step`, or at once
     last_step: int | None = None
-    save: bool = False  # nobody goes on: the first rank saves the state before it waits or leaves
-    stop_requested: bool = False  # promise a step, and begin no later one before the next word
+    save: bool = False  # training halts: the first rank saves the state before it waits or leaves
+    stop_requested: bool = False  # promise a step; begin no later step before the next assignment
 
 
-LEAVE_STATE = {"leave_state": True}  # said instead of a Place to a process that is given up
+LEAVE_STATE = {"leave_state": True}  # sent instead of an Assignment to a stuck process
 
 
 class ProcessMessage(str, enum.Enum):
-    """What a live process says to its agent: {"answer": …, "local_rank": …} and what is named."""
+    """A live process's message to its agent: {"answer": …, "local_rank": …} and more fields."""
 
-    LIVE = "live"  # it was started for one membership only, and asks to be started to stay
-    HELLO = "hello"  # ready to be in a membership
-    PROMISE = "promise"  # "step": the last one that it begins before the next word
+    LIVE = "live"  # asks for a restart in live mode
+    HELLO = "hello"  # ready to join a membership
+    PROMISE = "promise"  # "step": the last that it begins before the next assignment
     BROKEN = "broken"  # "membership", "why": its connections broke
-    AT = "at"  # "where": how far it is on its way out of a broken membership
-    ARRIVED = "arrived"  # "membership": out of every other one, about to be in this one, if any
-    ENTERED = "entered"  # "membership": in it
-    STOPS = "stops"  # "membership": started for that one; can be told after which step to stop
-    STOPPED = "stopped"  # it has stopped there, and its state is saved
-    FINISHED = "finished"  # all steps are done; it changes no more
-    LEFT = "left"  # "step": asked to LEAVE_STATE, it did; None: it could not
+    AT = "at"  # "where": progress on its way out of a broken membership
+    ARRIVED = "arrived"  # "membership": has left all others and is about to join this one, if any
+    ENTERED = "entered"  # "membership": has joined it
+    STOPS = "stops"  # "membership": its own; accepts a stop step
+    STOPPED = "stopped"  # stopped at the stop step, and its state is saved
+    FINISHED = "finished"  # all steps are done; joins no more memberships
+    LEFT = "left"  # "step": of the state it left after LEAVE_STATE; None: it could not
 
 
 class ProgressEvent(str, enum.Enum):
-    """What the user's processes tell their agent: one JSON datagram each, with their membership."""
+    """A report of a user's process to its agent: one JSON datagram, with its membership."""
 
     STEP = "step"  # {"event": "step", "step": 12, "total": 900, "metrics": {"loss": 0.3}}
     # {"event": "saved", "step": 12}; where directories are not shared also "place": 3, "places": 4;
-    # "skipped": 2, if so many were left out since the one before; "problem": a text, as long as
-    # something makes saving worse than it could be
+    # "skipped": 2, if two were left out since the last one; "problem": a text, while saving is
+    # impaired
     SAVED = "saved"
-    # {"event": "resumed", "step": 12}; 0 when there was no snapshot. "loaded": true, if it is not
-    # from memory that training goes on.
+    # {"event": "resumed", "step": 12}; 0 when there was no snapshot. "loaded": true, if
+    # training resumes from a snapshot and not from memory.
     RESUMED = "resumed"
-    # Of every process, once a second: {"event": "alive", "rank": 3, "step": 12, "where": "a.py:7"}
+    # From every process, once a second: {"event": "alive", "rank": 3, "step": 12, "where": "a.py:7"}
     ALIVE = "alive"

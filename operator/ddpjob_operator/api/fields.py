@@ -121,7 +121,7 @@ class EnvVar(Model):
     """One environment variable of the user's processes."""
 
     name: EnvName = Field(description="Name of the variable.")
-    value: Argument = Field(default="", description="Its value, as text.")
+    value: Argument = Field(default="", description="Value of the variable, as text.")
     value_from: dict[str, Any] | None = Field(
         default=None, description="Source of the value, as in a pod."
     )
@@ -141,110 +141,115 @@ class Resources(Model):
     """Requests and limits of the trainer container, as in a pod."""
 
     limits: dict[str, int | float | str] | None = Field(
-        default=None, description="The most a worker may use."
+        default=None, description="Maximum that a worker may use."
     )
     requests: dict[str, int | float | str] | None = Field(
-        default=None, description="What a node must have free for a worker."
+        default=None, description="Amount that a node must have free for a worker."
     )
 
 
 class Elastic(Model):
-    """When the set of workers that train together may change."""
+    """The rules for changes of the membership."""
 
     join_policy: Literal["Auto", "Immediate", "Never"] = Field(
         default="Auto",
-        description="When a new worker is let in: Auto at the cheapest moment, Immediate at once, "
-        "Never only at a change that happens anyway.",
+        description="Time when a new worker joins. Auto: at the cheapest moment. Immediate: at once. "
+        "Never: only at a change that has another cause.",
     )
     startup_wait_seconds: Seconds = Field(
-        default=300, description="How long the first start waits for all workers."
+        default=300, description="Seconds for which the first start waits for all workers."
     )
     settle_seconds: Seconds = Field(
-        default=3, description="How long no further worker must have come before a start."
+        default=3, description="Seconds without a new worker before a start."
     )
     min_seconds_between_joins: Seconds = Field(
-        default=300, description="Joins of a job without snapshots are at least so far apart."
+        default=300, description="Minimum seconds between joins of a job without snapshots."
     )
     max_join_wait_seconds: Seconds = Field(
-        default=900, description="A new worker never waits longer than this."
+        default=900, description="Maximum seconds for which a new worker waits to join."
     )
     orphan_seconds: OrphanSeconds = Field(
         default=60,
-        description="A worker that cannot reach the job's service for so long stops. At least 5.",
+        description="Seconds after which a worker without a connection to the service stops. At least 5.",
     )
     heartbeat_seconds: HeartbeatSeconds | None = Field(
         default=None,
-        description="A worker that is silent for so long is lost. At least 2. Absent: 10, and 3 "
-        "where processes stay.",
+        description="Seconds without a heartbeat after which a worker is lost. At least 2. Defaults "
+        "to 10, or to 3 in live mode.",
     )
     warm_start: Flag = Field(
         default=True,
-        description="Whether torchrun and its processes are forked from one that has imported "
-        "torch, which restarts them faster.",
+        description="If true, a fork server that has imported torch starts torchrun and its "
+        "processes. Restarts are faster.",
     )
     warm_imports: Annotated[tuple[Text, ...], MaxLen(MAX_FILES)] = Field(
         default=(),
-        description="Modules that a warm start has imported in advance, beside torch, such as "
-        "transformers.trainer. Their import may start no thread and open no GPU.",
+        description="Modules that the fork server imports besides torch, for example "
+        "transformers.trainer. An import must not start a thread or open a GPU.",
     )
 
 
 class SnapshotSpec(Model):
-    """Where the training state is kept, and how often it is saved."""
+    """Storage of the training state, and the frequency of snapshots."""
 
     storage: dict[str, Any] | None = Field(
         default=None, description="Volume that keeps the snapshots, as in a pod."
     )
     uri: Annotated[Text, AfterValidator(_uri)] | None = Field(
         default=None,
-        description="Bucket that keeps the snapshots instead: s3://bucket/prefix, gs:// or az://. "
+        description="Bucket that keeps the snapshots, instead of storage: s3://bucket/prefix, gs:// or az://. "
         "Credentials come from the workers' environment.",
     )
     every_steps: Positive | None = Field(
-        default=None, description="Steps between two snapshots. Absent: as the script says."
+        default=None, description="Steps between two snapshots. Defaults to the script's value."
     )
     keep: Positive | None = Field(
-        default=None, description="How many snapshots stay. Absent: as the script says."
+        default=None, description="Number of snapshots to keep. Defaults to the script's value."
     )
     files: Annotated[tuple[FilePath, ...], MaxLen(MAX_FILES), AfterValidator(_each_once)] = Field(
         default=(),
-        description="Files that a script without ddpjob_trainer saves its state to: the newest "
-        "whole copy is kept, and given to every worker. Paths, patterns (ckpt/*.pt), or "
-        "directories for all files in them; relative ones belong to the working directory.",
+        description="Files in which a script without ddpjob_trainer saves its state. ddpjob keeps the "
+        "newest complete replica and sends it to every worker. Use paths, patterns (ckpt/*.pt) or "
+        "directories; relative paths start at the working directory.",
     )
 
 
 class MaxRestarts(Model):
-    """How many restarts a job may have before it fails, by what made them necessary."""
+    """The number of restarts that a job may have before it fails, for each cause."""
 
-    application: Count = Field(default=3, description="Restarts because a process failed.")
+    application: Count = Field(default=3, description="Maximum restarts because a process failed.")
     infrastructure: Count | None = Field(
-        default=None, description="Restarts because a worker was lost. Absent: any number."
+        default=None,
+        description="Maximum restarts because a worker was lost. Defaults to no limit.",
     )
 
 
 class FailurePolicy(Model):
-    """What a failure may cost before the job is given up."""
+    """The limits of restarts after failures."""
 
-    max_restarts: MaxRestarts = Field(default=MaxRestarts(), description="Budgets of restarts.")
+    max_restarts: MaxRestarts = Field(
+        default=MaxRestarts(), description="Maximum number of restarts before the job fails."
+    )
     backoff_seconds: Seconds = Field(
-        default=5, description="Pause before the first restart; doubles with each further one."
+        default=5,
+        description="Seconds before the first restart. Doubles with each further restart.",
     )
 
 
 class Network(Model):
-    """How the processes reach each other."""
+    """Network settings of the processes."""
 
     interface: Text | None = Field(
-        default=None, description="Network interface for NCCL and gloo. Absent: they choose."
+        default=None,
+        description="Network interface for NCCL and gloo. By default, NCCL and gloo choose.",
     )
     nccl_debug: Literal["VERSION", "WARN", "INFO", "ABORT", "TRACE"] | None = Field(
-        default=None, description="How much NCCL writes to the log."
+        default=None, description="Log level of NCCL."
     )
 
 
 class Scheduling(Model):
-    """Where workers are placed."""
+    """Placement of the workers."""
 
     topology_key: Text | None = Field(
         default=None, description="Label of nodes that workers should share."

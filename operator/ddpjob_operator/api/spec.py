@@ -67,13 +67,12 @@ MPIRUN_STARTS_ALL = (
 
 
 class DDPJobSpec(WorkerFields):
-    """What the user wants; the main group of workers stands in the spec itself."""
+    """The desired state of a job; the spec itself holds the main group of workers."""
 
     min_replicas: Replicas | None = Field(
         default=None,
-        description="How many workers the job cannot do without, of whichever group; those that "
-        "an extra group cannot do without come on top. Absent: 1, or 0 when the main group has "
-        "no workers.",
+        description="Minimum number of workers, from any group, with which the job runs. The minimum "
+        "of each extra group is added. Defaults to 1, or to 0 if the main group has no workers.",
     )
     gpu_resource: Text = Field(
         default="nvidia.com/gpu", description="Resource that gpusPerWorker counts."
@@ -81,48 +80,50 @@ class DDPJobSpec(WorkerFields):
     extra_worker_groups: Annotated[tuple[ExtraWorkerGroup, ...], MaxLen(MAX_GROUPS)] = Field(
         default=(), description="Further groups of workers."
     )
-    elastic: Elastic = Field(default=Elastic(), description="When workers may join.")
-    snapshot: SnapshotSpec = Field(default=SnapshotSpec(), description="Training state.")
+    elastic: Elastic = Field(default=Elastic(), description="Rules for changes of the membership.")
+    snapshot: SnapshotSpec = Field(
+        default=SnapshotSpec(), description="Storage of the training state."
+    )
     sagemaker: SageMaker | None = Field(
-        default=None, description="For scripts that were written for SageMaker."
+        default=None, description="Settings for scripts that were written for SageMaker."
     )
     failure_policy: FailurePolicy = Field(
-        default=FailurePolicy(), description="What failures may cost."
+        default=FailurePolicy(), description="Limits of restarts after failures."
     )
     launcher: Literal["torchrun", "python", "mpi"] = Field(
         default="torchrun",
-        description="What starts the processes of a worker: torchrun, which the command has to run; "
-        "python: the command itself is the process, or starts its own; or mpi: the command runs "
-        "mpirun, at one worker for all of them.",
+        description="Launcher of the processes. torchrun: the command must run torchrun. python: the "
+        "command is the process, or starts its own processes. mpi: one worker runs mpirun, which "
+        "starts the processes of all workers.",
     )
-    network: Network = Field(default=Network(), description="How processes reach each other.")
-    scheduling: Scheduling | None = Field(default=None, description="Where workers are placed.")
-    suspend: Flag = Field(default=False, description="Whether the job is to pause.")
+    network: Network = Field(default=Network(), description="Network settings of the processes.")
+    scheduling: Scheduling | None = Field(default=None, description="Placement of the workers.")
+    suspend: Flag = Field(default=False, description="If true, the job pauses.")
     active_deadline_seconds: Positive | None = Field(
-        default=None, description="The job fails when it runs for longer."
+        default=None, description="Seconds after which a job that still runs fails."
     )
     ttl_seconds_after_finished: Count | None = Field(
-        default=None, description="A finished job is deleted after so long."
+        default=None, description="Seconds after which a finished job is deleted."
     )
     keep_pods: Literal["Failed", "All", "Never"] = Field(
         default="Failed",
-        description="Workers that stay when the job has finished, with their logs: those that "
-        "failed, all, or none.",
+        description="Workers that are kept, with their logs, after the job has finished: Failed, "
+        "All or Never.",
     )
 
     @property
     def paused(self) -> bool:
-        """Whether no worker is wanted: suspended, or scaled to nothing."""
+        """Return whether the job wants no worker: suspended, or scaled to zero."""
         return self.suspend or not any(group.replicas for group in self.groups())
 
     @property
     def minimum(self) -> int:
-        """Workers that the job cannot do without, over all groups."""
+        """Minimum number of workers over all groups."""
         return max(1, sum(group.minimum for group in self.groups()))
 
     @property
     def resolved_launcher(self) -> str:
-        """The launcher, whoever says it."""
+        """The launcher, from `sagemaker` or from `launcher`."""
         return self.launcher if self.sagemaker is None else self.sagemaker.launcher
 
     @property
@@ -131,7 +132,7 @@ class DDPJobSpec(WorkerFields):
         return (*(self.command or ()), *(self.args or ()))
 
     def groups(self) -> tuple[Group, ...]:
-        """All groups alike, the main group first."""
+        """Return all groups, the main group first."""
         minimum, main = self.min_replicas, self
         least = min(1, self.replicas) if minimum is None else minimum
         if self.sagemaker is not None and self.entry_point:
@@ -164,11 +165,15 @@ class Metadata(ObservedModel):
     """The part of a Kubernetes object's metadata that matters here."""
 
     name: JobName = Field(description="Name of the job, unique in its namespace.")
-    namespace: Text = Field(default="default", description="Where the job lives.")
-    uid: str = Field(default="", description="Identity given by the API server.")
+    namespace: Text = Field(default="default", description="Namespace of the job.")
+    uid: str = Field(default="", description="Identity that the API server assigned.")
     generation: int = Field(default=1, description="Counts changes of the spec.")
-    creation_timestamp: datetime | None = Field(default=None, description="When it was created.")
-    deletion_timestamp: datetime | None = Field(default=None, description="Set while it goes.")
+    creation_timestamp: datetime | None = Field(
+        default=None, description="Time when the job was created."
+    )
+    deletion_timestamp: datetime | None = Field(
+        default=None, description="Set while the job is being deleted."
+    )
 
 
 class DDPJob(Model):
@@ -178,12 +183,12 @@ class DDPJob(Model):
         default="ddpjob.io/v1alpha1", description="Version of this resource."
     )
     kind: Literal["DDPJob"] = Field(default="DDPJob", description="Always DDPJob.")
-    metadata: Metadata = Field(description="Name and place of the job.")
-    spec: DDPJobSpec = Field(description="What the user wants.")
-    status: DDPJobStatus = Field(default=DDPJobStatus(), description="What was observed.")
+    metadata: Metadata = Field(description="Name and namespace of the job.")
+    spec: DDPJobSpec = Field(description="Desired state of the job.")
+    status: DDPJobStatus = Field(default=DDPJobStatus(), description="Observed state of the job.")
 
     def policy(self) -> Policy:
-        """The numbers that the rendezvous service decides by."""
+        """Return the numbers that the rendezvous service uses for its decisions."""
         spec = self.spec
         policy = Policy(
             minimum=spec.minimum,

@@ -1,4 +1,4 @@
-"""The status of a DDPJob: what was observed, never what is hoped.
+"""The status of a DDPJob: only facts that the operator observed.
 
 May not: decide anything.
 """
@@ -14,66 +14,72 @@ from ddpjob_operator.api.base import ObservedModel
 
 
 class Condition(ObservedModel):
-    """One thing that is true of a job or not, since when and why."""
+    """An observation about a job, with its time and its reason."""
 
-    type: str = Field(description="What the condition is about.")
-    status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
-    reason: str = Field(description="Why, in one CamelCase word.")
-    message: str = Field(default="", description="Why, in a sentence.")
-    observed_generation: int = Field(default=0, description="Generation of the spec it is about.")
+    type: str = Field(description="Type of the condition.")
+    status: Literal["True", "False", "Unknown"] = Field(
+        description="Status of the condition: True, False or Unknown."
+    )
+    reason: str = Field(description="Reason for the status, in one CamelCase word.")
+    message: str = Field(default="", description="Explanation of the status for people.")
+    observed_generation: int = Field(
+        default=0, description="Generation of the spec that was observed."
+    )
     last_transition_time: datetime | None = Field(
-        default=None, description="When the status last changed."
+        default=None, description="Time of the last change of the status."
     )
 
 
 class MembershipStatus(ObservedModel):
     """The workers that train together."""
 
-    id: str = Field(description="Identity: term.boot.n; a higher one overtakes a lower one.")
-    workers: tuple[str, ...] = Field(description="Their names in the order of ranks.")
+    id: str = Field(description="Identity: term.boot.n. A higher one fences a lower one.")
+    workers: tuple[str, ...] = Field(description="Names of the workers in the order of ranks.")
     world_size: int = Field(description="Number of processes.")
-    since: datetime = Field(description="When it was formed.")
-    cause: str = Field(description="Why it was formed: started, lost, failed, left or joined.")
+    since: datetime = Field(description="Time when the membership was formed.")
+    cause: str = Field(description="Cause: started, lost, failed, left or joined.")
 
 
 class RestartsStatus(ObservedModel):
     """Restarts so far; a change of size is not a restart."""
 
-    application: int = Field(default=0, description="Because a process failed.")
-    infrastructure: int = Field(default=0, description="Because a worker was lost.")
-    total: int = Field(default=0, description="All of them.")
+    application: int = Field(default=0, description="Restarts because a process failed.")
+    infrastructure: int = Field(default=0, description="Restarts because a worker was lost.")
+    total: int = Field(default=0, description="Sum of all restarts.")
     repeated_steps: int = Field(
-        default=0, description="Steps that were done again, since the snapshot was older."
+        default=0, description="Steps that ran again because the snapshot was older."
     )
 
 
 class ProgressStatus(ObservedModel):
-    """How far the training is."""
+    """Progress of the training."""
 
     step: int | None = Field(default=None, description="Last step that was reported.")
-    total_steps: int | None = Field(default=None, description="Steps until the end.")
-    metrics: dict[str, float] = Field(default={}, description="What the script reported.")
+    total_steps: int | None = Field(
+        default=None, description="Number of steps of the whole training."
+    )
+    metrics: dict[str, float] = Field(default={}, description="Metrics that the script reported.")
 
 
 class SnapshotStatus(ObservedModel):
-    """What a restart would go on from."""
+    """The state from which a restart would resume."""
 
     step: int | None = Field(
         default=None, description="Step of the newest snapshot by ddpjob_trainer."
     )
     skipped: int | None = Field(
         default=None,
-        description="Left out since the one before: writing takes longer than the steps between.",
+        description="Snapshots skipped since the previous one because writing took too long.",
     )
     problem: str | None = Field(
-        default=None, description="What makes saving worse than it could be, and what to do."
+        default=None, description="Problem that degrades saving, and its remedy."
     )
     files_synced_at: datetime | None = Field(
         default=None,
-        description="When a copy of the script's own files (snapshot.files) was last safe.",
+        description="Time of the last safe replica of the script's own files (snapshot.files).",
     )
     files_problem: str | None = Field(
-        default=None, description="What keeps a worker from keeping copies."
+        default=None, description="Problem that prevents a worker from keeping replicas."
     )
 
 
@@ -81,34 +87,36 @@ class GroupStatus(ObservedModel):
     """One group of workers."""
 
     name: str = Field(description="Name of the group.")
-    replicas: int = Field(description="Workers wanted.")
-    scheduled: int = Field(description="Workers that have a node.")
-    ready: int = Field(description="Workers that run.")
+    replicas: int = Field(description="Desired number of workers.")
+    scheduled: int = Field(description="Number of workers that have a node.")
+    ready: int = Field(description="Number of workers that run.")
 
 
 class DDPJobStatus(ObservedModel):
-    """What the operator last observed, and the counters that it decides by."""
+    """The last observation of the operator, and the counters for its decisions."""
 
-    observed_generation: int = Field(default=0, description="Generation of the spec acted on.")
+    observed_generation: int = Field(
+        default=0, description="Generation of the spec that the operator last acted on."
+    )
     state: str = Field(default="Pending", description="The conditions in one word.")
     conditions: tuple[Condition, ...] = Field(
         default=(), description="Running, Resizing, Suspended, Stalled, Complete, Failed."
     )
     start_time: datetime | None = Field(
-        default=None, description="When the job was started, or resumed."
+        default=None, description="Time when the job was started or resumed."
     )
     completion_time: datetime | None = Field(
-        default=None, description="When the job completed or failed."
+        default=None, description="Time when the job completed or failed."
     )
     rendezvous_term: int = Field(
-        default=0, description="Counts rendezvous services; written before one is created."
+        default=0, description="Counts rendezvous services. Written before a service is created."
     )
     observed_rendezvous_term: int = Field(
         default=0,
-        description="Last term whose service was seen; only such a service may form memberships.",
+        description="Last term whose service was observed. Only that service may form memberships.",
     )
     replace_after: datetime | None = Field(
-        default=None, description="Workers that end before they join are replaced then."
+        default=None, description="Time when workers that ended before they joined are replaced."
     )
     membership: MembershipStatus | None = Field(
         default=None, description="The workers that train, or trained last, together."
@@ -116,19 +124,19 @@ class DDPJobStatus(ObservedModel):
     restarts: RestartsStatus = Field(default=RestartsStatus(), description="Restarts so far.")
     overdue_workers: tuple[str, ...] = Field(
         default=(),
-        description="The last workers that were ended before their last step: too short a grace.",
+        description="The last workers whose grace period ended before their last step.",
     )
     stuck: tuple[str, ...] = Field(
         default=(),
-        description="The last processes that hung in a broken collective, and their end.",
+        description="The last processes that hung in a broken collective, with the outcome.",
     )
     unreachable: tuple[str, ...] = Field(
-        default=(), description="Which workers of the membership cannot reach which others."
+        default=(), description="Pairs of workers of the membership that cannot connect."
     )
-    progress: ProgressStatus | None = Field(default=None, description="How far the training is.")
+    progress: ProgressStatus | None = Field(default=None, description="Progress of the training.")
     snapshot: SnapshotStatus | None = Field(default=None, description="The newest snapshot.")
     warned: tuple[str, ...] = Field(
-        default=(), description="Reasons of warnings that are told once."
+        default=(), description="Reasons of warnings that are reported only once."
     )
     groups: tuple[GroupStatus, ...] = Field(default=(), description="Each group of workers.")
     ready: str = Field(default="", description="Workers of all groups: running/wanted, as 2/4.")

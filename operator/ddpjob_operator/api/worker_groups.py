@@ -1,4 +1,4 @@
-"""Groups of workers: their fields in a job's spec, and what these come to.
+"""Groups of workers: the fields in a job's spec, and their resolved values.
 
 May not: compare groups with each other; that is `api`.
 """
@@ -44,45 +44,47 @@ class Group:
 
 
 class WorkerFields(Model):
-    """What the main group and extra groups have in common."""
+    """The fields that the main group and extra groups share."""
 
-    replicas: Replicas = Field(description="How many workers the group should have.")
+    replicas: Replicas = Field(description="Desired number of workers of the group.")
     max_replicas: Replicas | None = Field(
-        default=None, description="The most that replicas may become. Absent: replicas."
+        default=None, description="Upper limit of replicas. Defaults to replicas."
     )
     gpus_per_worker: Count | None = Field(
         default=None,
-        description="GPUs of each worker. Absent: none; in an extra group: as the main group.",
+        description="GPUs of each worker. Defaults to none; in an extra group, to the main group's.",
     )
     processes_per_worker: Processes | None = Field(
         default=None,
         description="Processes of each worker, or auto: one for each GPU, one without GPUs. "
-        "Absent: auto; in an extra group: as the main group.",
+        "Defaults to auto; in an extra group, to the main group's.",
         json_schema_extra={"x-kubernetes-int-or-string": True},
     )
     image: Text | None = Field(
-        default=None, description="Image of the workers; the local back end has no use for it."
+        default=None, description="Image of the workers. The local back end ignores it."
     )
     command: Command | None = Field(
         default=None,
-        description="What a worker runs, usually torchrun and a script. "
-        "Required; in an extra group absent: as the main group, with its args.",
+        description="Command of each worker, usually torchrun and a script. "
+        "Required; an extra group defaults to the main group's command and args.",
     )
-    args: Command | None = Field(default=None, description="Appended to the command.")
+    args: Command | None = Field(
+        default=None, description="Arguments that are appended to the command."
+    )
     env: Env = Field(
         default=(),
-        description="Environment of the processes; an extra group's entries are added to those "
-        "of the main group and win over them.",
+        description="Environment of the processes. An extra group adds its entries to the main "
+        "group's; its own entry wins if both have the name.",
     )
     resources: Resources | None = Field(
         default=None,
-        description="Requests and limits of each worker; in an extra group absent: as the main "
+        description="Requests and limits of each worker. An extra group defaults to the main "
         "group's.",
     )
     template: dict[str, Any] | None = Field(
         default=None,
-        description="The whole pod, as in a Deployment, instead of image, command, args, env and "
-        "resources. Its container 'trainer', or else its first, is the one that trains.",
+        description="Pod template, as in a Deployment; replaces image, command, args, env and "
+        "resources. The container 'trainer', or else the first container, trains.",
     )
 
 
@@ -92,15 +94,15 @@ class ExtraWorkerGroup(WorkerFields):
     name: DnsLabel = Field(description="Name of the group, unique in the job.")
     min_replicas: Replicas = Field(
         default=0,
-        description="How many of its workers the job cannot do without; no other group stands in "
-        "for them.",
+        description="Minimum number of workers of this group. Workers of other groups do not "
+        "count.",
     )
 
 
 def resolve(
     main: WorkerFields, own: WorkerFields, name: str, minimum: int, gpu_resource: str
 ) -> Group:
-    """A group as it is after defaults, and what an extra group takes from the main one."""
+    """Return a group with its defaults and the values inherited from the main group."""
     heirs = main if own.template is None else own
     template = heirs.template
     resources = own.resources or heirs.resources or Resources()
@@ -124,14 +126,14 @@ def resolve(
 
 
 def trainer(template: dict[str, Any] | None) -> dict[str, Any]:
-    """The container of a template that trains, or nothing; the template may be any shape."""
+    """Return the container that trains, or an empty one; accept a template of any shape."""
     containers = _at(_at(template, "spec"), "containers")
     found = [c for c in containers if isinstance(c, dict)] if isinstance(containers, list) else []
     return next((c for c in found if c.get("name") == TRAINER), next(iter(found), {}))
 
 
 def limit(template: dict[str, Any] | None, resource: str) -> int:
-    """How much of a resource the container that trains may have."""
+    """Return the limit of a resource of the container that trains."""
     return _count(_at(_at(_at(trainer(template), "resources"), "limits"), resource))
 
 
@@ -148,7 +150,7 @@ def _words(value: object) -> tuple[str, ...]:
 
 
 def _gpus(fields: WorkerFields, resource: str) -> int | None:
-    """GPUs that these fields ask for, in any of the three ways; None if they say nothing of it."""
+    """Return the GPUs that the fields request in any of the three ways, or None."""
     if fields.gpus_per_worker is not None:
         return fields.gpus_per_worker
     limits = (fields.resources.limits if fields.resources else None) or {}

@@ -51,7 +51,7 @@ REFUSED: list[tuple[str, str, list[str]]] = [
     (
         "no_spec",
         HEAD.replace("spec:\n", ""),
-        ["line 1: spec: is missing; add it: what the user wants"],
+        ["line 1: spec: is missing; add it: desired state of the job"],
     ),
     ("empty_spec", HEAD, ["line 4: spec: is empty; give it a value or remove it"]),
     (

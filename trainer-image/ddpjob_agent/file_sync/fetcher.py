@@ -1,6 +1,6 @@
-"""Gets a copy of the script's files from another worker: the next one is asked where one fails.
+"""Fetches a replica from another worker; if one holder fails, tries the next.
 
-May not: decide which copy, or what becomes of it.
+May not: choose the replica, or decide its use.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ddpjob_agent.file_sync.replica import FileEntry, Replica
     from ddpjob_agent.file_sync.watcher import OnDisk
 
-# What the own disk says when it takes nothing.
+# Errors of the local disk when it accepts no data.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
 
 log = logging.getLogger("ddpjob.files")
@@ -28,15 +28,15 @@ Holder = tuple[str, int]  # address and port
 
 
 class DiskFullError(Exception):
-    """There is no room on the shelf."""
+    """The replica store has no room."""
 
 
 class _AlreadyInstalledError(Exception):
-    """What is offered is in place already."""
+    """The offered replica is installed already."""
 
 
 class ReplicaFetcher:
-    """Of one worker; `me` is where others get copies from it."""
+    """The fetcher of one worker; `me` is the address and port of its replica server."""
 
     def __init__(self, holdings: LocalReplicas, token: str, on_disk: OnDisk, me: Holder) -> None:
         self._holdings = holdings
@@ -94,7 +94,7 @@ class ReplicaFetcher:
                 self._holdings.abort_receive(*each)
 
     def _rotate(self, holders: Sequence[Holder]) -> list[Holder]:
-        """So that not all ask the same one first."""
+        """Return the other holders, rotated so that workers ask different holders first."""
         others = [holder for holder in holders if holder != self._me]
         by = self._me[1] % max(1, len(others))
         return others[by:] + others[:by]

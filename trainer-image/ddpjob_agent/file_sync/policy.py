@@ -26,7 +26,7 @@ ENOUGH = 2  # workers that have a copy: one may be lost
 
 
 class FileSyncPolicy:
-    """What the agents told in the present scope."""
+    """The file sync decisions of one scope, from the inventories of its agents."""
 
     def __init__(self) -> None:
         self.scope = ""
@@ -34,21 +34,21 @@ class FileSyncPolicy:
         self._go = False
 
     def enter(self, scope: str) -> None:
-        """From now on this is the scope."""
+        """Start a scope; clear the inventories of the previous one."""
         if scope != self.scope:
             self.scope = scope
             self._stocks.clear()
             self._go = False
 
     def on_inventory(self, worker: str, stock: FileInventory) -> None:
-        """What this worker has; of an older scope it counts no more."""
+        """Record the inventory of a worker; ignore an inventory of another scope."""
         if stock.scope == self.scope:
             self._stocks[worker] = stock
             self._go = self._go or stock.begun
 
     @property
     def problem(self) -> str:
-        """What keeps a worker from keeping copies, if anything."""
+        """Error of the first worker that cannot keep replicas; empty if there is none."""
         stocks = sorted(self._stocks.items())
         return next((f"{name}: {each.problem}" for name, each in stocks if each.problem), "")
 
@@ -129,7 +129,7 @@ class FileSyncPolicy:
         return len(self._holders(copy.digest, members)) >= min(ENOUGH, len(members))
 
     def _second_holder(self, copy: Replica, members: Sequence[Member]) -> Member:
-        """Who is to have it, too: whoever comes after the first who has it."""
+        """Return the member after the first holder: the member that fetches the replica."""
         first = next(i for i, each in enumerate(members) if self._has(each, copy.digest))
         return members[(first + 1) % len(members)]
 

@@ -1,7 +1,8 @@
 """Whether the workers of a membership can open connections to each other, as their processes will.
 
-Each agent listens on a port where nothing is said, and tries those of all others when a membership
-begins, while the processes start. Only what fails is told; nothing waits for it.
+Each agent listens on a port that exchanges no data, and tries the ports of all others when a
+membership begins, while the processes start. The check reports only failed connections; no start
+waits for the check.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ AT_ONCE = 64  # connections
 
 
 class ConnectivityCheck:
-    """Of one worker; `port` is None before `listen`."""
+    """The connectivity check of one worker; `port` is None before `listen`."""
 
     def __init__(self, send: Callable[[Message], None]) -> None:
         self._send = send
@@ -31,20 +32,20 @@ class ConnectivityCheck:
         self.port: int | None = None
 
     async def listen(self, address: str) -> None:
-        """Let others try from now on, if this worker has that address."""
+        """Accept connections at the address, if this worker has that address."""
         with contextlib.suppress(OSError):
             server = await asyncio.start_server(_close, address, 0)
             self._server, self.port = server, server.sockets[0].getsockname()[1]
 
     def check(self, membership: Membership, me: Member, ports: Mapping[str, int]) -> None:
-        """Try all other members whose ports are known; what was begun before is given up."""
+        """Cancel the previous check, then try all other members whose ports are known."""
         self._stop()
         others = [each for each in membership.members if each != me and each.worker in ports]
         work = self._check(str(membership.id), others, ports)
         self._checking = asyncio.ensure_future(work)
 
     def close(self) -> None:
-        """Try no more, and let nobody try."""
+        """Stop the check and accept no more connections."""
         self._stop()
         if self._server is not None:
             self._server.close()

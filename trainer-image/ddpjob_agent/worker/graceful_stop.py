@@ -1,6 +1,6 @@
-"""The end of processes that are to stop by agreement: after which step, and who still does it.
+"""The graceful stop of processes: the agreed last step, and the wait until it is saved.
 
-Waits for what was agreed on; ends nothing, and decides nothing about memberships.
+This module waits only. It ends no process and decides nothing about memberships.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ log = logging.getLogger("ddpjob.agent")
 
 
 class GracefulStop:
-    """What the processes of one worker have to do before they are ended; `patience` in seconds."""
+    """The graceful stop of one worker's processes; `timeout` in seconds."""
 
     def __init__(
         self, live: LiveProcesses, send: Callable[[Message], None], timeout: float
     ) -> None:
         self._live = live
         self._send = send
-        self._patience = timeout
+        self._timeout = timeout
         self._last_step: int | None = None  # of what runs: after it all stop, having saved
         self._asked = False  # whether that is about to be agreed on
         self._all_saved = asyncio.Event()  # no other worker still does the step that was agreed on
@@ -37,7 +37,7 @@ class GracefulStop:
         self.stopped_in = ""  # the last membership whose processes had nothing more to do
 
     def on_order(self, order: Message, running: Membership | None, *, asked: bool) -> None:
-        """Tell processes that were started for one membership after which step that ends."""
+        """Assign the last step to processes that were started for one membership."""
         last = order.get("last")
         self._asked = asked
         if last is None or last.get("saved", True):
@@ -51,37 +51,37 @@ class GracefulStop:
         self._live.assign(Assignment(last_step=self._last_step, save=is_mine, stop_requested=asked))
 
     def reset(self, membership: Membership | None) -> None:
-        """Processes are about to start, for one membership or to stay."""
+        """Clear the last step before processes start; `membership` is None in live mode."""
         self._last_step = None
         if membership is not None:
             self._live.assign(Assignment(stop_requested=self._asked))
 
     def on_sigterm(self) -> None:
-        """This worker goes: it waits for nobody else."""
+        """Stop waiting for the saves of other workers, because this worker ends."""
         self._all_saved.set()
 
     def has_step_to_do(self, *, awaits_word: bool) -> bool:
-        """Whether the processes are still to do the agreed step, or `awaits_word` of one."""
+        """Return whether the processes have a last step to do, or await one (`awaits_word`)."""
         due = awaits_word or self._last_step is not None
         return due and self._live.stops and not self._live.stopped
 
     async def wait(self, is_busy: Callable[[], bool]) -> None:
-        """Let the processes do what they have to, while there is patience."""
-        until = time.monotonic() + self._patience
+        """Wait until the processes are not busy, or until the timeout."""
+        until = time.monotonic() + self._timeout
         while is_busy():
             if time.monotonic() > until:
-                seconds = self._patience
+                seconds = self._timeout
                 log.warning("no end of a step or save in %.0f s: the processes are ended", seconds)
                 self._send({"type": "overdue", "seconds": seconds})
                 break
             await asyncio.sleep(0.01)
 
     def on_stopped(self, membership: Membership) -> None:
-        """The processes have nothing more to do in this one."""
+        """Report that the processes have stopped in this membership."""
         self.stopped_in = str(membership.id)
         self._send({"type": "stopped", "membership": self.stopped_in})
 
     async def wait_for_save(self) -> None:
-        """Wait for what others save just now: the processes to be started load it."""
+        """Wait until other workers have saved the snapshot that the next processes load."""
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._all_saved.wait(), self._patience)
+            await asyncio.wait_for(self._all_saved.wait(), self._timeout)

@@ -1,7 +1,7 @@
 """A TCP port that is kept free for the user's processes, such as a store of theirs.
 
-It is bound and never listened on: nobody else is given it, and a listener that says SO_REUSEADDR,
-as torch's stores do, may still take it. Linux only.
+The socket is bound and never listens, so the kernel assigns the port to no other process. A
+listener with SO_REUSEADDR, such as torch's stores, can still bind the port. Linux only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import socket
 
 
 class ReservedPort:
-    """Held until it is closed."""
+    """A reserved port, held until it is closed."""
 
     def __init__(self) -> None:
         self._socket = socket.socket()
@@ -19,5 +19,5 @@ class ReservedPort:
         self.number: int = self._socket.getsockname()[1]
 
     def close(self) -> None:
-        """Anybody may have it now."""
+        """Release the port."""
         self._socket.close()

@@ -1,6 +1,6 @@
-"""Starts of the command, one after the other: what each is for, its folder, and what it is told.
+"""The successive starts of the command: purpose, folder and environment of each.
 
-Starts and ends no process: `processes` does.
+This module starts and ends no process; `process_tree` does.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Run:
 
     @property
     def live(self) -> bool:
-        """Whether its processes stay when the membership changes."""
+        """True if the processes stay when the membership changes."""
         return self.membership is None
 
 
 class RunFactory:
-    """Of one agent's command."""
+    """A factory of runs of one agent's command."""
 
     def __init__(
         self, folder: str, user: Command, launcher: Launcher, program: Sequence[str]
@@ -58,11 +58,11 @@ class RunFactory:
 
     @property
     def logs(self) -> str:
-        """The folder of the last one."""
+        """Log folder of the latest run."""
         return os.path.join(self._folder, str(self._count))
 
     def next_command(self, launch: Run, me: Member, relay: int) -> Command:
-        """What is to be started; `relay` is the port of the membership's store. Raises OSError."""
+        """Return the next command; `relay` is the store's port. Raise OSError on a disk error."""
         self._count += 1
         os.mkdir(self.logs)
         self.local_store.renew()
