@@ -207,8 +207,9 @@ class Agent:
         elif order["type"] == "stay":
             self._order = ("stay", "")
             self._keep_live()
-            facts = {name: order[name] for name in ("leave", "after", "save")}
-            self._live.assign(Assignment(**facts))
+            self._live.assign(
+                Assignment(leave=order["leave"], last_step=order["after"], save=order["save"])
+            )
         elif order["type"] == "halt":
             self._order = ("halt", "")
             self._wanted = None
