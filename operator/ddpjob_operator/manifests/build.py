@@ -1,9 +1,8 @@
 """Builds the objects of a job on a cluster: the Service, the rendezvous pod, the worker pods.
 
 A worker pod is the user's pod. An init container copies the agent into the pod, and the agent
-becomes the first process of the container that trains. Defaults fill the fields that the user left
-empty. The user's own values stay, except names, labels, owner and restart policy, which the job
-depends on.
+becomes the first process of the container that trains. Defaults fill the user's empty
+fields. The user's values stay, except names, labels, owner and restart policy.
 
 May not: call the API server, or validate a manifest; the API server validates every manifest.
 """
@@ -46,11 +45,8 @@ STATE_FOLDER = "/state"
 RENDEZVOUS_TOLERATION_SECONDS = 5
 _UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _CONFINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-_OURS = {
-    **_CONFINED,
-    "readOnlyRootFilesystem": True,
-    "runAsNonRoot": True,
-}  # containers from the agent's image
+# Security context of the containers from the agent's image.
+_OURS = {**_CONFINED, "readOnlyRootFilesystem": True, "runAsNonRoot": True}
 _SECCOMP = {"seccompProfile": {"type": "RuntimeDefault"}}
 
 
@@ -160,7 +156,7 @@ def _worker_spec(
     provided: tuple[tuple[str, Manifest, str], ...] = (
         ("ddpjob-agent", {"emptyDir": {}}, AGENT_FOLDER),
         ("ddpjob-snapshots", storage or {"emptyDir": {}}, SNAPSHOT_FOLDER),
-        ("ddpjob-shm", {"emptyDir": {"medium": "Memory"}}, "/dev/shm"),  # noqa: S108 - NCCL needs it
+        ("ddpjob-shm", {"emptyDir": {"medium": "Memory"}}, "/dev/shm"),  # noqa: S108 - for NCCL
         ("ddpjob-tmp", {"emptyDir": {}}, "/tmp"),  # noqa: S108 - private to the pod
         *(_sagemaker_volumes(job.spec.sagemaker) if job.spec.sagemaker else ()),
     )
