@@ -1,1 +1,1 @@
-"""The DDPJob resource: its fields, its checks, its CRD. Pure."""
+"""Defines the DDPJob resource: its fields, its checks, its CRD. Pure."""

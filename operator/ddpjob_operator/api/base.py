@@ -1,4 +1,4 @@
-"""What all models of the custom resource share: spelling, strictness, how problems travel.
+"""The base of all models of the custom resource: spelling, strictness, problems.
 
 May not: know any field of the resource.
 """
@@ -12,11 +12,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-Path = tuple[str | int, ...]  # as the file spells it: ("spec", "env", 0, "name")
+Path = tuple[str | int, ...]  # spelled as in the job file: ("spec", "env", 0, "name")
 
 
 class Model(BaseModel):
-    """Immutable, camelCase outside, refuses what it does not know."""
+    """An immutable model with camelCase field names in JSON; unknown fields are rejected."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -27,19 +27,19 @@ class Model(BaseModel):
     )
 
     def to_json(self) -> dict[str, Any]:
-        """As the API server has it: camelCase, nothing that is absent."""
+        """Return the JSON form of the API server: camelCase names, no absent fields."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 class ObservedModel(Model):
-    """A part that the API server or the operator wrote: unknown fields are of a newer version."""
+    """A part written by the API server or the operator; unknown fields of newer versions pass."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with a job, and what to do about it."""
+    """A problem of a job, with its path and its remedy."""
 
     path: Path
     message: str
@@ -49,7 +49,7 @@ class Problem:
 
 
 class InvalidError(ValueError):
-    """Several problems of one object, with paths relative to it."""
+    """The problems of one object, with paths relative to the object."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(map(str, problems)))
@@ -57,6 +57,6 @@ class InvalidError(ValueError):
 
 
 def spell(path: Path) -> str:
-    """As people write it: `spec.env[0].name`."""
+    """Return a path in the form `spec.env[0].name`."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".")

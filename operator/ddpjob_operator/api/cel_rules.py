@@ -1,9 +1,9 @@
-"""The rules of a job's fields as the API server checks them: in CEL, generated into the CRD.
+"""The rules of a job's fields for the API server: in CEL, generated into the CRD.
 
-What `api` refuses is refused here in the same words, as far as CEL can see it (a template is
-opaque to it); tests/cluster holds the two together. Only here: what must not change while a job
-has workers, because nothing of it would reach them.
-May not: know how a CRD is written.
+These rules reject the same jobs as the models, with the same messages, as far as CEL can read a
+job (a template is opaque to CEL). tests/cluster compares both. Only this module forbids changes
+of fields while a job has workers, because such a change would not reach them.
+May not: know the format of a CRD.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from ddpjob_operator.api.spec import (
 from ddpjob_operator.api.torchrun_command import MODULES
 
 Rule = dict[str, str]
-Placed = tuple[str, Rule]  # path of the schema that it is a rule of; `*` is each entry of a list
+Placed = tuple[str, Rule]  # path of the rule in the schema; `*` is each entry of a list
 
 GROUPS = "extraWorkerGroups"
 SPEC, GROUP = "spec", f"spec.{GROUPS}.*"
@@ -54,7 +54,7 @@ WHILE_IT_RUNS = (
     "while the job has workers; suspend the job first (suspend: true) until its state is Suspended, "
     "or delete it and create it anew: it goes on from what is in snapshot.storage or snapshot.uri"
 )
-# Read once, when a worker is made. All else reaches a job that runs.
+# Fields that are read only at a worker's creation. All other changes reach a running job.
 PINNED_IN_GROUPS = (
     "image",
     "command",
@@ -80,7 +80,7 @@ PINNED = (
 
 
 def build_rules() -> Iterator[Placed]:
-    """All rules, each with the place in the schema where it belongs."""
+    """Yield all rules, each with its path in the schema."""
     yield from _names()
     yield from _files()
     yield from _values()
@@ -94,7 +94,7 @@ def build_rules() -> Iterator[Placed]:
 
 
 def rule(cel: str, message: str, *values: str, field: str = "") -> Rule:
-    """One rule; `values`, in CEL, take the places of `%s` in the message; `field` is blamed."""
+    """Return a rule; CEL `values` replace `%s` in the message; errors point to `field`."""
     found = {"rule": cel, "fieldPath": field, "message": message}
     if values:
         found["messageExpression"] = f"{json.dumps(message)}.format([{', '.join(values)}])"
@@ -172,7 +172,7 @@ def _sizes() -> Iterator[Placed]:
         if at == SPEC:
             enough = f"{size} >= {least} || !{ordered} || {paused}"
             yield at, rule(enough, below, size, least, field=".replicas")
-    # Whether the job is paused cannot be seen from within a group.
+    # A rule of a group cannot read the fields that pause the job.
     least = "(has(g.minReplicas) ? g.minReplicas : 0)"
     enough = f"g.replicas >= {least} || (has(g.maxReplicas) && {least} > g.maxReplicas)"
     groups = _groups("self")
@@ -186,7 +186,7 @@ def _sources() -> Iterator[Placed]:
     text = "is missing; give what each worker runs, for example [torchrun, train.py]"
     given = "has(self.template) || (has(self.command) && size(self.command) > 0)"
     yield SPEC, rule(given, text, field=".command") | {"reason": "FieldValueRequired"}
-    text = "is missing; give the image that the workers run"  # where there are no pods, no image
+    text = "is missing; give the image that the workers run"  # only jobs on a cluster need an image
     given = "has(self.template) || has(self.image)"
     yield SPEC, rule(given, text, field=".image") | {"reason": "FieldValueRequired"}
     text = "cannot be combined with template; move it into the template's container"
@@ -292,13 +292,13 @@ def _paused(spec: str) -> str:
 
 
 def _same(new: str, old: str, path: str, default: str | None = None) -> str:
-    """Whether a field has not changed; a default that is spelled out is no change."""
+    """Return CEL for an unchanged field; an explicit default equals an absent field."""
     has = [" && ".join(f"has({e}.{p})" for p in _prefixes(path)) for e in (new, old)]
     if default:
         new, old = (f"({h} ? {e}.{path} : {default})" for h, e in zip(has, (new, old), strict=True))
         return f"{new} == {old}"
     first, second = f"{new}.{path}", f"{old}.{path}"
-    if path == "processesPerWorker":  # a number or `auto`; CEL takes it for a text of any length
+    if path == "processesPerWorker":  # a number or `auto`, which CEL treats as text of any length
         first, second = (f"(type({e}) == int ? int({e}) : 0)" for e in (first, second))
     return f"(({has[0]}) == ({has[1]}) && (!({has[0]}) || {first} == {second}))"
 
@@ -317,7 +317,7 @@ def _finds(value: str, pattern: str) -> str:
 
 
 def _default(path: str) -> str | None:
-    """The default of a field of the spec that is text, as CEL."""
+    """Return a text default of a spec field as a CEL literal, or None."""
     first, *rest = map(to_snake, path.split("."))
     value = DDPJobSpec.model_fields[first].default
     for name in rest:

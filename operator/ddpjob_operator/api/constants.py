@@ -1,7 +1,7 @@
-"""Names that others see or select by: labels, condition types, reasons, children.
+"""Public names: labels, condition types, reasons, and the names of a job's children.
 
-May not: decide anything. A child's name is a function of what was observed, so that creating it
-twice is noticed by whoever holds the names.
+May not: decide anything. A child's name is a function of the observation. If a pass creates a
+child twice, the second creation therefore collides with the existing name.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ LABEL_TERM = f"{GROUP}/term"
 ROLE_WORKER = "worker"
 ROLE_RENDEZVOUS = "rendezvous"
 
-SERVICE_PORT = 29400  # of every job's rendezvous service
+SERVICE_PORT = 29400  # port of every rendezvous service
 MAIN_GROUP = "worker"
 MAX_NAMES = 50  # job and group name together: a pod's name becomes a host name of 63 characters
 
 
 class ConditionType(StrEnum):
-    """What conditions are about."""
+    """The type of a condition."""
 
     RUNNING = "Running"
     RESIZING = "Resizing"
@@ -43,7 +43,7 @@ class ConditionType(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a condition is as it is."""
+    """The reason for the status of a condition."""
 
     TRAINING = "Training"
     WAITING = "Waiting"
@@ -77,7 +77,7 @@ class Reason(StrEnum):
 
 
 class EventReason(StrEnum):
-    """Transitions that are told once."""
+    """The reason of an event; each transition has one event."""
 
     STARTED = "Started"
     WORKER_LOST = "WorkerLost"
@@ -99,31 +99,31 @@ class EventReason(StrEnum):
 
 
 def worker_group(job: str, group: str) -> str:
-    """What the names of a group's workers begin with: all but index and incarnation."""
+    """Return the common prefix of a group's worker names, without the final hyphen."""
     return f"{job}-{group}"
 
 
 def worker_name(job: str, group: str, index: int, incarnation: int) -> str:
-    """Such as `digits-worker-000-1`; sorts by group and index."""
+    """Return a worker's name, such as `digits-worker-000-1`; names sort by group and index."""
     return f"{worker_group(job, group)}-{index:03d}-{incarnation}"
 
 
 def parse_worker_name(job: str, name: str) -> tuple[str, int, int] | None:
-    """Group, index and incarnation; None when it is no name of this job's workers."""
+    """Return group, index and incarnation, or None if the name is not of this job's workers."""
     match = re.fullmatch(rf"{re.escape(job)}-(.+)-(\d{{3,}})-(\d+)", name)
     return (match[1], int(match[2]), int(match[3])) if match else None
 
 
 def rendezvous_name(job: str, term: int) -> str:
-    """Such as `digits-rendezvous-1`."""
+    """Return the name of a rendezvous pod, such as `digits-rendezvous-1`."""
     return f"{job}-rendezvous-{term}"
 
 
 def service_name(job: str) -> str:
-    """The Service that leads to the rendezvous pod, whichever it is now."""
+    """Return the name of the Service for the current rendezvous pod."""
     return f"{job}-rendezvous"
 
 
 def selector(job: str, group: str = MAIN_GROUP) -> str:
-    """Label selector of one group's workers."""
+    """Return the label selector of a group's workers."""
     return f"{LABEL_JOB}={job},{LABEL_GROUP}={group}"

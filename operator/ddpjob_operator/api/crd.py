@@ -1,7 +1,7 @@
 """The CustomResourceDefinition of DDPJob, generated from the models and the rules.
 
-`python -m ddpjob_operator.api.crd` prints it; `make crds` writes all files that are made of it.
-Defaults stand in the descriptions, not in the schema: the API server stores what the user wrote.
+`python -m ddpjob_operator.api.crd` prints it; `make crds` writes all generated files.
+Defaults appear in the descriptions, not in the schema: the API server stores the user's own spec.
 May not: add a rule or a field of its own.
 """
 
@@ -40,7 +40,7 @@ AS_IS = frozenset(
 LEFT_OUT = frozenset({"title", "default", "additionalProperties", "anyOf", "$ref", "$defs"})
 KEYS = ("name", "type")
 
-# name, type, path, and whether only `-o wide` shows it
+# name, type, path, only with `-o wide`
 COLUMNS = (
     ("State", "string", ".status.state", False),
     ("Ready", "string", ".status.ready", False),
@@ -58,7 +58,7 @@ COLUMNS = (
 
 
 def build_crd() -> Schema:
-    """The whole definition, as the API server takes it."""
+    """Return the whole definition in the form of the API server."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -102,17 +102,18 @@ def _version() -> Schema:
 
 
 def build_schema() -> Schema:
-    """The structural schema of a job, with its rules."""
+    """Return the structural schema of a job, with its rules."""
     raw = DDPJob.model_json_schema(by_alias=True)
     schema = _structural(raw, raw["$defs"])
     spec, status = (schema["properties"][name] for name in ("spec", "status"))
-    name = {"type": "string", "maxLength": MAX_NAME}  # all else above spec is the API server's
+    # The API server owns all other fields above spec.
+    name = {"type": "string", "maxLength": MAX_NAME}
     metadata = {"type": "object", "properties": {"name": name}}
     schema |= {
         "properties": {"metadata": metadata, "spec": spec, "status": status},
         "required": ["spec"],
     }
-    # A field selector compares what is stored: spec.suspend=false is to find every other job.
+    # A field selector compares stored values: spec.suspend=false must match an absent field, too.
     spec["properties"]["suspend"]["default"] = False
     for field in NOT_YET:
         _at(spec, field)["description"] += " Not supported yet: leave it away."
@@ -128,7 +129,7 @@ def _at(schema: Schema, path: str) -> Schema:
 
 
 def _structural(raw: Schema, definitions: Schema) -> Schema:
-    """As apiextensions demands: one type everywhere, nothing referred to, nothing null."""
+    """Return a schema that apiextensions accepts: one type a value, no reference, no null."""
     if "anyOf" in raw:
         raw = {**_united(raw["anyOf"]), **raw}
     if "$ref" in raw:
@@ -155,7 +156,7 @@ def _structural(raw: Schema, definitions: Schema) -> Schema:
 
 
 def _united(options: list[Schema]) -> Schema:
-    """An absent value needs no type of its own: the API server drops nulls."""
+    """Unite the options of `anyOf`; drop null, because the API server drops null values."""
     options = [option for option in options if option.get("type") != "null"]
     if len(options) == 1:
         return options[0]
@@ -165,16 +166,16 @@ def _united(options: list[Schema]) -> Schema:
 
 
 def _keyed(entry: Schema) -> Schema:
-    """Entries that have a name are told apart by it, so that each can have its own owner."""
+    """Return the list-map keys of entries with a name or type; each entry has its own owner."""
     key = next((key for key in KEYS if key in entry.get("required", ())), None)
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]} if key else {}
 
 
 def _set_description(schema: Schema, raw: Schema) -> Schema:
-    """Integers with their width; defaults in words, where users may write another value."""
+    """Add the integer width; append the defaults of the users' fields to the descriptions."""
     if schema.get("type") == "integer":
         schema["format"] = "int32" if schema.get("maximum", math.inf) <= MAX_INTEGER else "int64"
-    if raw.get("additionalProperties") is False:  # a model that users write
+    if raw.get("additionalProperties") is False:  # a model of fields that users set
         for name, field in schema["properties"].items():
             default = raw["properties"][name].get("default")
             if isinstance(default, str | bool | int | float):
@@ -184,7 +185,7 @@ def _set_description(schema: Schema, raw: Schema) -> Schema:
 
 
 def to_yaml(content: object) -> str:
-    """As people like to read it: in order, without references within the text."""
+    """Return YAML in the given order, without anchors and aliases."""
     text = yaml.safe_dump(json.loads(json.dumps(content)), sort_keys=False, width=100)
     return str(text)
 

@@ -1,6 +1,6 @@
-"""What is wrong with a job, in the words of the job: pydantic's findings translated.
+"""Translates pydantic's validation errors into problems in the terms of a job.
 
-May not: show a word or an address of pydantic's.
+May not: show a message or a URL of pydantic.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UNKNOWN = "extra_forbidden"
 
 
 def explain_errors(error: ValidationError) -> tuple[Problem, ...]:
-    """Every problem that a failed validation of a DDPJob found, in its order."""
+    """Return every problem of a failed validation of a DDPJob, in pydantic's order."""
     errors = error.errors()
     unknown = {tuple(e["loc"]): _near(tuple(e["loc"])) for e in errors if e["type"] == UNKNOWN}
     meant = {(*path[:-1], near) for path, near in unknown.items()}

@@ -1,8 +1,8 @@
 """The smaller parts of a job's spec, each with its field types, bounds and defaults.
 
-The bounds are generous; the API server needs them to see that checking a job is cheap.
+The bounds are generous. The API server needs them to estimate the cost of its checks.
 
-May not: compare one part with another; that is `api`.
+May not: compare one part with another; `spec` does that.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from ddpjob_protocol import environment
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 JOB_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # a Service is named after the job
 ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
-# In paths of files; these stand in the API server's rules, too.
+# Patterns for paths of files; the API server's rules use them, too.
 CONTROL = r"[\x00-\x1f\x7f]"
 ABOVE = r"(^|/)[.][.](/|$)"
 WHOLE_FOLDER = r"^[./]+$"
 SNAPSHOT_URI = re.compile(environment.SNAPSHOT_URI)
-ENV_PREFIX = "DDPJOB_"  # of the variables that the agent and the trainer library read
+ENV_PREFIX = "DDPJOB_"  # prefix of the variables for the agent and the trainer library
 MAX_NAME = 63
-MAX_ENV_NAME = 200  # with 253, checking them all would be too dear for the API server
-MAX_INTEGER = 2**31 - 1  # what clients in every language can read
+MAX_ENV_NAME = 200  # with 253, the API server rejects the rules as too expensive
+MAX_INTEGER = 2**31 - 1  # int32, which clients in every language can read
 MAX_REPLICAS = 10_000
 MAX_GROUPS = 16
 MAX_LIST = 1000
 MAX_TEXT = 1024
-MAX_FILES = 16  # that all go into one variable
-MAX_ARGUMENT = 131_071  # characters of one argument or variable, as Linux has it
+MAX_FILES = 16  # all paths share one environment variable
+MAX_ARGUMENT = 131_071  # characters of an argument or variable; the limit of Linux
 
 
 def _dns_label(name: str) -> str:
@@ -102,10 +102,10 @@ Count = Annotated[int, Strict(), Ge(0), Le(MAX_INTEGER)]
 Positive = Annotated[int, Strict(), Ge(1), Le(MAX_INTEGER)]
 Replicas = Annotated[int, Strict(), Ge(0), Le(MAX_REPLICAS)]
 Seconds = Annotated[float, Strict(), AllowInfNan(False), Ge(0), Le(MAX_INTEGER)]
-OrphanSeconds = Annotated[Seconds, Ge(5)]  # several heartbeats
-HeartbeatSeconds = Annotated[Seconds, Ge(2)]  # they come once a second
+OrphanSeconds = Annotated[Seconds, Ge(5)]  # seconds; several heartbeats
+HeartbeatSeconds = Annotated[Seconds, Ge(2)]  # seconds; the interval of heartbeats is 1 s
 Flag = Annotated[bool, Strict()]
-# How long a name may be is said in words by its check, and to the API server by its schema.
+# The check explains the limit of a name's length; the schema states the limit.
 DnsLabel = Annotated[
     str, AfterValidator(_dns_label), Field(json_schema_extra={"maxLength": MAX_NAME})
 ]

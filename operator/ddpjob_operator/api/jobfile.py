@@ -1,6 +1,6 @@
-"""Reads a job file: a DDPJob, or one line for every problem with the place where it stands.
+"""Parses the text of a job file into a DDPJob, or reports one line for each problem.
 
-May not: open a file; it is given the text.
+May not: open a file; the caller passes the text.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ __all__ = ["JobFileError", "parse", "warnings"]
 
 
 class JobFileError(ValueError):
-    """The text is no valid job; the message has one line per problem."""
+    """The error for an invalid job; the message has one line for each problem."""
 
 
 def parse(text: str) -> DDPJob:
-    """The job that the text describes; a status in it is left out, it is another run's."""
+    """Return the job that the text describes, without its status, which is of another run.
+
+    Raise JobFileError if the text is not a valid job.
+    """
     root = _compose(text)
     found = list(_repeated(root, (), set()))
     data = None if found else _construct(root)
@@ -41,7 +44,7 @@ def parse(text: str) -> DDPJob:
 
 
 def warnings(job: DDPJob) -> Iterator[str]:
-    """What is allowed, and seldom meant."""
+    """Yield warnings about valid settings that are seldom intended."""
     sagemaker = job.spec.sagemaker
     if sagemaker is not None and sagemaker.model is None:
         yield "sagemaker.model is not given: what is left in SM_MODEL_DIR is gone with its pod"
@@ -60,7 +63,7 @@ def warnings(job: DDPJob) -> Iterator[str]:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without dates, which a job has no use for: they stay text."""
+    """A YAML loader that keeps dates as text, because no field of a job is a date."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -112,7 +115,7 @@ def _syntax(error: Exception) -> str:
     return f"line {mark.line + 1}, column {mark.column + 1}: {what}"
 
 
-# --- problems that only a file can have ----------------------------------------------------------
+# --- problems of files only -----------------------------------------------------------------------
 
 
 def _envelope(data: dict[str, Any]) -> Iterator[Problem]:
@@ -145,7 +148,7 @@ def _repeated(node: yaml.Node, at: Path, seen: set[int]) -> Iterator[Problem]:
 
 
 def _line(root: yaml.Node, path: Path) -> int:
-    """Where the path stands, or the nearest that exists of what it is in."""
+    """Return the line of the path, or of its nearest ancestor in the file."""
     node, line = root, root.start_mark.line
     for part in path:
         if isinstance(node, yaml.MappingNode):

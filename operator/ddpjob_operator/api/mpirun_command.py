@@ -1,6 +1,6 @@
-"""What a user's own command line says about mpirun, and about the size of the job.
+"""Finds mpirun and its flags for the number of processes in a user's command.
 
-May not: change the command; the user's own flags win.
+May not: change the command; the user's own flags take precedence.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SIZES = ("-np", "--np", "-n", "--n", "-c")
 
 
 def find_warnings(command: Sequence[str]) -> tuple[str, ...]:
-    """Warnings about what is allowed below `launcher: mpi`, and seldom meant."""
+    """Return warnings about commands that are valid for `launcher: mpi` but seldom intended."""
     words = iter([word for part in command for word in split(part)])
     if not any(PROGRAMS.fullmatch(word) for word in words):
         lonely = f"{command[0]} runs as a single process at the first worker"
@@ -28,7 +28,7 @@ def find_warnings(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def _sizes(words: Iterator[str]) -> Iterator[str]:
-    """mpirun's own flags for that, up to the program that it runs."""
+    """Yield mpirun's flags for the number of processes; ignore those of its program."""
     for word in words:
         if re.fullmatch(r"(.*/)?python[0-9.]*|.*[.]py", word):
             return

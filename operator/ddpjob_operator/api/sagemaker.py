@@ -1,8 +1,9 @@
-"""SageMaker's conventions: what a job says of them, and what its scripts find in their environment.
+"""SageMaker's conventions: the fields of a job, and the environment variables of its scripts.
 
-Of the hosts the agent tells (`ddpjob_agent.launchers.sagemaker`): they differ from membership to membership.
+The agent sets the variables about hosts (`ddpjob_agent.launchers.sagemaker`), because the hosts
+change with the membership.
 
-May not: know pods or volumes; where the folders are is told by who creates the worker.
+May not: know pods or volumes; the creator of a worker passes the path of the folders.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from pydantic import Field
 from ddpjob_operator.api.base import Model
 from ddpjob_operator.api.fields import Argument, DnsLabel
 
-BASE = "/opt/ml"  # in a pod, as there
-MAX_CHANNELS = 20  # as there
-# Values of `distribution` that are refused, and what does the same anywhere.
+BASE = "/opt/ml"  # folder in a pod, as on SageMaker
+MAX_CHANNELS = 20  # the limit of SageMaker
+# Rejected values of `distribution`, with portable replacements.
 PROPRIETARY = {
     "smddp": "is smddp, SageMaker's own library, which runs only there; torch_distributed does the "
     "same with DDP over NCCL or gloo: take out the import of smdistributed and the backend smddp",
@@ -69,21 +70,21 @@ class SageMaker(Model):
 
     @property
     def launcher(self) -> str:
-        """What starts the processes, as in `spec.launcher`."""
+        """The launcher of the processes, as in `spec.launcher`."""
         return LAUNCHERS.get(self.distribution or "", "python")
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The hyperparameters, as the entry point is given them."""
+        """The hyperparameters as arguments of the entry point."""
         given = sorted(self.hyperparameters.items())
         return tuple(word for name, value in given for word in (_flag(name), value))
 
     def command(self, entry_point: Sequence[str]) -> tuple[str, ...]:
-        """What a worker runs."""
+        """Return the command of a worker."""
         return (*STARTS[self.launcher], *entry_point, *self.arguments)
 
     def variables(self, entry_point: Sequence[str], gpus: int, base: str) -> dict[str, str]:
-        """All SM_* that stay the same; `base` is the folder that is /opt/ml in a pod."""
+        """Return the SM_* variables without the hosts; `base` stands for /opt/ml."""
         values = {name: _value(text) for name, text in self.hyperparameters.items()}
         folders = {channel.name: f"{base}/input/data/{channel.name}" for channel in self.channels}
         script = entry_point[0] if entry_point else ""
@@ -108,7 +109,7 @@ class SageMaker(Model):
 def find_problems(
     sagemaker: SageMaker, entry_point: Sequence[str], launcher: str, *, template: bool
 ) -> Iterator[tuple[str, str]]:
-    """What is wrong with the rest of the spec, for that: fields and what is said of them."""
+    """Yield the fields of the spec that conflict with sagemaker, each with a message."""
     if sagemaker.distribution in PROPRIETARY:
         yield "sagemaker.distribution", PROPRIETARY[sagemaker.distribution]
     if template:
@@ -124,7 +125,7 @@ def _flag(name: str) -> str:
 
 
 def _value(text: str) -> Any:
-    """As SageMaker has it: a number or a list where the text is JSON, or else the text."""
+    """Return the value of a JSON text, or the text itself, as SageMaker does."""
     try:
         return json.loads(text)
     except ValueError:

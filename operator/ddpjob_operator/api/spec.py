@@ -1,9 +1,9 @@
 """The DDPJob custom resource: the one source of its fields, defaults, rules and documentation.
 
-The CRD is generated from these models. Rules between fields are checked here and name the field
-and what to do; `rules` has them for the API server; `problems` turns everything else into the
-same words.
-May not: act on a job, or know what was observed of it.
+The CRD is generated from these models. This module checks rules between fields; each message names
+the field and the remedy. `cel_rules` holds the rules for the API server. `errors` translates all
+other validation errors.
+May not: act on a job, or know an observation.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from ddpjob_protocol.control import Policy
 
 __all__ = ["DDPJob", "DDPJobSpec", "DDPJobStatus", "ExtraWorkerGroup", "Group", "Metadata"]
 
-# Modelled, but nothing acts on them: any value is refused. A version that acts on one removes its
-# row.
+# Fields without an implementation: any value is rejected. A version that implements a field removes
+# its row.
 NOT_YET = (
     "scheduling",
     "ttlSecondsAfterFinished",
@@ -113,7 +113,7 @@ class DDPJobSpec(WorkerFields):
 
     @property
     def paused(self) -> bool:
-        """Return whether the job wants no worker: suspended, or scaled to zero."""
+        """True if the job is suspended or scaled to zero."""
         return self.suspend or not any(group.replicas for group in self.groups())
 
     @property

@@ -1,6 +1,6 @@
-"""What a user's own command line says about torchrun, and about the size of the job.
+"""Finds torchrun and its flags for the size of the job in a user's command.
 
-May not: change the command; the user's own flags win.
+May not: change the command; the user's own flags take precedence.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MODULES = ("torch.distributed.run", "torch.distributed.launch")
 
 
 def inelastic_flags(command: Sequence[str]) -> tuple[str, ...]:
-    """One warning for each flag with which the command keeps the job from changing its size."""
+    """Return one warning for each flag that prevents the job from changing its size."""
     return tuple(
         f"{flag} pins {PINS[name]}; remove it: ddpjob sets it anew whenever the workers change"
         for name, flag in _flags(command)
@@ -33,18 +33,18 @@ def inelastic_flags(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def runs_torchrun(command: Sequence[str]) -> bool:
-    """Whether that is what the command runs; a shell's own command is not looked into."""
+    """Return whether the command starts torchrun itself, not through a shell."""
     first, flag, module = (*command, "", "", "")[:3]
     return first.rsplit("/", 1)[-1] == "torchrun" or (flag == "-m" and module in MODULES)
 
 
 def is_standalone(command: Sequence[str]) -> bool:
-    """Whether torchrun is told to look for no other worker."""
+    """Return whether the command has torchrun's flag --standalone."""
     return any(name == "--standalone" for name, _ in _flags(command))
 
 
 def single_process_script(command: Sequence[str]) -> tuple[str, ...]:
-    """A warning if torchrun is meant to start the processes, and nobody starts torchrun."""
+    """Return a warning if the command runs a script with python instead of torchrun."""
     first, *rest = command
     script = next((word for word in rest if not word.startswith("-") or word == "-m"), "")
     if not re.fullmatch(r"python[0-9.]*", first.rsplit("/", 1)[-1]) or not script.endswith(".py"):
@@ -55,7 +55,7 @@ def single_process_script(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def _flags(command: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """torchrun's own flags, up to the script: (name as in PINS, as the user wrote it)."""
+    """Yield torchrun's flags before the script: (name as in PINS, the user's spelling)."""
     words = iter([word for part in command for word in split(part)])
     for word in words:
         if word.rsplit("/", 1)[-1] == "torchrun" or word in MODULES:
@@ -70,7 +70,7 @@ def _flags(command: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def split(part: str) -> list[str]:
-    """A part of a command, as a shell would take it if it is one."""
+    """Split a part of a command into words as a shell does."""
     if " " not in part:
         return [part]
     try:

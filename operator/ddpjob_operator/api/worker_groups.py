@@ -1,6 +1,6 @@
 """Groups of workers: the fields in a job's spec, and their resolved values.
 
-May not: compare groups with each other; that is `api`.
+May not: compare groups with each other; `spec` does that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ddpjob_operator.api.fields import (
     Text,
 )
 
-TRAINER = "trainer"  # the container that trains; without one of that name, the first
+TRAINER = "trainer"  # name of the container that trains; default: the first container
 
 
 @dataclasses.dataclass(frozen=True)

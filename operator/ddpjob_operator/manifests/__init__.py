@@ -1,1 +1,1 @@
-"""Kubernetes objects that the operator writes, and what it reads in them. Pure."""
+"""Builds the Kubernetes objects of a job, and parses pods and Services. Pure."""

@@ -1,10 +1,10 @@
-"""Builds what a job consists of on a cluster: the Service, the rendezvous pod, the worker pods.
+"""Builds the objects of a job on a cluster: the Service, the rendezvous pod, the worker pods.
 
-A worker pod is the user's: our init container puts the agent into it, the agent becomes the first
-process of the container that trains, and what the user said nothing about is filled in. What the
-user did say stays, but for what the job itself rests on: names, labels, owner, restart policy.
+A worker pod is the user's pod. An init container copies the agent into the pod, and the agent
+becomes the first process of the container that trains. Defaults fill the user's empty
+fields. The user's values stay, except names, labels, owner and restart policy.
 
-May not: call the API server; who does validates these manifests, in full and in its own words.
+May not: call the API server, or validate a manifest; the API server validates every manifest.
 """
 
 from __future__ import annotations
@@ -41,16 +41,17 @@ AGENT_IN_IMAGE = "/opt/ddpjob/agent.pyz"
 AGENT_FOLDER = "/ddpjob"
 SNAPSHOT_FOLDER = "/snapshots"
 STATE_FOLDER = "/state"
-# A node that the control plane has lost keeps its pods for so long, at the most.
+# Seconds until the rendezvous pod is evicted from a node that the control plane has lost.
 RENDEZVOUS_TOLERATION_SECONDS = 5
 _UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _CONFINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-_OURS = {**_CONFINED, "readOnlyRootFilesystem": True, "runAsNonRoot": True}  # the agent's image
+# Security context of the containers from the agent's image.
+_OURS = {**_CONFINED, "readOnlyRootFilesystem": True, "runAsNonRoot": True}
 _SECCOMP = {"seccompProfile": {"type": "RuntimeDefault"}}
 
 
 def build_service(job: DDPJob) -> Manifest:
-    """The name under which workers find the rendezvous pod, whichever it is now."""
+    """Return the Service through which workers find the current rendezvous pod."""
     labels = {
         constants.LABEL_JOB: job.metadata.name,
         constants.LABEL_ROLE: constants.ROLE_RENDEZVOUS,
@@ -69,7 +70,7 @@ def build_service(job: DDPJob) -> Manifest:
 
 
 def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, token: str) -> Manifest:
-    """The pod of the rendezvous service; goes where the job's workers may go."""
+    """Return the pod of the rendezvous service, with the scheduling fields of the workers."""
     labels = {
         constants.LABEL_JOB: job.metadata.name,
         constants.LABEL_ROLE: constants.ROLE_RENDEZVOUS,
@@ -124,7 +125,7 @@ def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, token: s
 
 
 def build_worker(job: DDPJob, action: CreateWorker, image: str, token: str) -> Manifest:
-    """The pod of one worker; `image` is the one that holds the agent."""
+    """Return the pod of one worker; `image` is the image that contains the agent."""
     group = next(group for group in job.spec.groups() if group.name == action.group)
     template = copy.deepcopy(group.template) if group.template else _template(group)
     labels = {
@@ -155,15 +156,15 @@ def _worker_spec(
     provided: tuple[tuple[str, Manifest, str], ...] = (
         ("ddpjob-agent", {"emptyDir": {}}, AGENT_FOLDER),
         ("ddpjob-snapshots", storage or {"emptyDir": {}}, SNAPSHOT_FOLDER),
-        ("ddpjob-shm", {"emptyDir": {"medium": "Memory"}}, "/dev/shm"),  # noqa: S108 - as NCCL asks
-        ("ddpjob-tmp", {"emptyDir": {}}, "/tmp"),  # noqa: S108 - the pod's own
+        ("ddpjob-shm", {"emptyDir": {"medium": "Memory"}}, "/dev/shm"),  # noqa: S108 - for NCCL
+        ("ddpjob-tmp", {"emptyDir": {}}, "/tmp"),  # noqa: S108 - private to the pod
         *(_sagemaker_volumes(job.spec.sagemaker) if job.spec.sagemaker else ()),
     )
     mounts = _list(container.get("volumeMounts"))
     taken = {path.rstrip("/") for path in _texts(mounts, "mountPath")}
     volumes = _list(spec.get("volumes"))
     for volume, source, path in provided:
-        if path not in taken or path == AGENT_FOLDER:  # two there are refused, clearly
+        if path not in taken or path == AGENT_FOLDER:  # the API server rejects duplicates
             volumes.append({**source, "name": volume})
             mounts.append({"name": volume, "mountPath": path})
     container.update(
@@ -263,7 +264,7 @@ def _metadata(job: DDPJob, name: str, labels: Mapping[str, str]) -> Manifest:
 
 
 def _inherited(job: DDPJob) -> Manifest:
-    """What a template says of where its pods may go, and how images are pulled."""
+    """Return the scheduling and image pull fields of the main group's template."""
     template = job.spec.groups()[0].template or {}
     spec = _mapping(template.get("spec"))
     fields = ("tolerations", "imagePullSecrets", "priorityClassName", "schedulerName")
@@ -271,7 +272,7 @@ def _inherited(job: DDPJob) -> Manifest:
 
 
 def _tolerations(spec: Manifest, seconds: int) -> list[Manifest]:
-    """The given ones, and how long the pod stays on a node that has gone silent."""
+    """Return the pod's tolerations, and a time limit on unreachable nodes unless one is set."""
     given = _list(spec.get("tolerations"))
     known = set(_texts(given, "key"))
     ours = [
@@ -283,7 +284,7 @@ def _tolerations(spec: Manifest, seconds: int) -> list[Manifest]:
 
 
 def _resources(request: str, **limits: str) -> Manifest:
-    """Of containers of ours; limits, because a quota may demand them."""
+    """Return requests and limits of the operator's containers; a quota may require limits."""
     return {"requests": {"cpu": "10m", "memory": request}, "limits": limits}
 
 
@@ -299,7 +300,7 @@ def _quantities(resources: Manifest) -> Manifest:
 
 
 def _texts(entries: Iterable[Any], field: str) -> Iterator[str]:
-    """What this field says in those entries that have it as text."""
+    """Yield the values of a field from the entries in which the value is text."""
     for entry in entries:
         value = entry.get(field) if isinstance(entry, dict) else None
         if isinstance(value, str):
@@ -307,7 +308,7 @@ def _texts(entries: Iterable[Any], field: str) -> Iterator[str]:
 
 
 def _list(value: object) -> list[Any]:
-    """A copy; what is no list becomes one that the API server refuses."""
+    """Return a copy of a list; wrap any other value, so that the API server rejects it."""
     return list(value) if isinstance(value, list) else [] if value is None else [value]
 
 

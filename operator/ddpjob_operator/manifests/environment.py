@@ -1,6 +1,6 @@
-"""The environment that a worker gets from its job, wherever the worker runs.
+"""The environment variables that a job sets for its workers, on a cluster or a single machine.
 
-May not: know pods, processes or addresses; who creates a worker adds those.
+May not: know pods, processes or addresses; the creator of a worker adds their variables.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ddpjob_protocol.environment import (
     ENV_WARM_START,
 )
 
-# By the resource that a worker asks for.
+# Value of PJRT_DEVICE for each resource that a worker requests.
 PJRT_DEVICES = {
     "aws.amazon.com/neuron": "NEURON",
     "aws.amazon.com/neurondevice": "NEURON",
@@ -34,7 +34,7 @@ PJRT_DEVICES = {
 
 
 def worker_environment(job: DDPJob, group: Group) -> dict[str, str]:
-    """Variables of the agent and of the user's processes; what the user set wins."""
+    """Return all variables of a worker; the user's variables override all but the agent's."""
     user = {entry.name: entry.value for entry in group.env}
     return {
         **network_environment(job),
@@ -45,7 +45,7 @@ def worker_environment(job: DDPJob, group: Group) -> dict[str, str]:
 
 
 def network_environment(job: DDPJob) -> dict[str, str]:
-    """How the processes reach each other, unless the user says otherwise."""
+    """Return the network variables of NCCL and Gloo; the user's variables override them."""
     network = job.spec.network
     return _given(
         {
@@ -57,19 +57,19 @@ def network_environment(job: DDPJob) -> dict[str, str]:
 
 
 def device_environment(job: DDPJob) -> dict[str, str]:
-    """What torch_xla has to know of devices that it runs on, unless the user says otherwise."""
+    """Return the device variables of torch_xla; the user's variables override them."""
     device = PJRT_DEVICES.get(job.spec.gpu_resource)
     return {"PJRT_DEVICE": device} if device else {}
 
 
 def sagemaker_environment(job: DDPJob, group: Group, base: str) -> dict[str, str]:
-    """What a script for SageMaker finds, unless the user says otherwise; `base` is its /opt/ml."""
+    """Return the SM_* variables, which the user's override; `base` stands for /opt/ml."""
     sagemaker = job.spec.sagemaker
     return sagemaker.variables(job.spec.entry_point, group.gpus, base) if sagemaker else {}
 
 
 def agent_environment(job: DDPJob, group: Group) -> dict[str, str]:
-    """What the job says to the agent and to the trainer library."""
+    """Return the variables that the agent and the trainer library read."""
     spec, metadata = job.spec, job.metadata
     return _given(
         {

@@ -1,4 +1,4 @@
-"""Reads pods and Services, as the API server has them, into what a plan is made of.
+"""Parses pods and Services of the API server into the values that a plan needs.
 
 May not: call the API server, or decide anything.
 """
@@ -15,13 +15,13 @@ from ddpjob_operator.planner.observed import Phase, Rendezvous, Worker
 from ddpjob_protocol.environment import ENV_TOKEN
 
 UNSCHEDULABLE = "Unschedulable"
-# Ended containers and waiting ones are told of in these words where nothing is wrong.
+# Reasons of ended and waiting containers that are no problem.
 _HARMLESS = ("", "Completed", "ContainerCreating", "PodInitializing")
 
 
 @dataclasses.dataclass(frozen=True)
 class Pod:
-    """One pod of a job: what is kept of it in memory."""
+    """A pod of a job, reduced to the fields that the operator keeps in memory."""
 
     namespace: str
     name: str
@@ -30,16 +30,16 @@ class Pod:
     job: str
     owner: str  # UID of the job that controls it
     role: str
-    token: str  # secret of the job, which all its pods hold
+    token: str  # secret of the job, shared by all its pods
     worker: Worker | None
     rendezvous: Rendezvous | None
     deleting: bool
-    live: bool  # neither ended nor about to go
+    live: bool  # neither ended nor in deletion
 
 
 @dataclasses.dataclass(frozen=True)
 class RendezvousService:
-    """The Service that leads to a job's rendezvous pod."""
+    """The Service of a job's rendezvous pod."""
 
     namespace: str
     name: str
@@ -50,7 +50,7 @@ class RendezvousService:
 
 
 def parse_service(raw: Mapping[str, Any]) -> RendezvousService:
-    """What matters of a Service."""
+    """Return the fields of a Service that the operator needs."""
     metadata = raw["metadata"]
     return RendezvousService(
         namespace=metadata["namespace"],
@@ -63,7 +63,7 @@ def parse_service(raw: Mapping[str, Any]) -> RendezvousService:
 
 
 def parse_pod(raw: Mapping[str, Any]) -> Pod:
-    """What matters of a pod."""
+    """Return the fields of a pod that the operator needs."""
     metadata, spec, status = raw["metadata"], raw.get("spec", {}), raw.get("status", {})
     labels = metadata.get("labels") or {}
     phase, deleting = _phase(status), metadata.get("deletionTimestamp") is not None
@@ -106,18 +106,20 @@ def parse_pod(raw: Mapping[str, Any]) -> Pod:
 
 
 def controller(metadata: Mapping[str, Any]) -> str:
-    """UID of the object that controls this one."""
+    """Return the UID of the object's controller, or an empty text."""
     owners = metadata.get("ownerReferences") or ()
     return next((owner["uid"] for owner in owners if owner.get("controller")), "")
 
 
 def _phase(status: Mapping[str, Any]) -> Phase:
     word = status.get("phase", "Pending")
-    return Phase(word) if word in tuple(Phase) else Phase.PENDING  # Unknown: its node is silent
+    return (
+        Phase(word) if word in tuple(Phase) else Phase.PENDING
+    )  # Unknown: its node does not respond
 
 
 def _ended(status: Mapping[str, Any], own: str) -> Phase | None:
-    """How the agent's container ended, if it did: a sidecar may keep the pod running."""
+    """Return the final phase of the agent's container; a sidecar may keep the pod running."""
     for container in status.get("containerStatuses") or ():
         ended = (container.get("state") or {}).get("terminated")
         if container["name"] == own and ended is not None:
@@ -126,7 +128,7 @@ def _ended(status: Mapping[str, Any], own: str) -> Phase | None:
 
 
 def _problem(status: Mapping[str, Any], own: str) -> tuple[str, str]:
-    """Why the pod does not run or how it ended, the most telling first."""
+    """Return the reason and message of the pod's most specific problem, or empty texts."""
     containers = [
         *(status.get("initContainerStatuses") or ()),
         *(status.get("containerStatuses") or ()),
@@ -148,7 +150,7 @@ def _problem(status: Mapping[str, Any], own: str) -> tuple[str, str]:
 
 
 def _state(container: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The container's state; of one that waits to be started again, how it ended."""
+    """Return the container's state, or its last state if the container is in a crash loop."""
     state = container.get("state") or {}
     looping = state.get("waiting", {}).get("reason") == "CrashLoopBackOff"
     return (looping and container.get("lastState")) or state
@@ -165,7 +167,7 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 
 
 def _own_container(spec: Mapping[str, Any]) -> tuple[str, str]:
-    """Name of the container that runs our code, and the job's secret, which it holds."""
+    """Return the name of the agent's container and the job's secret, or empty texts."""
     for container in spec.get("containers") or ():
         for entry in container.get("env") or ():
             if entry.get("name") == ENV_TOKEN:

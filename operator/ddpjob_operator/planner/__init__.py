@@ -1,1 +1,1 @@
-"""What to do next, and what to report, given what was observed. Pure."""
+"""Decides the actions, the status and the events of a job from an observation. Pure."""

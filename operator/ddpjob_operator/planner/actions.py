@@ -1,4 +1,4 @@
-"""What a plan may ask for. Each action may be executed twice: the second time changes nothing.
+"""The actions of a plan. Every action is idempotent: a second execution changes nothing.
 
 May not: execute anything.
 """
@@ -12,7 +12,7 @@ from ddpjob_protocol.control import Expectation
 
 @dataclasses.dataclass(frozen=True)
 class CreateService:
-    """Make the name that leads workers to the rendezvous service."""
+    """Create the Service through which workers find the rendezvous pod."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,14 +42,14 @@ class CreateWorker:
 
 @dataclasses.dataclass(frozen=True)
 class DeleteWorker:
-    """Stop a worker, with the grace it is entitled to."""
+    """Stop a worker; its grace period applies."""
 
     name: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Expect:
-    """Tell the rendezvous service whom to wait for; planned in every pass, equal or not."""
+    """Send the expected workers to the rendezvous service; every pass plans this action."""
 
     expectation: Expectation
 
@@ -59,7 +59,7 @@ Action = CreateService | CreateRendezvous | DeleteRendezvous | CreateWorker | De
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """A transition, told once, after the status that shows it is written."""
+    """A transition, reported once, after the pass has written the new status."""
 
     reason: str
     message: str

@@ -1,6 +1,6 @@
-"""What is true of a job that has not ended, how that changes, and what it comes to in one word.
+"""The conditions of an active job, their transitions, and the one-word state.
 
-May not: decide what is to be done, or read a condition back to learn what can be observed.
+May not: decide on actions, or read a condition instead of an observation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def condition(
     reason: Reason,
     message: str = "",
 ) -> Condition:
-    """A condition without its time; None is unknown."""
+    """Return a condition without its time; if `holds` is None, the status is Unknown."""
     status: Literal["True", "False", "Unknown"]
     status = "Unknown" if holds is None else "True" if holds else "False"
     return Condition(type=type_.value, status=status, reason=reason.value, message=message)
@@ -44,7 +44,7 @@ def condition(
 def set_condition(
     conditions: Sequence[Condition], new: Condition, now: datetime
 ) -> tuple[Condition, ...]:
-    """The conditions with this one in its place; its time changes only when its status flips."""
+    """Insert or replace a condition; its time changes only if its status changes."""
     old = find(conditions, new.type)
     same = old is not None and old.status == new.status
     since = old.last_transition_time if old is not None and same else now
@@ -55,23 +55,23 @@ def set_condition(
 
 
 def find(conditions: Sequence[Condition], type_: str) -> Condition | None:
-    """The condition of this type."""
+    """Return the condition of a type, or None."""
     return next((each for each in conditions if each.type == type_), None)
 
 
 def is_true(conditions: Sequence[Condition], type_: str) -> bool:
-    """Whether the condition is there and holds."""
+    """Return whether the condition exists with status True."""
     condition = find(conditions, type_)
     return condition is not None and condition.status == "True"
 
 
 def finished(conditions: Sequence[Condition]) -> bool:
-    """Whether the job has ended, for good."""
+    """Return whether the job has completed or failed."""
     return any(is_true(conditions, each) for each in (ConditionType.COMPLETE, ConditionType.FAILED))
 
 
 def state(conditions: Sequence[Condition]) -> str:
-    """One word: the gravest condition that holds, else Pending, Waiting or Unknown."""
+    """Return the first true condition by precedence, else Pending, Waiting or Unknown."""
     for each in _PRECEDENCE:
         if is_true(conditions, each):
             return str(each)
@@ -81,13 +81,13 @@ def state(conditions: Sequence[Condition]) -> str:
     return "Unknown" if running.status == "Unknown" else "Waiting"
 
 
-# --- what is true of a job ------------------------------------------------------------------------
+# --- the conditions of a job ----------------------------------------------------------------------
 
 
 def running(
     observed: Observed, status: DDPJobStatus, report: Report | None, now: datetime
 ) -> Condition:
-    """Whether the processes of a membership run."""
+    """Return Running: the processes of a membership run."""
     kind = ConditionType.RUNNING
     if report is None and status.membership is None:
         text = "waiting for the rendezvous service"
@@ -114,7 +114,7 @@ def running(
 def resizing(
     status: DDPJobStatus, report: Report | None, roster: WorkerPlan, rejections: Sequence[Rejection]
 ) -> Condition:
-    """Whether a change of the membership is due."""
+    """Return Resizing: the membership has to change."""
     kind = ConditionType.RESIZING
     if report is None or report.state is not ServiceState.RUNNING or status.membership is None:
         return condition(kind, False, Reason.NOT_RUNNING)
@@ -131,7 +131,7 @@ def resizing(
 
 
 def stalled(observed: Observed, report: Report | None, roster: WorkerPlan) -> Condition:
-    """Whether the job cannot go on unless something outside it changes, or does not go on."""
+    """Return Stalled: the job makes no progress, or needs a change from outside to start."""
     kind = ConditionType.STALLED
     found = _without_service(observed)
     if report is not None and report.stall is not None and found is None:
@@ -144,7 +144,7 @@ def stalled(observed: Observed, report: Report | None, roster: WorkerPlan) -> Co
         reason = diagnosis.reason if diagnosis else Reason.WORKERS_FAIL
         return condition(kind, True, reason, f"{text}{_remedy(diagnosis)}{at}")
     if report is None and observed.job.status.membership is not None:
-        running = True  # as far as is known
+        running = True  # the last known state
     else:
         running = report is not None and report.state is ServiceState.RUNNING
     if not running:
@@ -153,7 +153,7 @@ def stalled(observed: Observed, report: Report | None, roster: WorkerPlan) -> Co
 
 
 def storage_not_shared(observed: Observed) -> str:
-    """Why the snapshots are not safe: not every node sees those of the others."""
+    """Return a warning if several nodes hold workers but only one node can use the claim."""
     claim = observed.single_node_claim
     if not claim or len({w.node for w in observed.workers if w.live and w.node}) < 2:
         return ""
@@ -177,7 +177,7 @@ def _without_service(observed: Observed) -> Condition | None:
 
 
 def _obstacle(observed: Observed, roster: WorkerPlan) -> Condition | None:
-    """Why the job does not start, or not start again, if there is more to it than time."""
+    """Return Stalled if the job cannot start or restart by waiting alone, or None."""
     kind = ConditionType.STALLED
     for refusal in observed.rejections:
         return condition(kind, True, refusal.reason, _rejected(refusal))
@@ -216,7 +216,7 @@ def _scheduled(roster: WorkerPlan) -> str:
 
 
 def _starts(worker: Worker) -> bool:
-    """Whether it has a node, and nothing is known that keeps it from running there."""
+    """Return whether a worker has a node and no known problem prevents its start."""
     return worker.scheduled and diagnose(worker.reason, worker.message) is None
 
 

@@ -1,7 +1,7 @@
-"""What keeps a pod from running or made it end, in words that say what to do next.
+"""Maps the reason and message of a pod's status to a condition reason and a remedy.
 
-Kubelet and scheduler say what happened; who reads a job's conditions wants to know what is wrong
-with the job. May not: know anything but a pod's own words.
+The kubelet and the scheduler report the symptom. A job's condition names the cause and the next
+step. May not: use any input but the reason and message of a pod.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ddpjob_operator.api.constants import Reason
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-    """A reason for a condition, and the next step."""
+    """The reason for a condition, and the next step for the user."""
 
     reason: Reason
     remedy: str
@@ -22,15 +22,15 @@ class Diagnosis:
 
 @dataclasses.dataclass(frozen=True)
 class _Row:
-    reason: str  # the kubelet's word; a regular expression
-    message: str  # its explanation; a regular expression to be found in it
+    reason: str  # regular expression for the kubelet's whole reason
+    message: str  # regular expression for a part of the kubelet's message
     diagnosis: Diagnosis
 
 
 _TABLE = (
     _Row(
         "StartError|RunContainerError|CreateContainerError|ContainerCannotRun",
-        r"""(?i)["'`]python3\\?["'`].*(not found|no such file)""",  # runc, crun, gVisor alike
+        r"""(?i)["'`]python3\\?["'`].*(not found|no such file)""",  # runc, crun and gVisor
         Diagnosis(
             Reason.PYTHON_MISSING,
             "the image needs python3, 3.9 or newer, on its PATH; add it or use another image",
@@ -75,7 +75,7 @@ _TABLE = (
 
 
 def diagnose(reason: str, message: str) -> Diagnosis | None:
-    """What is known about these words of kubelet or scheduler."""
+    """Return the diagnosis for a reason and message of the kubelet or scheduler, or None."""
     for row in _TABLE:
         if re.fullmatch(row.reason, reason) and re.search(row.message, message):
             return row.diagnosis

@@ -1,6 +1,6 @@
-"""What is told once: transitions between the status before a pass and what the pass saw.
+"""The events of a pass: differences between the previous status and the observation.
 
-May not: tell of anything that is merely still so.
+May not: report an unchanged fact again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ UNREACHABLE_REMEDY = (
 
 
 def membership_events(observed: Observed, report: Report | None) -> Iterator[Event]:
-    """One for each membership since the one in status."""
+    """Yield one event for each membership newer than the one in status."""
     if report is None:
         return
     known = observed.job.status.membership
@@ -48,7 +48,7 @@ def membership_events(observed: Observed, report: Report | None) -> Iterator[Eve
 
 
 def repeated_step_events(observed: Observed, report: Report | None) -> Iterator[Event]:
-    """One for steps that are done again, and were not known of before."""
+    """Yield an event if the count of repeated steps has grown."""
     known = observed.job.status.restarts.repeated_steps
     if report is not None and report.repeated_steps > known:
         text = (
@@ -58,12 +58,12 @@ def repeated_step_events(observed: Observed, report: Report | None) -> Iterator[
 
 
 def repeated_steps_text(steps: int) -> str:
-    """So many are."""
+    """Return the number of repeated steps as text."""
     return "1 step is done again" if steps == 1 else f"{steps} steps are done again"
 
 
 def overdue_events(observed: Observed, report: Report | None) -> Iterator[Event]:
-    """One for each worker that had too little time for its last step."""
+    """Yield one event for each worker whose grace period ended before its last step."""
     known = observed.job.status.overdue_workers
     for each in report.overdue if report else ():
         if each.worker not in known:
@@ -76,14 +76,14 @@ def overdue_events(observed: Observed, report: Report | None) -> Iterator[Event]
 
 
 def stuck_events(observed: Observed, report: Report | None) -> Iterator[Event]:
-    """One for each time a process hung in a collective that had broken."""
+    """Yield one event for each process that hung in a broken collective."""
     for text in report.stuck if report else ():
         if text not in observed.job.status.stuck:
             yield Event(EventReason.PROCESS_STUCK.value, text, warning=True)
 
 
 def unreachable_events(observed: Observed, report: Report | None) -> Iterator[Event]:
-    """Workers that train together cannot open connections to each other."""
+    """Yield an event if workers cannot connect and the list of them has changed."""
     told = report.unreachable if report else ()
     if told and told != observed.job.status.unreachable:
         text = f"{'; '.join(told)}: {UNREACHABLE_REMEDY}"
@@ -91,7 +91,7 @@ def unreachable_events(observed: Observed, report: Report | None) -> Iterator[Ev
 
 
 def degraded_events(observed: Observed, report: Report | None) -> Iterator[Event]:
-    """Snapshots are saved less well than they could be."""
+    """Yield an event if a new problem degrades the saving of snapshots."""
     old = observed.job.status.snapshot
     problem = report.snapshot_problem if report else ""
     if problem and (old is None or old.problem != problem):
@@ -99,7 +99,7 @@ def degraded_events(observed: Observed, report: Report | None) -> Iterator[Event
 
 
 def file_events(observed: Observed, report: Report | None, status: DDPJobStatus) -> Iterator[Event]:
-    """The script's own files are on no other worker, or cannot be copied."""
+    """Yield events if the script's own files have no replica or cannot be copied."""
     old = observed.job.status
     reason = EventReason.SNAPSHOT_NOT_SHARED.value
     if reason in status.warned and reason not in old.warned:
@@ -111,7 +111,7 @@ def file_events(observed: Observed, report: Report | None, status: DDPJobStatus)
 
 
 def replacement_events(observed: Observed, roster: WorkerPlan) -> Iterator[Event]:
-    """One for each worker that takes another one's place."""
+    """Yield one event for each worker that replaces another worker."""
     refused = {refusal.name for refusal in observed.rejections}
     for action in roster.create:
         if action.name not in refused and (how := _departure(observed, action)):
@@ -120,14 +120,14 @@ def replacement_events(observed: Observed, roster: WorkerPlan) -> Iterator[Event
 
 
 def end_event(verdict: JobOutcome) -> Event:
-    """The job has completed or failed."""
+    """Return the event for the end of a job."""
     failed = verdict.type is ConditionType.FAILED
     reason = EventReason.FAILED if failed else EventReason.COMPLETED
     return Event(reason.value, verdict.message, failed)
 
 
 def change_events(observed: Observed, status: DDPJobStatus) -> Iterator[Event]:
-    """The job was suspended, was resumed, or cannot go on; the last again for another reason."""
+    """Yield events for a suspension, a resumption, and each new reason of a stall."""
     old, new = observed.job.status.conditions, status.conditions
     if _flips(old, new, ConditionType.SUSPENDED):
         yield Event(EventReason.SUSPENDED.value, "the job is suspended")

@@ -1,4 +1,4 @@
-"""What one pass saw of a job: frozen values, parsed by whoever looked.
+"""The observation of a job in one pass: frozen values, parsed by the observer.
 
 May not: decide anything, or remember an earlier pass.
 """
@@ -15,7 +15,7 @@ from ddpjob_protocol.control import Report
 
 
 class Phase(StrEnum):
-    """How far a worker is; the words are a pod's."""
+    """The phase of a worker, in the terms of a pod."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -25,33 +25,33 @@ class Phase(StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Worker:
-    """One worker, that is one pod or what stands for it."""
+    """A worker: a pod, or the simulated pod of the local back end."""
 
     name: str
     group: str
     index: int
-    incarnation: int  # counts the workers that had this index
+    incarnation: int  # counts the workers of this index, from 1
     phase: Phase = Phase.PENDING
     node: str | None = None
-    unschedulable: str | None = None  # the scheduler's words
+    unschedulable: str | None = None  # message of the scheduler
     unschedulable_since: datetime | None = None
     deleting: bool = False
-    reason: str = ""  # the kubelet's word for that, such as ImagePullBackOff or OOMKilled
-    message: str = ""  # how it ended, or what keeps it from running
+    reason: str = ""  # reason of the kubelet, such as ImagePullBackOff or OOMKilled
+    message: str = ""  # explanation of the end, or of the problem that prevents a start
 
     @property
     def terminal(self) -> bool:
-        """Whether it has ended, well or badly."""
+        """True if the worker has succeeded or failed."""
         return self.phase in (Phase.SUCCEEDED, Phase.FAILED)
 
     @property
     def live(self) -> bool:
-        """Whether it runs, or will unless something happens."""
+        """True if the worker has neither ended nor begun its deletion."""
         return not self.terminal and not self.deleting
 
     @property
     def scheduled(self) -> bool:
-        """Whether it has a node."""
+        """True if the worker is live and has a node."""
         return self.live and (self.node is not None or self.phase is Phase.RUNNING)
 
 
@@ -60,32 +60,31 @@ class Rendezvous:
     """The job's rendezvous service."""
 
     term: int
-    ready: bool = False  # it can be told whom to expect
-    reason: str = ""  # what keeps it from running, as for a worker
+    ready: bool = False  # the service accepts an expectation
+    reason: str = ""  # reason of the kubelet, as for a worker
     message: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Rejection:
-    """A child of the job that the API server did not let be created in this pass."""
+    """A child of the job that the API server rejected in this pass."""
 
     name: str
     reason: Reason
-    message: str  # the API server's words
+    message: str  # message of the API server
 
 
 @dataclasses.dataclass(frozen=True)
 class Observed:
-    """Everything that a plan follows from, beside the time."""
+    """The complete input of a plan, except the time."""
 
     job: DDPJob
     workers: tuple[Worker, ...] = ()
     rendezvous: Rendezvous | None = None
-    report: Report | None = None  # of that rendezvous
-    terminated_terms: tuple[
-        int, ...
-    ] = ()  # terms of rendezvous pods that have ended and are still there
-    service: bool = True  # whether workers can find the service: its name leads to it
-    single_node_claim: str = ""  # claim of the snapshots, if only one node can use it
-    rejections: tuple[Rejection, ...] = ()  # of this pass, when it plans for a second time
-    one_file_system: bool = False  # every worker sees the files of all
+    report: Report | None = None  # report of that rendezvous service
+    # Terms of rendezvous pods that have ended but still exist.
+    terminated_terms: tuple[int, ...] = ()
+    service: bool = True  # the job's Service exists
+    single_node_claim: str = ""  # snapshot claim that only one node can use
+    rejections: tuple[Rejection, ...] = ()  # rejections of this pass, for its second plan
+    one_file_system: bool = False  # all workers share one file system

@@ -1,6 +1,6 @@
-"""Whether a job has ended, how, and what people are told of it.
+"""The outcome of a job: success or failure, with a reason and a message.
 
-May not: count restarts; the rendezvous service does, it sees every exit.
+May not: count restarts. The rendezvous service counts them, because it observes every exit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TAIL_CHARACTERS = 4000
 
 @dataclasses.dataclass(frozen=True)
 class JobOutcome:
-    """How the job ended."""
+    """The outcome of a job that has ended."""
 
     type: Literal[ConditionType.COMPLETE, ConditionType.FAILED]
     reason: Reason
@@ -28,7 +28,7 @@ class JobOutcome:
 
 
 def decide_outcome(observed: Observed, report: Report | None, now: datetime) -> JobOutcome | None:
-    """How the job ended, if it has."""
+    """Return the outcome of the job, or None if the job has not ended."""
     if report is not None and report.state is ServiceState.COMPLETE:
         return JobOutcome(ConditionType.COMPLETE, Reason.COMPLETED, report.reason)
     if report is not None and report.state is ServiceState.FAILED:
@@ -45,13 +45,17 @@ def decide_outcome(observed: Observed, report: Report | None, now: datetime) -> 
 
 
 def deadline_of(job: DDPJob) -> datetime | None:
-    """When the job fails for having run too long."""
+    """Return the time at which activeDeadlineSeconds expires, or None."""
     seconds, start = job.spec.active_deadline_seconds, job.status.start_time
     return start + timedelta(seconds=seconds) if seconds is not None and start else None
 
 
 def _all_succeeded(observed: Observed) -> bool:
-    """An agent ends with 0 only when its service said complete: the word survives the service."""
+    """Return whether every worker of the membership exited with code 0.
+
+    An agent exits with 0 only after its service reported the completion. The exit codes therefore
+    prove the completion even if the service is lost.
+    """
     membership = observed.job.status.membership
     good = {worker.name for worker in observed.workers if worker.phase is Phase.SUCCEEDED}
     return membership is not None and set(membership.workers) <= good

@@ -1,15 +1,18 @@
-"""Which workers stay, go, and are to come.
+"""Decides which workers to keep, drain, create and delete.
 
-Theory of operation. Of every group, `replicas` live workers stay: running ones before pending
-ones, low indices before high ones. The others drain: the rendezvous service leaves them out of
-the next membership, and then they are deleted. Missing workers are created at the lowest free
-indices; an incarnation is one more than any ever seen at its index, so that a name is not used
-again while a predecessor hangs in its deletion. A worker that is gone or has ended is thereby
-replaced at once, unless it ended before it joined and was not the first: then after a pause,
-because the next one probably ends likewise. A worker that the scheduler has had no node for, for a
-while, is stuck: it stays, but nobody waits for it.
+Theory of operation. Each group keeps `replicas` live workers: running workers before pending
+workers, low indices before high indices. The other workers drain: the rendezvous service excludes
+a draining worker from the next membership, then the operator deletes the worker. Missing workers
+are created at the lowest free indices. A new incarnation is one higher than every known
+incarnation of the index. A name is therefore not used again while the deletion of a predecessor
+hangs.
 
-May not: know how workers are made, or read a clock.
+A missing or ended worker is replaced immediately. If a worker ended before it joined, and was not
+the first of its index, the replacement waits for a backoff: its successor probably fails as well.
+If the scheduler finds no node for a worker within SCHEDULING_SECONDS, the worker is stuck. A stuck
+worker stays, but the membership does not wait for it.
+
+May not: know how workers are created, or read a clock.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from ddpjob_operator.planner.observed import Observed, Phase, Worker
 from ddpjob_protocol.control import Report, ServiceState
 
 MAX_PAUSE_SECONDS = 300.0
-SCHEDULING_SECONDS = 10.0  # a volume may still have to be bound, a node still to be freed
+SCHEDULING_SECONDS = 10.0  # time to bind a volume or free a node
 Slot = tuple[str, int]  # group and index
 
 
@@ -39,14 +42,14 @@ class WorkerPlan:
     draining: tuple[Worker, ...]
     create: tuple[CreateWorker, ...]
     delete: tuple[DeleteWorker, ...]
-    failing: tuple[Worker, ...]  # ended before they joined, to be replaced after a pause
-    replace_after: datetime | None  # end of that pause
-    stuck: tuple[Worker, ...] = ()  # of those kept: there is no node for them
-    stuck_at: datetime | None = None  # when the next one will count as such
+    failing: tuple[Worker, ...]  # ended before they joined; replaced after the backoff
+    replace_after: datetime | None  # end of the backoff
+    stuck: tuple[Worker, ...] = ()  # kept workers without a node
+    stuck_at: datetime | None = None  # time at which the next worker becomes stuck
 
 
 def plan_workers(observed: Observed, now: datetime) -> WorkerPlan:
-    """What is to become of every worker."""
+    """Return the plan for all workers of a job."""
     kept, draining, missing = [], [], list[Slot]()
     groups = observed.job.spec.groups()
     for group in groups:
@@ -79,7 +82,7 @@ def plan_workers(observed: Observed, now: datetime) -> WorkerPlan:
 
 
 def joined_ever(job: DDPJob, report: Report | None) -> set[str]:
-    """Workers that the rendezvous service has, or had in a membership, as far as is known."""
+    """Return the workers known to have registered or to have been in a membership."""
     known = set(job.status.membership.workers if job.status.membership else ())
     if report is not None:
         known.update(report.workers, *(each.workers for each in report.memberships))
@@ -110,7 +113,10 @@ def _stuck_at(worker: Worker, now: datetime) -> datetime:
 
 
 def _may_delete(worker: Worker, report: Report | None) -> bool:
-    """A draining worker that trains is needed until the others have regrouped without it."""
+    """Return whether a draining worker may be deleted.
+
+    A worker that trains is needed until a membership without the worker has formed.
+    """
     if worker.phase is Phase.PENDING:
         return True
     if report is None:
@@ -148,7 +154,7 @@ def _creations(observed: Observed, missing: Iterable[Slot]) -> tuple[CreateWorke
         highest[slot] = max(incarnation, highest.get(slot, 0))
     return tuple(
         CreateWorker(constants.worker_name(job, group, index, n), group, index, n)
-        # The largest first: else small ones take the nodes that only these fit on.
+        # Large workers first: small workers could occupy the only nodes with enough GPUs.
         for group, index in sorted(missing, key=lambda slot: -size[slot[0]])
         for n in (1 + highest.get((group, index), 0),)
     )

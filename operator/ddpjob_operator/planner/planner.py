@@ -1,17 +1,19 @@
-"""The policy of the operator as one pure function: what was observed, what is to be done.
+"""The policy of the operator as one pure function from an observation to a plan.
 
 Theory of operation. A pass observes, plans, executes the actions in their order, writes the
-status, then emits the events. It may die anywhere in between: the next one observes afresh and
-arrives at the same end. Two facts cannot be observed, therefore they are written to status in
-one pass and acted on in the next:
+status, then emits the events. If a pass dies at any point, the next pass observes again and
+reaches the same result. Two facts cannot be observed. One pass writes each of them to the status,
+and the next pass acts on it:
 
-- The term of the rendezvous service, before it is created. Once a service was seen, and this is
-  written, it is told whom to expect, without which it forms no membership. So whichever service
-  has formed one was recorded, and its successor gets a higher term.
-- The end of the job, before the service that reported it is deleted. A finished job stays so.
+- The term of the rendezvous service, before the service is created. Once a service was observed
+  and its term recorded, the operator sends the expected workers. Without them, the service forms
+  no membership. Every service that formed a membership was therefore recorded, and its successor
+  has a higher term.
+- The end of the job, before the service that reported the end is deleted. A finished job stays
+  finished.
 
-When the API server refuses a child, the pass plans once more, told of the rejections: they belong
-into the status, and who was refused is not expected.
+If the API server rejects a child, the pass plans a second time with the rejections as input. The
+status reports the rejections, and the expectation omits the rejected workers.
 
 May not: read a clock, perform an action, or keep anything between two calls.
 """
@@ -56,21 +58,21 @@ __all__ = [
 ]
 
 
-END_SECONDS = 30.0  # for workers of a finished job to end by themselves, where they may stay
+END_SECONDS = 30.0  # time for the workers of a finished job to end, if their pods are kept
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What one pass is to do: actions in their order, then the status, then the events."""
+    """The work of one pass: actions in their order, then the status, then the events."""
 
     actions: tuple[Action, ...]
     status: DDPJobStatus
     events: tuple[Event, ...] = ()
-    requeue_after: float | None = None  # seconds; plan again then, though nothing happens
+    requeue_after: float | None = None  # seconds until the next pass, even without a change
 
 
 def plan(observed: Observed, now: datetime) -> Plan:
-    """Everything that follows from what was observed."""
+    """Return the actions, status and events for an observation."""
     job, status = observed.job, observed.job.status
     if job.metadata.deletion_timestamp is not None:
         return Plan((), status)
@@ -130,7 +132,7 @@ def _plan_suspended(observed: Observed, now: datetime) -> Plan:
 
 
 def _plan_finished(observed: Observed, now: datetime) -> Plan:
-    """Remove what a finished job does not keep; who may be kept has a while to end by itself."""
+    """Delete the pods that a finished job does not keep; kept pods get END_SECONDS to end."""
     job = observed.job
     failed = conditions.is_true(job.status.conditions, ConditionType.FAILED)
     kept = {"All": tuple(Phase), "Failed": (Phase.FAILED,), "Never": ()}[job.spec.keep_pods]
@@ -158,7 +160,7 @@ def _remove_all(observed: Observed) -> Iterator[Action]:
 
 
 def _current_report(observed: Observed) -> Report | None:
-    """The report, unless it is of a service or a membership that a later one has replaced."""
+    """Return the report, or None if its service or membership is older than the recorded one."""
     report, seen, status = observed.report, observed.rendezvous, observed.job.status
     if report is None or (seen is not None and seen.term < status.rendezvous_term):
         return None
@@ -169,7 +171,7 @@ def _current_report(observed: Observed) -> Report | None:
 
 
 def _next_term(observed: Observed) -> tuple[int, int]:
-    """The term to be in status, and the last one whose service was seen."""
+    """Return the term for the status, and the last term whose service was observed."""
     seen, status = observed.rendezvous, observed.job.status
     if seen is not None and seen.term >= status.rendezvous_term:
         return seen.term, seen.term

@@ -1,6 +1,6 @@
-"""What people are told of processes that hang: since when, whom the others wait for, what to do.
+"""The message about a hang: its start, the ranks that others wait for, and the remedy.
 
-The rendezvous service judges that they do. The words stay the same for as long as they hang.
+The rendezvous service detects the hang. The message does not change while the hang lasts.
 May not: decide anything.
 """
 
@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from ddpjob_protocol.control import RankGroup, Stall
 
-MAX_POINTS = 4  # that are told, of all where processes are
+MAX_POINTS = 4  # rank groups in a message; the others are counted
 MAX_NAMES = 3
 REMEDY = (
     "look at the logs there, or at the stacks with `py-spy dump`; nothing is restarted, and if"
@@ -20,7 +20,7 @@ REMEDY = (
 
 
 def describe_stall(stall: Stall) -> str:
-    """In one sentence."""
+    """Return the message about a stall, in one sentence."""
     since = datetime.fromtimestamp(stall.since, UTC)
     head = f"no step since {since:%Y-%m-%d %H:%M:%S} UTC, when step {stall.step} was done"
     usual = (

@@ -1,6 +1,6 @@
-"""The status that a pass comes to: counts, what the service reports, and conditions.
+"""Builds the status of a job: counts, the service's report, and conditions.
 
-May not: decide what is to be done, or remember what can be observed.
+May not: decide on actions, or remember a fact that can be observed.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from ddpjob_operator.planner.placement import WorkerPlan
 from ddpjob_operator.planner.storage_warnings import not_shared
 from ddpjob_protocol.control import FileSyncReport, Report
 
-MAX_TOLD = 20  # of a kind, in status: more than a service tells of at a time
+MAX_TOLD = 20  # entries of a list in the status; more than one report contains
 
 
 def build_active_status(
     observed: Observed, report: Report | None, roster: WorkerPlan, now: datetime
 ) -> DDPJobStatus:
-    """Status of a job that runs, or would if it could."""
+    """Return the status of a job that runs or waits to run."""
     old = observed.job.status
     status = _counted(
         observed,
@@ -55,7 +55,7 @@ def build_active_status(
 
 
 def build_suspended_status(observed: Observed, now: datetime) -> DDPJobStatus:
-    """Status of a job that the user has paused; resumed, it starts anew from its snapshot."""
+    """Return the status of a suspended job; a resumed job starts from its snapshot."""
     cleared = {"start_time": None, "membership": None, "replace_after": None}
     status = _counted(observed, {**cleared, "restarts": RestartsStatus()})
     until = "spec.suspend is false" if observed.job.spec.suspend else "spec.replicas is above 0"
@@ -72,7 +72,7 @@ def build_suspended_status(observed: Observed, now: datetime) -> DDPJobStatus:
 def build_finished_status(
     observed: Observed, report: Report | None, verdict: JobOutcome, now: datetime
 ) -> DDPJobStatus:
-    """Status of a job that has just completed or failed."""
+    """Return the status of a job that has just completed or failed."""
     status = _counted(
         observed,
         {
@@ -94,7 +94,7 @@ def build_finished_status(
 def build_invalid_status(
     old: DDPJobStatus, generation: int, problems: str, now: datetime
 ) -> DDPJobStatus:
-    """Status of a job whose spec cannot be read: nothing else can be said of it."""
+    """Return the status of a job with an invalid spec; only Stalled changes."""
     found = conditions.condition(ConditionType.STALLED, True, Reason.INVALID_SPEC, problems)
     seen = found.model_copy(update={"observed_generation": generation})
     current = conditions.set_condition(old.conditions, seen, now)
@@ -102,7 +102,7 @@ def build_invalid_status(
 
 
 def recount_workers(observed: Observed) -> DDPJobStatus:
-    """Status of a job that ended earlier: only the workers are counted."""
+    """Return the status of a job that ended earlier, with new counts of the workers."""
     return _counted(observed, {})
 
 
@@ -117,7 +117,7 @@ def _close_conditions(
     return status.model_copy(update={"conditions": current, "state": conditions.state(current)})
 
 
-# --- what is counted and reported ----------------------------------------------------------------
+# --- counts and reported facts -------------------------------------------------------------------
 
 
 def _counted(observed: Observed, changes: dict[str, Any]) -> DDPJobStatus:
@@ -162,7 +162,7 @@ def _reported(old: DDPJobStatus, report: Report | None, now: datetime) -> dict[s
         "unreachable": report.unreachable,
     }
     if report.step is not None:
-        metrics = {n: v for n, v in report.metrics.items() if math.isfinite(v)}  # else no JSON
+        metrics = {n: v for n, v in report.metrics.items() if math.isfinite(v)}  # JSON has no NaN
         news["progress"] = ProgressStatus(
             step=report.step, total_steps=report.total_steps, metrics=metrics
         )

@@ -1,13 +1,15 @@
-"""Whether workers that start again find what a script without ddpjob_trainer saved.
+"""Warns if restarted workers would not find the files of a script without ddpjob_trainer.
 
-Such a script (L0) reads its own file at its start. Where each worker has a disk of its own, and
-nobody keeps the file, ranks begin from different ones, or the work is gone with its worker.
+Such a script (restart mode) reads its own file when it starts. If each worker has its own disk,
+and no replica of the file exists, ranks start from different files, or the file is lost with its
+worker.
 
-That it is such a script nobody says: it shows by what it does not report. Scripts with
-`Snapshots` or `Loop` do so before their first step. After so long it is certain enough, and in
-time: no worker is let into an L0 job earlier than that (minSecondsBetweenJoins).
+No field declares restart mode; the operator infers it from the absence of reports. A script with
+`Snapshots` or `Loop` reports before its first step. After SILENT_SECONDS without a report, the
+inference is safe enough. The warning is also early enough: no worker joins a job in restart mode
+before that time (minSecondsBetweenJoins).
 
-May not: look into a volume; one that may be shared counts as shared.
+May not: look into a volume; a volume that may be shared counts as shared.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from ddpjob_operator.api.worker_groups import Group
 from ddpjob_operator.planner.observed import Observed
 from ddpjob_protocol.control import Report, ServiceState
 
-SILENT_SECONDS = 300.0  # of a membership whose processes tell of no snapshot, not even of none
-# Volumes that hold nothing which a worker on another node could find.
+SILENT_SECONDS = 300.0  # time without any report about snapshots, even an empty one
+# Volumes whose files a worker on another node cannot read.
 PRIVATE = frozenset(("emptyDir", "configMap", "secret", "downwardAPI", "projected", "image"))
 NOT_SHARED = (
     "the script reports no snapshots, and each worker has a disk of its own: a worker that starts "
@@ -30,13 +32,13 @@ NOT_SHARED = (
 
 
 def not_shared(observed: Observed, report: Report | None, now: datetime) -> str:
-    """What is wrong and what to do; empty when nothing is, or it is not certain yet."""
+    """Return the warning with its remedy, or an empty text if none applies yet."""
     at = not_shared_at(observed, report)
     return NOT_SHARED if at is not None and now >= at else ""
 
 
 def not_shared_at(observed: Observed, report: Report | None) -> datetime | None:
-    """From when on it is certain, if nothing else is reported until then."""
+    """Return the time at which the warning applies without further reports, or None."""
     spec = observed.job.spec
     if observed.one_file_system or spec.snapshot.files or _may_be_shared(spec):
         return None
@@ -64,7 +66,7 @@ def _mounts_shareable(group: Group) -> bool:
 
 
 def _is_shareable(volume: object) -> bool:
-    """Whether its source is anything but a disk of the pod's own."""
+    """Return whether the volume has a source other than the pod's own disk."""
     if not isinstance(volume, dict):
         return True
     sources = set(volume) - {"name"}
