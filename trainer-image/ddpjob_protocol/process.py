@@ -12,8 +12,8 @@ from ddpjob_protocol.membership import Membership
 class Assignment:
     """An agent's message to its live processes, one JSON line; the newest one counts.
 
-    Processes answer with `ProcessMessage`s. If the membership is None, processes wait in memory for the
-    next one.
+    Processes answer with `ProcessMessage`s. If the membership is None, the processes wait in memory
+    for the next one.
     """
 
     membership: Membership | None = None  # to join
@@ -32,10 +32,10 @@ class ProcessMessage(str, enum.Enum):
 
     LIVE = "live"  # asks for a restart in live mode
     HELLO = "hello"  # ready to join a membership
-    PROMISE = "promise"  # "step": the last that it begins before the next assignment
+    PROMISE = "promise"  # "step": the last one that it begins before the next assignment
     BROKEN = "broken"  # "membership", "why": its connections broke
     AT = "at"  # "where": progress on its way out of a broken membership
-    ARRIVED = "arrived"  # "membership": has left all others and is about to join this one, if any
+    ARRIVED = "arrived"  # "membership": has left all others, is about to join this one
     ENTERED = "entered"  # "membership": has joined it
     STOPS = "stops"  # "membership": its own; accepts a stop step
     STOPPED = "stopped"  # stopped at the stop step, and its state is saved
