@@ -102,7 +102,7 @@ class Report:
     total_steps: int | None = None
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     snapshot_step: int | None = None
-    failure: Failure | None = None  # the last failure that was blamed
+    failure: Failure | None = None  # last failure that the service acted on
     memberships: tuple[MembershipRecord, ...] = ()  # oldest first, bounded
     live: bool = False  # live mode: processes survive a change of the membership
     stall: Stall | None = None  # the processes hang

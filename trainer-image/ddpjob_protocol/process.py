@@ -21,7 +21,9 @@ class Assignment:
     leave: bool = False  # this worker leaves: end after `last_step`, or at once
     last_step: int | None = None
     save: bool = False  # training halts: the first rank saves the state before it waits or leaves
-    stop_requested: bool = False  # promise a step; begin no later step before the next assignment
+    stop_requested: bool = (
+        False  # promise a step; do not begin a later step before the next assignment
+    )
 
 
 LEAVE_STATE = {"leave_state": True}  # sent instead of an Assignment to a stuck process
@@ -48,8 +50,8 @@ class ProgressEvent(str, enum.Enum):
 
     STEP = "step"  # {"event": "step", "step": 12, "total": 900, "metrics": {"loss": 0.3}}
     # {"event": "saved", "step": 12}; where directories are not shared also "place": 3, "places": 4;
-    # "skipped": 2, if two were left out since the last one; "problem": a text, while saving is
-    # impaired
+    # "skipped": 2, if two snapshots were skipped since the last one; "problem": a text, while
+    # saving is impaired
     SAVED = "saved"
     # {"event": "resumed", "step": 12}; 0 when there was no snapshot. "loaded": true, if
     # training resumes from a snapshot and not from memory.

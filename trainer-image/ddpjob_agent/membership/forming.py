@@ -69,7 +69,7 @@ def shortage(policy: Policy, present: Sequence[WorkerState]) -> str | None:
 
 
 def suspects(view: MembershipState, members: Sequence[WorkerState], now: float) -> list[float]:
-    """Return when each suspect member counts as lost: losses at one time make one change.
+    """Return when each suspect member counts as lost: simultaneous losses make one change.
 
     A member is suspect if its connection is closed, or if it was silent for most of the deadline.
     """

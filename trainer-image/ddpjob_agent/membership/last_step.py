@@ -30,7 +30,7 @@ class LastStep:
         return member in self.membership.members
 
     def is_done(self, workers: Iterable[WorkerState], policy: Policy, now: float) -> bool:
-        """Return whether no worker that is still connected has the step to do."""
+        """Return whether every bound worker that is still connected has done the step."""
         return all(
             worker.member.worker in self.stopped
             or worker.closed_at is not None

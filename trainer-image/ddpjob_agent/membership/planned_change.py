@@ -6,7 +6,7 @@ In live mode the processes change in memory after that step. In snapshot mode th
 all start again from it.
 
     running ──(a member leaves, or a worker may join)──► ASK_STOP_STEP
-    asked   ──(all have promised, or PROMISE_SECONDS are over)──► FORM left, joined; HALT
+    asked   ──(all promised a step, or PROMISE_SECONDS are over)──► FORM left, joined; HALT
 
 May not: read a clock, open anything, keep state, import asyncio.
 """

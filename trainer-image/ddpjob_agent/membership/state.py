@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ddpjob_protocol.membership import Member, Membership
     from ddpjob_protocol.messages import Failure
 
-FAREWELL_SECONDS = 2.0  # a worker that the operator no longer names is lost without a message
+FAREWELL_SECONDS = 2.0  # for the last messages of a worker that is no longer expected
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +61,7 @@ class WorkerState:
 
 @dataclasses.dataclass(frozen=True)
 class MembershipState:
-    """Everything that the decision depends on."""
+    """The whole input of a decision."""
 
     policy: Policy
     workers: tuple[WorkerState, ...]
@@ -112,5 +112,5 @@ class Decision:
     lost: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()  # workers in backoff until `rest_until`, in live mode
     rest_until: float = 0.0
-    counts: bool = False  # `failed` is one more failure of the application
+    counts: bool = False  # the application has one more failure
     after: int | None = None  # for a planned HALT: the last step; the state is saved after it

@@ -96,7 +96,7 @@ class ServiceConnection:
                 pending.answer.set_exception(StaleMembershipError(membership))
 
     def unbind_store(self, membership: str) -> None:
-        """Bind no store, if this membership's store is bound."""
+        """Unbind the store of this membership, if it is bound."""
         if membership == self.membership:
             self.bind_store("")
 
@@ -111,7 +111,7 @@ class ServiceConnection:
             self._connection.close()
 
     def send(self, message: Message) -> None:
-        """Send if connected; a message that must not get lost belongs into hello, too."""
+        """Send if connected; a message that must not get lost belongs in hello, too."""
         if self._connection is not None:
             self._connection.send(message)
 

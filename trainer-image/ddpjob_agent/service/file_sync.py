@@ -73,7 +73,7 @@ class FileSyncCoordinator:
         elif known.member in (*members, *leaving):
             word = self._files.instruction_for(known.member, members, leaving)
         else:
-            return None  # it joins later
+            return None  # the worker joins a later membership
         message: Message = encode(word)
         return message
 
