@@ -21,9 +21,7 @@ class Assignment:
     leave: bool = False  # this worker leaves: end after `last_step`, or at once
     last_step: int | None = None
     save: bool = False  # training halts: the first rank saves the state before it waits or leaves
-    stop_requested: bool = (
-        False  # promise a step; do not begin a later step before the next assignment
-    )
+    stop_requested: bool = False  # promise a step; begin no later step before the next assignment
 
 
 LEAVE_STATE = {"leave_state": True}  # sent instead of an Assignment to a stuck process
