@@ -35,7 +35,7 @@ class ProcessMessage(str, enum.Enum):
     PROMISE = "promise"  # "step": the last one that it begins before the next assignment
     BROKEN = "broken"  # "membership", "why": its connections broke
     AT = "at"  # "where": progress on its way out of a broken membership
-    ARRIVED = "arrived"  # "membership": has left all others, is about to join this one
+    ARRIVED = "arrived"  # "membership": has left all others, joins this one next, if any
     ENTERED = "entered"  # "membership": has joined it
     STOPS = "stops"  # "membership": its own; accepts a stop step
     STOPPED = "stopped"  # stopped at the stop step, and its state is saved
