@@ -1,6 +1,6 @@
-"""Command line of the zipapp: `worker -- COMMAND…`, `rendezvous`, and what a worker itself starts.
+"""Command line of the zipapp: `worker -- COMMAND…`, `rendezvous`, and the helpers of a worker.
 
-Reads the environment and the arguments; nobody else in this package does.
+This module reads the environment and the arguments, and passes them to the roles.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ PR_SET_PDEATHSIG = 1
 
 
 class UsageError(Exception):
-    """A variable or flag is missing or wrong; the message says which and what to do."""
+    """A variable or flag is missing or wrong; the message names it and the remedy."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one of the roles; returns the exit code."""
+    """Run one of the roles; return the exit code."""
     parser = argparse.ArgumentParser(prog="ddpjob-agent", description=__doc__)
     roles = parser.add_subparsers(dest="role", required=True)
     worker = roles.add_parser("worker", help="run a command as one worker of a job")
@@ -206,7 +206,7 @@ def _number(name: str, value: str) -> int:
 
 
 def run() -> None:
-    """Entry point of the zipapp."""
+    """Run the zipapp; exit with the code of `main`."""
     sys.exit(main())
 
 

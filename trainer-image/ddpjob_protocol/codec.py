@@ -1,10 +1,10 @@
 """Dataclasses to JSON and back, by their annotations.
 
-What a newer peer adds is ignored; what an older peer leaves out gets its default. Everything else
-that does not fit the annotations is refused.
+A field that a newer peer adds is ignored; a field that an older peer omits gets its default. All
+other values that do not fit the annotations are rejected.
 
-An annotation is a dataclass, an Enum, a class with `parse` (its inverse is str), a tuple, a Mapping,
-bytes (base64), str, int, float, bool, Any, or one of these with `| None`.
+An annotation is a dataclass, an Enum, a class with `parse` (its inverse is str), a tuple or a
+Mapping. It can also be bytes (base64), str, int, float, bool, Any, or one of all these `| None`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _NONE = " | None"  # annotations are text: Python 3.9 cannot evaluate this
 
 
 class DecodeError(ValueError):
-    """JSON that does not fit; says where and why."""
+    """A value in JSON does not fit; the message names its path and the reason."""
 
 
 def encode(value: Any) -> Any:  # noqa: PLR0911 - one case, one return
-    """Return the value as `json` can write it."""
+    """Return the value as an object that `json` can write."""
     if isinstance(value, enum.Enum):
         return value.value
     if dataclasses.is_dataclass(value):
@@ -44,13 +44,13 @@ def encode(value: Any) -> Any:  # noqa: PLR0911 - one case, one return
 
 
 def decode(kind: type[T], data: Any) -> T:
-    """Return the object of that kind that `encode` made this of. Raises DecodeError."""
+    """Return the object of this kind from its `encode` form; raise DecodeError."""
     decoder: _Decoder = _decoder(typing.cast("Any", kind))
     decoded: T = decoder(data, kind.__name__)
     return decoded
 
 
-_Decoder = Callable[[Any, str], Any]  # of the data, and of where it stands
+_Decoder = Callable[[Any, str], Any]  # arguments: the data and its path
 
 
 @functools.cache
@@ -86,7 +86,7 @@ def _decode_fields(kind: Any, data: Any, where: str) -> Any:
 
 @functools.cache
 def _fields(kind: Any) -> dict[str, tuple[bool, _Decoder]]:
-    """Each field: whether it has no default, and its decoder."""
+    """Return for each field whether it is required, and its decoder."""
     namespace = vars(sys.modules[kind.__module__])
     fields = {}
     for each in dataclasses.fields(kind):

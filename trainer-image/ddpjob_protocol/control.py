@@ -1,7 +1,7 @@
 """Messages between the rendezvous service and the operator: GET /report and PUT /expected.
 
-Each side reads the messages of an older or a newer peer. Standard library only; it opens no file and no
-socket.
+Each side reads the messages of an older or a newer peer. Standard library only; this module opens
+no file and no socket.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ServiceState(str, enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class MembershipRecord:
-    """The course of one membership, for status, timeline and tests. Times in seconds since the epoch."""
+    """The course of one membership, for status and timeline. Times in seconds since the epoch."""
 
     id: str
     cause: str
@@ -43,7 +43,7 @@ class MembershipRecord:
     first_step: int | None = None
     first_step_at: float | None = None  # when the service received the report
     last_step: int | None = None
-    repeated_steps: int = 0  # repeated, because the snapshot was older
+    repeated_steps: int = 0  # steps repeated because the snapshot was older
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,9 +80,7 @@ class Overdue:
 class FileSyncReport:
     """State of the replicas of files that an unchanged script saves to (`snapshot.files`)."""
 
-    synced_at: float | None = (
-        None  # last safe replica, on the service's clock; seconds since the epoch
-    )
+    synced_at: float | None = None  # last safe replica; seconds since the epoch, service's clock
     size: int = 0  # bytes
     problem: str = ""  # reason why a worker cannot keep replicas
 
@@ -95,7 +93,7 @@ class Report:
     term: int
     boot: int
     state: ServiceState
-    reason: str  # why the service waits, or why the job ended; one sentence
+    reason: str  # reason why the service waits, or the job ended; one sentence
     workers: tuple[str, ...]  # registered now
     membership: Membership | None = None
     failures: int = 0
@@ -104,16 +102,16 @@ class Report:
     total_steps: int | None = None
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     snapshot_step: int | None = None
-    failure: Failure | None = None  # the last failure that was blamed
+    failure: Failure | None = None  # last failure that the service acted on
     memberships: tuple[MembershipRecord, ...] = ()  # oldest first, bounded
-    live: bool = False  # live mode: processes stay when the membership changes
+    live: bool = False  # live mode: processes survive a change of the membership
     stall: Stall | None = None  # the processes hang
     overdue: tuple[Overdue, ...] = ()  # oldest first, bounded
-    stuck: tuple[str, ...] = ()  # one sentence for each stuck process; oldest first, bounded
-    unreachable: tuple[str, ...] = ()  # one sentence for each worker that cannot reach others
-    repeated_steps: int = 0  # in all memberships, because snapshots were older
+    stuck: tuple[str, ...] = ()  # a sentence for each stuck process; oldest first, bounded
+    unreachable: tuple[str, ...] = ()  # a sentence for each worker that cannot reach others
+    repeated_steps: int = 0  # sum over all memberships
     snapshots_skipped: int = 0  # between the two newest snapshots
-    snapshot_problem: str = ""  # why saving is impaired, and what to do
+    snapshot_problem: str = ""  # reason why saving is impaired; then the remedy
     files: FileSyncReport | None = None
 
     def without_progress(self) -> Report:
@@ -163,7 +161,7 @@ class Policy:
 class Expectation:
     """Workers that the operator expects: PUT /expected. Until the first, no membership starts."""
 
-    workers: tuple[str, ...]  # pods that are, or may yet be, bound to a node; no other pod lives
-    draining: tuple[str, ...] = ()  # to be left out of the next membership, which is formed now
+    workers: tuple[str, ...]  # pods that are, or may still be, bound to a node; no other pod runs
+    draining: tuple[str, ...] = ()  # excluded from the next membership, which forms now
     policy: Policy = Policy()
     failures: int = 0  # lower bound: the operator's status outlives every agent

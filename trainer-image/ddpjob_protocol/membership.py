@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Cause(str, enum.Enum):
-    """Why a membership was formed; exactly one each, the gravest of what happened."""
+    """The one cause of a membership: the gravest event that led to it."""
 
     STARTED = "started"
     LOST = "lost"
@@ -21,7 +21,7 @@ class Cause(str, enum.Enum):
 
 
 class MembershipId(NamedTuple):
-    """Identity of a membership. A worker that holds a lower one than the current is fenced."""
+    """Identity of a membership. A worker with a lower identity than the current is fenced."""
 
     term: int  # counts rendezvous pods
     boot: int  # counts starts of that pod's container
@@ -55,7 +55,7 @@ class Membership:
     members: tuple[Member, ...]
     cause: Cause
     detail: str  # workers that joined, left or were lost, for people
-    failures: int = 0  # application failures so far: survives the service, because agents keep it
+    failures: int = 0  # application failures so far; agents keep the count, the service may restart
     losses: int = 0  # memberships formed because a worker was lost
     after: int | None = None  # last step of the membership before; None: all stop at once
     snapshot_step: int | None = None  # the newest snapshot when it was formed

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 Message = dict[str, Any]  # JSON; "type" names the kind
-PROTOCOL = 2  # raised when an older peer could misread a newer one
+PROTOCOL = 2  # increased if an older peer could misread a newer peer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,5 +18,5 @@ class Failure:
     traceback: str = ""  # of the first failing rank, if it left one
     rank: int | None = None
     exit_code: int | None = None
-    consequential: bool = False  # looks like the echo of another process's death
-    permanent: bool = False  # trying again cannot help: the command does not exist
+    consequential: bool = False  # probably a result of another process's death
+    permanent: bool = False  # a restart cannot help: the command does not exist

@@ -12,8 +12,8 @@ from ddpjob_protocol.membership import Membership
 class Assignment:
     """An agent's message to its live processes, one JSON line; the newest one counts.
 
-    Processes answer with `ProcessMessage`s. If the membership is None, processes wait in memory for the
-    next one.
+    Processes answer with `ProcessMessage`s. If the membership is None, the processes wait in memory
+    for the next one.
     """
 
     membership: Membership | None = None  # to join
@@ -32,10 +32,10 @@ class ProcessMessage(str, enum.Enum):
 
     LIVE = "live"  # asks for a restart in live mode
     HELLO = "hello"  # ready to join a membership
-    PROMISE = "promise"  # "step": the last that it begins before the next assignment
+    PROMISE = "promise"  # "step": the last one that it begins before the next assignment
     BROKEN = "broken"  # "membership", "why": its connections broke
     AT = "at"  # "where": progress on its way out of a broken membership
-    ARRIVED = "arrived"  # "membership": has left all others and is about to join this one, if any
+    ARRIVED = "arrived"  # "membership": has left all others, joins this one next, if any
     ENTERED = "entered"  # "membership": has joined it
     STOPS = "stops"  # "membership": its own; accepts a stop step
     STOPPED = "stopped"  # stopped at the stop step, and its state is saved
@@ -48,8 +48,8 @@ class ProgressEvent(str, enum.Enum):
 
     STEP = "step"  # {"event": "step", "step": 12, "total": 900, "metrics": {"loss": 0.3}}
     # {"event": "saved", "step": 12}; where directories are not shared also "place": 3, "places": 4;
-    # "skipped": 2, if two were left out since the last one; "problem": a text, while saving is
-    # impaired
+    # "skipped": 2, if two snapshots were skipped since the last one; "problem": a text, while
+    # saving is impaired
     SAVED = "saved"
     # {"event": "resumed", "step": 12}; 0 when there was no snapshot. "loaded": true, if
     # training resumes from a snapshot and not from memory.

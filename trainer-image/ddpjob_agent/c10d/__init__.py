@@ -1,1 +1,1 @@
-"""The protocol of torch's TCPStore, served and spoken."""
+"""Server and client of the protocol of torch's TCPStore."""

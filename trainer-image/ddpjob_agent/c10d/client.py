@@ -1,6 +1,6 @@
-"""A client of a c10d store for programs without torch: what `mpi_programs` needs of one.
+"""A client of a c10d store for programs without torch: the operations that `mpi_helpers` needs.
 
-May not: reconnect; a store that goes away is an OSError.
+May not: reconnect; if the store closes the connection, the client raises OSError.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ddpjob_agent.c10d.protocol import MAGIC, Op, encode_bytes, encode_integer
 
 
 class StoreClient:
-    """One connection; requests are answered in their order."""
+    """A connection to a store, which answers requests in their order."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
@@ -20,16 +20,16 @@ class StoreClient:
         self._socket.sendall(struct.pack("<BI", Op.VALIDATE, MAGIC))
 
     def close(self) -> None:
-        """No more requests."""
+        """Close the connection."""
         self._socket.close()
 
     def set(self, key: str, value: str) -> None:
-        """Returns when others can see it."""
+        """Set a key; return when the value is visible to other clients."""
         self._send(Op.SET, encode_bytes(key.encode()) + encode_bytes(value.encode()))
         self.get(key)  # SET has no answer
 
     def get(self, key: str) -> str:
-        """The value of a key, as soon as it has one."""
+        """Return the value of a key; wait until there is one."""
         self._send(Op.WAIT, encode_integer(1) + encode_bytes(key.encode()))
         self._receive(1)
         self._send(Op.GET, encode_bytes(key.encode()))
@@ -37,7 +37,7 @@ class StoreClient:
         return self._receive(length).decode()
 
     def add(self, key: str, number: int) -> int:
-        """The sum, which begins at 0."""
+        """Add to the number of a key, initially 0; return the sum."""
         self._send(Op.ADD, encode_bytes(key.encode()) + encode_integer(number))
         (total,) = struct.unpack("<q", self._receive(8))
         return int(total)

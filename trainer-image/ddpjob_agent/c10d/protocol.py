@@ -1,9 +1,9 @@
-"""The wire protocol of torch's TCPStore (c10d), as torch 2.15 speaks it.
+"""The wire protocol of torch's TCPStore (c10d) in torch 2.15.
 
 A request is one command byte and its arguments; integers are little-endian; keys and values are
-a 64-bit length and the bytes. What a client may send is limited as torch's own server limits it.
+a 64-bit length and the bytes. The limits of requests are those of torch's own server.
 
-May not: know what a store does with a request, write to a connection.
+May not: know the effect of a request on a store, or write to a connection.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ STOP_WAITING, WAIT_CANCELED = b"\0", b"\1"  # answers to WAIT and BARRIER, and t
 
 
 class ProtocolError(Exception):
-    """A client broke the rules; all that is left to do is to close its connection."""
+    """A client violated the protocol; its connection must be closed."""
 
 
 class Op(enum.IntEnum):
-    """Commands, with torch's numbers."""
+    """A command, with torch's number."""
 
     VALIDATE = 0
     SET = 1
@@ -55,8 +55,8 @@ class Op(enum.IntEnum):
 
 BLOCKING = frozenset({Op.WAIT, Op.BARRIER})
 
-# What follows the command byte: k a key, v a value, i an int64, u a uint32; K and P are a count
-# and that many keys, or pairs of key and value.
+# Arguments after the command byte: k is a key, v a value, i an int64, u a uint32. K is a count
+# and its keys, P a count and its pairs of key and value.
 _ARGUMENTS = {
     Op.VALIDATE: "u",
     Op.SET: "kv",
@@ -82,7 +82,7 @@ _ARGUMENTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """One command with its arguments."""
+    """A command with its arguments."""
 
     op: Op
     keys: tuple[bytes, ...] = ()
@@ -91,7 +91,7 @@ class Request:
 
 
 def decode_request(data: Any) -> Request:
-    """Return the request that `encode` made this of; ProtocolError for any other."""
+    """Return the request from its JSON form; raise ProtocolError if the form is invalid."""
     try:
         request = decode(Request, data)
     except DecodeError as error:
@@ -102,7 +102,7 @@ def decode_request(data: Any) -> Request:
 
 
 async def read_request(reader: asyncio.StreamReader) -> Request | None:
-    """The next request, or None at the end of the stream; ProtocolError for anything else."""
+    """Return the next request, or None at the end of the stream; raise ProtocolError."""
     command = await reader.read(1)
     if not command:
         return None
@@ -136,17 +136,17 @@ async def read_request(reader: asyncio.StreamReader) -> Request | None:
 
 
 def encode_integer(number: int) -> bytes:
-    """An answer that is a signed 64-bit integer."""
+    """Encode an answer that is a signed 64-bit integer."""
     return struct.pack("<q", number)
 
 
 def encode_bytes(value: bytes) -> bytes:
-    """An answer that is a string: length and content."""
+    """Encode an answer that is a string: its length and its content."""
     return struct.pack("<Q", len(value)) + value
 
 
 def encode_pong(nonce: int) -> bytes:
-    """The answer to PING."""
+    """Encode the answer to PING."""
     return struct.pack("<I", nonce)
 
 

@@ -1,7 +1,7 @@
-"""Serves stock c10d clients: requests that wait for a store, and one client's connection.
+"""The server of stock c10d clients: requests that wait for a store, and a client's connection.
 
-`StoreBackend` lets requests wait for a `Store` in this process, `serve_client` speaks to one
-client over any `Backend`, be it that store or an agent's link to the service.
+`StoreBackend` lets requests wait for a `Store` in this process. `serve_client` serves one client
+over any `Backend`: a `StoreBackend`, or an agent's connection to the service.
 
 May not: listen, know agents or the service.
 """
@@ -22,12 +22,12 @@ log = logging.getLogger("ddpjob.c10d")
 
 
 class Backend(Protocol):
-    """Answers the requests of c10d clients, here or elsewhere."""
+    """A local or remote store that answers the requests of c10d clients."""
 
     async def execute(self, request: Request) -> bytes:
-        """The reply, once there is one; ProtocolError or OSError if there will be none.
+        """Wait for the reply and return it; raise ProtocolError or OSError if there is none.
 
-        Gets neither VALIDATE, PING nor CANCEL_WAIT. A wait is ended by cancelling this.
+        VALIDATE, PING and CANCEL_WAIT never get here. Cancel this call to end a wait.
         """
         ...
 
@@ -40,18 +40,18 @@ class _Waiter:
 
 
 class StoreBackend:
-    """A store in this process, with requests that wait for it. For one event loop."""
+    """A store in this process with its waiting requests, for one event loop."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._waiters: dict[bytes, dict[_Waiter, None]] = {}  # by missing key, oldest first
+        self._waiters: dict[bytes, dict[_Waiter, None]] = {}  # waiters by missing key, oldest first
 
     async def execute(self, request: Request) -> bytes:
-        """The reply, once there is one."""
+        """Wait for the reply and return it."""
         return (await self.apply(request)).reply
 
     async def apply(self, request: Request) -> Applied:
-        """Like execute(), with what the request changed."""
+        """Execute the request; return its reply and the entries that it changed."""
         if request.op is Op.BARRIER:
             return await self._barrier(request)
         if request.op is Op.WAIT:
@@ -62,7 +62,7 @@ class StoreBackend:
         return applied
 
     def restore(self, entries: Iterable[Entry]) -> None:
-        """Store.restore() for a store that clients may be waiting for already."""
+        """Restore entries, and answer the requests that waited for them."""
         self._wake(self._store.restore(entries))
 
     async def _barrier(self, request: Request) -> Applied:
@@ -70,7 +70,7 @@ class StoreBackend:
         try:
             reply = await self._wait(request)
         except asyncio.CancelledError:
-            # An agent whose connection broke asks again: it must not count twice.
+            # After a reconnect the agent sends the request again: it must not count twice.
             if self._store.apply(request) is None:
                 self._store.apply(Request(Op.ADD, request.keys, number=-1))
             raise
@@ -91,7 +91,7 @@ class StoreBackend:
                 self._satisfy(waiter, key)
 
     def _wake(self, changed: Iterable[Entry]) -> None:
-        """At once, not when the waiter's turn comes: the key may be deleted again by then."""
+        """Answer waiters now: the key may be deleted before a waiter's task runs."""
         for entry in changed:
             for waiter in tuple(self._waiters.get(entry.key, ())):
                 applied = self._store.apply(_only(waiter.request, entry.key))
@@ -101,7 +101,7 @@ class StoreBackend:
                 if not waiter.missing and not waiter.done.done():
                     waiter.done.set_result(applied.reply)
                     if entry.value is None:
-                        break  # one waiter for each push: who else came would find nothing
+                        break  # one waiter for each push: the queue is empty for the next
 
     def _satisfy(self, waiter: _Waiter, key: bytes) -> None:
         waiter.missing.discard(key)
@@ -164,7 +164,7 @@ class _Client:
         if self._wait is not None and not self._wait.done():
             raise ProtocolError(f"{request.op.name} while another request waits")
         self._wait = asyncio.create_task(self._answer_later(request))
-        await asyncio.sleep(0)  # if it need not wait, answer before the next request
+        await asyncio.sleep(0)  # If no wait is needed, the answer precedes the next request.
 
     async def _answer_later(self, request: Request) -> None:
         try:

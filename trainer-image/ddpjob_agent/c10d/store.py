@@ -1,8 +1,8 @@
 """The key space of a c10d store: torch's answers, and a version for every write.
 
-Every write returns the full resulting state of its key as an `Entry` with a version. Who keeps
-the last entry of each key that it wrote can give them back to an empty store: of all that come
-back, the highest version of each key is what the store held.
+Every write returns the full resulting state of its key as an `Entry` with a version. Each writer
+keeps the last entry of each key that it wrote, and can restore these entries to an empty store.
+The highest version of each key that the writers restore is the state that the store held.
 
 May not: wait, open a connection, know agents or the service, keep anything on disk.
 """
@@ -17,32 +17,32 @@ from typing import Callable
 from ddpjob_agent.c10d import protocol
 from ddpjob_agent.c10d.protocol import Op, ProtocolError, Request
 
-_INTEGER = re.compile(rb"\s*([+-]?)0*([0-9]{1,19})(?![0-9])")  # what C++'s stoll understands
+_INTEGER = re.compile(rb"\s*([+-]?)0*([0-9]{1,19})(?![0-9])")  # the format of C++'s stoll
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """All there is under one key. No value and an empty queue: the key was deleted."""
+    """The state of one key. No value and an empty queue mean that the key was deleted."""
 
     key: bytes
-    version: int  # of the store's one counter: the higher, the later
+    version: int  # from one counter of the store: a higher version is later
     value: bytes | None = None
     queue: tuple[bytes, ...] = ()  # independent of the value, as in torch; oldest first
 
 
 @dataclasses.dataclass(frozen=True)
 class Applied:
-    """What a request led to."""
+    """The result of a request."""
 
-    reply: bytes  # empty where torch's protocol has no answer
+    reply: bytes  # empty if torch's protocol has no answer
     changed: tuple[Entry, ...] = ()
 
 
 class Store:
-    """The key space: answers are torch's, time and connections are not its business."""
+    """A key space with torch's answers, without time and connections."""
 
     def __init__(self) -> None:
-        self._entries: dict[bytes, Entry] = {}  # deleted keys included, for late restore()
+        self._entries: dict[bytes, Entry] = {}  # with deleted keys, for a late restore()
         self._version = 0
         self._handlers: dict[Op, Callable[[Request], Applied | None]] = {
             Op.SET: self._set,
@@ -64,9 +64,9 @@ class Store:
         }
 
     def apply(self, request: Request) -> Applied | None:
-        """Do it now; None if it must wait, and then nothing was changed.
+        """Execute the request; return None, without a change, if the request must wait.
 
-        BARRIER only asks whether enough have arrived: to arrive is to ADD 1.
+        BARRIER only checks the number of arrivals: the caller adds 1 to arrive.
         """
         handler = self._handlers.get(request.op)
         if handler is None:
@@ -74,7 +74,7 @@ class Store:
         return handler(request)
 
     def restore(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
-        """Take back what was written earlier, newest version of each key; returns what was new."""
+        """Restore entries, the newest version of each key; return the entries that were new."""
         news: dict[bytes, Entry] = {}
         for entry in entries:
             if entry.version > self._entry(entry.key).version:
@@ -83,7 +83,7 @@ class Store:
         return tuple(news.values())
 
     def entries(self) -> tuple[Entry, ...]:
-        """Everything that restore() needs to make an equal store."""
+        """Return the entries from which restore() makes an equal store."""
         return tuple(self._entries.values())
 
     def _entry(self, key: bytes) -> Entry:
@@ -137,7 +137,7 @@ class Store:
     def _barrier(self, request: Request) -> Applied | None:
         arrived = self._entry(request.keys[0]).value or b"0"
         number = _parse_integer(arrived)
-        # As in torch, who overwrites the count with something else lets the others go.
+        # As in torch, a client that overwrites the count with another value releases the barrier.
         waits = number is not None and number < request.number
         return None if waits else Applied(protocol.STOP_WAITING)
 

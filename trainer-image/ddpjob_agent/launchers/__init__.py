@@ -1,1 +1,1 @@
-"""Commands that are not torchrun: mpirun, SageMaker."""
+"""Launchers other than torchrun: mpirun and SageMaker."""

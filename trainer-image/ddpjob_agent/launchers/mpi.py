@@ -1,11 +1,11 @@
-"""The launcher `mpi`: the command, which runs mpirun, at the first worker; its daemons elsewhere.
+"""The launcher `mpi`: the first worker runs the command with mpirun, all others run its daemons.
 
-    first worker                                       every other one
+    first worker                                       every other worker
     lead ─► command ─► mpirun ─► shell ── a line, over the membership's store ──► follow ─► daemon
 
-Here is what each worker starts and what mpirun is told; the three programs are `mpi_programs`.
-mpirun takes what it is not told on its command line from the environment: the hosts with their
-slots, and what to reach them with instead of ssh. Open MPI 5 reads PRTE_MCA_*, 4 OMPI_MCA_*.
+This module builds each worker's command and mpirun's environment. `mpi_helpers` has the programs
+lead, shell and follow. mpirun reads settings that are not on its command line from the environment:
+the hosts with their slots, and the replacement for ssh. Open MPI 5 reads PRTE_MCA_*, 4 OMPI_MCA_*.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ HOSTS_FILE, SHELL_FILE = "hosts", "shell"
 
 
 def build_command(argv: Sequence[str], agent: Sequence[str], *, first: bool) -> tuple[str, ...]:
-    """What a worker starts for the user's command `argv`; `agent` starts one of our programs."""
+    """Return a worker's command for the user's `argv`; `agent` starts the zipapp."""
     return (*agent, "mpi-lead", "--", *argv) if first else (*agent, "mpi-follow")
 
 
 def build_environment(
     members: Sequence[Member], agent: Sequence[str], folder: str, store: str
 ) -> dict[str, str]:
-    """What mpirun is told; writes the files that are named there into `folder`."""
+    """Return mpirun's environment; write the files that it names to `folder`."""
     hosts, shell = os.path.join(folder, HOSTS_FILE), os.path.join(folder, SHELL_FILE)
     with open(hosts, "w", encoding="utf-8") as file:
         file.writelines(f"{each.worker} slots={each.processes}\n" for each in members)
@@ -43,7 +43,7 @@ def build_environment(
         "PRTE_MCA_plm_ssh_agent": f"sh {shell}",
         "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
         "PRTE_MCA_prte_default_hostfile": hosts,
-        "PRTE_MCA_prte_do_not_resolve": "1",  # the hosts' names are the workers'
+        "PRTE_MCA_prte_do_not_resolve": "1",  # the host names are names of workers
         "PRTE_MCA_prte_leave_session_attached": "1",
         "PRTE_ALLOW_RUN_AS_ROOT": "1",
         "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",

@@ -1,8 +1,8 @@
-"""The programs below an agent that let mpirun start its daemons without ssh: see `mpi`.
+"""The agent's programs with which mpirun starts its daemons without ssh: see `mpi`.
 
-`lead` runs the user's command and says when it is done; `shell` is what mpirun calls for each
-host; `follow` runs what shells say. They meet in the membership's store, which the agent offers
-on loopback: who may write there has the job's token. They end with the membership, at the latest.
+lead runs the user's command and reports its end. mpirun calls shell for each host, with a line to
+run there. follow runs the lines for its worker. They communicate over the membership's store, which
+the agent serves on loopback: every writer has the job's token. They end with the membership.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 END = "mpi/end"
-NO_HOST = 255  # as of ssh
+NO_HOST = 255  # exit code, as ssh returns it
 RETRY_SECONDS = 0.5
 FORWARDED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGWINCH)
 
 
 def run_launcher(argv: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run the command; if it ends well, so do the followers. Returns its exit code."""
+    """Run the command and return its exit code; if the code is 0, end the followers."""
     try:
         child = subprocess.Popen(argv)
     except OSError as error:
         sys.stderr.write(f"cannot start {argv[0]!r}: {error.strerror}\n")
         return 127
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the agent sends that to all of its processes
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the agent sends SIGTERM to all of its processes
     for number in FORWARDED:
         signal.signal(number, lambda number, _: child.send_signal(number))
     code = child.wait()
     if code == 0:
-        with contextlib.suppress(OSError):  # the membership is over
+        with contextlib.suppress(OSError):  # the membership has ended
             StoreClient(environment[ENV_STORE]).set(END, "")
     return code if code >= 0 else 128 - code
 
 
 def run_follower(environment: Mapping[str, str]) -> int:
-    """Run every line that is meant for this worker until the command has ended well."""
+    """Run every line for this worker until the command has ended with 0."""
     worker, store = environment[ENV_WORKER], environment[ENV_STORE]
     threading.Thread(target=_run_lines, args=(store, worker), daemon=True).start()
     _wait_for(store, END)
@@ -55,7 +55,7 @@ def run_follower(environment: Mapping[str, str]) -> int:
 
 
 def run_remote_shell(hosts: str, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run the words that follow a host's name there, as ssh does; returns their exit code."""
+    """Run the words after a host name on that host, as ssh does; return their exit code."""
     with open(hosts, encoding="utf-8") as file:
         known = [line.split()[0] for line in file]
     host, *words = arguments
@@ -64,7 +64,7 @@ def run_remote_shell(hosts: str, arguments: Sequence[str], environment: Mapping[
         return NO_HOST
     line = " ".join(words)
     if host == environment[ENV_WORKER]:
-        os.execv("/bin/sh", ["sh", "-c", line])  # noqa: S606 - the line is meant for one
+        os.execv("/bin/sh", ["sh", "-c", line])  # noqa: S606 - the line is a shell command
     store = StoreClient(environment[ENV_STORE])
     number = store.add(f"mpi/{host}", 1)
     store.set(f"mpi/{host}/{number}", line)
@@ -72,7 +72,7 @@ def run_remote_shell(hosts: str, arguments: Sequence[str], environment: Mapping[
 
 
 def _run_lines(address: str, worker: str) -> None:
-    """Beside each other: a daemon may stay when the next one starts."""
+    """Run the lines concurrently: a daemon may still run when the next one starts."""
     for number in itertools.count(1):
         key = f"mpi/{worker}/{number}"
         line = _wait_for(address, key)
@@ -80,7 +80,7 @@ def _run_lines(address: str, worker: str) -> None:
 
 
 def _wait_for(address: str, key: str) -> str:
-    """The value of a key. A store that is away comes back, or the agent ends this program."""
+    """Return the value of a key; retry until the store returns or the agent ends this program."""
     while True:
         with contextlib.suppress(OSError), contextlib.closing(StoreClient(address)) as store:
             return store.get(key)

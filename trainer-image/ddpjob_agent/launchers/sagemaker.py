@@ -1,6 +1,6 @@
-"""What a script for SageMaker finds about the hosts of its membership.
+"""The SageMaker variables and folders of a script that depend on its membership.
 
-All else that it finds is the same for the whole job, and told by who creates the worker.
+The variables that are equal for the whole job are set by the creator of the worker.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FOLDERS = ("SM_MODEL_DIR", "SM_OUTPUT_DATA_DIR", "SM_INPUT_CONFIG_DIR")
 
 
 def build_environment(members: Sequence[Member], me: Member) -> dict[str, str]:
-    """Hosts by their addresses, in the order of the ranks: the first one is the master."""
+    """Return the variables; hosts are addresses in the order of ranks, the first is the master."""
     hosts = [member.address for member in members]
     config = {"current_host": me.address, "hosts": hosts}
     return {
@@ -31,7 +31,7 @@ def build_environment(members: Sequence[Member], me: Member) -> dict[str, str]:
 
 
 def create_folders(environment: Mapping[str, str]) -> None:
-    """Those that scripts write to; a script that cannot write there says so itself."""
+    """Create the folders that scripts write to; if that fails, the script reports the error."""
     for name in FOLDERS:
         with contextlib.suppress(OSError, KeyError):
             os.makedirs(environment[name], exist_ok=True)

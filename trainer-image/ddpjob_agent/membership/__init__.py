@@ -1,1 +1,1 @@
-"""Who trains together, and from when. Pure."""
+"""Pure decisions about memberships: which workers train together, and from when."""

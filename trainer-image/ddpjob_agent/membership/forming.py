@@ -1,6 +1,6 @@
-"""Forming a membership: who may be in, in which order, and what is its one cause.
+"""The formation of a membership: its members, their order and its one cause.
 
-May not: decide when; that is `membership` and `live_membership`.
+May not: decide when to form one; `policy` and `live_policy` do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_BACKOFF_SECONDS = 300.0
 
 
 def members_of(view: MembershipState, current: Membership) -> tuple[list[WorkerState], list[str]]:
-    """The workers of `current` that are still the same, and the names of those that are not."""
+    """Return the workers still in `current`, and the names of the members that are gone."""
     table = {worker.member.worker: worker for worker in view.workers}
     members, gone = [], []
     for member in current.members:
@@ -33,19 +33,19 @@ def members_of(view: MembershipState, current: Membership) -> tuple[list[WorkerS
 
 
 def leaves(view: MembershipState, worker: WorkerState) -> bool:
-    """Whether this worker goes by agreement."""
+    """Return whether this worker leaves in a planned way."""
     assert view.expectation is not None
     draining = worker.member.worker in view.expectation.draining
     return worker.leaving or draining or worker.is_being_ended(view.policy)
 
 
 def is_lost(view: MembershipState, worker: WorkerState, now: float) -> bool:
-    """Whether nobody waits for this worker any more."""
+    """Return whether this worker counts as lost."""
     return worker.lost_at(view.policy) <= now
 
 
 def eligible(view: MembershipState, now: float) -> list[WorkerState]:
-    """Workers that a new membership may hold: connected, alive, expected, staying."""
+    """Return the workers that a new membership may hold: connected, alive, expected, staying."""
     return [
         worker
         for worker in view.workers
@@ -58,7 +58,7 @@ def eligible(view: MembershipState, now: float) -> list[WorkerState]:
 
 
 def shortage(policy: Policy, present: Sequence[WorkerState]) -> str | None:
-    """What there is too little of for a membership, in words; None: it is enough."""
+    """Describe the workers that are too few for a membership; return None if there are enough."""
     if len(present) < policy.minimum:
         return f"{len(present)} of at least {policy.minimum} workers"
     groups = [worker.member.worker.rsplit("-", 2)[0] for worker in present]
@@ -69,9 +69,9 @@ def shortage(policy: Policy, present: Sequence[WorkerState]) -> str | None:
 
 
 def suspects(view: MembershipState, members: Sequence[WorkerState], now: float) -> list[float]:
-    """When it will be known of each doubtful member whether it is lost, too: one loss, one change.
+    """Return when each suspect member counts as lost: simultaneous losses make one change.
 
-    In doubt is whose connection is closed, and who has been silent for most of the deadline.
+    A member is suspect if its connection is closed, or if it was silent for most of the deadline.
     """
     limit = view.policy.heartbeat_deadline
     return [
@@ -83,29 +83,29 @@ def suspects(view: MembershipState, members: Sequence[WorkerState], now: float) 
 
 
 def next_loss(view: MembershipState, now: float) -> float | None:
-    """When the next worker is lost unless it is heard from."""
+    """Return when the next worker counts as lost unless it sends a message before."""
     times = [worker.lost_at(view.policy) for worker in view.workers]
     return min((at for at in times if at > now), default=None)
 
 
 def next_backoff_end(view: MembershipState, now: float) -> float | None:
-    """When the next command may be started again that failed at L2."""
+    """Return when the next command that failed in live mode may start again."""
     times = (worker.rests_until for worker in view.workers)
     return min((at for at in times if at > now), default=None)
 
 
 def earliest(*times: float | None) -> float | None:
-    """The earliest of those that are known."""
+    """Return the earliest time that is not None."""
     return min((at for at in times if at is not None), default=None)
 
 
 def backoff_after(failures: int, policy: Policy) -> float:
-    """Seconds until the next attempt, after so many failures in a row."""
+    """Return the seconds until the next attempt, after this number of failures in a row."""
     return min(policy.backoff * 2.0 ** (failures - 1), MAX_BACKOFF_SECONDS)
 
 
 def too_many_losses(view: MembershipState, lost: Sequence[str]) -> Decision | None:
-    """The end of the job, where these losses are more than it may have."""
+    """Return the decision to fail the job if these losses exceed its limit."""
     limit = view.policy.max_losses
     losses = view.current.losses + 1 if view.current and lost else 0
     if not lost or limit is None or losses <= limit:
@@ -121,7 +121,7 @@ def form(
     after: int | None = None,
     failed: Sequence[str] = (),
 ) -> Decision:
-    """A new membership of all who are present: survivors keep their order, joiners come last."""
+    """Form a membership of the present workers: survivors keep their order, joiners are last."""
     old = view.current.members if view.current else ()
     here = {(w.member.worker, w.member.incarnation): w.member for w in present}
     staying = [here[key] for m in old if (key := (m.worker, m.incarnation)) in here]

@@ -1,4 +1,4 @@
-"""When workers that arrive while a membership runs are let in: the job's joinPolicy.
+"""The time at which workers join a running membership: the job's joinPolicy.
 
 May not: form a membership, read a clock, open anything.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def joiners_of(current: Membership, present: Sequence[WorkerState]) -> list[WorkerState]:
-    """Those present who are not in `current`."""
+    """Return the present workers that are not in `current`."""
     inside = {member.worker for member in current.members}
     return [worker for worker in present if worker.member.worker not in inside]
 
@@ -29,7 +29,7 @@ def wait_for_joiners(
     present: Sequence[WorkerState],
     now: float,
 ) -> Decision | None:
-    """What to go on with for now, and why; None when the joiners are due."""
+    """Return the decision to wait, with its reason; return None when the joiners are due."""
     policy, next_at = view.policy, earliest(next_loss(view, now))
     if not joiners:
         return Decision(Action.KEEP, "running", next_at)

@@ -1,6 +1,6 @@
-"""The last step of a membership that ends by agreement, and who of its workers still does it.
+"""The last step of a membership that ends in a planned way, and the workers still at it.
 
-May not: decide which step that is (`planned`), read a clock, open anything.
+May not: decide which step is the last (`planned_change` does), read a clock, open anything.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class LastStep:
-    """What was agreed on, and what became of it."""
+    """The agreed last step of a membership, and the workers that have done it."""
 
-    membership: Membership  # the one that ends
+    membership: Membership  # the membership that ends
     step: int
-    stopped: set[str] = dataclasses.field(default_factory=set)  # workers that have done it
+    stopped: set[str] = dataclasses.field(default_factory=set)  # workers that have done the step
 
     def binds(self, member: Member) -> bool:
-        """Whether this member has to do it: who was lost before cannot."""
+        """Return whether this member has to do the step: a member lost before cannot."""
         return member in self.membership.members
 
     def is_done(self, workers: Iterable[WorkerState], policy: Policy, now: float) -> bool:
-        """Whether nobody who can be heard of does it still."""
+        """Return whether every bound worker that is still connected has done the step."""
         return all(
             worker.member.worker in self.stopped
             or worker.closed_at is not None
@@ -40,5 +40,5 @@ class LastStep:
         )
 
     def to_message(self, *, saved: bool) -> Message:
-        """As agents hear it; `saved`: nobody whose processes end does it still."""
+        """Return the message for agents; `saved`: every worker whose processes end has done it."""
         return {"membership": str(self.membership.id), "step": self.step, "saved": saved}

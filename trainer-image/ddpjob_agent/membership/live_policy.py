@@ -1,11 +1,12 @@
-"""Supervising a membership whose processes stay over changes (L2): who goes on, who rests, when.
+"""The supervision of a membership in live mode, where processes survive changes.
 
-A loss or failure is one change at once: whoever is left goes on in memory, and the worker whose
-command failed rests, starts again and joins. A planned change waits for the end of a step.
+A loss or failure is one immediate change: the remaining workers continue in memory. The worker
+whose command failed backs off, starts again and joins. A planned change waits for the end of a
+step.
 
     running ──(member lost, or its command failed)──► FORM lost, failed
-            ──(connections broke, and nobody is gone)──► FORM failed: the same members
-            ──(a member leaves, or a worker is ready to join)──► `planned`
+            ──(connections broke, and no member is gone)──► FORM failed: the same members
+            ──(a member leaves, or a worker is ready to join)──► `planned_change`
 
 May not: read a clock, open anything, keep state, import asyncio.
 """
@@ -38,12 +39,12 @@ if TYPE_CHECKING:
     from ddpjob_protocol.membership import Membership
     from ddpjob_protocol.messages import Failure
 
-BROKEN_SECONDS = 5.0  # after connections broke nobody was found to be gone: it was them alone
-ECHO_SECONDS = 1.0  # a death that looks like another one's echo waits for the news of that one
+BROKEN_SECONDS = 5.0  # if connections broke and no member is lost in this time, only they failed
+ECHO_SECONDS = 1.0  # a secondary failure waits this time for the report of the root failure
 
 
 def supervise_live(view: MembershipState, current: Membership, now: float) -> Decision:
-    """The next action while `current` runs."""
+    """Return the next action while `current` runs."""
     members, gone = members_of(view, current)
     lost = gone + [worker.member.worker for worker in members if is_lost(view, worker, now)]
     unsure = suspects(view, members, now) if lost else []
@@ -61,7 +62,7 @@ def supervise_live(view: MembershipState, current: Membership, now: float) -> De
 
 
 def _finish(view: MembershipState, members: Sequence[WorkerState], now: float) -> Decision:
-    """Workers have finished: nothing changes any more but by a loss or a failure."""
+    """Decide once a worker has finished: only a loss or a failure causes a change now."""
     if all(worker.done for worker in members):
         return Decision(Action.COMPLETE, "every worker ended with exit code 0")
     again = earliest(next_loss(view, now), next_backoff_end(view, now))
@@ -70,7 +71,7 @@ def _finish(view: MembershipState, members: Sequence[WorkerState], now: float) -
 
 
 def _reconnect(view: MembershipState, broken: Failure, now: float) -> Decision:
-    """Connections broke: the same members go on, once nobody turns out to be gone."""
+    """Decide after connections broke: form the same membership again if no member is gone."""
     at = view.broken_at + BROKEN_SECONDS
     if now >= at:
         return _regroup(view, now, (), (), broken)
@@ -81,7 +82,7 @@ def _reconnect(view: MembershipState, broken: Failure, now: float) -> Decision:
 def _is_secondary_loss(
     view: MembershipState, members: Sequence[WorkerState], failed: Sequence[WorkerState], now: float
 ) -> Decision | None:
-    """Whether to wait: a process that died of another one's death is not to blame for it."""
+    """Return the decision to wait while all known failures are results of another one."""
     if not all(worker.failure and worker.failure.consequential for worker in failed):
         return None
     first = min(worker.exit_at for worker in failed if worker.exit_at is not None)
@@ -100,14 +101,14 @@ def _regroup(
     failed: Sequence[WorkerState],
     broken: Failure | None = None,
 ) -> Decision:
-    """Without those who are lost, and those who must start again."""
+    """Form a membership without the lost workers and the workers that must start again."""
     assert view.current is not None
     policy = view.policy
     too_many = too_many_losses(view, lost)
     if too_many is not None:
         return too_many
-    # A failure counts once, however many processes had it in the same membership.
-    current = str(view.current.id)  # of who failed before it was in any
+    # One membership counts one failure, whatever the number of its processes that failed.
+    current = str(view.current.id)  # for a worker that failed before its first membership
     counts = not lost and any((w.failed_in or current) != view.counted_in for w in failed)
     counts = counts or broken is not None
     failure = _root_failure(failed) or broken
@@ -152,7 +153,7 @@ def _root_failure(failed: Sequence[WorkerState]) -> Failure | None:
 
 
 def _present(view: MembershipState, now: float) -> list[WorkerState]:
-    """Who can be in the next membership without holding it up: members, and who is ready."""
+    """Return the workers that can join the next membership at once: members and ready workers."""
     assert view.current is not None
     inside = {(member.worker, member.incarnation) for member in view.current.members}
     return [

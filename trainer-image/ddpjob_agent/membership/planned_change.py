@@ -1,11 +1,12 @@
-"""A change that nobody is surprised by: at the end of a step that all processes agree on.
+"""A planned change: it happens at the end of a step that all processes agree on.
 
-The processes are asked how far they may get before they hear more, and the new membership names
-the last step of the old one (`Membership.after`). No step is cut in two. At L2 they change in
-memory after that step; at L1 they save it, and all start again from there.
+The service asks each process for the last step that it may begin without a further order. The
+new membership names the last step of the old one (`Membership.after`). No step is interrupted.
+In live mode the processes change in memory after that step. In snapshot mode they save it, and
+all start again from it.
 
-    running ──(a member leaves, or a worker may join)──► ASK
-    asked   ──(all have promised, or PROMISE_SECONDS are over)──► FORM left, joined; HALT
+    running ──(a member leaves, or a worker may join)──► ASK_STOP_STEP
+    asked   ──(all promised a step, or PROMISE_SECONDS are over)──► FORM left, joined; HALT
 
 May not: read a clock, open anything, keep state, import asyncio.
 """
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from ddpjob_agent.membership.state import MembershipState, WorkerState
     from ddpjob_protocol.membership import Membership
 
-PROMISE_SECONDS = 5.0  # a process answers at once, whatever its main thread does
+PROMISE_SECONDS = 5.0  # seconds; a process answers at once, whatever its main thread does
 
 
 def plan_change(
@@ -42,7 +43,7 @@ def plan_change(
     present: Sequence[WorkerState],
     now: float,
 ) -> Decision:
-    """The next action towards one, if there is a reason; `present` are those who could be in."""
+    """Return the next action towards a change; `present` are the workers that could be in it."""
     leaving = [worker for worker in members if leaves(view, worker)]
     joiners = joiners_of(current, present)
     wait = wait_for_joiners(view, joiners, present, now)

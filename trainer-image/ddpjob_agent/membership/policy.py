@@ -1,23 +1,24 @@
-"""Who trains together now, and why: the policy of the rendezvous service as one pure function.
+"""The membership that trains now, and why: the service's policy as one pure function.
 
 Theory of operation. The service keeps a table of registered workers and asks
 `decide_membership` after every event, and again at `Decision.again_at`. The answer follows from
-the arguments alone, the time included. A membership is never edited: each change is a new one,
-with one cause.
+the arguments alone; the time is one of them. A membership is never edited. Each change forms a
+new one, with one cause.
 
-    no membership ──(all expected are here, or startupWait is over)──► FORM started
+    no membership ──(all expected registered, or startupWait is over)──► FORM started
     running ──(member lost)──► FORM lost            ──(below the minimum)──► HALT
-            ──(member leaves)──► FORM left; at L1 after an agreed step, see `planned`
-            ──(command failed, all members heard since)──► BACKOFF ──(time is up)──► FORM failed
-            ──(joiner, when joinPolicy lets it in)──► FORM joined
+            ──(member leaves)──► FORM left; in snapshot mode after an agreed step
+            ──(command failed; all members alive)──► BACKOFF ──(time is up)──► FORM failed
+            ──(joiner, when joinPolicy admits it)──► FORM joined
             ──(all commands ended with 0)──► COMPLETE
     halted  ──(enough workers again)──► FORM
 
-An exit is not blamed on the application before every member of the membership has been heard
-from `CONFIRM_SECONDS` after it: survivors of a lost node fail within milliseconds of the loss.
+An exit counts as a failure of the application only after every member has sent a message
+`CONFIRM_SECONDS` later: survivors of a lost node fail within milliseconds of the loss.
+`planned_change` agrees on the step after which a membership of snapshot mode ends.
 
-This is the course of L0 and L1, where every process starts again with every membership. Where
-processes stay (L2), `live_membership` supervises instead.
+This policy is for restart mode and snapshot mode, where every process starts again with every
+membership. In live mode processes survive a change, and `live_policy` supervises.
 
 May not: read a clock, open anything, keep state, import asyncio.
 """
@@ -56,7 +57,7 @@ TOGETHER_SECONDS = 1.0  # commands that failed together start together
 
 
 def decide_membership(view: MembershipState, now: float) -> Decision:
-    """The next action, given all that is known at `now`."""
+    """Return the next action for this state at `now`."""
     if view.expectation is None:
         return Decision(Action.KEEP, "waiting for the operator to say which workers to expect")
     if view.current is None or not view.running:

@@ -1,4 +1,4 @@
-"""What the decision about a membership depends on, and what it can be.
+"""The input of a decision about a membership, and the decision.
 
 May not: decide, read a clock, open anything.
 """
@@ -14,87 +14,87 @@ if TYPE_CHECKING:
     from ddpjob_protocol.membership import Member, Membership
     from ddpjob_protocol.messages import Failure
 
-FAREWELL_SECONDS = 2.0  # in which a worker that the operator no longer names is heard, or lost
+FAREWELL_SECONDS = 2.0  # for the last messages of a worker that is no longer expected
 
 
 @dataclasses.dataclass(frozen=True)
 class WorkerState:
-    """One registered worker as the service sees it. Times are the service's monotonic seconds."""
+    """A registered worker as the service sees it. Times are the service's monotonic seconds."""
 
     member: Member
     registered_at: float
     last_heard: float
-    closed_at: float | None = None  # when its connection closed; None while it is open
-    leaving: bool = False  # it says so itself
-    unexpected_at: float | None = None  # since when the operator has not named it
+    closed_at: float | None = None  # time of its disconnect; None while connected
+    leaving: bool = False  # reported by its agent
+    unexpected_at: float | None = None  # since when it is not expected; None if expected
     done: bool = False  # its command ended with 0 in the current membership
-    exit_at: float | None = None  # when the service heard that its command failed
+    exit_at: float | None = None  # when the report arrived that its command failed
     failure: Failure | None = None
-    port: int | None = None  # that it keeps free for its processes
-    reach: int | None = None  # where others see whether they can reach it
-    # At L1 and L2 only.
-    stops: bool = False  # all its processes can be told after which step to stop
-    promise: int | None = None  # the last step that its processes begin before they hear more
-    # At L2 only.
-    ready_at: float | None = None  # since when all its processes wait for a membership, or are in
-    finished: bool = False  # a process has done all steps, and changes no more
-    failed_in: str = ""  # the membership in which its processes were when they failed
-    failures: int = 0  # of its command, in a row
-    rests_until: float = 0.0  # its command is not started again before
+    port: int | None = None  # reserved for its processes
+    reach: int | None = None  # port for the connectivity checks of other workers
+    # In snapshot mode and live mode only.
+    stops: bool = False  # all its processes can stop after a step that an order names
+    promise: int | None = None  # last step that its processes begin without a further order
+    # In live mode only.
+    ready_at: float | None = None  # since when all its processes can join; None if one cannot
+    finished: bool = False  # a process has done all steps
+    failed_in: str = ""  # membership in which its processes failed
+    failures: int = 0  # consecutive failures of its command
+    rests_until: float = 0.0  # end of the backoff of its command
 
     def lost_at(self, policy: Policy) -> float:
-        """When this worker counts as lost unless it is heard from before."""
+        """Return when this worker counts as lost unless it sends a message before."""
         at, grace = self.last_heard + policy.heartbeat_deadline, policy.reconnect_grace
         if self.unexpected_at is not None:
             at, grace = min(at, self.unexpected_at + FAREWELL_SECONDS), 0.0
         return at if self.closed_at is None else min(at, self.closed_at + grace)
 
     def in_backoff(self, now: float) -> bool:
-        """Whether its command may not be started now."""
+        """Return whether the backoff of its command still runs."""
         return now < self.rests_until
 
     def is_being_ended(self, policy: Policy) -> bool:
-        """Whether it lives on without a pod: then somebody deleted that, and it has to go."""
+        """Return whether it is alive although its pod was deleted: then it must leave."""
         since = self.unexpected_at
         return since is not None and self.last_heard >= since + policy.reconnect_grace
 
 
 @dataclasses.dataclass(frozen=True)
 class MembershipState:
-    """Everything that the decision depends on."""
+    """The whole input of a decision."""
 
     policy: Policy
     workers: tuple[WorkerState, ...]
     term: int
     boot: int
     expectation: Expectation | None = None
-    expected_since: float = 0.0  # when the first expectation came
+    expected_since: float = 0.0  # when the first expectation arrived
     current: Membership | None = None
     running: bool = False  # the processes of `current` are meant to run
     formed_at: float = 0.0
     failures: int = 0
-    blamed: Failure | None = None  # a failure whose back-off is running
-    resume_at: float = 0.0  # end of that back-off
+    blamed: Failure | None = None  # the failure whose backoff runs
+    resume_at: float = 0.0  # end of that backoff
     lost: tuple[str, ...] = ()  # workers whose loss halted `current`
-    snapshot_step: int | None = None  # newest snapshot that the job has reported: level L1
-    repeated_steps: int = 0  # done again so far, since snapshots were older
-    saved_at: float | None = None  # last one in the current membership
-    kept_at: float | None = None  # last copy of the script's files in the current membership
-    live: bool = False  # the processes stay over changes: level L2
-    broken: Failure | None = None  # processes of `current` say that they lost their connections
+    snapshot_step: int | None = None  # newest reported snapshot; None outside snapshot mode
+    repeated_steps: int = 0  # repeated so far because a snapshot was older
+    saved_at: float | None = None  # time of the last snapshot in `current`
+    kept_at: float | None = None  # time of the last safe replica in `current`
+    live: bool = False  # live mode: processes survive changes
+    broken: Failure | None = None  # processes of `current` reported lost connections
     broken_at: float = 0.0
-    asked_at: float | None = None  # since when they are asked for a step to change at
-    counted_in: str = ""  # the membership whose failures have been counted
+    asked_at: float | None = None  # since when the processes are asked for a stop step
+    counted_in: str = ""  # membership whose failures have been counted
 
 
 class Action(enum.Enum):
-    """What the service is to do."""
+    """An action of the service."""
 
     KEEP = "keep"
     HALT = "halt"
     FORM = "form"
     BACKOFF = "backoff"
-    ASK_STOP_STEP = "ask"  # the processes for the step after which they can change
+    ASK_STOP_STEP = "ask"  # the processes report the step after which they can change
     CANCEL_STOP = "unask"
     COMPLETE = "complete"
     FAIL = "fail"
@@ -102,15 +102,15 @@ class Action(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """An action with the reason that people read in the job's status."""
+    """An action with the reason that the job's status shows."""
 
     action: Action
     reason: str
-    again_at: float | None = None  # decide again then, whatever happens before
+    again_at: float | None = None  # time of the next decision, if no event comes before
     membership: Membership | None = None
     failure: Failure | None = None
     lost: tuple[str, ...] = ()
-    failed: tuple[str, ...] = ()  # workers that rest until `rest_until`, at L2
+    failed: tuple[str, ...] = ()  # workers in backoff until `rest_until`, in live mode
     rest_until: float = 0.0
-    counts: bool = False  # `failed` is one more failure of the application
-    after: int | None = None  # HALT after this step, and with the state saved: it was planned
+    counts: bool = False  # the application has one more failure
+    after: int | None = None  # for a planned HALT: the last step; the state is saved after it

@@ -1,8 +1,8 @@
-"""One authenticated connection, of an agent to the rendezvous service or another agent: JSON in frames.
+"""An authenticated connection of an agent to the rendezvous service or to another agent.
 
 Both sides prove that they know the job's token by an HMAC over fresh nonces; the token itself
-never travels. A frame is a big-endian 32-bit length and that many bytes of JSON; after one that
-says so come plain bytes. Knows nothing of what the messages mean.
+is never sent. A frame is a big-endian 32-bit length and a JSON text of that number of bytes. A
+message can announce plain bytes, which follow its frame. The meaning of messages is not known here.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ HANDSHAKE_SECONDS = 10.0
 
 
 class RejectedError(Exception):
-    """The other side will never talk to us."""
+    """The peer rejects this side permanently."""
 
 
 class WrongTokenError(RejectedError):
-    """The other side does not know this job's token."""
+    """The peer does not know this job's token."""
 
 
 class FramingError(Exception):
-    """The other side does not speak this protocol."""
+    """The peer does not follow this protocol."""
 
 
 class Connection:
-    """Sends and receives messages; one task receives, any may send."""
+    """A connection for messages and plain bytes. One task receives; any task may send."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
     def send(self, message: Message) -> None:
-        """Queue a message; what a closed connection swallows is the caller's to send again."""
+        """Queue a message. If the connection is closed, the message is lost without an error."""
         data = json.dumps(message, separators=(",", ":")).encode()
         self._writer.write(struct.pack(">I", len(data)) + data)
 
     async def drain(self) -> None:
-        """Wait until the peer takes what was sent."""
+        """Wait until the peer accepts the queued bytes."""
         await self._writer.drain()
 
     async def receive(self) -> Message | None:
-        """The next message, None when the connection is closed."""
+        """Return the next message, or None if the connection is closed; raise FramingError."""
         try:
             (length,) = struct.unpack(">I", await self._reader.readexactly(4))
             if length > MAX_FRAME_BYTES:
@@ -68,12 +68,12 @@ class Connection:
         return message
 
     async def send_bytes(self, data: bytes) -> None:
-        """Send plain bytes, as fast as the peer takes them; raises ConnectionError."""
+        """Send plain bytes at the rate of the peer; raise ConnectionError if it is gone."""
         self._writer.write(data)
         await self._writer.drain()
 
     async def receive_bytes(self, limit: int) -> bytes:
-        """Some plain bytes, none when the connection is closed; raises ConnectionError."""
+        """Return the next plain bytes, b"" if the connection is closed; raise ConnectionError."""
         return await self._reader.read(limit)
 
     def close(self) -> None:
@@ -88,12 +88,12 @@ def _proof(token: str, side: bytes, nonces: bytes) -> bytes:
 async def connect(
     host: str, port: int, token: str, patience: float = HANDSHAKE_SECONDS
 ) -> Connection:
-    """Open a connection to the service; raises OSError, WrongTokenError or WireError.
+    """Open a connection to the service; raise OSError, WrongTokenError or FramingError.
 
-    `patience` in seconds, for all of it.
+    `patience` is the timeout in seconds of connection and handshake together.
     """
     task = asyncio.ensure_future(_connect(host, port, token))
-    # not wait_for: before Python 3.12 it may swallow a cancellation
+    # Not wait_for: before Python 3.12 it may swallow a cancellation.
     try:
         await asyncio.wait({task}, timeout=patience)
     finally:
@@ -128,7 +128,7 @@ async def _connect(host: str, port: int, token: str) -> Connection:
 async def accept(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str
 ) -> Connection:
-    """The service's half, after MAGIC was read; raises WrongTokenError or WireError."""
+    """Do the service's half, after MAGIC was read; raise WrongTokenError or FramingError."""
     try:
         theirs = await reader.readexactly(NONCE_BYTES)
         mine = os.urandom(NONCE_BYTES)

@@ -1,8 +1,7 @@
-"""The agent's one connection to the rendezvous service: kept up, and everything unanswered resent.
+"""The agent's connection to the rendezvous service: it reconnects and resends open requests.
 
-Offers the c10d store of the current membership as requests over that connection. Keeps the last
-entry of every key that this agent wrote, so that a service which lost its memory gets it back.
-Knows nothing of processes.
+It sends requests to the c10d store of the current membership. It keeps the last entry of every key
+that this agent wrote, so that a restarted service can restore its store. It knows no processes.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ if TYPE_CHECKING:
     from ddpjob_protocol.messages import Message
 
 BEAT_SECONDS = 1.0
-SILENCE_SECONDS = 10.0  # a service that says nothing for so long has lost us, or we it
-RETRY_SECONDS = (0.05, 1.0)  # first and longest pause between attempts
-# First and longest attempt: while the service moves to another pod, packets to the old one may
-# be swallowed, and only a new connection gets the new address.
+SILENCE_SECONDS = 10.0  # without a message from the service for this time, reconnect
+RETRY_SECONDS = (0.05, 1.0)  # seconds; first and longest pause between attempts
+# Seconds; first and longest attempt. While the service moves to another pod, packets to the old
+# pod may be dropped, and only a new connection gets the new address.
 ATTEMPT_SECONDS = (2.0, 10.0)
 
-# For so long another token may be the fault of an address that was another job's a moment ago.
+# Time in which a wrong token is retried: the address may have belonged to another job before.
 STRANGER_SECONDS = 10.0
 
 log = logging.getLogger("ddpjob.link")
@@ -53,7 +52,7 @@ class _Pending:
 
 
 class ServiceConnection:
-    """Talks to the service; `hello` says who we are at every (re)connection, `beat` how we are."""
+    """The connection to the service: `hello` registers the agent, `beat` reports its processes."""
 
     def __init__(
         self,
@@ -73,15 +72,15 @@ class ServiceConnection:
         self._pending: dict[int, _Pending] = {}
         self._numbers = itertools.count(1)
         self._entries: dict[bytes, Entry] = {}
-        self.membership = ""  # whose store requests go to
-        self._holds = False  # its requests, when it is overtaken
-        self._left = asyncio.Event()  # that membership
+        self.membership = ""  # membership whose store gets the requests
+        self._holds = False  # if the membership is stale, its requests block
+        self._left = asyncio.Event()  # set when the membership is no longer bound
         self.last_heard = time.monotonic()
 
     def bind_store(self, membership: str, *, block_stale_requests: bool = False) -> None:
-        """From now on the store is that of this membership; older requests are overtaken.
+        """Send requests to this membership's store; requests to an older store fail.
 
-        `hold`: when it is overtaken itself, requests stay unanswered until it is left.
+        `block_stale_requests`: if this membership is stale, requests block until it is unbound.
         """
         if (membership, block_stale_requests) == (self.membership, self._holds):
             return
@@ -97,27 +96,27 @@ class ServiceConnection:
                 pending.answer.set_exception(StaleMembershipError(membership))
 
     def unbind_store(self, membership: str) -> None:
-        """No store from now on, if it was that one."""
+        """Unbind the store of this membership, if it is bound."""
         if membership == self.membership:
             self.bind_store("")
 
     @property
     def connected(self) -> bool:
-        """Whether the service hears us."""
+        """True if a connection is open."""
         return self._connection is not None
 
     def reconnect(self) -> None:
-        """Say hello anew: what it says has changed."""
+        """Reconnect, because the content of the hello message has changed."""
         if self._connection is not None:
             self._connection.close()
 
     def send(self, message: Message) -> None:
-        """Send if connected; what must not get lost belongs into hello, too."""
+        """Send if connected; a message that must not get lost belongs in hello, too."""
         if self._connection is not None:
             self._connection.send(message)
 
     async def execute(self, request: Request, membership: str) -> bytes:
-        """A store request of one membership; survives reconnections; raises StaleMembershipError."""
+        """Execute a store request over reconnections; raise StaleMembershipError if it is stale."""
         if membership != self.membership:
             raise StaleMembershipError(membership)
         left = self._left
@@ -144,7 +143,7 @@ class ServiceConnection:
         return base64.b64decode(answer["reply"])
 
     async def run(self) -> None:
-        """Stay connected for ever; raises RefusedError when it is not for us."""
+        """Stay connected until cancelled; raise RejectedError if the service rejects this agent."""
         pause, patience = RETRY_SECONDS[0], ATTEMPT_SECONDS[0]
         strange_since: float | None = None
         while True:

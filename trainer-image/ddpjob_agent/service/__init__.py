@@ -1,1 +1,1 @@
-"""The rendezvous service of a job: workers register, memberships are formed, c10d stores are served."""
+"""The rendezvous service of a job: it registers workers, forms memberships, serves stores."""

@@ -1,13 +1,13 @@
-"""The c10d store of the current membership, as agents ask for it over their connections.
+"""The c10d store of the current membership, which agents use over their connections.
 
-Each membership has a fresh store, so that no process ever reads a key of an older one. After a
-restart of the service nothing is answered before all members have given back what they wrote.
+Each membership has a new store, so no process ever reads a key of an older membership. After a
+restart of the service, the store answers only once all members have restored their entries.
 
-torchrun's first agent to join would look again only after a second. So whoever joins is answered
-when all members have, with the state as it is then; torchrun takes that for a lost race, finds
-itself in it, and goes on at once (docs/adr/0013).
+The first torchrun to join a rendezvous would poll again only after a second. Therefore the store
+answers a join only once all members have joined, with the state of that moment. torchrun handles
+the answer as a lost race, finds itself in the state, and continues at once (docs/adr/0013).
 
-May not: open connections, or decide who is a member; `registry` knows.
+May not: open connections, or decide which workers are members; `registry` decides.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from ddpjob_protocol.membership import Member
     from ddpjob_protocol.messages import Message
 
-REMEMBERED_WRITES = 256  # per agent: what it may send again after its connection broke
-TORCHRUN_KEY = b"/torch.rendezvous."  # under which torchrun's agents meet
+REMEMBERED_WRITES = 256  # per agent: answers to requests that it may send again after a reconnect
+TORCHRUN_KEY = b"/torch.rendezvous."  # prefix of the keys of torchrun's rendezvous
 GATHER_SECONDS = 10.0
 
 log = logging.getLogger("ddpjob.store")
@@ -41,7 +41,7 @@ Answers = dict[str, "collections.OrderedDict[int, Message]"]
 
 
 class MembershipStores:
-    """One job's store."""
+    """The stores of one job's memberships; one at a time."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -51,18 +51,18 @@ class MembershipStores:
 
     def _renew(self) -> None:
         self._backend = StoreBackend(Store())
-        self._answers: Answers = {}  # to writes, by incarnation and number
+        self._answers: Answers = {}  # answers to writes, by incarnation and request number
         self._arrived: set[str] = set()  # members whose torchrun has joined
         self._gathered = asyncio.Event()
 
     def sync_membership(self) -> None:
-        """Look whether there is a new membership, and whether all of its members are back."""
+        """Start a new store for a new membership; answer once no member is unseen."""
         current, unseen = self._registry.current, self._registry.unseen
         membership = str(current.id) if current else ""
         if membership != self._membership:
             self._membership = membership
             self._renew()
-            if unseen:  # relearned: their torchruns have met before
+            if unseen:  # a relearned membership: its torchruns have joined before
                 self._gathered.set()
         if unseen:
             self._ready.clear()
@@ -70,12 +70,12 @@ class MembershipStores:
             self._ready.set()
 
     def restore(self, membership: str, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Take back what a member wrote into the store of this membership."""
+        """Restore the entries that a member wrote into the store of this membership."""
         if membership == self._membership:
             self._backend.restore([decode(Entry, item) for item in entries])
 
     async def answer(self, member: Member, message: Message) -> Message:
-        """The answer to an agent's request; a write that is asked for again is done once."""
+        """Answer an agent's request; execute a write once, even if the agent sends it again."""
         number = message["id"]
         answers = self._answers.setdefault(member.incarnation, collections.OrderedDict())
         answer = answers.get(number)
@@ -112,7 +112,7 @@ class MembershipStores:
         }
 
     async def _gather(self, member: Member) -> None:
-        """Wait until the torchrun of every member has joined, so that none has to poll."""
+        """Wait until the torchrun of every member has joined, so that no torchrun has to poll."""
         current, gathered = self._registry.current, self._gathered
         self._arrived.add(member.worker)
         if current and {each.worker for each in current.members} <= self._arrived:
@@ -122,6 +122,9 @@ class MembershipStores:
 
 
 def _is_join(request: Request) -> bool:
-    """Of a torchrun into its rendezvous; one that expects nothing only makes the key."""
+    """Return whether the request joins a torchrun rendezvous.
+
+    Without an expected value, the request only creates the key.
+    """
     is_torchrun = request.op is Op.COMPARE_SET and request.keys[0].startswith(TORCHRUN_KEY)
     return is_torchrun and request.values[0] != b""

@@ -1,6 +1,6 @@
-"""The script's own files, as the registry has them: asked of whom, and in which scope.
+"""The sync of the script's own files, within the service: reports in, instructions out.
 
-Follows the registry's view; what is decided from it is `files`' business.
+Follows the registry's view; `ddpjob_agent.file_sync` makes the decisions.
 May not: read a clock, open anything, change the view.
 """
 
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 
 
 class FileSyncCoordinator:
-    """Of one job; asks nothing of jobs that keep no files, or whose processes stay."""
+    """The file sync of one job; idle without `snapshot.files` and in live mode."""
 
     def __init__(self, roster: WorkerTable) -> None:
         self._roster = roster
         self._files = FileSyncPolicy()
         self._kept = FileSyncReport()
-        self._last = ("", 0.0)  # membership and seconds of the copy that was safe last
+        self._last = ("", 0.0)  # membership and seconds of the last safe replica
 
     def on_inventory(self, view: MembershipState, worker: str, message: Mapping[str, Any]) -> None:
-        """An agent says what it has; raises KeyError, TypeError, ValueError."""
+        """Take an agent's inventory; raise KeyError, TypeError or ValueError if it is invalid."""
         self._enter(view)
         facts = {name: value for name, value in message.items() if name != "type"}
         self._files.on_inventory(worker, decode(FileInventory, facts))
 
     def update(self, view: MembershipState, now: float, wall: float) -> bool:
-        """Take note of what the view has come to; returns whether there is a new safe copy."""
+        """Advance to the view's state; return whether a new replica is safe."""
         if not _is_enabled(view) or view.current is None:
             return False
         self._enter(view)
@@ -60,7 +60,7 @@ class FileSyncCoordinator:
             self._files.enter(str(view.current.id) + ("" if view.running else "+"))
 
     def instruction_for(self, view: MembershipState, worker: str, now: float) -> Message | None:
-        """What this worker is to do with the files, if anything."""
+        """Return this worker's instruction for the files, if there is one."""
         known = self._roster.get(worker)
         if not _is_enabled(view) or view.current is None or known is None:
             return None
@@ -73,7 +73,7 @@ class FileSyncCoordinator:
         elif known.member in (*members, *leaving):
             word = self._files.instruction_for(known.member, members, leaving)
         else:
-            return None  # it joins later
+            return None  # the worker joins a later membership
         message: Message = encode(word)
         return message
 
@@ -82,7 +82,7 @@ class FileSyncCoordinator:
         return [w for w in everybody if w.closed_at is None and w.lost_at(view.policy) > now]
 
     def _leaving(self, view: MembershipState, now: float) -> list[Member]:
-        """Who goes, may have what nobody else has, and can still be asked."""
+        """Return the leaving workers that are still connected: one may hold the only replica."""
         if view.expectation is None:
             return []
         members = view.current.members if view.current and view.running else ()
@@ -90,7 +90,7 @@ class FileSyncCoordinator:
         return [w.member for w in present if leaves(view, w) and w.member not in members]
 
     def report(self) -> FileSyncReport | None:
-        """What the operator is told, if there is anything."""
+        """Return the report for the operator, if there is one."""
         found = dataclasses.replace(self._kept, problem=self._files.problem)
         return None if found == FileSyncReport() else found
 

@@ -1,4 +1,4 @@
-"""The history of a job's memberships, as status and timelines show it.
+"""The history of a job's memberships, for its status and timeline.
 
 May not: read a clock or decide anything.
 """
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 MAX_ROUNDS = 50
 MAX_OVERDUE = 10
 MAX_STUCK = 10
-MAX_UNREACHABLE = 5  # workers that are told of, and so many others for each
+MAX_UNREACHABLE = 5  # reported workers, and reported peers of each
 
 
 class MembershipHistory:
-    """Keeps the last rounds and what the processes reported, of the newest one."""
+    """The last memberships of a job, and the progress of the newest one."""
 
     def __init__(self) -> None:
         self._rounds: list[MembershipRecord] = []
@@ -31,45 +31,45 @@ class MembershipHistory:
         self.total_steps: int | None = None
         self.metrics: dict[str, float] = {}
         self.snapshot_step: int | None = None
-        self.snapshots_skipped = 0  # between that one and the one before
-        self._problems: dict[int, str] = {}  # by directory
-        self._are_old = False  # the troubles: of the membership before
-        self._copies: set[int] = set()  # directories that have the snapshot of step...
+        self.snapshots_skipped = 0  # between the two newest snapshots
+        self._problems: dict[int, str] = {}  # problems by directory
+        self._are_old = False  # the problems are of the previous membership
+        self._copies: set[int] = set()  # directories with the snapshot of `_copied_step`
         self._copied_step: int | None = None
         self._overdue: list[Overdue] = []
         self._stuck: list[str] = []
-        self._unreachable: dict[str, Sequence[str]] = {}  # for each worker; of the newest round
+        self._unreachable: dict[str, Sequence[str]] = {}  # peers by worker
         self._repeats = RepeatedSteps()
 
     @property
     def snapshot_problem(self) -> str:
-        """What makes saving worse than it could be; empty if nothing does."""
+        """Problem that impairs saving; empty if there is none."""
         return next(filter(None, map(self._problems.get, sorted(self._problems))), "")
 
     @property
     def repeated_steps(self) -> int:
-        """Done again so far, since snapshots were older."""
+        """Number of steps repeated so far because a snapshot was older."""
         return self._repeats.total
 
     def records(self) -> tuple[MembershipRecord, ...]:
-        """Oldest first."""
+        """Return the records, oldest first."""
         return tuple(self._rounds)
 
     def overdue(self) -> tuple[Overdue, ...]:
-        """Who did not get to its last step; oldest first."""
+        """Return the workers that did not reach their last step, oldest first."""
         return tuple(self._overdue)
 
     def add_overdue(self, worker: str, seconds: float) -> None:
-        """This worker's processes were ended, having had so many seconds for their last step."""
+        """Add a worker whose processes were stopped after these seconds for their last step."""
         self._overdue.append(Overdue(worker, seconds))
         del self._overdue[:-MAX_OVERDUE]
 
     def stuck(self) -> tuple[str, ...]:
-        """Who did not come out of a broken membership, in words; oldest first."""
+        """Return a sentence for each process stuck in a broken membership, oldest first."""
         return tuple(self._stuck)
 
     def add_stuck(self, worker: str, membership: str, step: int | None) -> None:
-        """A process of this worker did not; it is ended, and left the state of that step."""
+        """Add a stuck process, which is stopped; `step` is of the state it left, if any."""
         fate = (
             "was ended, and its state is lost"
             if step is None
@@ -82,7 +82,7 @@ class MembershipHistory:
         del self._stuck[:-MAX_STUCK]
 
     def unreachable(self) -> tuple[str, ...]:
-        """Who cannot reach whom, in words."""
+        """Return a sentence for each worker that cannot reach others."""
         found = sorted(self._unreachable.items())
         told = [f"{worker} cannot reach {_some(others)}" for worker, others in found]
         rest = len(told) - MAX_UNREACHABLE
@@ -90,11 +90,11 @@ class MembershipHistory:
         return (*told[:MAX_UNREACHABLE], *more)
 
     def set_unreachable(self, worker: str, others: Sequence[str]) -> None:
-        """This member cannot open connections to these."""
+        """Set the members to which this worker cannot open connections."""
         self._unreachable[worker] = others
 
     def on_membership(self, membership: Membership, wall: float) -> None:
-        """A membership was formed, or relearned from an agent."""
+        """Add a membership that was formed, or relearned from an agent."""
         self._rounds.append(
             MembershipRecord(
                 id=str(membership.id),
@@ -112,12 +112,12 @@ class MembershipHistory:
         self._repeats.on_membership(membership.id, membership.repeated_steps)
 
     def on_steps_done(self, membership: str, step: int) -> None:
-        """What the processes of a worker left behind that were in this membership."""
+        """Record the last step of a worker's stopped processes in this membership."""
         self._repeats.on_steps_done(MembershipId.parse(membership), step)
         self._count_repeats()
 
     def on_progress(self, message: Mapping[str, Any], wall: float) -> None:
-        """Take a report of the processes, see `ddpjob_protocol.process.Event`; raises KeyError, ValueError."""
+        """Record a `ProgressEvent`; raise KeyError or ValueError if it is invalid."""
         event, step = ProgressEvent(message["event"]), int(message["step"])
         if event is ProgressEvent.SAVED:
             place = message.get("place", 0)
@@ -138,7 +138,7 @@ class MembershipHistory:
             self.metrics.update(message.get("metrics", {}))
 
     def _on_saved(self, step: int, place: int, places: int) -> bool:
-        """Where each worker has a directory of its own, a snapshot is safe once it lies in two."""
+        """Return whether a snapshot is safe: if directories are not shared, two must hold it."""
         if step != self._copied_step:
             self._copied_step, self._copies = step, set()
         self._copies.add(place)

@@ -1,11 +1,12 @@
-"""The operator's side door of the rendezvous service: a few lines of HTTP/1.1 on the same port.
+"""The rendezvous service's API for the operator: minimal HTTP/1.1 on the port of the agents.
 
-HTTP, because the operator may reach the service through the API server's proxy only.
+The protocol is HTTP, because the operator may reach the service only through the API server's
+proxy.
 
     GET /healthz                     200 while the service answers; needs no token
-    GET /report?after=V&timeout=S    the Report as JSON when it is another one than V, at the
-                                     latest after S seconds; with &news=1, progress is no reason
-                                     to answer earlier
+    GET /report?after=V&timeout=S    the Report as JSON as soon as its version is not V, at the
+                                     latest after S seconds; with &news=1, progress alone does
+                                     not cause an answer
     PUT /expected                    an Expectation as JSON
 
 Each connection serves one request. Decides nothing.
@@ -25,7 +26,7 @@ from ddpjob_protocol.control import TOKEN_HEADER, Expectation, Report
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-METHODS = (b"GET /", b"PUT /")  # the first five bytes, which tell HTTP from agents
+METHODS = (b"GET /", b"PUT /")  # first five bytes of a request; agents send MAGIC instead
 MAX_HEAD_BYTES = 16 << 10
 MAX_BODY_BYTES = 4 << 20
 MAX_POLL_SECONDS = 60.0
@@ -39,7 +40,7 @@ class _HttpError(Exception):
 
 
 class OperatorApi:
-    """Answers the operator."""
+    """The service's side of the HTTP API."""
 
     def __init__(
         self,

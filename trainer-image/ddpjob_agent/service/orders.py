@@ -1,4 +1,4 @@
-"""What each worker should be doing, while the job runs: follows from the state alone.
+"""The order for each worker while the job runs; a function of the state alone.
 
 May not: change anything, read a clock or import asyncio.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Orders(NamedTuple):
-    """All that orders follow from."""
+    """The state that determines the orders."""
 
     view: MembershipState
     roster: WorkerTable
@@ -28,7 +28,7 @@ class Orders(NamedTuple):
     last: LastStep | None
 
     def order_for(self, worker: str, now: float) -> Message:
-        """For this worker: `run` the membership, `halt`, or `stay` in memory."""
+        """Return the order for this worker: `run` the membership, `halt`, or `stay` in memory."""
         view, known = self.view, self.roster.get(worker)
         current = view.current if view.running else None
         if known and current and known.member in current.members:
@@ -56,12 +56,12 @@ class Orders(NamedTuple):
         return {"type": "stay", "leave": leave, "after": after, "save": save}
 
     def _port(self, membership: Membership) -> int | None:
-        """At which the processes of its first member can be met."""
+        """Return the port that the first member reserves for the processes."""
         first = self.roster.get(membership.members[0].worker)
         return first.port if first else None
 
     def _reach(self, membership: Membership) -> Message:
-        """Where its members try whether they can reach each other."""
+        """Return, by member, the port for the connectivity checks of the other members."""
         known = (self.roster.get(member.worker) for member in membership.members)
         return {each.member.worker: each.reach for each in known if each and each.reach}
 

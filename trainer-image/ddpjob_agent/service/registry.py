@@ -1,8 +1,8 @@
-"""What the rendezvous service knows: registered workers, the current membership, its history.
+"""The state of the rendezvous service: registered workers, the current membership, its history.
 
-Events of agents and operator go in, `decide` applies `membership.decide_membership` until
-nothing changes, and `orders` says what each worker should be doing. Level-triggered: an
-order depends on the state alone, so a lost message is healed by the next look.
+Agents and the operator send events. `decide` applies `policy.decide_membership` until nothing
+changes, and `order_for` returns the order for each worker. Orders are level-triggered: an order
+depends on the state alone, so the next comparison repairs a lost message.
 
 May not: open sockets, read a clock (`now` is passed in) or import asyncio.
 """
@@ -56,7 +56,7 @@ class Registry:
     # --- events ---------------------------------------------------------------------------------
 
     def on_expectation(self, expectation: Expectation, now: float) -> None:
-        """The operator says which workers to count on."""
+        """Set the workers that the operator expects."""
         since = self._view.expected_since if self._view.expectation else now
         self._update(
             expectation=expectation,
@@ -67,7 +67,7 @@ class Registry:
         self._roster.on_expectation(expectation, now)
 
     def on_hello(self, message: Mapping[str, Any], now: float) -> str:
-        """An agent registers, or comes back; returns the worker's name."""
+        """Register an agent, or register it again; return the worker's name."""
         member = decode(Member, message["member"])
         held = message.get("membership")
         membership = decode(Membership, held) if held else None
@@ -132,44 +132,44 @@ class Registry:
                 self._roster.put(ghost, now)
 
     def on_heartbeat(self, worker: str, now: float) -> None:
-        """Any message came from this worker."""
+        """Record the time of a message from this worker."""
         self._roster.change(worker, last_heard=now)
 
     def extend_deadlines(self, seconds: float) -> None:
-        """This service itself stood still for so long: nobody's silence in it counts."""
+        """Extend all deadlines by the seconds in which this service itself stood still."""
         self._roster.extend_deadlines(seconds)
         self._progress.extend_deadlines(seconds)
 
     def on_disconnect(self, worker: str, now: float) -> None:
-        """The connection of this worker is gone."""
+        """Record that the connection of this worker closed."""
         self._roster.change(worker, closed_at=now)
 
     def on_left(self, worker: str) -> None:
-        """This worker says that it is about to end."""
+        """Record that this worker is about to end."""
         self._roster.change(worker, leaving=True)
 
     def on_overdue(self, worker: str, message: Mapping[str, Any]) -> None:
-        """The processes of this worker did not get to the last step that was wanted of them."""
+        """Record that this worker's processes did not reach their last step in time."""
         self._rounds.add_overdue(worker, float(message["seconds"]))
 
     def on_stuck(self, worker: str, message: Mapping[str, Any]) -> None:
-        """Processes of this worker do not come out of a broken membership, and are ended."""
+        """Record a process stuck in a broken membership; its agent stops it."""
         step = message["step"]
         self._rounds.add_stuck(
             worker, str(message["membership"]), None if step is None else int(step)
         )
 
     def on_unreachable(self, worker: str, message: Mapping[str, Any]) -> None:
-        """This worker cannot open connections to these others."""
+        """Record the members to which this worker cannot open connections."""
         if self._is_current(worker, message):
             self._rounds.set_unreachable(worker, list(map(str, message["workers"])))
 
     def on_steps_done(self, message: Mapping[str, Any]) -> None:
-        """Processes were ended; so many steps had they done in their membership."""
+        """Record the last step of stopped processes in their membership."""
         self._rounds.on_steps_done(message["membership"], int(message["step"]))
 
     def on_exited(self, worker: str, message: Mapping[str, Any], now: float) -> None:
-        """The command of this worker ended, well or badly."""
+        """Record the end of this worker's command, with its failure if there is one."""
         if self._view.live:
             self._on_live_exited(worker, message, now)
             return
@@ -183,7 +183,7 @@ class Registry:
     def _on_live_exited(self, worker: str, message: Mapping[str, Any], now: float) -> None:
         known = self._roster.get(worker)
         if known is None or not message["live"]:
-            return  # it belongs to the start before anybody knew that the processes stay
+            return  # of the start before live mode was known
         failure = message["failure"] and decode(Failure, message["failure"])
         if self._view.running and self.is_member(worker):
             exit_at = now if failure else None
@@ -191,45 +191,45 @@ class Registry:
                 worker, done=failure is None, exit_at=exit_at, failure=failure,
                 failed_in=message["membership"],
             )  # fmt: skip
-        elif failure:  # nobody waits for it: the job is not to blame, but it rests
+        elif failure:  # not a member: the job counts no failure, but the worker backs off
             pause = backoff_after(known.failures + 1, self._view.policy)
             self._roster.back_off(worker, now + pause)
 
     def on_live(self) -> None:
-        """Processes ask to stay over changes: they all start once more, for good."""
+        """Switch the job to live mode; all processes restart once."""
         if not self._view.live:
             self._update(live=True)
             self._roster.change_all(done=False, exit_at=None, failure=None, ready_at=None)
 
     def on_ready(self, worker: str, now: float) -> None:
-        """All processes of this worker can be in a membership."""
+        """Record that all processes of this worker can join a membership."""
         self._roster.change(worker, ready_at=now)
 
     def on_promise(self, worker: str, step: int) -> None:
-        """The processes of this worker begin no later step before they hear more."""
+        """Record the last step that this worker's processes begin without a further order."""
         if self._view.asked_at is not None:
             self._roster.change(worker, promise=step)
 
     def on_stops(self, worker: str, message: Mapping[str, Any]) -> None:
-        """The processes of this worker can be told after which step to stop."""
+        """Record that this worker's processes accept a stop step."""
         if self._is_current(worker, message):
             self._roster.change(worker, stops=True)
 
     def on_stopped(self, worker: str, message: Mapping[str, Any]) -> None:
-        """The processes of this worker do nothing more in a membership."""
+        """Record that this worker's processes have stopped in a membership."""
         if self._last is not None and message["membership"] == str(self._last.membership.id):
             self._last.stopped.add(worker)
 
     def on_inventory(self, worker: str, message: Mapping[str, Any]) -> None:
-        """The agent of this worker says which copies of the script's files it has."""
+        """Record the replicas of the script's files that this worker holds."""
         self._files.on_inventory(self._view, worker, message)
 
     def on_finished(self, worker: str) -> None:
-        """A process of this worker has done all steps."""
+        """Record that a process of this worker has done all steps."""
         self._roster.change(worker, finished=True)
 
     def on_broken(self, worker: str, message: Mapping[str, Any], now: float) -> None:
-        """Processes of this worker lost connections of this membership."""
+        """Record that this worker's processes lost connections in this membership."""
         current = self._view.current
         is_news = self._view.broken is None
         if is_news and current and message["membership"] == str(current.id):
@@ -238,7 +238,7 @@ class Registry:
             self._update(broken=failure, broken_at=now)
 
     def on_progress(self, worker: str, message: Mapping[str, Any], now: float) -> None:
-        """The processes of this worker say how far they are."""
+        """Record a progress report of this worker's processes."""
         if not self._is_current(worker, message):
             return
         before, report = self._rounds.snapshot_step, message["report"]
@@ -251,12 +251,12 @@ class Registry:
     def on_processes_alive(
         self, worker: str, processes: Sequence[Mapping[str, Any]], now: float
     ) -> None:
-        """The agent of this worker tells of each of its processes, with its membership."""
+        """Record the heartbeats of this worker's processes, each with its membership."""
         current = [each for each in processes if self._is_current(worker, each)]
         self._progress.on_heartbeat(worker, current, now)
 
     def _is_current(self, worker: str, message: Mapping[str, Any]) -> bool:
-        """Whether a word about a membership comes from a member, while it runs."""
+        """Return whether a message about a membership is from a member while it runs."""
         view = self._view
         return bool(
             view.current
@@ -268,7 +268,7 @@ class Registry:
     # --- decisions ------------------------------------------------------------------------------
 
     def decide(self, now: float) -> float | None:
-        """Apply decisions until there is nothing to do; returns when to look again."""
+        """Apply decisions until nothing changes; return when to decide again."""
         again_at = self._decide(now)
         if self._files.update(self._view, now, now + self._wall_offset):
             self._update(kept_at=now)
@@ -281,7 +281,7 @@ class Registry:
         return again_at
 
     def _step_is_due(self) -> bool:
-        """Whether the processes run, and have not done what they have to do."""
+        """Return whether the processes run and have steps left."""
         step, total = self._rounds.step, self._rounds.total_steps
         at_end = step is not None and total is not None and step >= total
         over = at_end or any(worker.done or worker.finished for worker in self._roster.workers())
@@ -302,13 +302,13 @@ class Registry:
         return None
 
     def _policy(self) -> Policy:
-        """The job's, with the patience that the level and the evidence leave."""
+        """Return the job's policy with the deadlines of its mode and of a broken membership."""
         view = self._view
         policy = view.expectation.policy if view.expectation else view.policy
         if view.live:
             deadline = min(policy.heartbeat_deadline, policy.live_deadline)
             policy = dataclasses.replace(policy, heartbeat_deadline=deadline)
-        if view.broken:  # a closed connection is no network's hiccup
+        if view.broken:  # then a closed connection means a lost worker
             policy = dataclasses.replace(policy, reconnect_grace=0.0)
         return policy
 
@@ -348,9 +348,9 @@ class Registry:
             self._update(running=False)
 
     def _agree_last_step(self, after: int | None, *, broken: bool) -> None:
-        """Keep the last step of the membership that ends; nobody can do it once that is broken.
+        """Keep the last step of the ending membership; forget it if the membership is broken.
 
-        Processes that do not stay may still be at that of an earlier one.
+        Outside live mode, processes may still do the last step of an earlier membership.
         """
         if after is not None and self._view.current is not None:
             self._last = LastStep(self._view.current, after)
@@ -372,26 +372,26 @@ class Registry:
         self.unseen = set()
         self._roster.on_membership(self._view.policy, now)
 
-    # --- what follows from the state --------------------------------------------------------------
+    # --- views of the state -----------------------------------------------------------------------
 
     def knows(self, worker: str) -> bool:
-        """Whether this worker is still in the table; who is not must register again."""
+        """Return whether this worker is in the table; otherwise it must register again."""
         return self._roster.get(worker) is not None
 
     def is_member(self, worker: str) -> bool:
-        """Whether the worker, in its present incarnation, is in the current membership."""
+        """Return whether the worker's present incarnation is in the current membership."""
         known, current = self._roster.get(worker), self._view.current
         return bool(known and current and known.member in current.members)
 
     def order_for(self, worker: str, now: float) -> Message:
-        """What this worker should be doing now."""
+        """Return the current order for this worker."""
         if self._state in (ServiceState.COMPLETE, ServiceState.FAILED):
             ok = self._state is ServiceState.COMPLETE
             return {"type": "finish", "ok": ok, "reason": self._reason}
         return Orders(self._view, self._roster, self._files, self._last).order_for(worker, now)
 
     def report(self, version: int) -> Report:
-        """What the operator reads."""
+        """Return the report for the operator."""
         view, rounds = self._view, self._rounds
         return Report(
             version=version,

@@ -1,7 +1,7 @@
-"""Which steps are done again, because a membership goes on from a snapshot that was older.
+"""The number of repeated steps: a membership repeats steps if it resumes from an older snapshot.
 
-What a membership had done is what its processes last reported, or left behind (`ENV_STEPS`)
-when they were ended; the most of any of its workers counts. Pure; knows nothing of times.
+The steps done in a membership are the last step that its processes reported, or wrote to
+`ENV_STEPS` before they were stopped. The highest step of any worker counts. Pure; reads no time.
 """
 
 from __future__ import annotations
@@ -12,46 +12,46 @@ _NEVER = MembershipId(0, 0, 0)
 
 
 class RepeatedSteps:
-    """Counts over the memberships of one service, and goes on from what an earlier one had."""
+    """The count over all memberships of a job, also over restarts of the service."""
 
     def __init__(self) -> None:
-        self._earlier = 0  # those of the memberships before the newest
+        self._earlier = 0  # repeated in the memberships before the newest
         self._newest = _NEVER
-        self._since = _NEVER  # before it, the last one that went on from anywhere
-        self._before = 0  # steps that were done when the newest began
-        self._loaded: int | None = None  # the step of the snapshot that it loaded
+        self._since = _NEVER  # before it, the last membership that resumed
+        self._before = 0  # steps done when the newest began
+        self._loaded: int | None = None  # step of the snapshot that the newest loaded
         self._went_on = False
-        self._done = 0  # steps, by now
+        self._done = 0  # steps done so far
 
     @property
     def total(self) -> int:
-        """Steps that were, or will be, done again."""
+        """Number of steps that were, or will be, repeated."""
         return self._earlier + self.newest
 
     @property
     def newest(self) -> int:
-        """Those of the newest membership."""
+        """Number of steps that the newest membership repeats."""
         return 0 if self._loaded is None else max(0, self._before - self._loaded)
 
     def on_membership(self, membership: MembershipId, so_far: int) -> None:
-        """A membership was formed, or relearned: then this many were repeated before it."""
+        """Start a membership, formed or relearned; `so_far` steps were repeated before it."""
         self._earlier = max(self.total, so_far)
         self._since = self._newest if self._went_on else self._since
         self._newest, self._before = membership, self._done
         self._loaded, self._went_on = None, False
 
     def on_resumed(self, step: int, *, loaded: bool) -> None:
-        """The newest membership goes on from there: from a snapshot, or else from memory."""
+        """Record the step that the newest membership resumes from, in a snapshot or in memory."""
         if not self._went_on:
             self._loaded = step if loaded else None
             self._went_on, self._done = True, step
 
     def on_step(self, step: int) -> None:
-        """The newest membership has done so many steps."""
+        """Record the last step of the newest membership."""
         self._done = step
 
     def on_steps_done(self, membership: MembershipId, step: int) -> None:
-        """Processes of this one had done so many steps when they were ended."""
+        """Record the last step of stopped processes of this membership."""
         if membership == self._newest:
             self._done = max(self._done, step)
         elif self._since <= membership < self._newest:

@@ -1,6 +1,6 @@
-"""The rendezvous service of one job: sockets and timers around `registry` and `shared_store`.
+"""The rendezvous service of one job: sockets and timers around `registry` and `c10d_stores`.
 
-Agents and the operator use one port; the first bytes tell them apart. Decides nothing: every
+Agents and the operator use one port; the first bytes distinguish them. Decides nothing: every
 decision is made in `membership`.
 """
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from ddpjob_agent.service.registry import Registry
 
 TICK_SECONDS = 0.5
-STALL_SECONDS = 1.0  # a tick that is later by more than this: the service itself stood still
+STALL_SECONDS = 1.0  # seconds; if a tick is later than this, the service itself stood still
 
 log = logging.getLogger("ddpjob.rendezvous")
 
 
 class _Session:
-    """One connected agent."""
+    """A connected agent."""
 
     def __init__(self, connection: Connection, member: Member) -> None:
         self.connection = connection
@@ -50,7 +50,7 @@ class _Session:
 
 
 class RendezvousServer:
-    """Serves one job until it is cancelled."""
+    """The server of one job; it runs until it is cancelled."""
 
     def __init__(self, registry: Registry, token: str) -> None:
         self._registry = registry
@@ -59,14 +59,14 @@ class RendezvousServer:
         self._sessions: dict[str, _Session] = {}
         self._store = MembershipStores(registry)
         self._report = registry.report(version=1)
-        self._news_version = 1  # of the last report that told more than progress
+        self._news_version = 1  # version of the last report that changed more than progress
         self._reported = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._last_tick = time.monotonic()
 
     async def run(self, host: str, port: int) -> None:
-        """Listen and serve; raises OSError when the port is taken."""
+        """Listen and serve; raise OSError if the port is in use."""
         server = await asyncio.start_server(self._connected, host, port)
         log.info("listening on %s", server.sockets[0].getsockname())
         async with server:
@@ -199,7 +199,7 @@ class RendezvousServer:
     # --- decisions and reports --------------------------------------------------------------------
 
     def _reevaluate(self) -> None:
-        """Let the registry decide, then bring every agent and the report up to date."""
+        """Let the registry decide, then update the report and every agent's order."""
         now = time.monotonic()
         stall = now - self._last_tick - TICK_SECONDS
         self._last_tick = now
@@ -243,7 +243,7 @@ class RendezvousServer:
             self._reported.notify_all()
 
     async def _report_after(self, version: int, seconds: float, only_news: bool) -> Report:
-        """The report as soon as it is not `version`, or as it is after `seconds`."""
+        """Return the report once it is newer than `version`, at the latest after `seconds`."""
 
         def differs() -> bool:
             if only_news and version <= self._report.version:

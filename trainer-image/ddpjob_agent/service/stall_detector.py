@@ -1,8 +1,8 @@
-"""Whether the processes of the current membership hang, and which of them the others wait for.
+"""The detection of a hang in the current membership, and of the processes that lag behind.
 
-The first process reports steps, each one says every second where it is. A job hangs when its next
-step has not come for many times as long as one takes, and for twice as long as any pause that
-ended by itself, such as an evaluation. That is told, and nothing is done about it.
+The first process reports steps; each process reports its position every second. A job hangs when
+its next step takes a multiple of the usual step time, and twice the longest pause that ended by
+itself, such as an evaluation. A hang is only reported; the service does not act on it.
 
 May not: read a clock (`now` is passed in), open anything or import asyncio.
 """
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ddpjob_protocol.control import Policy
     from ddpjob_protocol.membership import Membership
 
-WINDOW = 51  # the last pauses between steps, whose median counts
-SILENT_SECONDS = 5.0  # a process says every second that it is alive
+WINDOW = 51  # last pauses between steps; their median is the usual step time
+SILENT_SECONDS = 5.0  # without a heartbeat; processes send one every second
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,12 +34,12 @@ class _Process:
 
 
 class StallDetector:
-    """What is known of the steps of one membership, and of how long a step takes."""
+    """The steps of the current membership, its processes and the usual step time."""
 
     def __init__(self) -> None:
         self._pauses: collections.deque[float] = collections.deque(maxlen=WINDOW)
-        self._longest = 0.0  # that ended with a step
-        self._first: float | None = None  # how long the first step took, with all before it
+        self._longest = 0.0  # longest pause that ended with a step
+        self._first: float | None = None  # seconds of the first step, with the startup before it
         self._begun_at: float | None = None
         self._step: int | None = None
         self._at = 0.0
@@ -51,9 +51,9 @@ class StallDetector:
     def on_membership(
         self, membership: Membership, now: float | None, *, waits_for_last: bool = False
     ) -> None:
-        """A membership was formed, or relearned at an unknown time.
+        """Start a membership that was formed, or relearned at an unknown time.
 
-        If it waits for the last step of the one before, it waits for what hangs there.
+        If it waits for the last step of the previous membership, keep the hang detected there.
         """
         if not waits_for_last:
             self._stall = None
@@ -62,7 +62,7 @@ class StallDetector:
         self._processes.clear()
 
     def on_step(self, step: int, now: float, wall: float) -> None:
-        """The first process has done this step; `wall` is the time for people."""
+        """Record a step of the first process; `wall` is the wall-clock time for the report."""
         if step == self._step:
             return
         if self._step is None:
@@ -73,7 +73,7 @@ class StallDetector:
         self._step, self._at, self._wall, self._stall = step, now, wall, None
 
     def on_heartbeat(self, worker: str, processes: Iterable[Mapping[str, Any]], now: float) -> None:
-        """An agent tells of its processes, see `Event.ALIVE`."""
+        """Record the heartbeats of an agent's processes, see `ProgressEvent.ALIVE`."""
         for each in processes:
             rank, heard_at = int(each["rank"]), now - float(each["age"])
             self._processes[rank] = _Process(
@@ -81,13 +81,13 @@ class StallDetector:
             )
 
     def extend_deadlines(self, seconds: float) -> None:
-        """The service stood still for so long, and heard nothing of what was said in it."""
+        """Extend the deadlines by the seconds in which the service itself stood still."""
         self._at += seconds
         for rank, each in self._processes.items():
             self._processes[rank] = dataclasses.replace(each, heard_at=each.heard_at + seconds)
 
     def find_stall(self, policy: Policy, now: float, *, due: bool, changing: bool) -> Stall | None:
-        """How the processes hang, if they do; `due`: a step is to come."""
+        """Return the hang, if there is one; `due`: a next step is expected."""
         if not due:
             self._stall = None
         elif self._stall is None and self._step is not None and not changing:
@@ -102,11 +102,11 @@ class StallDetector:
 
     @property
     def _has_heartbeats(self) -> bool:
-        """Whether there is a measure of how long a step takes."""
+        """True if the time of at least one step is known."""
         return bool(self._pauses) or self._first is not None
 
     def usual_step_seconds(self) -> float | None:
-        """Seconds that a step takes; before the second one, what the first took at most."""
+        """Return the median seconds of a step; before the second step, those of the first."""
         if not self._pauses:
             return self._first
         return sorted(self._pauses)[len(self._pauses) // 2]

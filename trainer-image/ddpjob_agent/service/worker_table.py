@@ -1,6 +1,6 @@
 """The table of registered workers: one frozen row each, replaced with every event.
 
-May not: decide, read a clock, know of memberships but that a new one begins.
+May not: decide or read a clock. It knows only the start of a membership.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
 
 
 class WorkerTable:
-    """Workers by name; a name that it does not know is passed over."""
+    """The registered workers by name; changes of an unknown name are ignored."""
 
     def __init__(self) -> None:
         self._workers: dict[str, WorkerState] = {}
         self._expectation: Expectation | None = None
 
     def workers(self) -> tuple[WorkerState, ...]:
-        """In the order of their registration."""
+        """Return all rows in the order of registration."""
         return tuple(self._workers.values())
 
     def get(self, name: str) -> WorkerState | None:
-        """This worker's row."""
+        """Return this worker's row, if there is one."""
         return self._workers.get(name)
 
     def row_for(self, member: Member, now: float) -> WorkerState:
-        """The row of who registers: a new one for a new incarnation."""
+        """Return the row of a registering worker: a new row for a new incarnation."""
         known = self._workers.get(member.worker)
         if known is None or known.member.incarnation != member.incarnation:
             return WorkerState(member, registered_at=now, last_heard=now)
         return known
 
     def put(self, worker: WorkerState, now: float) -> None:
-        """A new row, or another one for the same worker."""
+        """Add this row, or replace the worker's row."""
         self._workers[worker.member.worker] = self._named(worker, now)
 
     def on_expectation(self, expectation: Expectation, now: float) -> None:
-        """From now on these are the workers that the operator names."""
+        """Set the workers that the operator names, and mark all others as unexpected."""
         self._expectation = expectation
         for name, worker in self._workers.items():
             self._workers[name] = self._named(worker, now)
@@ -56,30 +56,30 @@ class WorkerTable:
         return dataclasses.replace(worker, unexpected_at=since)
 
     def change(self, name: str, **changes: Any) -> None:
-        """Another row for this worker."""
+        """Change fields of this worker's row."""
         if name in self._workers:
             self._workers[name] = dataclasses.replace(self._workers[name], **changes)
 
     def change_all(self, **changes: Any) -> None:
-        """The same for every worker."""
+        """Change fields of every row."""
         for name in self._workers:
             self.change(name, **changes)
 
     def back_off(self, name: str, until: float) -> None:
-        """The command of this worker failed, and is not started again before."""
+        """Put this worker into backoff: its failed command does not start before `until`."""
         self.change(
             name, exit_at=None, failure=None, done=False, ready_at=None, rests_until=until,
             failures=self._workers[name].failures + 1,
         )  # fmt: skip
 
     def extend_deadlines(self, seconds: float) -> None:
-        """Nobody's silence in the last so many seconds counts."""
+        """Extend all deadlines by the seconds in which the service stood still."""
         for name, worker in self._workers.items():
             closed_at = worker.closed_at if worker.closed_at is None else worker.closed_at + seconds
             self.change(name, last_heard=worker.last_heard + seconds, closed_at=closed_at)
 
     def on_membership(self, policy: Policy, now: float) -> None:
-        """A membership begins: what belonged to the last one is forgotten, and who is lost."""
+        """Start a membership: reset the state of the last one and remove lost workers."""
         self._workers = {
             name: dataclasses.replace(
                 worker, done=False, exit_at=None, failure=None, promise=None, stops=False,
