@@ -1,6 +1,6 @@
 """Runs a Python program in a forked process as `python -u PROGRAM` would.
 
-This module removes every difference between a fork and a fresh process, except the imported modules.
+This module removes the differences between a fork and a fresh process, except the imports.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def run(arguments: list[str]) -> NoReturn:
         if arguments[0] == "-m":
             _prepend_to_path(os.getcwd())
             sys.argv = ["-m", *arguments[2:]]
-            getattr(runpy, "_run_module_as_main")(arguments[1])  # noqa: B009 - `python -m` calls this function
+            getattr(runpy, "_run_module_as_main")(arguments[1])  # noqa: B009 - `python -m` uses it
         else:
             _prepend_to_path(os.path.dirname(os.path.realpath(arguments[0])))
             sys.argv = list(arguments)

@@ -296,7 +296,7 @@ class Agent:
             self._link.unbind_store(str(launch.membership.id))
 
     def _report_steps(self, launch: Run) -> None:
-        """Report the last step from the steps file; the ended processes may not have reported it."""
+        """Report the last step in the steps file; the processes may have ended before a report."""
         membership = str(launch.membership.id) if launch.membership else self._live.entered
         step = steps_done(self._starts.logs)
         if membership and step is not None:

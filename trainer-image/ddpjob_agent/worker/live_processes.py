@@ -121,9 +121,7 @@ class LiveProcesses:
         finally:
             if process is not None and self._processes.get(process.local_rank) is process:
                 del self._processes[process.local_rank]
-            with contextlib.suppress(
-                RuntimeError
-            ):  # the event loop is closed because the agent ends
+            with contextlib.suppress(RuntimeError):  # the event loop is closed: the agent ends
                 writer.close()
 
     def _on_message(self, process: LiveProcess, answer: ProcessMessage, message: Message) -> None:
