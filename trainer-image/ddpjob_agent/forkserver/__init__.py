@@ -1,9 +1,9 @@
-"""Warm start: torchrun and its training processes are forked from a parent that knows torch.
+"""Warm start: a fork server that has imported torch forks torchrun and the training processes.
 
-    agent ──starts──► parent: imports torch, then waits; one thread, no device
-      │                 │ fork                                 │ fork
-      └─asks, reaps───► torchrun (a child of the agent) ─asks─► training processes
+    agent ──starts────────► fork server: imports torch, then waits; one thread, no device
+      │                       │ fork                                     │ fork
+      └─requests, reaps─────► torchrun (a child of the agent) ─requests─► training processes
 
-Only what `python SCRIPT` and `python -m MODULE` do is done here, without the imports; everything
-that torchrun does stays torchrun's. Where that would not be the same, all is started as ever.
+The package does only the work of `python SCRIPT` and `python -m MODULE`, without the imports;
+torchrun does the rest. If a fork would behave differently, the process starts cold.
 """

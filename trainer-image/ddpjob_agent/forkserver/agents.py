@@ -1,7 +1,7 @@
-"""The side of a run of simulated nodes: one process imports torch, all agents are started by it.
+"""The fork server of a run with simulated nodes: one process imports torch and starts all agents.
 
-Each agent gets a fork of that process as its warm parent, so that however many nodes there are torch
-is imported once. An agent that cannot be started so is left to be started as ever.
+Each agent gets a fork of that process as its own fork server, so all nodes together import torch
+once. If an agent cannot start in this way, its caller executes the agent.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ log = logging.getLogger("ddpjob.warm")
 
 
 class AgentForkServer:
-    """Starts agents that need not import torch."""
+    """A fork server that starts agents, each with a fork server of its own."""
 
     def __init__(self, log: str, path: str = "") -> None:
-        """`log` is a file for what the importing process prints.
+        """`log` is a file for the output of the fork server.
 
-        With `path`, the socket of a process that has imported torch already, that one is used.
+        `path` is the socket of a fork server that runs already; if it is empty, start one.
         """
         self._log = log
         self._path = path
@@ -64,10 +64,10 @@ class AgentForkServer:
     async def start(
         self, request: ForkRequest, output: int, argv: Sequence[str], imports: Mapping[str, str]
     ) -> ForkedAgent | None:
-        """Start an agent; None: it cannot be started in this way, and has to be executed.
+        """Start an agent; return None if the caller must execute the agent.
 
-        It will run `argv`, with torch imported in the environment `imports`. The first call
-        starts the process that imports torch, for commands like this one.
+        The agent will run `argv`, with torch imported in the environment `imports`. The first
+        call starts the fork server, for commands with the interpreter of `argv`.
         """
         if not self._begun:
             self._begin(argv, imports)
@@ -87,12 +87,12 @@ class AgentForkServer:
         return None
 
     def disable(self) -> None:
-        """Do not wait for torch any longer, if it is not imported yet."""
+        """Close the fork server if it has not imported torch yet."""
         if self._greeting is not None and not self._greeting.done():
             self.close()
 
     def close(self) -> None:
-        """End the process that imported torch; agents that are left get SIGTERM."""
+        """End the fork server; the agents that still run get SIGTERM."""
         if self._greeting is not None:
             self._greeting.cancel()
             self._greeting = None
@@ -106,13 +106,13 @@ class AgentForkServer:
 
 
 class ForkedAgent:
-    """An agent that was started by a fork server: what is used of `asyncio.subprocess.Process`."""
+    """An agent that a fork server started, with the used part of `asyncio.subprocess.Process`."""
 
     def __init__(self, pid: int, line: socket.socket) -> None:
         self.pid = pid
         self.returncode: int | None = None
         self._line = line
-        channel.send_event(line, channel.PID, pid)  # let it run
+        channel.send_event(line, channel.PID, pid)  # lets the agent run
         self._ended = asyncio.ensure_future(self._follow())
 
     async def _follow(self) -> None:
@@ -120,22 +120,22 @@ class ForkedAgent:
         with contextlib.suppress(OSError):
             told = channel.parse_event(await loop.sock_recv(self._line, channel.LINE_BYTES))
         self._line.close()
-        if channel.EXIT not in told:  # the server ended first: nobody will tell
+        if channel.EXIT not in told:  # the server ended first and sends no exit code
             await _until_gone(self.pid)
         self.returncode = told.get(channel.EXIT, -signal.SIGKILL)
 
     async def wait(self) -> int:
-        """The exit code, once there is one."""
+        """Wait for the end of the agent; return the exit code."""
         await asyncio.shield(self._ended)
         assert self.returncode is not None
         return self.returncode
 
     def terminate(self) -> None:
-        """Send SIGTERM, unless it has ended."""
+        """Send SIGTERM, unless the agent has ended."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Send SIGKILL, unless it has ended."""
+        """Send SIGKILL, unless the agent has ended."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
@@ -145,7 +145,7 @@ class ForkedAgent:
 
 
 async def _until_gone(pid: int) -> None:
-    """Wait for the end of a process that is another one's child."""
+    """Wait for the end of a process that is not a child of this process."""
     loop = asyncio.get_running_loop()
     try:
         descriptor = os.pidfd_open(pid)

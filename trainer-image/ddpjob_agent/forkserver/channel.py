@@ -1,7 +1,8 @@
-"""How a fork is asked for: one JSON object and the descriptors that go with it, by Unix socket.
+"""The request for a fork: one JSON object with descriptors, over a Unix socket.
 
-The last descriptor is the new process's line to whoever asked. On it come, as lines of text, `pid N`
-from the process when it has a session of its own, and `exit CODE` from the parent, if it reaps it.
+The last descriptor connects the new process to the requester. It carries lines of text: the new
+process sends `pid N` once it has its own session; the fork server sends `exit CODE` if it reaps the
+process.
 """
 
 from __future__ import annotations
@@ -16,28 +17,28 @@ from typing import NamedTuple
 
 LENGTH = struct.Struct("!I")
 FDS = 4  # stdin, stdout, stderr, line
-LINE_BYTES = 64  # more than what is said on a line
+LINE_BYTES = 64  # longer than all events of one process
 PID, EXIT = "pid", "exit"
-# What a parent says first, on the socket that requests come by: `ready` and, in JSON, its Python
-# and the environment in which it imported torch; or `unfit` and the reason.
+# The greeting of a fork server on the request socket: `ready` and, in JSON, its Python and the
+# environment in which it imported torch; or `unfit` and the reason.
 READY, UNFIT = "ready", "unfit"
-# Kinds of requests. The process that runs torchrun becomes a child of the agent, and may itself
-# ask for programs. An agent is executed, with a warm parent of its own below it.
+# Kinds of requests. The process that runs torchrun becomes a child of the agent, and may request
+# programs. The fork of an agent executes the agent, with its own fork server as a child.
 TORCHRUN, PROGRAM, AGENT = "torchrun", "program", "agent"
 
 
 class ForkRequest(NamedTuple):
-    """What is to run."""
+    """A request for one forked process."""
 
     kind: str
-    arguments: list[str]  # as after `python -u`: SCRIPT ARGUMENT… or -m MODULE…; an agent's: all
+    arguments: list[str]  # those after `python -u`; for an agent, the whole command line
     environment: dict[str, str]
     directory: str
-    network: str = ""  # file of an agent's network namespace; empty: the parent's
+    network: str = ""  # file of an agent's network namespace; empty for the server's
 
 
 def send(channel: socket.socket, request: ForkRequest, descriptors: list[int]) -> None:
-    """Ask for a process; blocks until the parent has taken all of it."""
+    """Send a request; block until the kernel has accepted all of its bytes."""
     body = json.dumps(request).encode()
     rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
     channel.sendmsg([LENGTH.pack(len(body))], [rights])
@@ -45,10 +46,10 @@ def send(channel: socket.socket, request: ForkRequest, descriptors: list[int]) -
 
 
 def receive(channel: socket.socket) -> tuple[ForkRequest, list[int]] | None:
-    """The next request, whole; None when the other side is gone."""
+    """Return the next whole request; None if the other side has disconnected."""
     room = socket.CMSG_SPACE(FDS * array.array("i").itemsize)
     descriptors = array.array("i")
-    with contextlib.suppress(ConnectionError):  # it has left something unread
+    with contextlib.suppress(ConnectionError):  # the other side closed with unread data
         head, ancillary, _, _ = channel.recvmsg(LENGTH.size, room)
         for _, _, data in ancillary:
             descriptors.frombytes(data)
@@ -74,12 +75,12 @@ def _receive_exactly(channel: socket.socket, length: int) -> bytes:
 
 
 def send_event(line: socket.socket, word: str, number: int) -> None:
-    """One line of text; that nobody listens any more is no error."""
+    """Send one line of text; ignore a disconnected reader."""
     with contextlib.suppress(OSError):
         line.send(f"{word} {number}\n".encode(), socket.MSG_NOSIGNAL)
 
 
 def parse_event(text: bytes) -> dict[str, int]:
-    """What was told so far, by word."""
+    """Return the number of each event in the text, by event name."""
     lines = (line.split() for line in text.decode().splitlines())
     return {word: int(number) for word, number in lines}

@@ -1,6 +1,6 @@
-"""Run a Python program in a process that was forked, as `python -u PROGRAM` would.
+"""Runs a Python program in a forked process as `python -u PROGRAM` would.
 
-Everything that tells the fork from a fresh process is put right here; what is imported stays.
+This module removes the differences between a fork and a fresh process, except the imports.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
     from ddpjob_agent.forkserver.channel import ForkRequest
 
-OURS = ("ddpjob_agent", "ddpjob_protocol")  # the script may have its own, of another version
+OURS = ("ddpjob_agent", "ddpjob_protocol")  # the script may import its own versions of them
 
 
 def become_fresh_process(request: ForkRequest, descriptors: list[int]) -> None:
-    """Take over session, standard streams, directory, environment and names."""
+    """Replace the session, standard streams, directory, environment and command line."""
     os.setsid()
     replace_streams(descriptors)
     os.environ.clear()
     os.environ.update(request.environment)
     os.chdir(request.directory)
     if "tempfile" in sys.modules:
-        vars(sys.modules["tempfile"])["tempdir"] = None  # it keeps what TMPDIR was
+        vars(sys.modules["tempfile"])["tempdir"] = None  # the cached value of the old TMPDIR
     command = [sys.executable, "-u", *request.arguments]
     set_proc_cmdline(command, request.environment.items())
     if sys.version_info >= (3, 10):
@@ -45,7 +45,7 @@ def become_fresh_process(request: ForkRequest, descriptors: list[int]) -> None:
 
 
 def replace_streams(descriptors: list[int]) -> None:
-    """Make these the standard streams."""
+    """Make the first three descriptors the standard streams."""
     for target, descriptor in enumerate(descriptors[:3]):
         os.dup2(descriptor, target)
     for descriptor in set(descriptors[:3]) - {0, 1, 2}:
@@ -53,7 +53,7 @@ def replace_streams(descriptors: list[int]) -> None:
 
 
 def _reseed_random() -> None:
-    """A fresh process draws its own; Python's `random` does so after a fork by itself."""
+    """Draw new seeds and keys, as a fresh process does; `random` reseeds itself after a fork."""
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
     if "torch" in sys.modules:
@@ -63,7 +63,7 @@ def _reseed_random() -> None:
 
 
 def run(arguments: list[str]) -> NoReturn:
-    """Be `python -u ARGUMENTS`; ends by SystemExit, as that would."""
+    """Run the program as `python -u ARGUMENTS`; raise SystemExit at its end."""
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={})
     sys.modules["__main__"] = main
@@ -73,21 +73,21 @@ def run(arguments: list[str]) -> NoReturn:
         if arguments[0] == "-m":
             _prepend_to_path(os.getcwd())
             sys.argv = ["-m", *arguments[2:]]
-            getattr(runpy, "_run_module_as_main")(arguments[1])  # noqa: B009 - `python -m` calls it
+            getattr(runpy, "_run_module_as_main")(arguments[1])  # noqa: B009 - `python -m` uses it
         else:
             _prepend_to_path(os.path.dirname(os.path.realpath(arguments[0])))
             sys.argv = list(arguments)
             _run_file(os.path.abspath(arguments[0]), main)
     except SystemExit:
         raise
-    except BaseException as error:  # noqa: BLE001 - whatever a program may end by
+    except BaseException as error:  # noqa: BLE001 - a program may end by any error
         _end(error)
     raise SystemExit
 
 
 @contextlib.contextmanager
 def fast_exit() -> Iterator[None]:
-    """End the process at SystemExit, without the seconds that taking all modules apart takes."""
+    """End the process at SystemExit, without the seconds that destroying all modules takes."""
     try:
         yield
     except SystemExit as end:
@@ -103,7 +103,7 @@ def fast_exit() -> Iterator[None]:
 
 
 class _Last:
-    """Is destroyed after all modules, and closes standard error then."""
+    """An object that Python destroys after all modules; its end closes standard error."""
 
     def __init__(self) -> None:
         self._nothing = os.open(os.devnull, os.O_WRONLY)
@@ -113,10 +113,10 @@ class _Last:
 
 
 def exit_after_flush() -> None:
-    """At the end: have nobody complain of what was imported in advance, and is not taken apart.
+    """Silence standard error after all modules are destroyed.
 
-    The collector leaves alone what is frozen: it would touch, and so copy, all shared memory, and
-    take seconds. Some native libraries then count what was never destroyed, when Python has ended.
+    The garbage collector skips frozen objects: destroying them would touch, and so copy, all shared
+    memory, and take seconds. After the end of Python, some native libraries report these objects.
     """
     vars(sys)["_ddpjob_last"] = _Last()
 
@@ -139,11 +139,11 @@ def _run_file(path: str, main: types.ModuleType) -> None:
         __file__=path, __loader__=loader, __package__=None, __spec__=None, __cached__=None
     )
     program = compile(source, path, "exec", dont_inherit=True)
-    exec(program, main.__dict__)  # noqa: S102 - it is what was asked for
+    exec(program, main.__dict__)  # noqa: S102 - runs the user's script
 
 
 def _end(error: BaseException) -> NoReturn:
-    """Tell of an error as Python does at the end, without the frames of this module."""
+    """Print an error as Python does at exit, without the frames of this module; then exit."""
     traceback = error.__traceback__
     mine = _end.__code__.co_filename
     while traceback is not None and traceback.tb_frame.f_code.co_filename == mine:

@@ -1,6 +1,6 @@
-"""The agent's side: starts the warm parent or takes the one it is given, asks it for torchrun.
+"""The agent's side: starts a fork server, or uses an existing one, and requests torchrun from it.
 
-Decides at once, and once, when a command cannot be started warm; logs why.
+If a command cannot start warm, the client decides so once, logs the reason and closes the server.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ddpjob_agent.forkserver.eligibility import NotEligibleError, interpreter_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-READY_SECONDS = 120.0  # of importing torch; after that, cold starts are likely no quicker
+READY_SECONDS = 120.0  # to import torch; a cold start is likely no slower than a longer import
 START_SECONDS = 30.0
-# The folder, or archive, that this package is in, so that the user's Python finds it.
+# The folder or archive of this package, for the import path of the user's Python.
 HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PROGRAM = (
     "import sys; sys.path.insert(0, {home!r});"
@@ -39,7 +39,7 @@ log = logging.getLogger("ddpjob.warm")
 def start_server(
     python: str, environment: Mapping[str, str], path: str = "", output: int | None = None
 ) -> ServerProcess:
-    """Start a process that imports torch; it accepts connections at the path, if given."""
+    """Start a fork server; if `path` is set, the server also accepts connections there."""
     ours, theirs = socket.socketpair()
     program = PROGRAM.format(home=HOME, server=server.__name__, arguments=(theirs.fileno(), path))
     try:
@@ -55,16 +55,16 @@ def start_server(
 
 
 class ServerProcess(NamedTuple):
-    """A process that forks for the other end of the socket."""
+    """A fork server process and the socket for requests to the server."""
 
     process: subprocess.Popen[bytes]
     channel: socket.socket
 
 
 async def wait_until_ready(connection: socket.socket) -> str:
-    """Wait until the parent has imported torch; returns what it says of itself, in JSON.
+    """Wait until the fork server has imported torch; return its greeting, in JSON.
 
-    Raises NotEligibleError when it cannot fork.
+    Raise NotEligibleError if the fork server cannot fork.
     """
     loop, said = asyncio.get_running_loop(), b""
     connection.setblocking(False)
@@ -87,9 +87,9 @@ async def wait_until_ready(connection: socket.socket) -> str:
 async def request_fork(
     connection: socket.socket, request: channel.ForkRequest, stdout: int, stderr: int
 ) -> tuple[int, socket.socket]:
-    """Have a process forked; returns its id and the line on which more is told of it.
+    """Request a forked process; return its id and the socket that carries its events.
 
-    Raises OSError when it was not.
+    Raise OSError if the fork server does not fork the process.
     """
     line, theirs = socket.socketpair()
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -111,10 +111,10 @@ async def request_fork(
 
 
 class ForkServerClient:
-    """One warm parent, for the life of an agent."""
+    """The connection of one agent to its fork server."""
 
     def __init__(self) -> None:
-        self.pid: int | None = None  # of the parent, while it lives
+        self.pid: int | None = None  # id of the fork server, while it runs
         self._arguments: list[str] = []
         self._channel: socket.socket | None = None
 
@@ -126,9 +126,9 @@ class ForkServerClient:
         wanted: bool,
         given: tuple[int, int] | None = None,
     ) -> None:
-        """Start the parent, with the environment in which it is to import torch.
+        """Start the fork server; it imports torch in the environment.
 
-        `given` are descriptor and process id of one that is there already.
+        `given` holds the descriptor and process id of a fork server that runs already.
         """
         if given is not None:
             descriptor, self.pid = given
@@ -140,14 +140,14 @@ class ForkServerClient:
             python, self._arguments = interpreter_of(argv, environment)
             if self._channel is None:
                 process, self._channel = start_server(python, environment)
-                process.returncode = 0  # reaped with the other children of the agent
+                process.returncode = 0  # the agent reaps the process with its other children
                 self.pid = process.pid
         except (NotEligibleError, OSError) as error:
             self.close()
             log.info(COLD, error)
 
     async def wait(self) -> None:
-        """Until it is known whether starts are warm."""
+        """Wait until the fork server is ready or closed."""
         if self._channel is not None:
             try:
                 await wait_until_ready(self._channel)
@@ -156,7 +156,7 @@ class ForkServerClient:
                 log.info(COLD, error)
 
     async def start(self, environment: Mapping[str, str], stderr: int) -> ForkedProcess | None:
-        """torchrun in that environment; None: it must be started cold, from now on."""
+        """Start torchrun in the environment; return None if this and all later starts are cold."""
         if self._channel is None:
             return None
         request = channel.ForkRequest(
@@ -170,12 +170,12 @@ class ForkServerClient:
             return None
 
     def ended(self, pid: int) -> None:
-        """A child of the agent has ended; perhaps it was the parent."""
+        """Note the end of a child of the agent, which may be the fork server."""
         if pid == self.pid:
             self.pid = None
 
     def close(self) -> None:
-        """End the parent; what it forked lives on."""
+        """End the fork server; the processes that it forked keep running."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -186,13 +186,13 @@ class ForkServerClient:
 
 
 class ForkedProcess:
-    """A torchrun that waits for `go`, so that it cannot end before its id is known."""
+    """A torchrun that waits for `go`, so it cannot end before the agent has its id."""
 
     def __init__(self, pid: int, line: socket.socket) -> None:
         self.pid = pid
         self._line = line
 
     def go(self) -> None:
-        """Let it run."""
+        """Let torchrun run."""
         channel.send_event(self._line, channel.PID, self.pid)
         self._line.close()

@@ -1,6 +1,7 @@
-"""Which commands can be started warm: those that would do the same without their first imports.
+"""The commands that can start warm: those that behave alike if torch is imported in advance.
 
-Pure but for `interpreter_of`, which looks a program up.
+All functions are pure, except `interpreter_of`, which searches for a program and reads its first
+line.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MODULES = ("torch.distributed.run", "torch.distributed.launch")
-# What torchrun sets for each training process, and what ddpjob sets, is not read at import.
+# torchrun and ddpjob set these for each start; no import reads them.
 OF_A_START = frozenset(
     {
         "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE",
@@ -28,11 +29,11 @@ OF_A_START_PREFIXES = ("DDPJOB_", "PET_", "TORCHELASTIC_")
 
 
 class NotEligibleError(Exception):
-    """It must be started cold; the message says why."""
+    """An error for a process that must start cold; the message is the reason."""
 
 
 def interpreter_of(argv: Sequence[str], environment: Mapping[str, str]) -> tuple[str, list[str]]:
-    """The Python that a torchrun command runs in, and its arguments; raises `NotEligibleError`."""
+    """Return the Python of a torchrun command and its arguments; raise `NotEligibleError`."""
     name = os.path.basename(argv[0])
     if name == "torchrun":
         script = _find(argv[0], environment)
@@ -50,7 +51,7 @@ def _find(program: str, environment: Mapping[str, str]) -> str:
 
 
 def _interpreter_in(script: str, environment: Mapping[str, str]) -> str:
-    """Of `#!/path/python` and `#!/usr/bin/env python`, without options."""
+    """Return the Python of `#!/path/python` or `#!/usr/bin/env python`, without options."""
     try:
         with open(script, "rb") as file:
             first = os.fsdecode(file.readline(1024))
@@ -65,7 +66,7 @@ def _interpreter_in(script: str, environment: Mapping[str, str]) -> str:
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
-    """Whether `python ARGUMENTS` runs a script or module that can be run warm."""
+    """Raise NotEligibleError unless `python ARGUMENTS` runs a .py file or a module."""
     first = arguments[0] if arguments else ""
     if first == "-m":
         if len(arguments) < 2:
@@ -77,9 +78,9 @@ def check_arguments(arguments: Sequence[str]) -> None:
 
 
 def check_environment(imported: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    """Whether variables that count at import are what they were when the parent imported.
+    """Raise NotEligibleError if variables that matter at import differ from the fork server's.
 
-    It may have imported more than is wanted.
+    The fork server may have imported more modules than `wanted` names.
     """
     missing = {*preloaded_environment(wanted)} - {*preloaded_environment(imported)}
     if missing:
@@ -92,5 +93,5 @@ def check_environment(imported: Mapping[str, str], wanted: Mapping[str, str]) ->
 
 
 def preloaded_environment(environment: Mapping[str, str]) -> list[str]:
-    """Modules that the user wants imported in advance, beside torch."""
+    """Return the modules that the user wants imported in advance, besides torch."""
     return environment.get(ENV_WARM_IMPORTS, "").split()

@@ -1,6 +1,6 @@
-"""A training process that torchrun started warm: what it uses of `subprocess.Popen`.
+"""A training process that torchrun started warm, with the used part of `subprocess.Popen`.
 
-Forked and reaped by the warm parent, which tells how it ended.
+The fork server forks and reaps the process, and sends its exit code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ForkedPopen:
-    """`args` are those of a Python, with -u, that is not executed; raises OSError if it cannot."""
+    """A forked process; `args` start with PYTHON -u. Raises OSError if the fork fails."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class ForkedPopen:
         self.pid = told[channel.PID]
 
     def _read_events(self) -> Mapping[str, int]:
-        # Left in the socket: a signal may end the caller before it has kept what it read.
+        # The text stays in the socket: a signal may end the caller before it stores the text.
         try:
             text = self._line.recv(channel.LINE_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -50,12 +50,12 @@ class ForkedPopen:
         return channel.parse_event(text)
 
     def poll(self) -> int | None:
-        """The exit code; None while it runs."""
+        """Return the exit code; None while the process runs."""
         if self.returncode is None:
-            closed = self._is_closed()  # before it is read: what was told last is told by then
+            closed = self._is_closed()  # checked first, so the read gets all events
             self.returncode = self._read_events().get(channel.EXIT)
             if self.returncode is None and closed and not self._is_alive():
-                self.returncode = -signal.SIGKILL  # its parent ended first: nobody will tell
+                self.returncode = -signal.SIGKILL  # the fork server ended first
             if self.returncode is not None:
                 self._line.close()
         return self.returncode
@@ -73,7 +73,7 @@ class ForkedPopen:
         return bool(poll.poll(0))
 
     def wait(self, timeout: float | None = None) -> int:
-        """As of `subprocess.Popen`."""
+        """Wait for the exit code, as `subprocess.Popen` does."""
         end = None if timeout is None else time.monotonic() + timeout
         while self.poll() is None:
             if end is not None and time.monotonic() > end:
@@ -83,14 +83,14 @@ class ForkedPopen:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """As of `subprocess.Popen`."""
+        """Send the signal, as `subprocess.Popen` does."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """As of `subprocess.Popen`."""
+        """Send SIGTERM, as `subprocess.Popen` does."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """As of `subprocess.Popen`."""
+        """Send SIGKILL, as `subprocess.Popen` does."""
         self.send_signal(signal.SIGKILL)

@@ -1,8 +1,9 @@
-"""The process that imports torch once and forks: no threads, no device, one loop.
+"""The fork server: imports torch once and forks; no threads, no device, one loop.
 
-Runs in the Python of the user's torchrun. Its owner is an agent, or a run of simulated nodes, whose
-agents it starts, each with a fork of itself as warm parent. Ends with its owner. Imports nothing of
-ddpjob's but this package and the protocol; knows nothing of memberships.
+The server runs in the Python of the user's torchrun and ends with its owner. The owner is an agent
+or a run of simulated nodes. For simulated nodes the server starts agents, each with a fork of the
+server as its own fork server. The server imports only this package and the protocol of ddpjob. It
+knows nothing of memberships.
 """
 
 from __future__ import annotations
@@ -29,54 +30,54 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 PR_SET_PDEATHSIG, CLONE_NEWNET = 1, 0x40000000
-# torch imports the second when it first makes an optimizer or wraps a model, which is always.
+# Every training script imports torch._dynamo: at its first optimizer or wrapped model.
 IMPORTS = ("torch.distributed.run", "torch._dynamo")
 
 
 class ForkSpec(NamedTuple):
-    """What a forked process is to become."""
+    """The request and sockets of a forked process."""
 
     request: ForkRequest
     descriptors: list[int]
     line: socket.socket
-    channel: socket.socket | None  # of torchrun, to ask the parent for training processes
+    channel: socket.socket | None  # for torchrun, to request training processes
     parent: int  # id of the process that forked it
 
 
 def main(descriptor: int, path: str = "") -> None:
-    """Import, say so, and fork for the owner of the socket until it hangs up.
+    """Import torch, send the greeting, and fork for the owner until the owner disconnects.
 
-    With a path, for everybody who connects there as well.
+    If `path` is set, also fork for each client that connects there.
     """
     die_with_parent(signal.SIGKILL, os.getppid())
     owner, before = socket.socket(fileno=descriptor), dict(os.environ)
     listener = socket.create_server(path, family=socket.AF_UNIX) if path else None
-    gc.disable()  # importing makes much and little of it is garbage: a sixth of the time
+    gc.disable()  # imports create little garbage; the collector takes a sixth of the time
     names = (*eligibility.preloaded_environment(os.environ), "torch")
     named = " and ".join(names)
     try:
         _import(names)
         reason = _not_eligible(named)
-    except Exception as error:  # noqa: BLE001 - the user's installation may do anything
+    except Exception as error:  # noqa: BLE001 - an import may raise anything
         reason = f"cannot import {named}: {type(error).__name__}: {error}"
     if reason:
         owner.sendall(f"{UNFIT} {reason}\n".encode())
         return
     greeting = f"{READY} {json.dumps([sys.executable, before])}\n".encode()
     owner.sendall(greeting)
-    gc.freeze()  # so that a child's collector does not touch, and copy, what it shares
+    gc.freeze()  # keeps a child's collector from touching, and so copying, shared memory
     gc.enable()
     atexit.register(script.exit_after_flush)
     birth = _ForkServer(owner, listener, greeting).serve()
     while birth is not None and birth.request.kind == AGENT:
         birth = _ForkServer(_become_agent(birth)).serve()
     if birth is None:
-        os._exit(0)  # nobody needs the seconds that taking all modules apart takes
+        os._exit(0)  # saves the seconds that destroying all modules takes
     _run_child(birth, before)
 
 
 def die_with_parent(number: int, parent: int) -> None:
-    """Have the kernel send a signal to this process when its parent has ended."""
+    """Let the kernel send a signal to this process when its parent ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(0)
@@ -85,17 +86,17 @@ def die_with_parent(number: int, parent: int) -> None:
 def _import(names: Sequence[str]) -> None:
     for name in (*names, *IMPORTS):
         __import__(name)
-    inspect.stack()  # fills a table of all modules, which torchrun's rendezvous looks things up in
+    inspect.stack()  # fills the module cache that torchrun's rendezvous reads
 
 
 def _not_eligible(named: str) -> str:
-    """Why it is not safe to fork this process; empty if it is."""
+    """Return the reason why a fork of this process is not safe; empty if a fork is safe."""
     torch = sys.modules["torch"]
     if torch.cuda.is_initialized() or _open_devices():
         return f"importing {named} opened a GPU"
     if not torchrun_patch.is_supported_torch():
         return f"torch {torch.__version__} starts training processes in a way that is not known"
-    child = os.fork()  # thread pools that can be forked, as OpenBLAS's, end at the first fork
+    child = os.fork()  # fork-aware thread pools, such as OpenBLAS's, end at the first fork
     if child == 0:
         os._exit(0)
     os.waitpid(child, 0)
@@ -114,7 +115,7 @@ def _open_devices() -> bool:
 
 
 class _ForkServer:
-    """Forks for its owner, and for those whom it has forked or accepted."""
+    """A server that forks for its owner, its accepted clients and its forked torchruns."""
 
     def __init__(
         self, owner: socket.socket, listener: socket.socket | None = None, greeting: bytes = b""
@@ -122,8 +123,8 @@ class _ForkServer:
         self._owner = owner
         self._listener = listener
         self._greeting = greeting
-        self._lines: dict[int, socket.socket] = {}  # of children, by their ids
-        self._agents: dict[int, socket.socket] = {}  # who asked for them, by their ids
+        self._lines: dict[int, socket.socket] = {}  # by a child's id
+        self._agents: dict[int, socket.socket] = {}  # requester, by the agent's id
         self._selector = selectors.DefaultSelector()
         self._wake, self._wake_end = socket.socketpair()
         for end in (self._wake, self._wake_end):
@@ -135,7 +136,7 @@ class _ForkServer:
         signal.set_wakeup_fd(self._wake_end.fileno(), warn_on_full_buffer=False)
 
     def serve(self) -> ForkSpec | None:
-        """Fork when asked; returns in each child what it is to be, and None at the end."""
+        """Fork at each request; return the spec in each child, and None when the owner is gone."""
         while True:
             for key, _ in self._selector.select():
                 asker = key.fileobj
@@ -156,12 +157,12 @@ class _ForkServer:
 
     def _accept(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()
-        with contextlib.suppress(OSError):  # it may be gone already; it is read as that
+        with contextlib.suppress(OSError):  # a client that is gone reads as disconnected
             connection.sendall(self._greeting)
         self._selector.register(connection, selectors.EVENT_READ)
 
     def _on_disconnect(self, asker: socket.socket) -> None:
-        """Whoever asked for agents is gone: end these as their parent's death would."""
+        """Send SIGTERM to the agents of a disconnected requester, as the end of a parent would."""
         self._selector.unregister(asker)
         asker.close()
         for agent, by in self._agents.items():
@@ -178,7 +179,7 @@ class _ForkServer:
         child = os.fork()
         if child == 0:
             if is_torchrun and os.fork() != 0:
-                os._exit(0)  # the agent, a subreaper, becomes the parent of torchrun
+                os._exit(0)  # so the agent, a subreaper, becomes the parent of torchrun
             self._close_descriptors()
             if ours is not None:
                 ours.close()
@@ -197,7 +198,7 @@ class _ForkServer:
         return None
 
     def _close_descriptors(self) -> None:
-        """In the child: let go of everything that is the parent's."""
+        """Close the descriptors and handlers of the fork server in a child."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for key in list(self._selector.get_map().values()):
@@ -224,7 +225,7 @@ class _ForkServer:
 
 
 def _become_agent(birth: ForkSpec) -> socket.socket:
-    """Execute the agent, with a warm parent below it; returns in that one, with its owner."""
+    """Execute the agent; return only in its new fork server, with the socket of the owner."""
     request, agent = birth.request, os.getpid()
     die_with_parent(signal.SIGTERM, birth.parent)
     os.setsid()
@@ -233,7 +234,7 @@ def _become_agent(birth: ForkSpec) -> socket.socket:
     if request.network:
         _enter_network(request.network)
     channel.send_event(birth.line, channel.PID, agent)
-    if not birth.line.recv(1):  # until its starter knows it, or else would start another one
+    if not birth.line.recv(1):  # a requester that gave up starts another agent
         os._exit(0)
     ours, theirs = socket.socketpair()
     child = os.fork()
@@ -245,19 +246,19 @@ def _become_agent(birth: ForkSpec) -> socket.socket:
         proc_title.set_proc_cmdline([sys.executable, "-m", __name__], request.environment.items())
         theirs.sendall(f"{READY}\n".encode())
         return theirs
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; a new program must not
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores both; the agent must not
         signal.signal(number, signal.SIG_DFL)
     os.set_inheritable(ours.fileno(), True)
     environment = {**request.environment, ENV_WARM_PARENT: f"{ours.fileno()} {child}"}
     try:
-        os.execvpe(request.arguments[0], request.arguments, environment)  # noqa: S606 - asked for
+        os.execvpe(request.arguments[0], request.arguments, environment)  # noqa: S606 - the request
     except OSError as error:
         sys.stderr.write(f"ddpjob: cannot execute {request.arguments[0]}: {error.strerror}\n")
         os._exit(127)
 
 
 def _enter_network(path: str) -> None:
-    """Move to another network namespace; needs CAP_SYS_ADMIN."""
+    """Enter a network namespace; the call needs CAP_SYS_ADMIN."""
     libc = ctypes.CDLL(None, use_errno=True)
     with open(path, "rb") as namespace:
         if libc.setns(namespace.fileno(), CLONE_NEWNET) != 0:
@@ -265,15 +266,15 @@ def _enter_network(path: str) -> None:
 
 
 def _run_child(birth: ForkSpec, before: Mapping[str, str]) -> None:
-    """Never returns: the end of the program is the end of the process.
+    """Run the program; never return, because the process ends with the program.
 
-    `before` is the environment in which torch was imported, which sets some variables itself.
+    `before` is the environment before the import of torch, which sets some variables itself.
     """
     imported = {name: value for name, value in os.environ.items() if name not in before}
     script.become_fresh_process(birth.request, birth.descriptors)
     channel.send_event(birth.line, channel.PID, os.getpid())
     if birth.channel is not None:
-        if not birth.line.recv(1):  # until the agent knows whom it has started
+        if not birth.line.recv(1):  # the agent gave up before it had the id
             os._exit(0)
         birth.line.close()
         torchrun_patch.fork_from(birth.channel, before)

@@ -1,9 +1,10 @@
-"""What is different in a torchrun that was forked: nothing that its user could tell, but time.
+"""The two changes to a forked torchrun. Its user can observe only shorter times.
 
-Training processes are asked of the warm parent instead of executed; whatever cannot be is started
-as ever, and stderr says why. And its rendezvous does not wait where that only spares the store:
-how many nodes come is known, and all come at once.
-Both replace a private function of torch's, found by name and shape; see `is_known`.
+The forked torchrun requests training processes from the fork server and does not execute them. If a
+process cannot be forked, it starts cold, and stderr shows the reason.
+The rendezvous skips delays that only reduce the load of the store: the number of nodes is known,
+and all nodes join at once.
+Both changes replace a private function of torch, found by name and shape; see `is_supported_torch`.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Mapping, Sequence
 
-HANDLERS = (  # where torch has the class that starts a process, the newest first
+HANDLERS = (  # modules of the class that starts a process, the newest version first
     "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler",
     "torch.distributed.elastic.multiprocessing.api",
 )
 RENDEZVOUS = "torch.distributed.elastic.rendezvous.dynamic_rendezvous"
-# Between two questions to the store. torch waits 1 s, and up to 0.3 s before it asks at all.
+# Seconds between two reads of the store. torch waits 1 s, and up to 0.3 s before the first read.
 PAUSE_SECONDS, PAUSE_SECONDS_PER_NODE = 0.02, 0.001
 
 
 def is_supported_torch() -> bool:
-    """Whether this torch starts processes in the way that is replaced."""
+    """Return whether this torch starts processes by the function that the patch replaces."""
     code = getattr(getattr(_handler(), "_popen", None), "__code__", None)
     return code is not None and code.co_varnames[: code.co_argcount] == ("self", "args", "env")
 
@@ -41,7 +42,7 @@ def _handler() -> Any:
 
 
 def fork_from(parent: socket.socket, imported: Mapping[str, str]) -> None:
-    """From now on processes come from there, where torch was imported in that environment."""
+    """Request all later processes from `parent`, which imported torch in `imported`."""
     handler, said = _handler(), set()
     execute = handler._popen  # noqa: SLF001 - see the head of the module
 
@@ -64,7 +65,7 @@ def fork_from(parent: socket.socket, imported: Mapping[str, str]) -> None:
 
 
 def shorten_rendezvous_delays(nodes: str) -> None:
-    """Let the rendezvous of N or MIN:MAX nodes take no longer than it must."""
+    """Shorten the delays in the rendezvous of N or MIN:MAX nodes."""
     module: Any = sys.modules.get(RENDEZVOUS)
     most = nodes.rpartition(":")[2]
     longest = PAUSE_SECONDS + PAUSE_SECONDS_PER_NODE * (int(most) if most.isdigit() else 1)

@@ -1,1 +1,1 @@
-"""The agent in a worker's pod: runs the user's command as its membership demands."""
+"""The agent in a worker's pod. It runs the user's command for the current membership."""

@@ -1,16 +1,16 @@
-"""The agent: first process of a worker pod, obeys the rendezvous service for the user's command.
+"""The agent: first process of a worker pod; runs the user's command on the service's orders.
 
-    service ──run M──► stop what runs, start the command with M's environment ──exit──► service
-            ──halt───► stop what runs
-            ──finish─► stop what runs, end
+    service ──run M──► stop the command, start it with M's environment ──exit──► service
+            ──halt───► stop the command
+            ──finish─► stop the command, end the agent
 
-At L2 the command is started once, and its processes are told of each membership (`live`):
+In live mode the agent starts the command once and assigns each membership to its processes:
 
-    service ──run M──► start it unless it runs; its processes enter M
-            ──stay───► start it unless it runs; its processes wait in memory, or leave
+    service ──run M──► start the command unless it runs; its processes enter M
+            ──stay───► start the command unless it runs; its processes wait in memory, or leave
 
-Only the highest membership seen is obeyed. Decides nothing else: not who is lost, nor what a
-failure means.
+The agent obeys only the highest membership that it has seen. The service alone decides which
+workers are lost and what a failure means.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ if TYPE_CHECKING:
 
 FORWARDED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGWINCH)
 PLANNED = (Cause.JOINED, Cause.LEFT)
-PLANNED_STOP_SECONDS = 3.0  # between SIGTERM and SIGKILL, where the processes are healthy
-LEAVE_SECONDS = 10.0  # the same when the pod is told to go
-RESERVE_SECONDS = 5.0  # of the pod's grace, for whatever else there is to do
+PLANNED_STOP_SECONDS = 3.0  # between SIGTERM and SIGKILL, for healthy processes
+LEAVE_SECONDS = 10.0  # between SIGTERM and SIGKILL, when the pod is deleted
+RESERVE_SECONDS = 5.0  # of the pod's grace period, kept for the agent's own end
 
 log = logging.getLogger("ddpjob.agent")
 
 
 class AgentSettings(NamedTuple):
-    """What the agent is told at its start."""
+    """The settings of one agent, fixed at its start."""
 
     worker: str
     processes: int
@@ -74,15 +74,15 @@ class AgentSettings(NamedTuple):
     grace_seconds: float
     fork_server_enabled: bool
     termination_log: str
-    program: tuple[str, ...]  # that runs one of the agent's roles
-    fork_server: tuple[int, int] | None = None  # descriptor and process id, if there is one
+    program: tuple[str, ...]  # command that starts one of the agent's roles
+    fork_server: tuple[int, int] | None = None  # descriptor and process id of a running one
     launcher: Launcher = Launcher.TORCHRUN
-    files: tuple[str, ...] = ()  # that an unchanged script saves to
+    files: tuple[str, ...] = ()  # paths that an unchanged script saves to
     snapshot_folder: str = ""
 
 
 class Agent:
-    """Runs one worker."""
+    """The agent of one worker."""
 
     def __init__(
         self, settings: AgentSettings, argv: Sequence[str], environment: Mapping[str, str]
@@ -107,13 +107,13 @@ class Agent:
         self._reach = ConnectivityCheck(self._link.send)
         self._reports = ProgressSocket(self._report)
         self._live = LiveProcesses(settings.processes, self._link.send, self._restart_live)
-        self._membership: Membership | None = None  # the highest seen
-        self._order = ("", "")  # the newest: its type, its membership
+        self._membership: Membership | None = None  # the highest membership seen
+        self._order = ("", "")  # type and membership of the newest order
         self._wanted: Run | None = None
-        self._started: Run | None = None  # whose processes there may be
+        self._started: Run | None = None  # the run whose processes may exist
         patience = max(0.0, settings.grace_seconds - LEAVE_SECONDS - RESERVE_SECONDS)
         self._stopping = GracefulStop(self._live, self._link.send, patience)
-        self._had_done: Message | None = None  # steps, of the processes that were ended last
+        self._had_done: Message | None = None  # last step of the processes that ended last
         self._done = False
         self._failure: Failure | None = None
         self._finish: Message | None = None
@@ -127,10 +127,10 @@ class Agent:
             LocalReplicas(files, shelf), settings.token, self._link.send, self._wake.set
         )
         self._standby = ForkServerClient()
-        self._ended = asyncio.Event()  # the command that was started last
+        self._ended = asyncio.Event()  # set when the command that started last has ended
 
     async def run(self) -> int:
-        """Work until the job ends or a signal comes; returns the exit code."""
+        """Run until the job ends or a signal arrives; return the exit code."""
         self._processes = ProcessTree(self._exited, self._standby)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -156,7 +156,7 @@ class Agent:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             await next(iter(done))
         except RejectedError as error:
-            log.error("%s", error)  # noqa: TRY400 - no traceback for people
+            log.error("%s", error)  # noqa: TRY400 - users need no traceback
             return Exit.REFUSED
         finally:
             self._standby.close()
@@ -172,11 +172,11 @@ class Agent:
         return self._exit_code()
 
     async def _register(self) -> None:
-        """Only when a start is as quick as it will ever be: others stop to let this worker in."""
+        """Register after the fork server is ready: the other workers stop to admit this one."""
         await self._standby.wait()
         await self._link.run()
 
-    # --- what the service says --------------------------------------------------------------------
+    # --- orders of the service --------------------------------------------------------------------
 
     def _hello(self) -> Message:
         return {
@@ -223,7 +223,7 @@ class Agent:
     def _enter_membership(self, membership: Membership, order: Message) -> None:
         held = self._membership
         if self._me not in membership.members or (held and membership.id < held.id):
-            return  # meant for who this worker was before, or overtaken
+            return  # the order is for an earlier incarnation, or superseded
         self._keeper.on_order(order)
         if held is None or membership.id > held.id:
             self._membership = membership
@@ -231,7 +231,7 @@ class Agent:
             self._done, self._failure = False, None
             if not order["live"]:
                 self._wanted = Run(membership, order.get("port"))
-            elif self._live.finished:  # too late to change; they load what was saved at the end
+            elif self._live.finished:  # the processes change no more; new ones load the last save
                 self._wanted = Run(None)
         if order["live"]:
             self._link.bind_store(str(membership.id))
@@ -247,7 +247,7 @@ class Agent:
         self._stopping.on_order(order, running, asked=asked)
 
     def _keep_live(self) -> None:
-        """Live processes are to run, and started again if they ended under another order."""
+        """Want live processes; start them again if they ended under an earlier order."""
         wanted = self._wanted
         if wanted is None or not wanted.live or wanted.ended_under not in (None, self._order):
             self._wanted = Run(None)
@@ -279,7 +279,7 @@ class Agent:
             await self._hand_over(self._left_at)
 
     async def _hand_over(self, since: float) -> None:
-        """Others may still need what only this worker has of the script's files."""
+        """Wait until other workers have copied the replicas that only this worker holds."""
         until = since + self._settings.grace_seconds - RESERVE_SECONDS
         while self._keeper.must_wait_for_copy(time.monotonic() - since) and self._link.connected:
             if self._finish is not None or time.monotonic() > until:
@@ -287,7 +287,7 @@ class Agent:
             await asyncio.sleep(0.05)
 
     async def _let_stop(self, launch: Run) -> None:
-        """Let the processes do what they have to before they are ended."""
+        """Wait until the processes have done their last step and their saves."""
         self._keeper.hurry()
         await self._stopping.wait(lambda: self._must_wait(launch))
         if launch.membership is None:
@@ -297,7 +297,7 @@ class Agent:
             self._link.unbind_store(str(launch.membership.id))
 
     def _report_steps(self, launch: Run) -> None:
-        """How far the processes were, which may not have said it: nothing of them runs any more."""
+        """Report the last step in the steps file; the processes may have ended before a report."""
         membership = str(launch.membership.id) if launch.membership else self._live.entered
         step = steps_done(self._starts.logs)
         if membership and step is not None:
@@ -315,13 +315,13 @@ class Agent:
         return self._stops_by_plan() and self._keeper.is_writing
 
     def _stops_by_plan(self) -> bool:
-        """Whether what runs is ended while it could go on."""
+        """Return whether the processes are stopped although they could continue."""
         if self._leaving or self._wanted is None:
             return self._leaving or self._halted_by_plan
         return self._wanted.membership is not None and self._wanted.membership.cause in PLANNED
 
     def _grace(self) -> float:
-        """Seconds that what runs has to end, before what is wanted starts."""
+        """Return the seconds that the old processes have to end before the next run starts."""
         wanted = self._wanted.membership if self._wanted else None
         return PLANNED_STOP_SECONDS if wanted is not None and wanted.cause in PLANNED else 0
 
@@ -332,7 +332,7 @@ class Agent:
             return
         if launch.membership is not None:
             self._keeper.start(launch.membership)
-            # A torchrun that lost its store would end the processes amid their last step.
+            # A torchrun that loses its store would end the processes in their last step.
             self._link.bind_store(str(launch.membership.id), block_stale_requests=True)
         self._stopping.reset(launch.membership)
         self._ended.clear()
@@ -346,15 +346,15 @@ class Agent:
             self._fail(Failure(time.time(), summary, exit_code=127, permanent=True))
 
     def _restart_live(self, has_left: bool) -> None:
-        """Live processes are stuck. With their state others take their place: who meets waits."""
+        """Replace stuck live processes: with the state that they left, or by a new incarnation."""
         if not has_left:
             self._reset_live()
         elif self._wanted is not None and self._wanted.live:
-            self._wanted = Run(None, inherits=True)
+            self._wanted = Run(None, inherits=True)  # the other workers wait for its processes
             self._wake.set()
 
     def _reset_live(self) -> None:
-        """Live processes are stuck, or unseen for too long: end them, and be a new worker."""
+        """End live processes that are stuck or lack the service; register as a new incarnation."""
         self._me = dataclasses.replace(self._me, incarnation=uuid.uuid4().hex)
         self._wanted = None
         self._link.reconnect()
@@ -442,5 +442,5 @@ class Agent:
 
 
 def _previous_membership(me: Member, membership: Membership) -> tuple[Member, ...]:
-    """The members whose processes have lower ranks than mine."""
+    """Return the members whose processes have lower ranks than those of `me`."""
     return membership.members[: membership.members.index(me)]

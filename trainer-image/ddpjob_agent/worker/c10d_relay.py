@@ -1,8 +1,9 @@
-"""The c10d endpoint that torchrun sees: on loopback, each request passed on over the agent's link.
+"""The c10d endpoints that torchrun connects to, on loopback.
 
-A client belongs to the membership that was current when it connected: it never sees another
-one's keys, whatever --rdzv_id the user chose. Holds no keys itself. `LocalStore` is another one,
-for torchruns that meet nobody else (L2).
+`StoreRelay` forwards each request over the agent's connection to the service and holds no keys.
+A client belongs to the membership that was current when the client connected. The client never
+reads the keys of another membership, for every --rdzv_id that the user chooses.
+`LocalStore` serves the torchrun of one worker in live mode.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ HOST = "127.0.0.1"
 
 
 class StoreRelay:
-    """Listens for c10d clients."""
+    """A server that forwards the requests of c10d clients to the service."""
 
     def __init__(self, link: ServiceConnection) -> None:
         self._link = link
         self.port = 0
 
     async def start(self) -> None:
-        """Listen on a free loopback port, then known as `port`."""
+        """Listen on a free loopback port, and set `port`."""
         self._server = await asyncio.start_server(self._connected, HOST, 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -42,13 +43,13 @@ class LocalStore:
     """A c10d store for the processes of this worker alone, on loopback."""
 
     async def start(self) -> None:
-        """Listen on a free loopback port, then known as `port`."""
+        """Listen on a free loopback port, and set `port`."""
         self.renew()
         self._server = await asyncio.start_server(self._connected, HOST, 0)
         self.port: int = self._server.sockets[0].getsockname()[1]
 
     def renew(self) -> None:
-        """Who connects from now on finds it empty."""
+        """Serve an empty store to clients that connect after this call."""
         self._backend = StoreBackend(Store())
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -62,5 +63,5 @@ class _Backend:
         self._membership = link.membership
 
     async def execute(self, request: Request) -> bytes:
-        """The reply of the service; an OSError once the membership is overtaken."""
+        """Return the reply of the service; raise OSError if the membership is superseded."""
         return await self._link.execute(request, self._membership)

@@ -1,4 +1,4 @@
-"""Whether the workers of a membership can open connections to each other, as their processes will.
+"""Checks that the workers of a membership can open connections to each other.
 
 Each agent listens on a port that exchanges no data, and tries the ports of all others when a
 membership begins, while the processes start. The check reports only failed connections; no start
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ddpjob_protocol.messages import Message
 
 CONNECT_SECONDS = 5.0
-ATTEMPTS = 2  # a packet may be lost
-AT_ONCE = 64  # connections
+ATTEMPTS = 2  # one packet may be lost
+AT_ONCE = 64  # concurrent connections
 
 
 class ConnectivityCheck:

@@ -1,9 +1,9 @@
-"""What went wrong in a command that ended badly, in the words of the process that failed first.
+"""The failure of a command, in the words of the process that failed first.
 
 Sources, best first: the error files of scripts under torch's @record; tracebacks on stderr, with
-torch's "[rank1]:" prefix or without; torchrun's own "Root Cause" paragraph; the last line on
-stderr that is not torchrun's; the exit code.
-Reads files; starts nothing.
+torch's "[rank1]:" prefix or without; the "Root Cause" paragraph of torchrun; the last line on
+stderr that torchrun did not print; the exit code.
+This module reads files. It starts no process.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ddpjob_protocol.messages import Failure
 
 MAX_TRACEBACK_CHARS = 4000
 MAX_SUMMARY_CHARS = 500
-# What a process says when it dies of the death of another one.
+# The errors of a process that fails because another process ended.
 ECHO = re.compile(
     r"Connection (closed|reset) by peer|Broken pipe|Connection refused|recvBytes|sendBytes"
     r"|ncclRemoteError|NCCL communicator was aborted|remote process exited|DistNetworkError"
     r"|DistStoreError|Socket Timeout"
 )
-MAX_MESSAGE_LINES = 20  # of an exception: where it ends is not marked
+MAX_MESSAGE_LINES = 20  # of an exception; nothing marks the end of its message
 _RANK = re.compile(r"\[rank(\d+)\]:\s?")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
-# Python says where a script cannot be parsed without a traceback's first line.
+# Python prints a syntax error of the script without the first line of a traceback.
 _SYNTAX = re.compile(
     r'^  File ".*", line \d+\n(?:    .*\n)*(?:Syntax|Indentation|Tab)Error: .*', re.MULTILINE
 )
@@ -40,24 +40,24 @@ _LOG = re.compile(r"\[?[DIWEF]\d{4} \d\d:\d\d:\d\d\.\d+ ")
 _ROOT_CAUSE = re.compile(
     r"Root Cause \(first observed failure\):.*?rank\s+: (\d+) .*?exitcode\s+: (-?\d+)", re.DOTALL
 )
-# mpirun, of Open MPI 5 and 4: a signal, an exit code, or a process that ended all others.
+# mpirun of Open MPI 5 and 4 prints a signal, an exit code, or the process that called abort.
 _MPIRUN = re.compile(
     r"process rank (?P<killed>\d+) with PID \d+ on node \S+\s+exited\s+on\s+signal (?P<signal>\d+)"
     r"|Process name: \[.*,(?P<ended>\d+)\]\s+Exit code:\s+(?P<code>\d+)"
     r'|process rank (?P<aborted>\d+) with PID \d+ on node \S+\s+calling\s+"abort"'
 )
-_MPIRUNS_RULE = re.compile(r"^-{40,}\n", re.MULTILINE)  # above and below what it says
+_MPIRUNS_RULE = re.compile(r"^-{40,}\n", re.MULTILINE)  # above and below each message of mpirun
 _MPIS_ECHO = re.compile(r"\[\S+:\d+\] ")
 
 
 class _Traceback(NamedTuple):
     rank: int | None
     traceback: str
-    exceptions: list[str]  # the first line of each, from the cause to the last
+    exceptions: list[str]  # first line of each, from the cause to the last
 
     @property
     def summary(self) -> str:
-        """The exception that ended the process, unless it only echoes another one's death."""
+        """The last exception that is not a consequence of the end of another process."""
         own = [line for line in self.exceptions if not ECHO.search(line)]
         return (own or self.exceptions)[-1]
 
@@ -69,7 +69,7 @@ class _Traceback(NamedTuple):
 def read_failure(
     exit_code: int, ended_at: float, stderr: bytes, traceback_at: float | None, log_dir: str
 ) -> Failure:
-    """The failure of a command; times in seconds since the epoch."""
+    """Return the failure of a command; times in seconds since 1970."""
     text = stderr.decode(errors="replace").replace("\0", "")
     recorded = _read_error_file(log_dir)
     stories = [recorded[0]] if recorded else _tracebacks(text)
@@ -97,7 +97,7 @@ def read_failure(
 
 
 def _root_rank(text: str, exit_code: int) -> tuple[int | None, int]:
-    """The rank that failed first, and how it ended, if torchrun or mpirun says so."""
+    """Return the rank that failed first, if torchrun or mpirun printed it, and the exit code."""
     root = _ROOT_CAUSE.search(text)
     if root:
         return int(root[1]), int(root[2])
@@ -121,7 +121,7 @@ def _signal_name(number: int) -> str:
 
 
 def _read_error_file(log_dir: str) -> tuple[_Traceback, float] | None:
-    """The oldest error file that torch's @record wrote, and its time."""
+    """Return the oldest error file of torch's @record, and the time of the file."""
     paths = glob.glob(os.path.join(glob.escape(log_dir), "**", "error.json"), recursive=True)
     for path in sorted(paths, key=os.path.getmtime):
         try:
@@ -135,8 +135,8 @@ def _read_error_file(log_dir: str) -> tuple[_Traceback, float] | None:
 
 
 def _tracebacks(text: str) -> list[_Traceback]:
-    """Tracebacks in order of their first lines, torchrun's own left out."""
-    streams: dict[int | None, list[tuple[int, str]]] = {}  # by rank: number and text of its lines
+    """Return the tracebacks in order of their first lines, without those of torchrun."""
+    streams: dict[int | None, list[tuple[int, str]]] = {}  # by rank: number and text of the lines
     for number, line in enumerate(text.splitlines()):
         match = _RANK.match(line)
         rank, bare = (int(match[1]), line[match.end() :]) if match else (None, line)
@@ -159,11 +159,11 @@ def _tracebacks(text: str) -> list[_Traceback]:
 
 
 def _parse_traceback(lines: list[str], rank: int | None) -> tuple[_Traceback, int]:
-    """The traceback that begins with the first line, with all it is chained to; and its length."""
+    """Return the traceback that starts at the first line, with its chain, and its line count."""
     exceptions, end = [], 0
     while True:
         end += 1
-        # Processes that fail together mix their lines: another one's first line ends nothing.
+        # Processes that fail together mix their lines, so a first line does not end a traceback.
         while end < len(lines) and (lines[end].startswith(" ") or _TRACEBACK.match(lines[end])):
             end += 1
         exceptions.append(lines[min(end, len(lines) - 1)].strip())
@@ -188,7 +188,7 @@ def _syntax_error(text: str) -> _Traceback:
 
 
 def _last_lines(text: str) -> str:
-    """The last line before torchrun or mpirun tells of the end, log lines left out."""
+    """Return the last line before the report of torchrun or mpirun, without log lines."""
     own, *told = _MPIRUNS_RULE.split(text)
     words = ""
     for line in own.splitlines():

@@ -30,11 +30,11 @@ class GracefulStop:
         self._live = live
         self._send = send
         self._timeout = timeout
-        self._last_step: int | None = None  # of what runs: after it all stop, having saved
-        self._asked = False  # whether that is about to be agreed on
-        self._all_saved = asyncio.Event()  # no other worker still does the step that was agreed on
+        self._last_step: int | None = None  # after this step all processes save and stop
+        self._asked = False  # True while the workers agree on a last step
+        self._all_saved = asyncio.Event()  # no other worker still does the last step
         self._all_saved.set()
-        self.stopped_in = ""  # the last membership whose processes had nothing more to do
+        self.stopped_in = ""  # the last membership whose processes stopped
 
     def on_order(self, order: Message, running: Membership | None, *, asked: bool) -> None:
         """Assign the last step to processes that were started for one membership."""

@@ -1,8 +1,8 @@
-"""What a worker starts in one membership, and in which environment.
+"""The command that a worker starts in one membership, and the environment of the command.
 
-torchrun reads every flag that the user did not give from PET_*, so the user's own flags win. A
-script that is started without it gets what such scripts know from other clusters.
-Also the file in which processes leave how far they are.
+torchrun reads every flag that the user did not set from PET_*, so the user's own flags win. A
+script without torchrun gets the environment variables that other clusters set.
+This module also reads the file in which processes record their steps.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from ddpjob_protocol.membership import Member
 
 STEPS_FILE = "steps"
-# Who gives one of these, as a flag or as PET_*, has a store that somebody must host.
+# If the user sets one of these, as a flag or as PET_*, torchrun must host the store.
 OWN_STORE = ("--standalone", "pet-standalone", "rdzv-endpoint")
-USUAL_PORT = 29500  # torch's own; where the service is of a version that knows of no port
-# Never reach the user's processes.
+USUAL_PORT = 29500  # torch's default, for a service version that assigns no port
+# The user's processes must not inherit these variables.
 AGENT_ONLY = (ENV_TOKEN, ENV_SERVICE, ENV_WARM_PARENT)
 
 
 def steps_done(logs: str) -> int | None:
-    """By the process that had done most of those that were started with `logs`; None: no word."""
+    """Return the highest step in the steps file in `logs`; None if no process recorded one."""
     try:
         with open(os.path.join(logs, STEPS_FILE), "rb") as file:
             content = file.read()
@@ -54,29 +54,29 @@ def steps_done(logs: str) -> int | None:
 
 
 def import_environment(base: Mapping[str, str], processes: int) -> dict[str, str]:
-    """The one in which torch is imported for warm starts: as torchrun will make it."""
+    """Return the environment in which the fork server imports torch, as torchrun will set it."""
     few = {"OMP_NUM_THREADS": "1"} if processes > 1 else {}
     return {**few, **_without_agent_variables(base)}
 
 
 class LaunchContext(NamedTuple):
-    """Where the processes of one start meet, and what they share with their agent."""
+    """The members, addresses and folders of one start of the command."""
 
-    members: tuple[Member, ...]  # in the order of their ranks; one where the processes stay
+    members: tuple[Member, ...]  # in rank order; only `me` in live mode
     me: Member
-    endpoint: str  # host:port of the c10d store, for torchrun
-    port: int | None  # that is free at the first member, for a store of the user's
+    endpoint: str  # host:port of torchrun's c10d store
+    port: int | None  # free at the first member, for the user's own store
     sockets: str  # folder of the agent's sockets
-    logs: str  # folder for what torchrun writes, and for what mpirun reads
+    logs: str  # folder of torchrun's logs and mpirun's files
 
     @property
     def is_first(self) -> bool:
-        """Whether this worker has the lowest ranks."""
+        """True if this worker has the lowest ranks."""
         return self.me == self.members[0]
 
 
 class Command(NamedTuple):
-    """What the agent starts."""
+    """A command line and its environment."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]
@@ -89,9 +89,9 @@ def build_command(
     meeting: LaunchContext,
     ours: Mapping[str, str],
 ) -> Command:
-    """The user's command with what it needs to meet the others; what the user set stays.
+    """Return the user's command with the environment of its start; the user's variables win.
 
-    `agent` is what starts one of our own programs.
+    `agent` is the command that starts one of the agent's own programs. `ours` wins over all.
     """
     argv, base = user
     if launcher is Launcher.TORCHRUN:
@@ -120,7 +120,7 @@ def build_command(
 
 
 def _node_environment(meeting: LaunchContext) -> dict[str, str]:
-    """What users write into command lines and read in scripts, on every kind of cluster."""
+    """Return the variables that command lines and scripts use on every kind of cluster."""
     return {
         "MASTER_ADDR": meeting.members[0].address,
         "MASTER_PORT": str(meeting.port or USUAL_PORT),
@@ -150,7 +150,7 @@ def _torchrun_flags(
 
 
 def _script_environment(meeting: LaunchContext) -> dict[str, str]:
-    """RANK and WORLD_SIZE count workers, as elsewhere: a script may start processes of its own."""
+    """Return the variables of a script; RANK and WORLD_SIZE count workers, not processes."""
     members, at = meeting.members, meeting.members.index(meeting.me)
     variables = {
         "RANK": str(at),

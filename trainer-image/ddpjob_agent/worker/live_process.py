@@ -1,6 +1,6 @@
-"""One live process (L2) as its agent knows it: what it said, and how to tell it something.
+"""One process in live mode, as its agent sees it: the state it reported, and its connection.
 
-Decides nothing.
+This module makes no decisions.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class LiveProcess:
         self.moved_at = 0.0
         self.heard_at = 0.0
         self.finished = False
-        self.stops = False  # it does not stay, but can be told after which step to stop
+        self.stops = False  # the process does not stay, but accepts a last step
         self.stopped = False
-        self.asked_to_leave = False  # its state, and has not answered
-        self.left: int | None = None  # a state of so many steps
+        self.asked_to_leave = False  # True until the process answers the request for its state
+        self.left: int | None = None  # step of the state that the process left
 
     def on_message(self, answer: ProcessMessage, message: Message, now: float) -> None:
-        """What it says of itself."""
+        """Record a message of the process."""
         self.heard_at = now
         if answer is ProcessMessage.PROMISE:
             self.promise = int(message["step"])
@@ -56,16 +56,16 @@ class LiveProcess:
         self.finished |= answer is ProcessMessage.FINISHED
 
     def assign(self, assignment: Assignment) -> None:
-        """What it is to do."""
+        """Send an assignment to the process."""
         self.send(encode(assignment))
 
     def send(self, words: Mapping[str, Any]) -> None:
-        """One line."""
+        """Send one JSON line."""
         self.writer.write(json.dumps(words).encode() + b"\n")
 
 
 def is_superseded(entered: str, place: Assignment) -> bool:
-    """Whether who is in that membership, and told of this place, is to leave it at once."""
+    """Return whether a process must leave the membership `entered` at once for this assignment."""
     inside = MembershipId.parse(entered)
     if place.membership is None:
         return place.last_step is None

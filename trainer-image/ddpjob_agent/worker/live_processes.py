@@ -1,10 +1,11 @@
-"""Live processes (L2): those that stay when the membership changes, and their line to the agent.
+"""Live processes: processes that stay when the membership changes, and their socket to the agent.
 
-A Unix stream socket; JSON lines both ways. The agent tells each process its `Place`, the newest
-one only; the processes say how far they are (`Answer`). Who does not come out of a broken
-membership while its main thread stands still is given up: all processes are asked to leave their
-state to those that come in their place, and `late` is told whether one did.
-Starts and kills nothing; knows nothing of the service.
+Both sides send JSON lines over a Unix stream socket. The agent sends each process its newest
+`Assignment`; the processes report their progress (`ProcessMessage`). A process is stuck if it does
+not leave a broken membership and its main thread does not move. If a process is stuck, the agent
+asks all processes to leave their state on disk for the processes that replace them.
+`on_stuck` receives whether a process left its state.
+This module starts and kills no process. It knows nothing of the service.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from ddpjob_protocol.process import LEAVE_STATE, Assignment, ProcessMessage
 if TYPE_CHECKING:
     from ddpjob_protocol.messages import Message
 
-ARRIVE_SECONDS = 10.0  # at most, without any movement, on the way out of a broken membership
-LEAVE_SECONDS = 60.0  # at most, to write its state to the node's disk
-SILENCE_SECONDS = 5.0  # who says nothing for so long, of what it says every second, leaves none
+ARRIVE_SECONDS = 10.0  # without movement, to leave a broken membership
+LEAVE_SECONDS = 60.0  # at most, to write the state to the node's disk
+SILENCE_SECONDS = 5.0  # without a heartbeat (one each second): the process leaves no state
 POLL_SECONDS = 0.1
 MAX_LINE_BYTES = 1 << 20
 
@@ -31,7 +32,7 @@ log = logging.getLogger("ddpjob.live")
 
 
 class LiveProcesses:
-    """The processes of one worker."""
+    """The live processes of one worker."""
 
     def __init__(
         self, processes: int, send: Callable[[Message], None], on_stuck: Callable[[bool], None]
@@ -51,24 +52,24 @@ class LiveProcesses:
         self._watch = asyncio.ensure_future(self._watch_regroup())
 
     def close(self) -> None:
-        """Listen and watch no more."""
+        """Stop listening and watching."""
         self._server.close()
         self._watch.cancel()
 
     @property
     def ready(self) -> bool:
-        """Whether all processes could be in another membership: none is in one yet, or still."""
+        """True if all processes are connected and none is in a membership."""
         processes = self._processes.values()
         return self._are_all_connected and not any(each.entered or each.stops for each in processes)
 
     @property
     def stops(self) -> bool:
-        """Whether all processes can be told after which step to stop."""
+        """True if all processes are connected and accept a last step."""
         return self._are_all_connected and all(each.stops for each in self._processes.values())
 
     @property
     def stopped(self) -> bool:
-        """Whether they all have done so."""
+        """True if all processes are connected and have stopped."""
         return self._are_all_connected and all(each.stopped for each in self._processes.values())
 
     @property
@@ -77,11 +78,11 @@ class LiveProcesses:
 
     @property
     def finished(self) -> bool:
-        """Whether a process has done all its steps, and changes no more."""
+        """True if a process has done all its steps and enters no other membership."""
         return any(process.finished for process in self._processes.values())
 
     def reset(self) -> None:
-        """The command starts anew."""
+        """Disconnect the old processes before the command starts again."""
         for process in self._processes.values():
             process.writer.close()
         self._processes.clear()
@@ -89,7 +90,7 @@ class LiveProcesses:
         self.entered = ""
 
     def assign(self, assignment: Assignment) -> None:
-        """What the processes are to do, now and when they connect."""
+        """Send the assignment to all processes, and to each process that connects later."""
         if assignment == self._place:
             return
         if not (assignment.stop_requested and self._place.stop_requested):
@@ -120,7 +121,7 @@ class LiveProcesses:
         finally:
             if process is not None and self._processes.get(process.local_rank) is process:
                 del self._processes[process.local_rank]
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the agent ends
+            with contextlib.suppress(RuntimeError):  # the event loop is closed: the agent ends
                 writer.close()
 
     def _on_message(self, process: LiveProcess, answer: ProcessMessage, message: Message) -> None:
@@ -162,13 +163,13 @@ class LiveProcesses:
                     self._late(left is not None)
 
     async def _request_state_dump(self) -> int | None:
-        """Have those who are to be ended leave their state; the steps of the furthest that did."""
+        """Ask all processes to leave their state; return the highest step left, or None."""
         loop = asyncio.get_running_loop()
         asked, until = [*self._processes.values()], loop.time() + LEAVE_SECONDS
         for process in asked:
             process.asked_to_leave = True
             process.send(LEAVE_STATE)
-        # Silence, too, is waited for.
+        # No event marks the silence of a process, so poll.
         while loop.time() < until and any(self._is_leaving(each) for each in asked):  # noqa: ASYNC110
             await asyncio.sleep(POLL_SECONDS)
         left = [process.left for process in asked if process.left is not None]

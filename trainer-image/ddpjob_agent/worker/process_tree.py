@@ -1,9 +1,8 @@
 """The processes below the agent: starts the command, reaps, and ends the whole tree.
 
-As PID 1, or as a subreaper elsewhere, the agent becomes the parent of every process that its
-own parent leaves behind: torchrun's workers, which have sessions of their own, DataLoader
-workers, daemons. So the tree below the agent is all there is to kill. Linux only. Knows nothing
-of memberships.
+As PID 1, or as a subreaper, the agent becomes the parent of every orphaned process below it:
+torchrun's workers, which have their own sessions, DataLoader workers, daemons. So the tree below
+the agent holds every process to kill. Linux only. This module knows nothing of memberships.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ log = logging.getLogger("ddpjob.processes")
 
 
 def descendants(root: int) -> list[int]:
-    """Process ids below `root`, zombies included."""
+    """Return the ids of the processes below `root`, zombies included."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -56,12 +55,12 @@ def _execute(argv: Sequence[str], environment: Mapping[str, str], stderr: int) -
     child = subprocess.Popen(
         argv, env=environment, stdin=subprocess.DEVNULL, stderr=stderr, start_new_session=True
     )
-    child.returncode = 0  # reaped by `Processes`
+    child.returncode = 0  # `ProcessTree` reaps the process
     return child.pid
 
 
 class ProcessTree:
-    """The command of one membership and whatever it started; the warm parent is left alone."""
+    """The command of one membership and all its descendants, without the fork server."""
 
     def __init__(self, on_exit: Callable[[int], None], standby: ForkServerClient) -> None:
         self._on_exit = on_exit
@@ -77,7 +76,7 @@ class ProcessTree:
         self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
 
     async def start(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start the command, warm if it can be; raises OSError when it cannot be executed."""
+        """Start the command, by the fork server if possible; raise OSError if execution fails."""
         self._close_pipe()
         self.stderr_tail.clear()
         self.traceback_at = None
@@ -102,7 +101,7 @@ class ProcessTree:
             os.kill(self._command, number)
 
     async def stop(self, grace: float) -> None:
-        """End the whole tree: SIGTERM first if `grace` seconds are given, then SIGKILL."""
+        """End the whole tree: SIGTERM for `grace` seconds if positive, then SIGKILL."""
         self._command = None
         asked: set[int] = set()
         deadline = time.monotonic() + grace
@@ -147,7 +146,7 @@ class ProcessTree:
                 self._on_exit(os.waitstatus_to_exitcode(status))
 
     def _forward_stderr(self) -> None:
-        """Pass stderr on as it comes, keeping its end for the story of a failure."""
+        """Forward the available stderr, and keep its tail for the report of a failure."""
         while self._pipe is not None:
             try:
                 data = os.read(self._pipe, 64 << 10)
@@ -160,7 +159,7 @@ class ProcessTree:
                 self.traceback_at = time.time()
             self.stderr_tail += data
             del self.stderr_tail[:-TAIL_BYTES]
-            with contextlib.suppress(OSError):  # a full disk under the log ends no job
+            with contextlib.suppress(OSError):  # a full disk under the log must not end the job
                 sys.stderr.buffer.write(data)
                 sys.stderr.buffer.flush()
 

@@ -1,7 +1,8 @@
-"""Takes what the user's processes report, over a Unix datagram socket, and passes it on, thinned.
+"""Receives the reports of the user's processes over a Unix datagram socket and forwards them.
 
-Steps come a hundred times a second; the service wants to know a few times. Where each process is
-goes with the agent's beats. Never blocks a process: a full socket is the sender's to ignore.
+Processes may report a hundred steps a second; the service gets about five. The agent's
+heartbeats carry the position of each process. The socket never blocks a process: if the socket
+is full, the sender drops the report.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ddpjob_protocol.process import ProgressEvent
 
 INTERVAL_SECONDS = 0.2
 COUNTS = ("total", "skipped", "place", "places")
-MAX_AT_ONCE = 100  # datagrams, before others get their turn
+MAX_AT_ONCE = 100  # datagrams, before the event loop runs other callbacks
 MAX_BYTES = 64 << 10
 MAX_WHERE = 200  # characters
 
@@ -26,12 +27,12 @@ log = logging.getLogger("ddpjob.reports")
 
 
 class ProgressSocket:
-    """Receives the datagrams of one pod."""
+    """The datagram socket of one pod."""
 
     def __init__(self, send: Callable[[Report], None]) -> None:
         self._send = send
         self._latest: dict[ProgressEvent, Report] = {}
-        self._alive: dict[int, tuple[Report, float]] = {}  # by rank, with the time
+        self._alive: dict[int, tuple[Report, float]] = {}  # by rank, with the event loop's time
         self._waiting: Report | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -43,26 +44,26 @@ class ProgressSocket:
         asyncio.get_running_loop().add_reader(self._socket, self._receive)
 
     def end(self) -> None:
-        """The processes have ended: pass on now what they said last, such as the result."""
+        """Send the last reports of ended processes now, such as the result."""
         self._receive()
         self._flush_waiting()
 
     def close(self) -> None:
-        """Hear nothing more."""
+        """Close the socket."""
         asyncio.get_running_loop().remove_reader(self._socket)
         self._socket.close()
 
     def last_messages(self) -> list[Report]:
-        """The last report of each kind, for a service that lost its memory."""
+        """Return the last report of each kind, for a service that restarted."""
         return list(self._latest.values())
 
     def alive(self) -> list[Report]:
-        """What each process said last of how far it is, and how many seconds ago."""
+        """Return the last heartbeat of each process, with its age in seconds."""
         now = asyncio.get_running_loop().time()
         return [{**report, "age": now - at} for report, at in self._alive.values()]
 
     def reset(self) -> None:
-        """A new membership begins: what its processes have not said yet is unknown."""
+        """Drop the reports of the previous membership."""
         self._waiting = None
         self._alive.clear()
         for event in (ProgressEvent.RESUMED, ProgressEvent.STEP):
@@ -80,7 +81,7 @@ class ProgressSocket:
             if event is ProgressEvent.ALIVE:
                 self._on_heartbeat(report)
                 return
-            if event is ProgressEvent.STEP and self._waiting is not None:  # which is passed over
+            if event is ProgressEvent.STEP and self._waiting is not None:  # replaced by this report
                 told = self._waiting.get("metrics", {})
                 report["metrics"] = {**told, **report.get("metrics", {})}
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
@@ -116,7 +117,7 @@ class ProgressSocket:
 
 
 def _numbers_checked(report: Report) -> Report:
-    """What user code sent, with numbers where numbers belong. Raises what int() and float() raise."""
+    """Return the report of user code with its counts as numbers; raise as int() and float() do."""
     checked = {**report, "step": int(report["step"])}
     for name in COUNTS:
         if report.get(name) is not None:

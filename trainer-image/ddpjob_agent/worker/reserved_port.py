@@ -1,4 +1,4 @@
-"""A TCP port that is kept free for the user's processes, such as a store of theirs.
+"""A TCP port that the agent reserves for the user's processes, such as their own store.
 
 The socket is bound and never listens, so the kernel assigns the port to no other process. A
 listener with SO_REUSEADDR, such as torch's stores, can still bind the port. Linux only.

@@ -1,4 +1,4 @@
-"""The successive starts of the command: purpose, folder and environment of each.
+"""The successive starts of the command: the purpose, folder and environment of each start.
 
 This module starts and ends no process; `process_tree` does.
 """
@@ -25,15 +25,15 @@ log = logging.getLogger("ddpjob.agent")
 
 
 class Run:
-    """One start of the command: for one membership, or for processes that stay (None)."""
+    """One start of the command: for one membership, or for live mode (None)."""
 
     def __init__(
         self, membership: Membership | None, port: int | None = None, *, inherits: bool = False
     ) -> None:
         self.membership = membership
-        self.port = port  # that is free at its first member
-        self.inherits = inherits  # the state that stuck processes left
-        self.ended_under: tuple[str, str] | None = None  # the order under which it ended
+        self.port = port  # free port at the first member
+        self.inherits = inherits  # True to load the state that stuck processes left
+        self.ended_under: tuple[str, str] | None = None  # the order under which the run ended
 
     @property
     def live(self) -> bool:
