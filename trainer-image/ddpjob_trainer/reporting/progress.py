@@ -91,7 +91,7 @@ def step_done(step: int, total: int | None = None, **metrics: float) -> None:
 def saved(step: int, place: int = 0, places: int = 1, skipped: int = 0, problem: str = "") -> None:
     """Report that the snapshot of `step` is complete and durable in one of `places` directories.
 
-    `skipped` snapshots were left out since the last one. `problem` describes an impairment of saving.
+    `skipped` snapshots were left out since the last one. `problem` describes impaired saving.
     """
     message: dict[str, object] = {"event": ProgressEvent.SAVED.value, "step": step}
     if skipped:
