@@ -1,7 +1,7 @@
-"""What a training script imports: snapshots that are whole or absent, and progress reports.
+"""The library for training scripts: snapshots that are complete or absent, and progress reports.
 
 May import torch, the standard library and `ddpjob_protocol`; never the operator.
-Importing it opens no file and no socket.
+The import opens no file and no socket.
 """
 
 from __future__ import annotations

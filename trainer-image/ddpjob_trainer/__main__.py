@@ -1,6 +1,6 @@
-"""`ddpjob snapshots`: what lies in a directory or an object store, whether it is whole; prune, export.
+"""`ddpjob snapshots`: list, verify, prune and export snapshots in a directory or an object store.
 
-Changes nothing but what it is told to; a running job is not disturbed.
+Only prune deletes snapshots, and only export writes a file. Running jobs are not disturbed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COUNTS, OVERTAKEN = "", "overtaken: does not count"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code 0, or 1 when something is damaged or missing; argparse's 2 for a wrong command."""
+    """Return exit code 0, or 1 if a snapshot is damaged or missing; argparse exits with 2."""
     given = _parser().parse_args(arguments)
     try:
         place = resolve.resolve_storage(given.place, getattr(given, "keep", 1))

@@ -1,6 +1,6 @@
-"""What all ranks tell each other between steps: what each has, and who sees the same directory.
+"""Exchanges of all ranks between steps: their values, and the directories that they share.
 
-Every rank calls these, in the same order; without a group there is one rank.
+Every rank calls these functions, in equal order. Without a group there is one rank.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 
 class StorageGroup(NamedTuple):
-    """Which ranks have to do with one place. The lowest writes there and speaks for it."""
+    """The ranks that share one storage. The lowest rank writes there and reports for the group."""
 
-    ranks: tuple[int, ...]  # that see the same
-    readers: tuple[int, ...]  # of these, those that read a snapshot where it lies
-    places: int  # how many there are, over all ranks
+    ranks: tuple[int, ...]  # that share the storage
+    readers: tuple[int, ...]  # those that read a snapshot from the storage
+    places: int  # number of distinct storages of all ranks
 
 
 def is_initialized() -> bool:
-    """Whether there is a group."""
+    """Return whether there is a group."""
     return distributed.is_available() and distributed.is_initialized()
 
 
 def world_size() -> int:
-    """How many ranks there are."""
+    """Return the number of ranks."""
     return distributed.get_world_size() if is_initialized() else 1
 
 
 def all_gather_objects(value: Any) -> list[Any]:
-    """The values of all ranks, by rank. Raises RuntimeError if the group breaks."""
+    """Return the values of all ranks, by rank. Raises RuntimeError if the group breaks."""
     if not is_initialized():
         return [value]
     values: list[Any] = [None] * distributed.get_world_size()
@@ -45,7 +45,7 @@ def all_gather_objects(value: Any) -> list[Any]:
 
 
 def gather_speeds(own: float | None) -> tuple[float, ...]:
-    """Those of all ranks, by rank; who does not know its own has the mean of the others'.
+    """Return the speeds of all ranks, by rank; an unknown speed counts as the mean of the others.
 
     Raises RuntimeError if the group breaks.
     """
@@ -61,36 +61,37 @@ def gather_speeds(own: float | None) -> tuple[float, ...]:
 
 
 def device() -> torch.device:
-    """Where tensors have to be that are sent."""
+    """Return the device that tensors must be on for communication."""
     if distributed.get_backend() == "nccl":
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
 
 
 def single_group() -> StorageGroup:
-    """All ranks see one place; of those on one node the first reads for the others."""
+    """Return the group in which all ranks share one storage; one rank of each node reads."""
     firsts = all_gather_objects(os.environ.get("LOCAL_RANK", "0") == "0")
     ranks = tuple(range(len(firsts)))
     return StorageGroup(ranks, tuple(rank for rank in ranks if firsts[rank]) or ranks, 1)
 
 
 def ranks_sharing(directory: Path) -> tuple[tuple[int, ...], int]:
-    """The ranks that see the same directory as this one, itself among them; how many there are.
+    """Return the ranks that share this directory, and the number of distinct directories.
 
-    Each looks by name for a file of each other: a listing may be an old one on a network's volume.
+    The ranks include this one. Each rank looks up the file of every other rank by name, as the
+    listing of a network volume may be stale.
     """
     if not is_initialized():
         return (0,), 1
     rank = distributed.get_rank()
     names = all_gather_objects(f".rank-{rank}-{secrets.token_hex(8)}")
     mine = directory / names[rank]
-    with contextlib.suppress(OSError):  # to be read only: then it is taken for one of its own
+    with contextlib.suppress(OSError):  # a read-only directory counts as not shared
         directory.mkdir(parents=True, exist_ok=True)
         mine.touch()
-    all_gather_objects(None)  # all files are there
+    all_gather_objects(None)  # a barrier: all files exist
     seen = {other for other, name in enumerate(names) if (directory / name).exists()}
     ranks = tuple(sorted({rank, *seen}))
-    directories = len({each[0] for each in all_gather_objects(ranks)})  # and all have looked
+    directories = len({each[0] for each in all_gather_objects(ranks)})  # also a barrier
     with contextlib.suppress(OSError):
         mine.unlink(missing_ok=True)
     return ranks, directories

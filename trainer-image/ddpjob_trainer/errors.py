@@ -1,15 +1,15 @@
-"""The exceptions that the trainer library raises on purpose. Imports nothing."""
+"""Exceptions of the trainer library. Imports nothing."""
 
 from __future__ import annotations
 
 
 class SnapshotError(RuntimeError):
-    """A snapshot cannot be saved or loaded; the text gives the cause and what to do next."""
+    """A snapshot cannot be saved or loaded; the text has the cause and the remedy."""
 
 
 class FencedError(SnapshotError):
-    """Somebody else has gone on from the directory: what is saved now would not count."""
+    """A newer membership uses the storage, so a snapshot of this process would not count."""
 
 
 class StorageUnavailableError(SnapshotError):
-    """The place for snapshots cannot be reached just now: training goes on, a later one may work."""
+    """The storage is unavailable for now; training continues, and a later snapshot may succeed."""

@@ -1,7 +1,7 @@
-"""How much memory this process may still use, by the count of its cgroups; what lies in memory.
+"""Reads the free memory of this process from its cgroups, and detects file systems in memory.
 
-Both versions of cgroups are read, from within a container and from without.
-May not: know what the memory is for.
+Supports both versions of cgroups, inside and outside of a container.
+May not: know the use of the memory.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ IN_MEMORY = frozenset(("tmpfs", "ramfs"))
 
 
 class MemoryHeadroom(NamedTuple):
-    """Of the tightest limit, in bytes."""
+    """The tightest memory limit and its free part, in bytes."""
 
     limit: int
-    free: int  # of it, when what the kernel can give up at once is given up
+    free: int  # including memory that the kernel can reclaim at once
 
 
 class _Files(NamedTuple):
-    """Where a version of cgroups says it."""
+    """The names of files and statistics in a version of cgroups."""
 
     limit: str
     used: str
     cached: str  # in memory.stat
-    shared: str  # the same: part of `cached`, which cannot be given up
+    shared: str  # in memory.stat; the part of `cached` that cannot be reclaimed
 
 
 _V2 = _Files("memory.max", "memory.current", "file", "shmem")
 _V1 = _Files("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem")
-_NO_LIMIT = 1 << 60  # version 1 says a number of that size
+_NO_LIMIT = 1 << 60  # version 1 reports a number of at least this size
 
 
 def memory_headroom(cgroups: Path = CGROUPS, proc: Path = PROC) -> MemoryHeadroom | None:
-    """None where there is no limit, or nobody tells."""
+    """Return the tightest limit; None if there is no limit, or none can be read."""
     found = [
         room
         for top, path, files in _hierarchies(cgroups, proc)
@@ -49,7 +49,7 @@ def memory_headroom(cgroups: Path = CGROUPS, proc: Path = PROC) -> MemoryHeadroo
 
 
 def is_memory_filesystem(directory: Path, proc: Path = PROC) -> bool:
-    """Whether what is written there takes memory; it, or the next folder above it, must be there."""
+    """Return whether a directory, or its nearest existing parent, is on a file system in memory."""
     there = next(each for each in (directory, *directory.parents) if each.exists()).resolve()
     kinds: dict[Path, str] = {}
     with contextlib.suppress(OSError):
@@ -62,9 +62,9 @@ def is_memory_filesystem(directory: Path, proc: Path = PROC) -> bool:
 
 
 def _hierarchies(cgroups: Path, proc: Path) -> list[tuple[Path, str, _Files]]:
-    """Where this process is, in each that counts memory."""
+    """Return the cgroup of this process in each hierarchy that counts memory."""
     found = []
-    with contextlib.suppress(OSError, ValueError):  # a line of another form
+    with contextlib.suppress(OSError, ValueError):  # an unknown form of line
         for line in (proc / "cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             if not controllers:
@@ -75,7 +75,7 @@ def _hierarchies(cgroups: Path, proc: Path) -> list[tuple[Path, str, _Files]]:
 
 
 def _room(folder: Path, files: _Files) -> MemoryHeadroom | None:
-    with contextlib.suppress(OSError, ValueError, KeyError):  # "max", or nothing there
+    with contextlib.suppress(OSError, ValueError, KeyError):  # no limit ("max"), or no file
         limit = int((folder / files.limit).read_text())
         if limit >= _NO_LIMIT:
             return None

@@ -1,1 +1,1 @@
-"""Copies of the files that an unchanged script saves to, kept on other workers."""
+"""Replicas of the files that an unchanged script saves to, stored on other workers."""

@@ -1,4 +1,4 @@
-"""Fetches a replica from another worker; if one holder fails, tries the next.
+"""Fetches a replica from another worker. If one holder fails, the next one is tried.
 
 May not: choose the replica, or decide its use.
 """
@@ -45,13 +45,14 @@ class ReplicaFetcher:
         self._me = me
 
     async def fetch_for_others(self, copy: Replica, holders: Sequence[Holder]) -> bool:
-        """Onto the shelf; returns whether somebody gave it. Raises FullError."""
+        """Fetch a replica into the store; return whether a holder sent it. Raises DiskFullError."""
         return await self._fetch_from_any(copy, holders, straight=False, is_for_place=False)
 
     async def fetch(self, copy: Replica, holders: Sequence[Holder], *, bypass_store: bool) -> bool:
-        """Onto the shelf, or `straight` to its place, unless it is there by now.
+        """Fetch a replica into the store, or beside the script's files with `bypass_store`.
 
-        Returns whether somebody gave it. Raises FullError, or OSError where it should go straight.
+        Does nothing if the replica is installed already. Returns False if no holder sent it. Raises
+        DiskFullError if the store is full; with `bypass_store`, raises OSError.
         """
         return await self._fetch_from_any(copy, holders, straight=bypass_store, is_for_place=True)
 

@@ -1,10 +1,9 @@
-"""Whether a file that a script writes its state to is whole, by the structure of its format.
+"""Detects incomplete files of a script's state by the structure of their formats.
 
-Known are zip (torch.save, npz), pickle (also torch.save as it was before 1.6) and safetensors.
-Anything else is whole if it is not empty: no more can be said of it. Of directories only those of
-Hugging Face's Trainer are known. A writer that was killed
-leaves the beginning of a file; each of the formats shows that at its end.
-Executes nothing of what it reads. May not: write, wait, or know what the file is for.
+Known formats are zip (torch.save, npz), pickle (also torch.save before 1.6) and safetensors. A file
+of another format passes if it is not empty. Known directories are those of Hugging Face's Trainer.
+A killed writer leaves the beginning of a file; in each known format the end reveals this.
+Executes no code from the file. May not: write, wait, or know the purpose of the file.
 """
 
 from __future__ import annotations
@@ -22,24 +21,25 @@ from ddpjob_agent.file_sync.pickle_check import find_pickle_corruption
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-ZIP = b"PK\x03\x04"  # of the first entry
-ENTRY_BYTES = 30  # before its name
+ZIP = b"PK\x03\x04"  # start of the first entry
+ENTRY_BYTES = 30  # header of an entry, before its name
 EMPTY_ZIP = b"PK\x05\x06"
 SAFETENSORS = ".safetensors"
-MAX_HEADER_BYTES = 100_000_000  # of safetensors, by its own definition
-# Of checkpoint-STEP, a directory of Hugging Face's Trainer: what it always has, and what comes last.
-# With disks of their own, workers without rank 0 have but random numbers in theirs.
+MAX_HEADER_BYTES = 100_000_000  # limit in the definition of safetensors
+# checkpoint-STEP is a directory of Hugging Face's Trainer. Each one has some of these files; the
+# Trainer writes TRAINERS_LAST last. On disks that are not shared, the directory of a worker
+# without rank 0 has only the states of random generators.
 TRAINERS_FOLDER = re.compile(r"checkpoint-\d+")
 TRAINERS_FILES = re.compile(r"training_args\.bin|optimizer\.pt|scheduler\.pt|rng_state(_\d+)?\.pth")
 TRAINERS_LAST = "trainer_state.json"
-DEEP_BYTES = 64 << 20  # to this size all content is looked at, too: it takes a tenth of a second
+DEEP_BYTES = 64 << 20  # limit for reading all content, too; takes a tenth of a second
 
-# What the standard library raises for archives that are none.
+# Exceptions of the standard library for invalid archives.
 _BAD = (ArithmeticError, EOFError, LookupError, NotImplementedError, RuntimeError, ValueError)
 
 
 def find_corruption(file: IO[bytes], size: int, name: str) -> str:
-    """What is wrong with a file of this size and name; empty when nothing is. Raises OSError."""
+    """Return the corruption of a file of this size and name, or an empty text. Raises OSError."""
     if size == 0:
         return "it is empty"
     file.seek(0)
@@ -56,7 +56,7 @@ def find_corruption(file: IO[bytes], size: int, name: str) -> str:
 
 
 def find_folder_corruption(names: Iterable[str]) -> str:
-    """Which directory of all these files lacks one of them, and which; empty when none does."""
+    """Return the first Trainer directory that lacks its last file, or an empty text."""
     found: dict[str, set[str]] = {}
     for folder, name in map(os.path.split, names):
         if TRAINERS_FOLDER.fullmatch(os.path.basename(folder)):
@@ -70,7 +70,7 @@ def find_folder_corruption(names: Iterable[str]) -> str:
 
 
 def _find_zip_corruption(file: IO[bytes], size: int) -> str:
-    """The directory is the last thing in an archive; all it names must lie before it."""
+    """Check that the directory ends the archive, and that all entries lie before the directory."""
     try:
         with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
@@ -87,7 +87,7 @@ def _find_zip_corruption(file: IO[bytes], size: int) -> str:
 
 def _find_entry_corruption(archive: zipfile.ZipFile, entries: list[zipfile.ZipInfo]) -> str:
     for entry in entries:
-        if entry.CRC == 0:  # torch was told to write none
+        if entry.CRC == 0:  # torch was configured to write no checksum
             continue
         try:
             with archive.open(entry) as content:
@@ -112,7 +112,7 @@ def _is_safetensors(head: bytes) -> bool:
 
 
 def _find_safetensors_corruption(file: IO[bytes], size: int, head: bytes) -> str:
-    """The header says where each tensor ends; the last of these ends is that of the file."""
+    """Check that the file ends where the last tensor of its header ends."""
     if size < 9:
         return "its header is cut short"
     (length,) = struct.unpack("<Q", head[:8])

@@ -1,7 +1,7 @@
-"""What one worker has of the script's files: in the script's place, and on its shelf.
+"""The replicas of one worker: the installed replica, and those in its replica store.
 
-All of it blocks on the disk: called in a thread, one call at a time; only `find` at any time.
-May not: talk to anybody, or decide which copy counts.
+All methods block on the disk. They run in a thread, one call at a time; only `find` may run at any
+time. May not: communicate, or choose the replica to install.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ddpjob.files")
 
-At = tuple[str, float]  # a membership, and seconds since it began
+At = tuple[str, float]  # a membership, and seconds since its start
 
 
 @dataclasses.dataclass(frozen=True)
 class InstalledReplica:
-    """What lies where the script has its files, and is whole."""
+    """A complete replica at the paths of the script's files."""
 
     copy: Replica
     parts: tuple[FileEntry, ...]
@@ -35,42 +35,42 @@ class InstalledReplica:
 
 
 class LocalReplicas:
-    """The files of one worker, and its copies of them."""
+    """The tracked files of one worker, and its replicas."""
 
     def __init__(self, files: TrackedFiles, shelf: ReplicaStore) -> None:
         self._files = files
         self._shelf = shelf
         self._ends = False
         self.place: InstalledReplica | None = None
-        self.here: str | None = None  # digest of what is in place; None: not whole
-        self.problem = ""  # why no copy could be kept
+        self.here: str | None = None  # digest of the installed files; None: incomplete
+        self.problem = ""  # error of the last failed store
 
     def cancel(self) -> None:
-        """Give up whatever is being done."""
+        """Cancel all running and future reads."""
         self._ends = True
 
     def _is_wanted(self) -> bool:
         return not self._ends
 
     def fingerprint(self) -> tuple[FileFingerprint, ...]:
-        """The files, as they are now."""
+        """Return the current fingerprint of the files."""
         return self._files.fingerprint()
 
     def find_corruption(self, seen: Sequence[FileFingerprint]) -> str:
-        """What is not whole."""
+        """Return the first corruption of these files, or an empty text."""
         return self._files.find_corruption(seen)
 
     def replicas(self, *, stable: bool) -> tuple[Replica, ...]:
-        """What others can get from here; `stable`: what is in place will not change meanwhile."""
+        """Return the replicas to serve; `stable`: also the installed one, as no process runs."""
         found = {
             kept.copy.digest: kept.copy for kept in self._shelf.replicas()
-        }  # the newest of each
+        }  # the newest one of each digest
         if stable and self.place is not None:
             found.setdefault(self.place.copy.digest, self.place.copy)
         return tuple(found.values())
 
     def find(self, digest: str) -> tuple[tuple[FileEntry, ...], list[str]] | None:
-        """The parts of this copy, and where they lie."""
+        """Return the files of this replica and their paths; None if it is absent."""
         kept, place = self._shelf.find(digest), self.place
         if kept is not None:
             return kept.parts, kept.paths()
@@ -79,7 +79,7 @@ class LocalReplicas:
         return None
 
     def discard(self, digest: str) -> None:
-        """This copy is not what it was."""
+        """Delete a corrupt replica."""
         kept = self._shelf.find(digest)
         if kept is not None:
             log.warning("the copy of membership %s is damaged", kept.copy.membership)
@@ -87,13 +87,13 @@ class LocalReplicas:
         elif self.place is not None and self.place.copy.digest == digest:
             self.place = self.here = None
 
-    # --- what the script wrote ----------------------------------------------------------------------
+    # --- files that the script wrote --------------------------------------------------------------
 
     def scan_after_exit(self, at: Callable[[tuple[FileFingerprint, ...]], At | None]) -> None:
-        """No process of the script runs: what did they leave? `at`: when it was written, if known."""
+        """Find and store the files after all processes ended; `at` returns their time, if known."""
         self._scan_after_exit(at)
         if not self._files.is_tidy():
-            self.here = None  # put in place anew, once nobody's processes run
+            self.here = None  # installed again, once no worker's processes run
 
     def _scan_after_exit(self, at: Callable[[tuple[FileFingerprint, ...]], At | None]) -> None:
         seen = self._files.fingerprint()
@@ -111,7 +111,7 @@ class LocalReplicas:
                 log.warning("what is in place cannot be read: %r", error)
 
     def store(self, seen: tuple[FileFingerprint, ...], at: At) -> None:
-        """Copy what is in place, all of it whole; raises ChangedError, OSError if it is not."""
+        """Store the installed files as a replica. Raises ChangedError and OSError."""
         try:
             kept = self._shelf.store(self._files, seen, at, self._is_wanted)
             copy, parts = kept.copy, kept.parts
@@ -123,14 +123,15 @@ class LocalReplicas:
         self.place, self.here = InstalledReplica(copy, parts, seen), copy.digest
 
     def set_problem(self, error: OSError) -> None:
-        """A copy cannot be kept; the job goes on."""
+        """Record and log that no replica can be stored; the job continues."""
         self.problem = f"cannot keep a copy of the script's files: {error.strerror or error}"
         log.warning("%s", self.problem)
 
     def _written_at(self, seen: Sequence[FileFingerprint]) -> At:
-        """Files that lay here before this agent did anything: older than all copies, or newer.
+        """Estimate the time of files that were written before this agent started.
 
-        By the time of the disk that both lie on, when an earlier run or agent left both.
+        If an earlier run or agent left files and replicas, their disk's clock orders both. Without
+        a newer file, the files are older than all replicas.
         """
         copies = self._shelf.replicas()
         if copies:
@@ -141,10 +142,10 @@ class LocalReplicas:
                 return last.copy.membership, last.copy.seconds + later / 1e9
         return BEFORE_ALL, 0.0
 
-    # --- what it is to find ---------------------------------------------------------------------------
+    # --- installing -------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """The script is to find nothing; what is there is no whole copy. Raises OSError."""
+        """Quarantine all files, so that the script finds none. Raises OSError."""
         for each in self._files.fingerprint():
             log.warning("%s is put aside: it is not whole, and there is no copy of it", each.name)
             self._files.quarantine([each.name])
@@ -152,9 +153,9 @@ class LocalReplicas:
         self.place, self.here = None, NOTHING
 
     def install(self, copy: Replica) -> bool:
-        """Put a copy in place, if it is on the shelf; nothing is written if it is there already.
+        """Install a replica from the store; return False if the store does not have it intact.
 
-        Raises OSError if it cannot be written.
+        Writes nothing if the replica is installed already. Raises OSError if a write fails.
         """
         kept = self._shelf.find(copy.digest)
         if kept is None or self.is_installed(copy, kept.parts):
@@ -175,7 +176,7 @@ class LocalReplicas:
         return True
 
     def is_installed(self, copy: Replica, parts: tuple[FileEntry, ...]) -> bool:
-        """Whether it is in place already, as on a volume that another worker has put it on."""
+        """Return whether the replica is installed, perhaps by another worker on a shared volume."""
         seen = self._files.holds(parts, self._is_wanted)
         if seen is None:
             return False
@@ -191,10 +192,13 @@ class LocalReplicas:
         self._files.remove_leftover_dirs()
         self.place, self.here = InstalledReplica(copy, parts, seen), copy.digest
 
-    # --- what others give -----------------------------------------------------------------------------
+    # --- receiving from other workers -------------------------------------------------------------
 
     def stage(self, parts: Sequence[FileEntry], *, bypass_store: bool) -> tuple[str, list[str]]:
-        """Where a copy goes that comes: a folder and its files; `straight`: beside the place."""
+        """Prepare to receive a replica: return its folder and paths.
+
+        With `bypass_store`, the paths lie beside the script's files, and the folder is empty.
+        """
         if bypass_store:
             return "", self._files.stage(parts)
         folder = self._shelf.stage()
@@ -203,20 +207,20 @@ class LocalReplicas:
     def receive(
         self, copy: Replica, parts: tuple[FileEntry, ...], folder: str, targets: Sequence[str]
     ) -> None:
-        """It has come, whole; raises OSError."""
+        """Commit or install a received replica. Raises OSError."""
         if folder:
             self._shelf.commit(folder, parts, (copy.membership, copy.seconds))
         else:
             self._set_installed(copy, parts, self._files.commit(parts, targets))
 
     def abort_receive(self, folder: str, targets: Sequence[str]) -> None:
-        """It has not come."""
+        """Delete the staged files of a replica that was not received."""
         self._files.discard(targets)
         with contextlib.suppress(OSError):
             self._shelf.remove(folder)
 
     def on_membership(self, membership: str, members: Collection[str]) -> None:
-        """A membership begins from what is in place."""
+        """Assign the installed replica to a membership that starts from it."""
         if self.place is not None:
             copy = dataclasses.replace(self.place.copy, membership=membership, seconds=0.0)
             self._shelf.on_membership(copy.digest, membership, members)

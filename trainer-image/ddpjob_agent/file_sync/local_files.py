@@ -1,9 +1,9 @@
-"""The files that a script saves its state to, where the script has them.
+"""The files that a script saves its state to, at the script's own paths.
 
-Named by the job: a file, a pattern (`ckpt/*.pt`), or a directory, for all files in it. Those whose
-names begin with a dot are no part of it: so writers call what is not finished. What stands in the
-way of a copy is renamed (`.NAME.ddpjob-aside`), never deleted.
-May not: keep copies, or know of memberships and other workers.
+The job names a file, a pattern (`ckpt/*.pt`), or a directory with all its files. Files whose names
+begin with a dot are ignored: writers use such names for unfinished files. Files in the way of a
+replica are quarantined: renamed to `.NAME.ddpjob-aside`, never deleted.
+May not: store replicas, or know of memberships and other workers.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ ASIDE = f"{SUFFIX}-aside"
 
 
 class CancelledReadError(Exception):
-    """What was being done is not wanted any more."""
+    """A read was cancelled."""
 
 
 class ChangedError(Exception):
-    """A file was written to while it was read."""
+    """A file changed during a read."""
 
 
 class FileFingerprint(NamedTuple):
-    """What shows that a file has been written to."""
+    """Metadata of a file; a write to the file changes it."""
 
     name: str
     size: int
@@ -56,11 +56,11 @@ class TrackedFiles:
         self._mark = f"{SUFFIX}-{worker}"
 
     def path(self, name: str) -> str:
-        """Where this file is."""
+        """Return the path of a file."""
         return os.path.join(self._folder, name)
 
     def fingerprint(self) -> tuple[FileFingerprint, ...]:
-        """All files that are there now, in the order of their names."""
+        """Return the fingerprints of all existing files, ordered by name."""
         found = {}
         for name in {name for entry in self._entries for name in self._expand(entry)}:
             with contextlib.suppress(OSError):
@@ -90,7 +90,7 @@ class TrackedFiles:
         return [os.path.relpath(path, self._folder) for path in found]
 
     def find_corruption(self, seen: Sequence[FileFingerprint]) -> str:
-        """Which of these files is not whole, and why; empty when all are."""
+        """Return the first corrupt file with its corruption, or an empty text."""
         for each in seen:
             try:
                 with open(self.path(each.name), "rb") as file:
@@ -104,9 +104,9 @@ class TrackedFiles:
     def read(
         self, seen: Sequence[FileFingerprint], targets: Sequence[str | None], wanted: Wanted
     ) -> tuple[FileEntry, ...]:
-        """Copy each file to its target, if it has one; raises ChangedError, OSError.
+        """Read each file, and copy it to its target if there is one.
 
-        What was read is what `seen` tells of, or nobody's.
+        Raises OSError, and ChangedError if the files no longer match `seen`.
         """
         parts = []
         for each, target in zip(seen, targets):
@@ -124,7 +124,7 @@ class TrackedFiles:
     def holds(
         self, parts: Sequence[FileEntry], wanted: Wanted
     ) -> tuple[FileFingerprint, ...] | None:
-        """What is there, if that is just these files."""
+        """Return the fingerprints of the files if they match `parts` exactly; None otherwise."""
         seen = self.fingerprint()
         if [each[:2] for each in seen] != [part[:2] for part in parts]:
             return None
@@ -135,7 +135,7 @@ class TrackedFiles:
         return seen if [each[:3] for each in same] == [part[:3] for part in parts] else None
 
     def stage(self, parts: Sequence[FileEntry]) -> list[str]:
-        """Where to put each of these files before `commit`; raises OSError."""
+        """Return the path to write each file to before `commit`. Raises OSError."""
         targets = [self._hidden_name(part.name, self._mark) for part in parts]
         for target in targets:
             os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -144,7 +144,7 @@ class TrackedFiles:
     def commit(
         self, parts: Sequence[FileEntry], targets: Sequence[str]
     ) -> tuple[FileFingerprint, ...]:
-        """Put what lies at the targets in place, and all else aside; raises OSError."""
+        """Move the targets to the paths of the files; quarantine all others. Raises OSError."""
         wanted = {part.name for part in parts}
         self.quarantine([each.name for each in self.fingerprint() if each.name not in wanted])
         for part, target in zip(parts, targets):
@@ -156,25 +156,25 @@ class TrackedFiles:
         return self.fingerprint()
 
     def quarantine(self, names: Sequence[str]) -> None:
-        """These files are not to be found by the script."""
+        """Rename these files, so that the script does not find them."""
         for name in names:
-            with contextlib.suppress(FileNotFoundError):  # on a shared volume another was faster
+            with contextlib.suppress(FileNotFoundError):  # another worker did it, if shared
                 os.replace(self.path(name), self._hidden_name(name, ASIDE))
 
     def is_tidy(self) -> bool:
-        """Whether no directory is left over in which there is nothing for the script."""
+        """Return whether no directory is empty of files for the script."""
         return not any(map(self._is_left_over, self._folders()))
 
     def remove_leftover_dirs(self) -> None:
-        """Scripts choose among directories by name: none stays that has nothing for them.
+        """Remove empty directories, and quarantine those with only quarantined files.
 
-        An empty one is removed; one in which all was put aside is itself put aside. Not while any
-        worker's processes run: they may be about to write there.
+        Scripts choose among directories by name, and must not find one without files. Call it only
+        while no worker's processes run: a process may be about to write to a directory.
         """
         for folder in self._folders():
             path = self.path(folder)
             if self._is_left_over(folder):
-                with contextlib.suppress(OSError):  # on a shared volume another was faster
+                with contextlib.suppress(OSError):  # another worker did it on a shared volume
                     if os.listdir(path):
                         os.rename(path, _free(self._hidden_name(folder, ASIDE)))
                     else:
@@ -187,7 +187,7 @@ class TrackedFiles:
             return False
 
     def _folders(self) -> list[str]:
-        """Directories within those that the job names, the inner ones first."""
+        """Return the subdirectories of the job's directories, inner ones first."""
         found: list[str] = []
         for entry in map(os.path.normpath, self._entries):
             for top in self._match(entry):
@@ -196,7 +196,7 @@ class TrackedFiles:
         return found
 
     def discard(self, targets: Sequence[str]) -> None:
-        """What was staged is not wanted."""
+        """Delete staged files."""
         for target in targets:
             with contextlib.suppress(OSError):
                 os.unlink(target)
@@ -207,7 +207,7 @@ class TrackedFiles:
 
 
 def copy_file(source: str, target: str | None, wanted: Wanted) -> str:
-    """Copy a file, or only read it, and return its digest; raises OSError, GivenUpError."""
+    """Copy a file, or only read it; return its digest. Raises OSError and CancelledReadError."""
     digest = hashlib.blake2b(digest_size=16)
     with contextlib.ExitStack() as stack:
         reader = stack.enter_context(open(source, "rb"))
@@ -222,13 +222,13 @@ def copy_file(source: str, target: str | None, wanted: Wanted) -> str:
 
 
 def _free(path: str) -> str:
-    """This name, or the first with a number that is nobody's yet."""
+    """Return this path, or the first free path with a number."""
     numbered = (f"{path[: -len(ASIDE)]}{number}.{ASIDE}" for number in itertools.count(2))
     return next(each for each in itertools.chain([path], numbered) if not os.path.lexists(each))
 
 
 def sync(path: str) -> None:
-    """Let the disk have what was written to a file or directory; raises OSError."""
+    """Flush a file or directory to the disk. Raises OSError."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,8 +1,9 @@
-"""Whether a pickle is whole, and what torch.save wrote with `_use_new_zipfile_serialization=False`.
+"""Detects incomplete pickles, also those of torch.save before 1.6.
 
-That is five pickles, the content of the tensors after them, each with its length. Nothing that a
-pickle names is imported or called: stand-ins take whatever it says.
-May not: return what it reads.
+torch.save with `_use_new_zipfile_serialization=False` writes five pickles, then the content of each
+tensor after its length. The check imports and calls nothing that a pickle names: stand-ins replace
+all classes and functions.
+May not: return the content of a pickle.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ log = logging.getLogger("ddpjob.files")
 
 STOP = b"."
 TORCH_MAGIC = 0x1950A86A20F9469CFC6C
-# The bytes of one element of torch's older kinds of storage; of every other kind the length counts bytes.
+# Bytes of one element in torch's older kinds of storage. For other kinds the length is in bytes.
 WIDTHS = {
     **dict.fromkeys(("ComplexDoubleStorage",), 16),
     **dict.fromkeys(("DoubleStorage", "LongStorage", "ComplexFloatStorage"), 8),
@@ -28,7 +29,7 @@ WIDTHS = {
 
 
 def find_pickle_corruption(file: IO[bytes], size: int, *, deep: bool) -> str:
-    """What is wrong with this pickle; not `deep`: its end only is looked at. Raises OSError."""
+    """Return the corruption, or an empty text; not `deep`: check only the end. Raises OSError."""
     try:
         file.seek(0)
         if _is_legacy_torch(file):
@@ -45,7 +46,7 @@ def find_pickle_corruption(file: IO[bytes], size: int, *, deep: bool) -> str:
         return "" if "NEWOBJ" in str(error) else f"its pickle is damaged: {error}"
     except OSError:
         raise
-    except Exception as error:  # noqa: BLE001 - what a class of the script's own would have taken
+    except Exception as error:  # noqa: BLE001 - only the script's own class knows its state
         log.debug("a pickle that cannot be followed to its end: %r", error)
     return ""
 
@@ -58,7 +59,7 @@ def _is_legacy_torch(file: IO[bytes]) -> bool:
 
 
 def _find_legacy_corruption(file: IO[bytes], size: int) -> str:
-    for _ in range(3):  # the magic number, the version, facts about the machine
+    for _ in range(3):  # magic number, version, properties of the machine
         _Hollow(file).load()
     reader = _Hollow(file)
     reader.load()
@@ -72,7 +73,7 @@ def _find_legacy_corruption(file: IO[bytes], size: int) -> str:
 
 
 class _Anything(dict):  # type: ignore[type-arg]
-    """Stands for whatever a pickle makes."""
+    """A stand-in for any object of a pickle."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         super().__init__()
@@ -93,20 +94,20 @@ class _Anything(dict):  # type: ignore[type-arg]
 
 
 class _Hollow(pickle.Unpickler):
-    """Reads a pickle without making anything of it but plain containers."""
+    """An unpickler that creates only plain containers and stand-ins."""
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__(io.BufferedReader(file) if isinstance(file, io.RawIOBase) else file)
-        self.widths: dict[str, int] = {}  # by key, of the storages that it names
+        self.widths: dict[str, int] = {}  # bytes per element, by key of a storage
 
     def find_class(self, module: str, name: str) -> Any:
-        """A stand-in."""
+        """Return a stand-in for a class or function."""
         if (module, name) == ("collections", "OrderedDict"):
             return collections.OrderedDict
         return type(name, (_Anything,), {"__module__": module})
 
     def persistent_load(self, pid: Any) -> Any:
-        """Of torch's pickles: a tensor's content, that comes later."""
+        """Record a storage of torch, whose content follows the pickles."""
         if pid[0] == "module":
             return pid[1]
         if pid[0] == "storage":

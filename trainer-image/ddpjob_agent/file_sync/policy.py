@@ -1,14 +1,14 @@
-"""From which copy of the script's files a membership begins, and who is to keep a newer one.
+"""Chooses the replica that a membership starts from, and the workers that store a newer one.
 
-Theory of operation. Everything hangs on a *scope*: a membership, or its end. In each the agents
-tell once more what they have, when none of their processes runs.
+Theory of operation. A decision belongs to a *scope*: a membership, or its end. In each scope every
+agent sends its inventory again, as soon as none of its processes runs.
 
-    all members, and who leaves, have told ──► the newest copy is named, with who has it
-    all members have it in place           ──► go: all processes start from the same bytes
-    a newer copy is made while they run    ──► one other worker gets it, too: then it is safe
-    the membership has ended, none follows ──► who stays gets the newest from who leaves
+    all members and leaving workers have reported  ──► name the newest replica and its holders
+    all members have installed the newest replica  ──► go: all processes start from equal bytes
+    a worker stores a newer replica while training ──► a second worker fetches it: it is safe
+    the membership ended, and none follows         ──► staying workers fetch the newest replica
 
-May not: read a clock, open anything, keep anything of an earlier scope.
+May not: read a clock, do I/O, retain state of an earlier scope.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ddpjob_protocol.membership import Member
 
-ENOUGH = 2  # workers that have a copy: one may be lost
+ENOUGH = 2  # holders of a safe replica; one of them may be lost
 
 
 class FileSyncPolicy:
@@ -53,12 +53,12 @@ class FileSyncPolicy:
         return next((f"{name}: {each.problem}" for name, each in stocks if each.problem), "")
 
     def safe_replica(self, members: Sequence[Member]) -> Replica | None:
-        """The newest copy of this membership that the loss of one worker would not take away."""
+        """Return the newest replica of this membership that survives the loss of one worker."""
         found = (copy for copy in self._replicas(members) if self._is_safe(copy, members))
         return newest(copy for copy in found if copy.membership == self.scope and copy.seconds > 0)
 
     def advance(self, members: Sequence[Member], leaving: Sequence[Member]) -> None:
-        """Let the members start, if all have the newest copy in place."""
+        """Permit the start, if all members have installed the newest replica."""
         stocks = [self._stocks.get(member.worker) for member in members]
         told = all(member.worker in self._stocks for member in leaving)
         copy = newest(self._replicas((*members, *leaving)))
@@ -69,7 +69,7 @@ class FileSyncPolicy:
     def instruction_for(
         self, member: Member, members: Sequence[Member], leaving: Sequence[Member]
     ) -> FileInstruction:
-        """What this one is to do in a membership of `members`; `leaving` are no more in it."""
+        """Return the instruction for a worker; `members` form the membership, `leaving` left it."""
         if self._go:
             return self._instruction_while_running(member, members)
         everybody = (*members, *leaving)
@@ -100,7 +100,7 @@ class FileSyncPolicy:
     def final_instruction(
         self, member: Member, staying: Sequence[Member], leaving: Sequence[Member], *, more: bool
     ) -> FileInstruction:
-        """The same while no membership runs; `more`: workers are still to come."""
+        """Return the instruction while no membership runs; `more`: more workers are expected."""
         everybody = (*staying, *leaving)
         goes = member not in staying
         if any(each.worker not in self._stocks for each in everybody):

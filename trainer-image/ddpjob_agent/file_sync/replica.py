@@ -1,10 +1,11 @@
-"""Copies of the files that a script saves its state to: how they are ordered, and what is said of them.
+"""Replicas of the files that a script saves its state to: their order, and the messages about them.
 
-A copy is of the membership under which its last write was complete, so many seconds after that
-began on the clock of whoever saw it. No clock is compared between machines: a copy of a later
-membership is newer, whatever the time, and a membership counts what it began from as its own.
+A replica belongs to the membership in which its last write completed. Its time is in seconds since
+the start of that membership, by the clock of the watching worker. Clocks of different machines are
+never compared: a replica of a later membership is newer at any time. The replica that a membership
+starts from belongs to that membership, at 0 seconds.
 
-May not: read a clock, open anything.
+May not: read a clock, do I/O.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from ddpjob_protocol.membership import MembershipId
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-BEFORE_ALL = "0.0.0"  # of files that nobody saw written
-NOTHING = ""  # the digest of no files at all
+BEFORE_ALL = "0.0.0"  # membership of files that no agent saw written
+NOTHING = ""  # digest of an empty set of files
 
 
 class FileEntry(NamedTuple):
-    """One file of a copy."""
+    """A file of a replica."""
 
-    name: str  # as the job names it: below the working directory, or absolute
+    name: str  # relative to the working directory, or absolute
     size: int
     digest: str
     mode: int
 
 
 def digest_of(parts: Sequence[FileEntry]) -> str:
-    """What tells one content from another: all names and bytes."""
+    """Return a digest of all names, sizes and contents."""
     if not parts:
         return NOTHING
     facts = json.dumps([part[:3] for part in parts]).encode()
@@ -42,7 +43,7 @@ def digest_of(parts: Sequence[FileEntry]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Replica:
-    """All files of a job at one time, whole."""
+    """All files of a job's state at one time, complete."""
 
     membership: str
     seconds: float
@@ -54,44 +55,45 @@ class Replica:
 
     @property
     def order(self) -> tuple[MembershipId, float, str]:
-        """Orders copies, the newest last; the digest only lets all come to the same."""
+        """Sort key, the newest last; the digest makes the order total."""
         return MembershipId.parse(self.membership), self.seconds, self.digest
 
 
 def newest(copies: Iterable[Replica]) -> Replica | None:
-    """The one to go on from."""
+    """Return the newest replica; None if there is none."""
     return max(copies, key=lambda copy: copy.order, default=None)
 
 
 @dataclasses.dataclass(frozen=True)
 class FileInventory:
-    """What an agent says that it has, in answer to the last word."""
+    """The replicas of an agent, in answer to the last instruction."""
 
-    scope: str  # of that word
+    scope: str  # scope of that instruction
     copies: tuple[Replica, ...] = ()
-    here: str | None = None  # digest of what lies in the script's place; None: it is not whole
-    begun: bool = False  # the processes of this scope have been started from it
-    port: int = 0  # where others get copies from
-    problem: str = ""  # why a copy could not be kept
+    here: str | None = None  # digest of the installed files; None: incomplete
+    begun: bool = False  # the processes of this scope were started
+    port: int = 0  # of the replica server
+    problem: str = ""  # error of the last failed store
 
     def has(self, digest: str) -> bool:
-        """Whether it can give this one to others."""
+        """Return whether the agent can serve this replica."""
         return any(copy.digest == digest for copy in self.copies)
 
 
 @dataclasses.dataclass(frozen=True)
 class FileInstruction:
-    """What the service says to one agent about the files.
+    """An instruction of the service to one agent about the files.
 
-    scope: told again what is there, once nothing runs: the service decides from that.
-    put: put the copy in place, or clear that if there is none, and tell; then go: start.
-    keep: get the copy for others' sake.
-    wait: this worker goes, but has what others do not have yet.
+    scope: in a new scope the agent sends its inventory, once no process runs.
+    put: install the replica, or clear the files if it is None; then send the inventory.
+    go: start the processes.
+    keep: fetch the replica and store it for the other workers.
+    wait: this worker is leaving, but must serve a replica that the others do not have yet.
     """
 
-    scope: str  # a membership, or one with "+" when it has ended and none follows yet
+    scope: str  # a membership; with "+" if it ended and none follows yet
     copy: Replica | None = None
-    holders: tuple[tuple[str, int], ...] = ()  # address and port of who has it
+    holders: tuple[tuple[str, int], ...] = ()  # address and port of each holder
     put: bool = False
     go: bool = False
     keep: bool = False
@@ -99,5 +101,5 @@ class FileInstruction:
 
     @property
     def digest(self) -> str:
-        """Of what is to be in place."""
+        """Digest of the replica to install."""
         return self.copy.digest if self.copy else NOTHING

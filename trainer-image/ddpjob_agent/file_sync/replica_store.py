@@ -1,11 +1,11 @@
-"""Where an agent keeps copies of the script's files: whole or absent, two of its own at the most.
+"""The replica store of an agent: complete replicas, at most two of its own.
 
     FOLDER/.files/MEMBERSHIP_SECONDS_WORKER/  0 1 2 … manifest.json
-    FOLDER/.files/.new-WORKER-N/              is being written
+    FOLDER/.files/.new-WORKER-N/              being written
 
-A folder that several workers share is one shelf: each sees the copies of the others, and makes
-none of what another has copied. Renaming a directory is how a copy becomes another membership's.
-May not: know what the script does with its files, or who trains.
+Workers that share a folder share one store: each uses the replicas of the others and copies no file
+twice. A rename of its directory assigns a replica to another membership.
+May not: know the use of the script's files, or the state of training.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ if TYPE_CHECKING:
 
     from ddpjob_agent.file_sync.local_files import TrackedFiles, Wanted
 
-FOLDER = ".files"  # hidden: whatever else lies beside it lists what is its own
+FOLDER = ".files"  # hidden from other users of the folder
 MANIFEST = "manifest.json"
 NEW = ".new-"
-KEPT = 2  # the newest, and the one before it while that is made
-PATIENCE_SECONDS = 30.0  # for another worker that writes to the same folder
+KEPT = 2  # own replicas; the older one stays until a new one is complete
+PATIENCE_SECONDS = 30.0  # wait for another worker that writes to the folder
 
 log = logging.getLogger("ddpjob.files")
 
 
 @dataclasses.dataclass(frozen=True)
 class StoredReplica:
-    """A copy on the shelf."""
+    """A replica in the store."""
 
     copy: Replica
     parts: tuple[FileEntry, ...]
-    seen: tuple[FileFingerprint, ...]  # the files that it was made of
-    worker: str  # who made it
+    seen: tuple[FileFingerprint, ...]  # fingerprints of the copied files
+    worker: str  # the worker that stored it
     path: str
 
     def paths(self) -> list[str]:
-        """Of its files, in the order of `parts`."""
+        """Return the paths of its files, in the order of `parts`."""
         return [os.path.join(self.path, str(i)) for i in range(len(self.parts))]
 
 
 def open_replica_store(folders: Sequence[str], worker: str) -> ReplicaStore:
-    """A shelf in the first of these folders where one can be; raises OSError."""
+    """Open a store in the first usable folder. Raises OSError if there is none."""
     for folder in filter(None, folders[:-1]):
         try:
             shelf = ReplicaStore(folder, worker)
@@ -70,7 +70,7 @@ def open_replica_store(folders: Sequence[str], worker: str) -> ReplicaStore:
 
 
 class ReplicaStore:
-    """One worker's view of a folder."""
+    """The view of one worker on a folder of replicas."""
 
     def __init__(self, folder: str, worker: str) -> None:
         self._folder = os.path.join(folder, FOLDER)
@@ -78,14 +78,14 @@ class ReplicaStore:
         self._numbers = itertools.count(1)
 
     def open(self) -> None:
-        """Make the folder, and clear it of what an agent of this name left half done; raises OSError."""
+        """Create the folder; delete unfinished replicas of this worker. Raises OSError."""
         os.makedirs(self._folder, exist_ok=True)
         for name in os.listdir(self._folder):
             if name.startswith(f"{NEW}{self._worker}-"):
                 shutil.rmtree(os.path.join(self._folder, name), ignore_errors=True)
 
     def replicas(self) -> list[StoredReplica]:
-        """All that are there, the oldest first; what cannot be read is none."""
+        """Return all readable replicas, the oldest first."""
         try:
             names = os.listdir(self._folder)
         except OSError:
@@ -94,7 +94,7 @@ class ReplicaStore:
         return sorted((kept for kept in found if kept), key=lambda kept: kept.copy.order)
 
     def find(self, digest: str) -> StoredReplica | None:
-        """One with this content."""
+        """Return a replica with this digest; None if there is none."""
         return next((kept for kept in self.replicas() if kept.copy.digest == digest), None)
 
     def _read(self, name: str) -> StoredReplica | None:
@@ -115,7 +115,7 @@ class ReplicaStore:
         copy = Replica(membership, float(seconds), digest_of(parts), size)
         return StoredReplica(copy, parts, seen, worker, path)
 
-    # --- new ones ---------------------------------------------------------------------------------
+    # --- storing ----------------------------------------------------------------------------------
 
     def store(
         self,
@@ -124,7 +124,7 @@ class ReplicaStore:
         at: tuple[str, float],
         wanted: Wanted,
     ) -> StoredReplica:
-        """Copy these files; `at`: the membership and its seconds. Raises OSError, ChangedError."""
+        """Store a replica of these files with this time. Raises OSError and ChangedError."""
         with self._locked(wanted):
             for kept in self.replicas():
                 if kept.seen == seen:
@@ -138,7 +138,7 @@ class ReplicaStore:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _claim(self, kept: StoredReplica, at: tuple[str, float]) -> StoredReplica:
-        """Another worker, that knows less of when it was written, may have been faster."""
+        """Give a stored replica a later time: the worker that stored it may know less about it."""
         if kept.copy.order[:2] >= (MembershipId.parse(at[0]), at[1]):
             return kept
         path = self._path(*at)
@@ -146,7 +146,7 @@ class ReplicaStore:
         return self._read(os.path.basename(path)) or kept
 
     def stage(self) -> str:
-        """A new folder for a copy, with room made for it; raises OSError."""
+        """Create a folder for a new replica; delete old ones to make room. Raises OSError."""
         self._retain(KEPT - 1)
         folder = os.path.join(self._folder, f"{NEW}{self._worker}-{next(self._numbers)}")
         os.mkdir(folder)
@@ -159,7 +159,7 @@ class ReplicaStore:
         at: tuple[str, float],
         seen: tuple[FileFingerprint, ...] = (),
     ) -> StoredReplica:
-        """Give a copy that was written to `folder` its name; raises OSError."""
+        """Complete a replica that was written to `folder`, and rename it. Raises OSError."""
         for i in range(len(parts)):
             sync(os.path.join(folder, str(i)))
         with open(os.path.join(folder, MANIFEST), "w", encoding="utf-8") as file:
@@ -182,7 +182,7 @@ class ReplicaStore:
 
     @contextlib.contextmanager
     def _locked(self, wanted: Wanted) -> Iterator[None]:
-        """One worker at a time makes a copy in a folder that several share; who cannot tell, does."""
+        """Lock a shared folder for one worker; proceed without the lock if locking fails."""
         handle = os.open(os.path.join(self._folder, ".lock"), os.O_RDWR | os.O_CREAT, 0o666)
         until = time.monotonic() + PATIENCE_SECONDS
         try:
@@ -198,19 +198,19 @@ class ReplicaStore:
         finally:
             os.close(handle)
 
-    # --- what becomes of them ---------------------------------------------------------------------
+    # --- renaming and deleting --------------------------------------------------------------------
 
     def on_membership(self, digest: str, membership: str, members: Collection[str]) -> None:
-        """A membership begins from this content: it is that membership's, and all else is older.
+        """Assign the replica with this digest to a membership that starts from it.
 
-        What workers left behind who are not in it is removed.
+        Deletes the older replicas of workers outside the membership.
         """
         copies = [kept for kept in self.replicas() if kept.copy.digest == digest]
         mine = [kept for kept in copies if kept.worker == self._worker]
         others = [kept for kept in copies if kept.worker not in members]
         here = [kept for kept in copies if kept.worker in members]
         for kept in mine[-1:] or ([] if here else others[-1:]):
-            with contextlib.suppress(OSError):  # another one was faster
+            with contextlib.suppress(OSError):  # another worker renamed it first
                 target = self._path(membership, 0.0)
                 if kept.path != target:
                     os.rename(kept.path, target)
@@ -220,12 +220,12 @@ class ReplicaStore:
                 self.delete(kept)
 
     def delete(self, kept: StoredReplica) -> None:
-        """Remove a copy."""
+        """Delete a replica."""
         self.remove(kept.path)
 
     @staticmethod
     def remove(folder: str) -> None:
-        """Remove a folder with a copy, whole or not; none is no error."""
+        """Delete the folder of a replica, complete or not; a missing folder is no error."""
         shutil.rmtree(folder, ignore_errors=True)
 
     def _retain(self, keep: int) -> None:
@@ -235,7 +235,7 @@ class ReplicaStore:
 
     @staticmethod
     def check(kept: StoredReplica, wanted: Wanted) -> bool:
-        """Whether it still is what it was."""
+        """Return whether the files of a replica still match their digests."""
         try:
             digests = [copy_file(path, None, wanted) for path in kept.paths()]
         except OSError:

@@ -1,12 +1,12 @@
-"""Keeps the files that an unchanged script saves its state to: the agent's side of `files`.
+"""Replicates the files that an unchanged script saves its state to: the agent's side of `files`.
 
-    nothing runs ──► tell what is there ──► put in place what the service names ──► go
-    go           ──► look at the files again and again; whenever they are whole and quiet, copy them
-                     and tell; get what another worker has copied, when asked to
+    no process runs ──► send the inventory ──► install the replica of the instruction ──► go
+    go              ──► watch the files; whenever they are complete and unchanged, store a replica
+                        and send the inventory; if instructed, fetch a replica of another worker
 
-A thread does what blocks on the disk. Follows the newest word of the service only; a full disk is
-told of, and ends nothing.
-May not: start or end processes, or decide which copy counts.
+A thread does all blocking disk operations. Only the newest instruction of the service counts. A
+full disk is reported, and interrupts nothing.
+May not: start or end processes, or choose the replica to install.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from ddpjob_protocol.messages import Message
 
 RETRY_SECONDS = 0.5
-GET_SECONDS = 120.0  # to reach somebody who has the copy that all begin from
-FAREWELL_SECONDS = 2.0  # for the service to answer that this worker goes
+GET_SECONDS = 120.0  # to fetch the replica that a membership starts from
+FAREWELL_SECONDS = 2.0  # for the service to answer a leaving worker
 
 T = TypeVar("T")
 
@@ -42,7 +42,10 @@ log = logging.getLogger("ddpjob.files")
 
 
 class FileSyncer:
-    """Of one worker; does nothing before `listen`. `changed`: `may_start` may have become true."""
+    """The file sync of one worker; inactive before `listen`.
+
+    Calls `changed` whenever `may_start` may have become true.
+    """
 
     def __init__(
         self,
@@ -63,21 +66,21 @@ class FileSyncer:
         self._word: FileInstruction | None = None
         self._members: tuple[str, ...] = ()
         self._news = asyncio.Event()
-        self._entered = ""  # the scope whose copy has become that membership's
+        self._entered = ""  # the scope that the installed replica is assigned to
         self._is_idle = True  # no process of the script runs
-        self._ran = ""  # the membership whose processes ran last
-        self._watch: FileWatcher | None = None  # over these
-        self.obstacle = ""  # why what all begin from cannot be put in place here
+        self._ran = ""  # the membership of the latest processes
+        self._watch: FileWatcher | None = None  # of these processes
+        self.obstacle = ""  # error of the installation
 
     async def listen(self, address: str) -> None:
-        """Give copies to others from now on, and follow the service's words."""
+        """Serve replicas to other workers and follow instructions. Raises OSError."""
         await self._exchange.listen(address)
         me = (address, self._exchange.port)
         self._getter = ReplicaFetcher(self._holdings, self._token, self._on_disk, me)
         self._following = asyncio.ensure_future(self._run())
 
     def close(self) -> None:
-        """Do nothing more."""
+        """Stop all activity."""
         if self._following is None:
             return
         self._holdings.cancel()
@@ -87,14 +90,14 @@ class FileSyncer:
         self._exchange.close()
         self._disk.shutdown(wait=False)
 
-    # --- what the agent says --------------------------------------------------------------------------
+    # --- calls of the agent -----------------------------------------------------------------------
 
     def inventory_message(self) -> Message | None:
-        """What a service that lost its memory must know."""
+        """Return the last inventory, for a service that lost its state; None if there is none."""
         return encode(self._stock) if self._stock.scope else None
 
     def on_order(self, order: Message) -> None:
-        """The service's newest order; it may say something of the files."""
+        """Handle an order of the service, and its instruction about files if it has one."""
         said = order.get("files") if self._following is not None else None
         word = decode(FileInstruction, said) if said else None
         if word == self._word:
@@ -116,20 +119,20 @@ class FileSyncer:
             log.warning("nobody has %s any more: going on from %s", old.copy, new.copy or "nothing")
 
     def on_idle(self) -> None:
-        """No process of the script runs now."""
+        """Handle the end of all processes of the script."""
         if self._watch is not None:
             self._watch.stop()
         self._is_idle = True
         self._news.set()
 
     def may_start(self, membership: Membership) -> bool:
-        """Whether everybody has in place what this membership begins from."""
+        """Return whether all members have installed the replica of this membership."""
         if self._word is None or self.obstacle:
             return True
         return self._entered == self._word.scope == str(membership.id)
 
     def start(self, membership: Membership) -> None:
-        """Its processes are about to start."""
+        """Start watching: the processes of this membership are about to start."""
         self._is_idle = False
         self._ran = str(membership.id)
         self._watch = None
@@ -139,17 +142,20 @@ class FileSyncer:
             self._send_message(dataclasses.replace(self._stock, here=None, begun=True))
 
     def hurry(self) -> None:
-        """The processes are to be ended by plan: see at once whether they write."""
+        """Check at once whether the processes write; a planned end is due."""
         if self._watch is not None:
             self._watch.hurry()
 
     @property
     def is_writing(self) -> bool:
-        """Whether the files change, or are not whole or not copied yet; see `hurry`."""
+        """True while the files change, are incomplete, or are not stored; see `hurry`."""
         return self._watch is not None and self._watch.is_writing
 
     def must_wait_for_copy(self, left_for: float) -> bool:
-        """Whether others still need this worker, that has been leaving for so many seconds."""
+        """Return whether other workers need a replica of this worker.
+
+        The worker has been leaving for `left_for` seconds.
+        """
         word = self._word
         if word is None:
             return False
@@ -157,7 +163,7 @@ class FileSyncer:
             return left_for < FAREWELL_SECONDS
         return word.wait
 
-    # --- what the service says ------------------------------------------------------------------------
+    # --- instructions of the service --------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:
@@ -191,14 +197,14 @@ class FileSyncer:
         elif word.keep:
             await self._store_for_others(word)
         elif word.put and {holdings.here, self._stock.here} != {word.digest}:
-            await self._install(word)  # or only told, if a newer word broke that off
+            await self._install(word)  # only reports, if a cancelled run installed it
 
     def _written_at(self, seen: tuple[FileFingerprint, ...]) -> At | None:
-        """When these files were written, if it was under this agent's eyes."""
+        """Return the time of these files, if this agent watched them."""
         return self._watch.written_at(seen) if self._watch is not None else None
 
     async def _install(self, word: FileInstruction) -> None:
-        """Not a moment before all of it is here; what makes that impossible is told."""
+        """Install the replica of the instruction; on failure, set the obstacle."""
         until = time.monotonic() + GET_SECONDS
         try:
             await self._install_until(word, until)
@@ -217,7 +223,7 @@ class FileSyncer:
                 await self._on_disk(holdings.clear)
             elif not await self._on_disk(holdings.install, word.copy):
                 if self._stock.has(word.digest):
-                    await self._send_inventory(word.scope)  # it was here
+                    await self._send_inventory(word.scope)  # the stored replica was corrupt
                 try:
                     given = await self._getter.fetch(word.copy, word.holders, bypass_store=straight)
                 except DiskFullError:
@@ -240,7 +246,7 @@ class FileSyncer:
         self._telling = asyncio.ensure_future(self._send_inventory(self._stock.scope))
 
     async def _send_inventory(self, scope: str) -> None:
-        """What is here now, in this scope."""
+        """Send the current inventory for this scope."""
         holdings, still = self._holdings, self._is_idle
         copies = await self._on_disk(functools.partial(holdings.replicas, stable=still))
         here = holdings.here if still else None

@@ -1,11 +1,11 @@
-"""Copies of the script's files from agent to agent, over connections that prove the job's token.
+"""Transfers replicas between agents, over connections that prove the job's token.
 
-    asks   {"type": "give", "digest": …}
-    gives  {"type": "copy", "parts": […]}, then the bytes of all parts; or {"type": "absent"}
+    client  {"type": "give", "digest": …}
+    server  {"type": "copy", "parts": […]}, then the bytes of all parts; or {"type": "absent"}
 
-Who asks verifies every byte. Disk is read and written in threads, a chunk at a time, so that
-memory and the event loop stay free.
-May not: decide who gets what, or where it lies.
+The client verifies every byte. Threads read and write the disk, one chunk at a time; memory and the
+event loop stay free.
+May not: choose replicas, workers or paths.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from ddpjob_agent.net.framing import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SILENCE_SECONDS = 20.0  # without a byte: the other side is gone, or its disk is
+SILENCE_SECONDS = 20.0  # without a byte; then the other agent or its disk has failed
 
 log = logging.getLogger("ddpjob.files")
 
-Source = tuple["tuple[FileEntry, ...]", "list[str]"]  # parts and where they lie
+Source = tuple["tuple[FileEntry, ...]", "list[str]"]  # files and their paths
 
 
 class TransferError(Exception):
-    """The other agent does not have the copy, or not any more as it was."""
+    """The other agent does not have the replica, or its replica is corrupt."""
 
 
 class ReplicaServer:
-    """Gives copies to other agents.
+    """A server that sends replicas to other agents.
 
-    `find` says where the parts of one lie, `lose` is told of one that is not what it was.
+    `find` returns the files and paths of a replica; `lose` is called for a corrupt replica.
     """
 
     def __init__(
@@ -57,15 +57,15 @@ class ReplicaServer:
         self.port = 0
 
     async def listen(self, address: str) -> None:
-        """On a free port of this address, or of all; raises OSError."""
+        """Listen on a free port of this address, or else of all addresses. Raises OSError."""
         try:
             self._server = await asyncio.start_server(self._connected, address, 0)
-        except OSError:  # it is not one of this machine's own
+        except OSError:  # the address is not one of this machine
             self._server = await asyncio.start_server(self._connected, "0.0.0.0", 0)  # noqa: S104
         self.port = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
-        """Give nothing more."""
+        """Stop serving."""
         self._server.close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -84,7 +84,7 @@ class ReplicaServer:
         except asyncio.CancelledError:
             log.debug("the agent ends")
         finally:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the agent ends
+            with contextlib.suppress(RuntimeError):  # the loop is closed, as the agent ends
                 writer.close()
 
     async def _serve(self, connection: Connection, digest: str) -> None:
@@ -105,7 +105,7 @@ class ReplicaServer:
 
     @staticmethod
     async def _stream(connection: Connection, part: FileEntry, file: IO[bytes]) -> bool:
-        """Send a part; returns whether it still is what it was."""
+        """Send a file; return whether it still matches its digest."""
         loop, digest = asyncio.get_running_loop(), hashlib.blake2b(digest_size=16)
         while data := await loop.run_in_executor(None, file.read, CHUNK_BYTES):
             await loop.run_in_executor(None, digest.update, data)
@@ -120,9 +120,9 @@ async def fetch(
     digest: str,
     stage: Callable[[tuple[FileEntry, ...]], Sequence[str]],
 ) -> tuple[FileEntry, ...]:
-    """Get a copy from who has it, into the files that `stage` names.
+    """Fetch a replica from a holder, into the paths that `stage` returns.
 
-    Raises NotGivenError, OSError (also of the own disk), WireError, WrongTokenError.
+    Raises TransferError, OSError (also of the own disk), FramingError, RejectedError.
     """
     connection = await connect(address, port, token)
     try:
@@ -136,7 +136,7 @@ async def fetch(
         loop = asyncio.get_running_loop()
         targets = await loop.run_in_executor(None, stage, parts)
         for part, target in zip(parts, targets):
-            with open(target, "wb") as file:  # noqa: ASYNC230 - it only makes an empty file
+            with open(target, "wb") as file:  # noqa: ASYNC230 - only creates an empty file
                 await _receive(connection, part, file)
     except asyncio.TimeoutError as error:
         raise TransferError(f"nothing came for {SILENCE_SECONDS:.0f} s") from error

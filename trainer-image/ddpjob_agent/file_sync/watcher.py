@@ -1,6 +1,6 @@
-"""Looks at the files that a script saves to, while it runs, and copies them when they are whole.
+"""Watches the files that a running script saves to, and stores replicas of complete ones.
 
-May not: talk to anybody but whom it is told to, or touch the files.
+May not: communicate, or change the files.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from ddpjob_agent.file_sync.inventory import At, LocalReplicas
     from ddpjob_agent.file_sync.local_files import FileFingerprint
 
-LOOK_SECONDS = 0.2  # between two looks at the files
-# Unchanged for so long they are not being written to. A writer of several files, or one whose disk
-# or network makes it pause, takes longer between two writes than one look; a format that shows its
-# end needs no more, and of another one nothing else tells.
+LOOK_SECONDS = 0.2  # between two checks of the files
+# Files unchanged for this time count as written. A writer of several files, or one with a slow disk
+# or network, pauses longer than LOOK_SECONDS between two writes. A format that reveals its end
+# needs no such time; other formats give no other sign.
 QUIET_SECONDS = 1.0
-STALE_SECONDS = 10.0  # not whole, and unchanged for so long: nobody is writing it
+STALE_SECONDS = 10.0  # without a change; then no process is writing an incomplete file
 
 T = TypeVar("T")
 
@@ -31,14 +31,14 @@ log = logging.getLogger("ddpjob.files")
 
 
 class OnDisk(Protocol):
-    """Does in a thread what may block."""
+    """A function that runs blocking work in a thread."""
 
     def __call__(self, work: Callable[..., T], *arguments: Any) -> Awaitable[T]:
-        """What `work` returns."""
+        """Return the result of `work`."""
 
 
 class FileWatcher:
-    """From the start of a membership's processes to their end; `told` after each new copy."""
+    """A watch over the processes of one membership; calls `told` after each new replica."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class FileWatcher:
         self._told = told
         self._began = time.monotonic()
         self._seen = holdings.place.seen if holdings.place else ()
-        self._since = self._began  # when they were first seen like this
-        self._damaged: tuple[FileFingerprint, ...] = ()  # as they were when they were not whole
+        self._since = self._began  # start of their current state
+        self._damaged: tuple[FileFingerprint, ...] = ()  # state in which they were incomplete
         self._hurry = asyncio.Event()
         self._over = asyncio.Event()
         self._is_writing = False
@@ -62,27 +62,27 @@ class FileWatcher:
         self._task.add_done_callback(log_task_failure)
 
     def stop(self) -> None:
-        """The processes have ended."""
+        """Stop watching: the processes have ended."""
         self._over.set()  # before Python 3.12 wait_for may swallow a cancellation
         self._task.cancel()
 
     def hurry(self) -> None:
-        """They are to be ended: see at once whether they write."""
+        """Check at once whether the processes write; their end is due."""
         self._is_writing = True
         self._hurry.set()
 
     @property
     def is_writing(self) -> bool:
-        """Whether the files change, or are not whole or not copied yet; true since a `hurry`."""
+        """True while the files change, are incomplete, or are not stored; true after `hurry`."""
         return self._is_writing and not self._task.done()
 
     def written_at(self, seen: tuple[FileFingerprint, ...]) -> At:
-        """When these files, which are there now, were written last."""
+        """Return the time of the last write to these current files."""
         at = self._since if seen == self._seen else time.monotonic()
         return self._membership, at - self._began
 
     async def _run(self) -> None:
-        settled = self._seen  # what needs no copy any more
+        settled = self._seen  # files that need no new replica
         while not self._over.is_set():
             hurries = self._hurry.is_set()
             if hurries:
@@ -101,7 +101,7 @@ class FileWatcher:
             self._is_writing = bool(seen) and seen != settled and unchanged < STALE_SECONDS
 
     async def _store(self, seen: tuple[FileFingerprint, ...]) -> bool:
-        """Copy files that are quiet, if they are whole; returns whether they were."""
+        """Store unchanged files, if they are complete; return whether they were stored."""
         if self._damaged == seen:
             return False
         damage = await self._on_disk(self._holdings.find_corruption, seen)
@@ -119,6 +119,6 @@ class FileWatcher:
 
 
 def log_task_failure(task: asyncio.Task[None]) -> None:
-    """Nothing of it is expected to fail."""
+    """Log the exception of a task; none is expected."""
     if not task.cancelled() and task.exception() is not None:
         log.error("the files are not kept", exc_info=task.exception())

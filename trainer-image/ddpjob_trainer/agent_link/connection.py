@@ -1,9 +1,9 @@
-"""A process's line to its agent: which membership to be in, and how far this process is.
+"""The connection of a process to its agent: receives assignments, sends the process's progress.
 
-A thread reads; the newest word counts. It answers by itself when the agent asks how far this
-process may get, and breaks off the group that the main thread may be blocked in when that is over.
-When the main thread cannot come out of it, the state is left by another one.
-Knows nothing of torch.
+A thread listens; the newest assignment counts. If the agent requests a stop, the thread promises
+the last step of this process. If the group is superseded, the thread aborts it, as the main thread
+may be blocked in it. If the main thread stays blocked, another thread dumps the state.
+Does not import torch.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-CALLS = 6  # that are told of the main thread, from the innermost on
-TRACE_SECONDS = 1.0  # between two words on where the main thread is, while it should come out
+CALLS = 6  # of the main thread in a report, innermost first
+TRACE_SECONDS = 1.0  # between two reports of the main thread, while it leaves a group
 
 _log = logging.getLogger("ddpjob")
 
@@ -38,14 +38,14 @@ _log = logging.getLogger("ddpjob")
 class Abortable(Protocol):
     """The group that the main thread may be blocked in."""
 
-    connecting: bool  # it is being formed: that ends by itself
+    connecting: bool  # the group is being formed; forming ends by itself
 
     def abort(self) -> None:
-        """Let every collective fail now; from any thread."""
+        """Fail every collective now; callable from any thread."""
 
 
 class AgentConnection:
-    """What the agent wants, and what it hears."""
+    """The connection of one process to its agent."""
 
     def __init__(
         self,
@@ -60,9 +60,9 @@ class AgentConnection:
         self._condition = threading.Condition()
         self._place = Assignment()
         self._entered: Membership | None = None
-        self._out = True  # of every group
+        self._out = True  # True outside of every group
         self._promised: int | None = None
-        self._next: int | None = None  # the step in progress, or to begin next; None: not known yet
+        self._next: int | None = None  # the step in progress, or the next one; None: unknown
         self._last = 0
         self._main = threading.main_thread().ident
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -70,7 +70,7 @@ class AgentConnection:
         self._send_lock = threading.Lock()
 
     def start(self, first: ProcessMessage = ProcessMessage.HELLO, **facts: Any) -> None:
-        """Say what this process is, and listen from now on."""
+        """Send the first message, and start listening."""
         self.send(first, **facts)
         threading.Thread(target=self._listen, name="ddpjob-line", daemon=True).start()
         if self._group is not None:
@@ -78,53 +78,53 @@ class AgentConnection:
             threading.Thread(target=trace, name="ddpjob-trace", daemon=True).start()
 
     def send(self, answer: ProcessMessage, **facts: Any) -> None:
-        """Tell the agent; an agent that is gone takes this process with it anyway."""
+        """Send a message to the agent; ignore a lost agent, as this process ends with it."""
         words = {"answer": answer.value, "local_rank": self._local_rank, **facts}
         with self._send_lock, contextlib.suppress(OSError):
             self._socket.sendall(json.dumps(words).encode() + b"\n")
 
-    # --- what the main thread asks ----------------------------------------------------------------
+    # --- calls of the main thread ----------------------------------------------------------------
 
     @property
     def assignment(self) -> Assignment:
-        """The newest word."""
+        """The newest assignment."""
         with self._condition:
             return self._place
 
     def wait_for_change(self, assignment: Assignment, seconds: float | None = None) -> bool:
-        """Wait until the newest word is another one than `assignment`; whether it is."""
+        """Wait for an assignment other than this one; return whether there is one."""
         with self._condition:
             return self._condition.wait_for(lambda: self._place != assignment, seconds)
 
     def may_start_step(self, step: int) -> bool:
-        """Whether a promise does not stand against it."""
+        """Return whether no promise forbids this step."""
         with self._condition:
             return self._promised is None or step <= self._promised
 
     def report_step(self, step: int, last: int) -> None:
-        """This step is in progress, or begins next; `last` is the job's last one."""
+        """Record the step in progress, or the next one; `last` is the job's last step."""
         with self._condition:
             self._next, self._last = step, last
             self._promise()
 
     def left_group(self, membership: Membership | None) -> None:
-        """Out of every other group, about to enter this one, or none."""
+        """Report that this process left its group, and is about to join this membership, if any."""
         with self._condition:
             self._out, self._entered, self._next, self._promised = True, None, None, None
         self.send(ProcessMessage.ARRIVED, membership=str(membership.id) if membership else "")
 
     def entering_group(self, membership: Membership) -> bool:
-        """A group of this membership is being made; whether it is still wanted."""
+        """Record that a group of this membership forms; return False if it is superseded."""
         with self._condition:
             self._entered, self._out = membership, False
             return not self._is_superseded()
 
     def entered_group(self, membership: Membership) -> None:
-        """In it, with the state that all have."""
+        """Report that this process joined the membership and has its state."""
         self.send(ProcessMessage.ENTERED, membership=str(membership.id))
 
     def wait_until_superseded(self, seconds: float, why: str) -> bool:
-        """Say why the group is broken, and wait for another membership; whether it came."""
+        """Report a broken group; return whether another membership follows within `seconds`."""
         with self._condition:
             entered = self._entered
         if entered is not None:
@@ -138,7 +138,7 @@ class AgentConnection:
             return self._condition.wait_for(other, seconds)
 
     def is_superseded(self) -> bool:
-        """Whether the group that this process is in, or enters, is to be left at once."""
+        """Return whether this process must leave its current or forming group at once."""
         with self._condition:
             return self._is_superseded()
 
@@ -173,16 +173,16 @@ class AgentConnection:
                     self._condition.notify_all()
                 if over and self._group is not None:
                     self._group.abort()
-        os.kill(os.getpid(), 9)  # the agent is gone, or has given this process up
+        os.kill(os.getpid(), 9)  # the agent has ended, or ends this process
 
     def _dump_state(self) -> None:
-        """This process is about to be ended: save what it has, unless the main thread moves."""
+        """Dump the state of a stuck process; discard the dump if the main thread moved."""
         path, group, step = dumped_state_path(), self._group, None
         if path is not None and group is not None:
             before = self._where(group)
             try:
                 step = self._leave_state(path)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it ends here
+            except Exception as error:  # noqa: BLE001 - this process ends in any case
                 _log.warning("the state cannot be left to the next process: %r", error)
             if step is None or self._where(group) != before:
                 path.unlink(missing_ok=True)
@@ -190,13 +190,13 @@ class AgentConnection:
         self.send(ProcessMessage.LEFT, step=step)
 
     def _promise(self) -> None:
-        """With the condition held: answer once, as soon as it is known where this process is."""
+        """Promise the last step once, as soon as the current step is known. Needs the condition."""
         if self._place.stop_requested and self._promised is None and self._next is not None:
             self._promised = min(self._next + 1, self._last)
             self.send(ProcessMessage.PROMISE, step=self._promised)
 
     def _trace(self, group: Abortable) -> None:
-        """Tell where the main thread is while it should come out: whether it moves at all."""
+        """Report the position of the main thread while it must leave a superseded group."""
         while True:
             time.sleep(TRACE_SECONDS)
             if self.is_superseded():
@@ -204,7 +204,7 @@ class AgentConnection:
                 group.abort()
 
     def _where(self, group: Abortable) -> str:
-        """Another text whenever the main thread has moved, or waits for no longer than it may."""
+        """Return the main thread's position; while the group connects, a new text at each call."""
         if group.connecting:
             return str(time.monotonic())
         frame = sys._current_frames().get(self._main or 0)  # noqa: SLF001 - the only way
@@ -212,7 +212,7 @@ class AgentConnection:
 
 
 def _parse_assignment(frame: FrameType) -> str:
-    """Where it is, for people, and whether it is still the same call."""
+    """Return the innermost calls of a thread, and an identifier of the current call."""
     calls: list[str] = []
     at: FrameType | None = frame
     while at is not None and len(calls) < CALLS:
@@ -222,20 +222,20 @@ def _parse_assignment(frame: FrameType) -> str:
 
 
 def dumped_state_path() -> Path | None:
-    """Where a process with this local rank leaves its state to the one that comes in its place."""
+    """Return the path of the state that a process leaves to its successor of equal local rank."""
     path = os.environ.get(ENV_LEFT_STATE)
     return Path(f"{path}.{os.environ.get('LOCAL_RANK', '0')}") if path else None
 
 
 def connect(group: Abortable, dump_state: Callable[[Path], int | None]) -> AgentConnection | None:
-    """The line of this process; None without an agent. Does not return if it must start anew."""
+    """Connect to the agent; None without one. Block if the agent must restart this process."""
     path = os.environ.get(ENV_GROUP_SOCKET)
     if not path:
         return None
     line = AgentConnection(path, int(os.environ.get("LOCAL_RANK", "0")), group, dump_state)
     if os.environ.get(ENV_LIVE) != "1":
-        # The agent could not know that the processes of this job stay: it starts all of them
-        # again, each worker with a torchrun of its own, and ends this one.
+        # The agent did not know that this job uses live mode. It ends this process and starts all
+        # processes again, with a separate torchrun on each worker.
         line.send(ProcessMessage.LIVE)
         threading.Event().wait()
     return line

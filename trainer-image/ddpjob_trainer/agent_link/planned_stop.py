@@ -1,8 +1,8 @@
-"""At L1: the step after which everybody stops for a planned change, so that it costs no step.
+"""In snapshot mode: stops all processes after one step, so that a planned change loses no step.
 
-All processes start again with every change of the membership. Those that say after each step how
-far they are can be told when: after a step that all agree on, when it is saved. Then they wait to
-be ended. Knows nothing of torch, nor of what is saved.
+Every change of the membership restarts all processes. Processes that report each step can agree on
+a stop step. They save a snapshot after the stop step and wait for their end. Does not import torch;
+does not know the saved state.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ddpjob_trainer.agent_link.connection import AgentConnection
 
 
 class PlannedStop:
-    """The line of one process to its agent, by which it is told."""
+    """The connection through which one process learns its stop step."""
 
     def __init__(self, path: str) -> None:
         self._line = AgentConnection(path, int(os.environ.get("LOCAL_RANK", "0")))
         self._line.start(ProcessMessage.STOPS, membership=os.environ.get(ENV_MEMBERSHIP, ""))
 
     def is_due_at(self, step: int) -> bool:
-        """Whether this many steps are those after which to stop; waits while that is not known."""
+        """Return whether the process must stop after `step` steps; wait until this is known."""
         self._line.report_step(step, sys.maxsize)
         while True:
             place = self._line.assignment
@@ -35,15 +35,15 @@ class PlannedStop:
             self._line.wait_for_change(place)
 
     def ready(self) -> None:
-        """Nothing of this process is needed any more."""
+        """Report that this process has stopped and its state is saved."""
         self._line.send(ProcessMessage.STOPPED)
 
     def wait(self) -> None:
-        """To be ended."""
+        """Wait until the agent ends this process."""
         threading.Event().wait()
 
 
 def connect() -> PlannedStop | None:
-    """None without an agent, and where processes stay over changes (L2)."""
+    """Connect to the agent; return None without one, and in live mode."""
     path = os.environ.get(ENV_GROUP_SOCKET)
     return PlannedStop(path) if path and os.environ.get(ENV_LIVE) != "1" else None

@@ -1,1 +1,1 @@
-"""What a process tells its agent: steps, metrics, signs of life."""
+"""Reports of a process to its agent: steps, metrics, heartbeats."""

@@ -1,4 +1,4 @@
-"""One JSON datagram to the worker's agent. Never raises, and waits no longer than it is told to."""
+"""Sends one JSON datagram to the worker's agent. Never raises; waits at most `timeout` seconds."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _log = logging.getLogger("ddpjob")
 
 
 def listener() -> str | None:
-    """The agent's socket, where there is an agent."""
+    """Return the path of the agent's socket; None without an agent."""
     return os.environ.get(ENV_REPORT_SOCKET) or None
 
 
 def membership() -> str:
-    """In which this process is: at L2 its agent cannot know."""
+    """Return the membership of this process; in live mode its agent does not know it."""
     return os.environ.get(ENV_MEMBERSHIP, "")
 
 
 def send(path: str, message: Mapping[str, object], timeout: float) -> bool:
-    """Send it, or wait so many seconds for room, or let it be; whether it was sent."""
+    """Send a message; if the socket is full, wait up to `timeout` seconds. Return success."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
-            sender.connect(path)  # only a connected socket can wait for room at the other end
+            sender.connect(path)  # only a connected socket can wait until its peer has room
             sender.settimeout(timeout)
             sender.send(json.dumps(message).encode())
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
-"""Every process says once a second that it is alive, how far it is and where in the script.
+"""Sends a heartbeat once a second: the process's step and its line in the script.
 
-From that one sees which process the others wait for when no step gets done: one that has done
-fewer steps, that says nothing, or that is at another line. A thread of its own says it: training
-only writes down a number. Without an agent nothing happens, without a rank it says nothing. Does not
+If no step completes, the heartbeats identify the process that blocks the others: it has done fewer
+steps, is at another line, or sends nothing. A separate thread sends them; the training thread only
+stores a number. Without an agent no thread starts; without a rank no heartbeat is sent. Does not
 import torch.
 """
 
@@ -32,11 +32,11 @@ _PACKAGES = ("site-packages", "dist-packages")
 
 
 class _Heartbeat:
-    """Begins with the first step that this process is at."""
+    """The heartbeat of a process; starts with its first step."""
 
     def __init__(self) -> None:
         self.step = 0
-        self.also: list[Callable[[], object]] = []  # to be done with each beat
+        self.also: list[Callable[[], object]] = []  # called with each beat
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -67,7 +67,7 @@ _pulse = _Heartbeat()
 
 
 def set_step(step: int) -> None:
-    """This process has done so many steps; only writes it down."""
+    """Store the number of steps that this process has done; start the heartbeat."""
     step_counter.write(step)
     _pulse.step = int(step)
     if datagram.listener() is not None:
@@ -75,12 +75,12 @@ def set_step(step: int) -> None:
 
 
 def on_beat(do: Callable[[], object]) -> None:
-    """Have this done with each beat, by its thread; it must not raise."""
+    """Register a function for the heartbeat's thread to call; the function must not raise."""
     _pulse.also.append(do)
 
 
 def _where(thread: threading.Thread) -> str:
-    """The innermost line of a thread that is not a library's, such as `train.py:31 in main`."""
+    """Return a thread's innermost line outside of libraries, such as `train.py:31 in main`."""
     frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - the only way
     innermost, own = frame, frame
     while own is not None and _is_library(own):

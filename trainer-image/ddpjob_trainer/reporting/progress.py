@@ -1,8 +1,8 @@
-"""Tells the worker's agent how far training is: one JSON datagram per event, mostly from rank 0.
+"""Reports the progress of training to the worker's agent, mostly from rank 0.
 
-A report must never cost training anything: nothing here raises, nothing waits longer than
-`PATIENCE`, and steps are told of a few times a second, however short they are: agent and training
-share the cores. Without an agent, as on a laptop, every function does nothing. Does not import torch.
+Each event is one JSON datagram. A report must not slow down training: no function raises, or waits
+longer than `PATIENCE`. Steps are reported a few times a second, as the agent and training share the
+cores. Without an agent, as on a laptop, every function does nothing. Does not import torch.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ _log = logging.getLogger("ddpjob")
 
 
 class _StepReporter:
-    """The newest report of a step: sent at once, or once its time has come.
+    """The newest report of a step; sent at once, or after `INTERVAL`.
 
-    If no other step comes it goes with the next beat of the pulse, or at Python's end.
+    If no other step follows, the next heartbeat sends the report, or the end of Python does.
     """
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """A process that was forked has said nothing, and nobody in it holds a lock."""
+        """Initialize the reporter; also after a fork, as the child has no reports and no lock."""
         self._lock = threading.Lock()
         self.begin()
 
     def begin(self) -> None:
-        """What has been told was of another membership."""
+        """Discard the reports of the previous membership."""
         with self._lock:
             self._waiting: dict[str, object] | None = None
-            self._metrics: dict[str, float] = {}  # not told yet
+            self._metrics: dict[str, float] = {}  # not sent yet
             self._again_at = -math.inf
 
     def report(self, message: Mapping[str, object], metrics: Mapping[str, float]) -> None:
@@ -74,10 +74,10 @@ os.register_at_fork(after_in_child=_steps.reset)
 
 
 def step_done(step: int, total: int | None = None, **metrics: float) -> None:
-    """Reports that `step` steps are done, of `total`; a few times a second, always the newest.
+    """Report that `step` steps of `total` are done; sends the newest report a few times a second.
 
-    Of each metric the newest value counts, if it is a finite number. Only the report of the last
-    step, which carries the result, waits for a moment where the agent is busy.
+    A report has the newest finite value of each metric. Only the report of the last step, which has
+    the result, waits if the agent is busy.
     """
     heartbeat.set_step(step)
     if _listener() is None:
@@ -89,9 +89,9 @@ def step_done(step: int, total: int | None = None, **metrics: float) -> None:
 
 
 def saved(step: int, place: int = 0, places: int = 1, skipped: int = 0, problem: str = "") -> None:
-    """Reports that the snapshot of `step` is complete and durable, in one of so many directories.
+    """Report that the snapshot of `step` is complete and durable in one of `places` directories.
 
-    So many were left out since the one before. `problem` is what makes saving worse than it could be.
+    `skipped` snapshots were left out since the last one. `problem` describes impaired saving.
     """
     message: dict[str, object] = {"event": ProgressEvent.SAVED.value, "step": step}
     if skipped:
@@ -106,7 +106,7 @@ def saved(step: int, place: int = 0, places: int = 1, skipped: int = 0, problem:
 
 
 def resumed(step: int, *, loaded: bool = False) -> None:
-    """Reports where training goes on from; 0 when there was no snapshot to be `loaded`."""
+    """Report the step from which training resumes; if no snapshot was `loaded`, step 0."""
     heartbeat.set_step(step)
     _steps.begin()
     how = {"loaded": True} if loaded else {}
@@ -122,7 +122,7 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
     for name, value in metrics.items():
         try:
             number = float(value)
-        except Exception as error:  # noqa: BLE001 - whatever a user's object raises must not end training
+        except Exception as error:  # noqa: BLE001 - a user's object must not end training
             _log.warning("metric %s is not reported: %s", name, error)
             continue
         if math.isfinite(number):
@@ -135,7 +135,7 @@ def _send(message: Mapping[str, object]) -> None:
 
 
 def _send_to(path: str | None, message: Mapping[str, object]) -> None:
-    _steps.flush()  # what was said before is heard before
+    _steps.flush()  # keeps the order of reports
     if path is not None:
         datagram.send(path, {**message, **_is_under_agent()}, PATIENCE)
 

@@ -1,7 +1,7 @@
-"""How many steps this process has done, in a file of its agent: what is left when it is killed.
+"""Writes the number of done steps to a file of the agent; the file survives a killed process.
 
-Reports are thinned, and lost with whoever sends them. This is one write of eight bytes per step.
-Never raises. Does not import torch.
+Reports of steps are sparse, and a killed process loses the last ones. Each step costs one write of
+eight bytes. Never raises. Does not import torch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ddpjob_protocol.environment import ENV_STEPS, STEPS_BYTES
 
 
 class _Counter:
-    """Opened by the first step."""
+    """A file with the number of done steps; the first step opens it."""
 
     def __init__(self) -> None:
         self._path: str | None = None
@@ -34,7 +34,7 @@ _counter = _Counter()
 
 
 def write(step: int) -> None:
-    """This process has done so many."""
+    """Write the number of steps that this process has done."""
     with contextlib.suppress(OSError, OverflowError, ValueError):
         _counter.write(int(step))
 

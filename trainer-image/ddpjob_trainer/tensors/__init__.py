@@ -1,1 +1,1 @@
-"""States as bytes: flat trees, safetensors files, copies."""
+"""Encoding of states: flat trees, safetensors files, copies in host memory."""

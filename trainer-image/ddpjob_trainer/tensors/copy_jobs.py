@@ -1,6 +1,6 @@
-"""Work in pieces that several threads do together: who waits for it helps.
+"""Work in pieces that several threads share: a waiting thread helps.
 
-May not: know what is copied.
+May not: know the copied data.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class CopyJob:
-    """Pieces of work, each to be done once, begun in their order."""
+    """Pieces of work; each is done once, and they start in order."""
 
     def __init__(self, pieces: Iterable[Callable[[], None]] = ()) -> None:
         self._rest = collections.deque(enumerate(pieces))
@@ -24,26 +24,26 @@ class CopyJob:
         self._is_urgent = False
 
     def help(self) -> None:
-        """For who is held up by it: until all is done nobody goes on to anything else."""
+        """Work as a blocked thread: until all is done, no thread returns from `reach`."""
         self._is_urgent = True
         self.work()
 
     def work(self) -> None:
-        """Do what nobody does yet; returns when all is done, or has failed."""
+        """Do pieces that no thread has started; return when all are done or have failed."""
         while self._do_next():
             pass
         with self._condition:
             self._condition.wait_for(lambda: not self._undone)
 
     def finish(self) -> None:
-        """The same. Raises what a piece has raised, in whatever thread."""
+        """Do the work and raise the exception of a failed piece of any thread."""
         self.work()
         self._raise()
 
     def reach(self, count: int) -> None:
-        """Returns when so many pieces, from the first on, are done, or all if somebody is held up.
+        """Return when the first `count` pieces are done; if a thread is blocked, when all are done.
 
-        Raises what one has raised.
+        Raises the exception of a failed piece.
         """
         while not self._has_reached(count) and self._do_next():
             pass
@@ -58,14 +58,14 @@ class CopyJob:
             return not self._is_urgent and min(self._undone) >= count
 
     def _do_next(self) -> bool:
-        """Do the next piece that nobody does yet; whether there was one."""
+        """Do the next piece that no thread has started; return whether there was one."""
         try:
             number, piece = self._rest.popleft()
         except IndexError:
             return False
         try:
             piece()
-        except Exception as error:  # noqa: BLE001 - for who finishes
+        except Exception as error:  # noqa: BLE001 - raised by finish() or reach()
             self._error = error
         except BaseException as error:
             self._error = error

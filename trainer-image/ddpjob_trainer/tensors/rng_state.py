@@ -1,7 +1,7 @@
-"""The states of the random generators in use, and in a form that a snapshot can hold.
+"""The states of the random generators in use, in a form that a snapshot can hold.
 
-torch's, Python's, NumPy's global one where it has been imported, and CUDA's of the device in use.
-NumPy's is a Mersenne Twister (`_TWISTER`) unless the script has set another one.
+The generators are those of torch and Python, NumPy's global one if it is imported, and CUDA's of
+the current device. NumPy's is a Mersenne Twister (`_TWISTER`), unless the script has set another.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TWISTER = "MT19937"
 
 
 def get_state() -> dict[str, Any]:
-    """Of this process."""
+    """Return the states of this process."""
     found: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
     if torch.cuda.is_initialized():
         found["cuda"] = torch.cuda.get_rng_state()
@@ -28,7 +28,7 @@ def get_state() -> dict[str, Any]:
 
 
 def set_state(found: dict[str, Any]) -> None:
-    """Inverse of states(); what is not in use here is left out."""
+    """Set the states of get_state(); ignore generators that are not in use."""
     torch.set_rng_state(found["torch"])
     random.setstate(found["python"])
     if "cuda" in found and torch.cuda.is_initialized():
@@ -38,7 +38,7 @@ def set_state(found: dict[str, Any]) -> None:
 
 
 def to_plain(found: dict[str, Any]) -> dict[str, Any]:
-    """The same without a tensor: what differs between copies of a snapshot is no part of theirs."""
+    """Return the states without tensors: values that differ between ranks stay out of them."""
     plain: dict[str, Any] = {
         name: bytes(found[name].tolist()).hex() for name in _TENSORS if name in found
     }
@@ -49,7 +49,7 @@ def to_plain(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def from_plain(plain: dict[str, Any]) -> dict[str, Any]:
-    """Inverse of written()."""
+    """Return the states from the result of to_plain()."""
     found: dict[str, Any] = {
         name: torch.tensor([*bytes.fromhex(plain[name])], dtype=torch.uint8)
         for name in _TENSORS
@@ -62,20 +62,20 @@ def from_plain(plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def draw_from(state: torch.Tensor, rank: int) -> None:
-    """Random numbers that follow from those of another rank, and are none of its own."""
+    """Seed all generators from another rank's state, without repeating that rank's numbers."""
     generator = torch.Generator()
     generator.set_state(state)
     seed(int(torch.randint(2**62, (1,), generator=generator)) ^ rank)
 
 
 def draw(*source: int) -> None:
-    """Random numbers that follow from these numbers alone."""
+    """Seed all generators from these numbers alone."""
     digest = hashlib.sha256("/".join(map(str, source)).encode()).digest()
     seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
 def seed(number: int) -> None:
-    """The same for all generators."""
+    """Seed all generators with one number."""
     torch.manual_seed(number)
     random.seed(number)
     if "numpy" in sys.modules:
@@ -83,7 +83,7 @@ def seed(number: int) -> None:
 
 
 def _seed_numpy(numpys: Any, number: int) -> None:
-    now = getattr(numpys, "get_bit_generator", lambda: None)()  # nobody could set one before 1.24
+    now = getattr(numpys, "get_bit_generator", lambda: None)()  # absent before NumPy 1.24
     if now is None or type(now).__name__ == _TWISTER:
         numpys.seed(number % 2**32)
     else:
@@ -91,7 +91,7 @@ def _seed_numpy(numpys: Any, number: int) -> None:
 
 
 def _numpys_state() -> Any:
-    """A tuple for a twister, a dict of plain values for any other."""
+    """Return a tuple for a Mersenne Twister, a dict of plain values for other generators."""
     told = sys.modules["numpy"].random.get_state(legacy=False)
     if told["bit_generator"] != _TWISTER:
         return _plain(told)
@@ -115,7 +115,7 @@ def _plain(value: Any) -> Any:
 
 
 def _with_arrays(value: Any) -> Any:
-    """Inverse of _plain()."""
+    """Return the value from the result of _plain()."""
     if isinstance(value, dict):
         return {name: _with_arrays(each) for name, each in value.items()}
     return sys.modules["numpy"].array(value, "uint64") if isinstance(value, list) else value

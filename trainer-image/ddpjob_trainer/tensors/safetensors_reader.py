@@ -1,6 +1,6 @@
-"""Tensors in a safetensors file, read and verified in one pass.
+"""Reads tensors from a safetensors file and computes its checksum, in one pass.
 
-May not: know of training state and of folders, nor how such a file is made (`image`).
+May not: know of training state and folders, or write such a file (`safetensors_writer`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from io import FileIO
     from pathlib import Path
 
-READERS = 2  # threads, beside the one that makes the checksum, for a file in memory; 1 for a disk
+READERS = 2  # reading threads for a file in memory, beside the checksum's; 1 for a disk
 
 
 class TensorSpec(NamedTuple):
-    """A tensor that is to come."""
+    """The name, type and shape of a tensor."""
 
     name: str
     kind: torch.dtype
@@ -34,15 +34,18 @@ class TensorSpec(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         return self.kind.itemsize * torch.Size(self.shape).numel()
 
 
 class SafetensorsReader:
-    """A file with tensors, to be read once: what is in it, then one after the other."""
+    """A safetensors file, read once: first its outlines, then its tensors."""
 
     def __init__(self, path: Path, kind: str) -> None:
-        """`kind`: of the checksum. Raises OSError, KeyError, TypeError and ValueError."""
+        """Read the header; `kind` is that of the checksum.
+
+        Raises OSError, KeyError, TypeError and ValueError.
+        """
         self._digest = hasher(kind)
         with path.open("rb", buffering=0) as file:
             size = file.read(8)
@@ -69,11 +72,11 @@ class SafetensorsReader:
     def read(
         self, each: Callable[[torch.Tensor], None] | None = None
     ) -> tuple[dict[str, torch.Tensor], str]:
-        """The tensors, and the checksum; each lies in memory of its own, aligned.
+        """Return the tensors, each in its own aligned memory, and the checksum.
 
-        A mapped tensor would not: sums over it round differently, and the resumed run would leave
-        the path of the undisturbed one. `each` is called with what is there, and not verified yet.
-        Raises OSError, ValueError and RuntimeError, and what `each` raises.
+        Mapped tensors would not be aligned: their sums round differently, and the resumed run would
+        diverge from an undisturbed one. Calls `each` with every tensor, before its verification.
+        Raises OSError, ValueError and RuntimeError, and the exceptions of `each`.
         """
         found = {name: torch.empty(shape, dtype=kind) for name, kind, shape in self.outlines}
         pieces = list(_pieces(found.values(), self._begin))
@@ -95,11 +98,11 @@ class SafetensorsReader:
 
 
 class _Piece(NamedTuple):
-    """What is read at once."""
+    """A range of the file that one thread reads."""
 
-    at: int  # in the file
-    views: list[memoryview]  # to be filled, one after the other
-    whole: list[torch.Tensor]  # there when it is
+    at: int  # offset in the file
+    views: list[memoryview]  # memory to fill, in order
+    whole: list[torch.Tensor]  # complete with this piece
 
 
 def _pieces(tensors: Iterable[torch.Tensor], at: int) -> Iterator[_Piece]:
@@ -137,9 +140,9 @@ def _fill(files: queue.SimpleQueue[FileIO], piece: _Piece) -> None:
 
 
 def tensors(block: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Those of a safetensors file that lies in memory, each copied to where it is aligned.
+    """Return aligned copies of the tensors of a safetensors file in memory.
 
-    Raises KeyError, TypeError, ValueError and RuntimeError for what is none.
+    Raises KeyError, TypeError, ValueError and RuntimeError for an invalid file.
     """
     content = raw(block)
     begin = 8 + int.from_bytes(content[:8], "little")
@@ -154,7 +157,7 @@ def tensors(block: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def checksum(path: Path, kind: str) -> str:
-    """Of a file's content. Raises OSError, and ValueError for a kind that there is none of here."""
+    """Return the checksum of a file. Raises OSError, and ValueError for an unavailable kind."""
     digest = hasher(kind)
     with path.open("rb", buffering=0) as file:
         while block := file.read(CHUNK_BYTES):

@@ -1,8 +1,8 @@
-"""Tensors copied into one block of host memory, laid out as a safetensors file.
+"""Copies tensors into one block of host memory, laid out as a safetensors file.
 
-The block is used again for every snapshot, and is the file's content as it lies: writing it is
-one pass over memory, with the checksum. Pinned where tensors come from a GPU.
-May not: know of training state and of folders.
+Every snapshot reuses the block. The block equals the file's content: one pass over memory writes it
+and computes the checksum. If tensors are on a GPU, the block is pinned.
+May not: know of training state and folders.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import torch
 from ddpjob_trainer.errors import SnapshotError
 
 xxhash: Any = None
-with contextlib.suppress(ImportError):  # compiled for one version of Python: an image may lack it
+with contextlib.suppress(ImportError):  # a compiled package; an image may lack it
     import xxhash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
 CHECKSUM = "sha256" if xxhash is None else "xxh3_128"
-CHUNK_BYTES = 8 << 20  # hashed and written at a time
-ASIDE_BYTES = 1 << 20  # from so many on a thread is worth while
+CHUNK_BYTES = 8 << 20  # size of one write and hash
+ASIDE_BYTES = 1 << 20  # smallest chunk that is worth a thread
 
-# safetensors' names for what a snapshot can hold
+# safetensors' names of the types that a snapshot can hold
 TYPES = {
     torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16",
     torch.int32: "I32", torch.int64: "I64", torch.float16: "F16", torch.bfloat16: "BF16",
@@ -40,7 +40,7 @@ NAMES = {name: kind for kind, name in TYPES.items()}
 
 
 class FileDigest(NamedTuple):
-    """What a file's content is known by."""
+    """The size and checksum of a file."""
 
     size: int
     kind: str  # of the checksum
@@ -48,18 +48,18 @@ class FileDigest(NamedTuple):
 
 
 class StagingBuffer:
-    """Host memory that grows to what is asked for, and stays."""
+    """A block of host memory that grows to the largest request and is never freed."""
 
     def __init__(self) -> None:
         self._block = torch.empty(0, dtype=torch.uint8)
 
     @property
     def size(self) -> int:
-        """Bytes that it takes."""
+        """Size in bytes."""
         return self._block.numel()
 
     def allocate(self, size: int, *, pinned: bool) -> torch.Tensor:
-        """So many bytes of it; what was taken before is gone."""
+        """Return `size` bytes of the block; the previous allocation becomes invalid."""
         if self._block.numel() < size or (pinned and not self._block.is_pinned()):
             self._block = torch.empty(0, dtype=torch.uint8)
             self._block = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
@@ -67,13 +67,13 @@ class StagingBuffer:
 
 
 class SafetensorsBuffer:
-    """A file to be: its layout first, then its content, tensor by tensor.
+    """A safetensors file in preparation: first its layout, then its tensors.
 
-    Without a place for a copy, its content are the tensors as they are when it is given away.
+    Without an allocated copy, `stream_to` reads the tensors themselves.
     """
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        # As safetensors orders them: so that each lies at a multiple of its own size.
+        # safetensors' order, which aligns each tensor to a multiple of its element size.
         self._tensors = dict(sorted(tensors.items(), key=lambda each: (-each[1].itemsize, each[0])))
         self._begins: dict[str, int] = {}
         entries: dict[str, dict[str, Any]] = {}
@@ -90,20 +90,20 @@ class SafetensorsBuffer:
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """Size of the file in bytes."""
         return len(self._header) + self._data_size
 
     @property
     def is_copied(self) -> bool:
-        """Whether there is a place for a copy."""
+        """True if memory for a copy is allocated."""
         return self._block is not None
 
     def begins(self, names: Collection[str]) -> dict[str, int]:
-        """Where these tensors lie, by name, as they follow one another; in bytes from the first."""
+        """Return the offsets of these tensors, in bytes from the first tensor, in file order."""
         return {name: begin for name, begin in self._begins.items() if name in names}
 
     def allocate(self, memory: StagingBuffer) -> None:
-        """Take the memory for a copy. Raises SnapshotError if there is none."""
+        """Allocate memory for a copy. Raises SnapshotError if there is not enough."""
         pinned = any(tensor.is_cuda for tensor in self._tensors.values())
         try:
             self._block = memory.allocate(self._data_size, pinned=pinned)
@@ -114,7 +114,7 @@ class SafetensorsBuffer:
             ) from error
 
     def copy(self, names: Collection[str]) -> None:
-        """Copy these tensors to their places. Lets other threads run meanwhile."""
+        """Copy these tensors into the block. Other threads can run meanwhile."""
         assert self._block is not None
         devices = set()
         for name in names:
@@ -132,9 +132,9 @@ class SafetensorsBuffer:
         into: Callable[[Iterator[memoryview]], object],
         ready: Callable[[int], None] = lambda _: None,
     ) -> FileDigest:
-        """Give all of it away, chunk by chunk. Raises what `into` raises.
+        """Pass the file to `into`, chunk by chunk. Raises the exceptions of `into`.
 
-        `ready` returns when so many bytes of tensors have been copied to their places.
+        `ready` blocks until this number of bytes has been copied into the block.
         """
         digest = hasher(CHECKSUM)
 
@@ -144,7 +144,7 @@ class SafetensorsBuffer:
                     digest.update(chunk)
                     yield chunk
                     continue
-                # No executor: it would take nothing more once the script has ended.
+                # An executor would accept no more work after the end of the script.
                 hashing = threading.Thread(target=digest.update, args=(chunk,))
                 hashing.start()
                 try:
@@ -178,13 +178,13 @@ def _pieces(block: torch.Tensor) -> Iterator[memoryview]:
 
 
 def raw(block: torch.Tensor) -> memoryview:
-    """The memory of bytes that lie one after the other; numpy is not needed for it."""
+    """Return the memory of a contiguous tensor of bytes, without NumPy."""
     array = (ctypes.c_ubyte * block.numel()).from_address(block.data_ptr())
     return memoryview(array).cast("B")
 
 
 def hasher(kind: str) -> Any:
-    """As hashlib has them. Raises ValueError for a kind that there is none of here."""
+    """Return a hash object like hashlib's. Raises ValueError for an unavailable kind."""
     if kind == "sha256":
         return hashlib.sha256()
     if kind == "xxh3_128" and xxhash is not None:

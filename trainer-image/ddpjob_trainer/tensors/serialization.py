@@ -1,7 +1,7 @@
-"""Training state as JSON plus named tensors, and back: exact types, or an error with the path.
+"""Encodes training state as JSON and named tensors, with exact types, and decodes it.
 
-Knows nothing of files. There is no pickle: what has no form here is refused, so that reading a
-snapshot never runs code. An OrderedDict comes back as a dict; both keep their order.
+Values of other types are rejected with their path. Pickle is not used, so reading a snapshot never
+runs code. An OrderedDict is restored as a dict; both keep their order. May not: know of files.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def flatten(value: Any, path: str = "state") -> tuple[Any, dict[str, torch.Tensor]]:
-    """A JSON value, and the tensors that it refers to by name, which are those of `value`.
+    """Return a JSON value, and the tensors of `value` by their names in the JSON value.
 
-    Raises SnapshotError that names the path of what cannot be expressed.
+    Raises SnapshotError with the path of a value that cannot be encoded.
     """
     flattener = _Flattener()
     try:
@@ -34,12 +34,12 @@ def flatten(value: Any, path: str = "state") -> tuple[Any, dict[str, torch.Tenso
 
 
 def node_of(parts: Mapping[str, Any]) -> Any:
-    """The JSON value of a dict of such values, by name."""
+    """Return the JSON value of a dict of encoded values."""
     return {"dict": [[name, node] for name, node in parts.items()]}
 
 
 def restore(node: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """Inverse of flatten(). Raises KeyError or ValueError for what flatten() cannot have made."""
+    """Decode the result of flatten(). Raises KeyError or ValueError for any other value."""
     if isinstance(node, list):
         return [restore(item, tensors) for item in node]
     if not isinstance(node, dict):
@@ -60,7 +60,7 @@ def restore(node: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 class _Flattener:
     def __init__(self) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
-        self._names: dict[tuple[object, ...], str] = {}  # of tensors by where their data lies
+        self._names: dict[tuple[object, ...], str] = {}  # of tensors, by the location of their data
 
     def node(self, value: Any, path: str) -> Any:
         kind = type(value)

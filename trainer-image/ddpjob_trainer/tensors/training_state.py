@@ -1,6 +1,6 @@
-"""What belongs to a training run: gathered into one tree to be saved, and put back in place.
+"""Collects the state of a training run into one tree, and restores it in place.
 
-Knows the objects of torch, and neither files nor ranks.
+May use torch's objects. May not: know of files or ranks.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class StateMismatchError(Exception):
-    """A state was saved by a script whose model, optimizer, scheduler or data was another."""
+    """The model, optimizer, scheduler or data of a state differs from the script's."""
 
 
 def collect(model: torch.nn.Module, extra: Any, **parts: Any) -> dict[str, Any]:
-    """The state of all that is given and not None, sharing memory with it.
+    """Return the state of the model and of all parts that are not None, sharing their memory.
 
     `parts`, such as the optimizer, have state_dict and load_state_dict; `extra` is a value.
     """
@@ -33,7 +33,10 @@ def collect(model: torch.nn.Module, extra: Any, **parts: Any) -> dict[str, Any]:
 
 
 def restore(state: dict[str, Any], model: torch.nn.Module, **parts: Any) -> None:
-    """Inverse of collect(), in place; what is None is left out. Raises StateMismatchError."""
+    """Restore the result of collect() in place, without parts that are None.
+
+    Raises StateMismatchError.
+    """
     given = {name: part for name, part in parts.items() if part is not None}
     for name, part in given.items():
         was, now = state["types"].get(name, "none"), type(part).__name__
@@ -53,17 +56,17 @@ def restore(state: dict[str, Any], model: torch.nn.Module, **parts: Any) -> None
 
 
 def changed_by_step(model: torch.nn.Module, optimizer: Any) -> set[int]:
-    """Storages, by address, that stay as they are until the optimizer steps again."""
+    """Return the addresses of the storages that only a step of the optimizer changes."""
     return {tensor.untyped_storage().data_ptr() for tensor in _optimized(model, optimizer)}
 
 
 def is_on_all(model: torch.nn.Module, optimizer: Any) -> int:
-    """Bytes of what the optimizer changes, which is the same on every rank."""
+    """Return the size in bytes of the tensors that the optimizer changes, equal on every rank."""
     return sum(tensor.nbytes for tensor in _optimized(model, optimizer))
 
 
 def _optimized(model: torch.nn.Module, optimizer: Any) -> list[torch.Tensor]:
-    """Parameters and the optimizer's state; nothing if it is none of torch's."""
+    """Return the parameters and the optimizer's state; no tensors if it is not torch's."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         return []
     values = [value for state in optimizer.state.values() for value in state.values()]

@@ -1,1 +1,1 @@
-"""How the newest state gets from the processes that have it to those that do not."""
+"""Transfer of the newest state from the processes that have it to the others."""

@@ -1,8 +1,8 @@
-"""How a new group agrees on its state: who has the newest one gives it to who has not.
+"""Agreement of a new group on its state: ranks with the newest state send it to the others.
 
-Each member writes into the store which steps it has done; all read all. Nothing goes over disk
-while one of them has the newest state. How it travels is `sending`'s business.
-Knows nothing of agents, files and models.
+Each rank writes the version of its state to the store, and reads the versions of all ranks. While a
+rank has the newest state, the disk is not used. `broadcast` transfers the state.
+May not: know of agents, files or models.
 """
 
 from __future__ import annotations
@@ -20,41 +20,44 @@ if TYPE_CHECKING:
     import torch
     from torch import distributed
 
-BEGINNING = MembershipId(0, 0, 0)  # of a state that no membership has trained, or of a snapshot
+BEGINNING = MembershipId(0, 0, 0)  # of an untrained state or of a snapshot
 
 
 class StateVersion(NamedTuple):
-    """How far a state is. The same step done by two memberships differs: in how sums were formed."""
+    """The version of a state.
+
+    States of two memberships after equal steps differ, as their sums were formed differently.
+    """
 
     step: int  # steps done
-    membership: MembershipId  # in which the last of them was
+    membership: MembershipId  # that did the last step
 
 
 @dataclasses.dataclass(frozen=True)
 class Agreement:
-    """What each rank of the new group has; None: no state."""
+    """The state of each rank in the new group; None: no state."""
 
     states: tuple[StateVersion | None, ...]
 
     @property
     def newest(self) -> StateVersion | None:
-        """The state that all go on with."""
+        """The state from which all ranks resume."""
         return max((state for state in self.states if state is not None), default=None)
 
     @property
     def holders(self) -> list[int]:
-        """Ranks that have it."""
+        """Ranks that have the newest state."""
         newest = self.newest
         return [r for r, state in enumerate(self.states) if state is not None and state == newest]
 
     def deliveries(self) -> list[tuple[int, int]]:
-        """From which rank to which; givers take turns."""
+        """Return pairs of source and target rank; the sources alternate."""
         holders = self.holders
         needy = [rank for rank in range(len(self.states)) if rank not in holders]
         return [(holders[i % len(holders)], rank) for i, rank in enumerate(needy)]
 
     def part_of(self, rank: int) -> tuple[int | None, list[int]]:
-        """From whom this rank gets it, if it does, and to whom it gives it."""
+        """Return the source of this rank, or None, and its targets."""
         deliveries = self.deliveries()
         source = next((source for source, target in deliveries if target == rank), None)
         return source, [target for source, target in deliveries if source == rank]
@@ -63,7 +66,7 @@ class Agreement:
 def agree(
     store: distributed.Store, rank: int, world_size: int, state: StateVersion | None
 ) -> Agreement:
-    """Tell all others and hear from them; returns when the last one has come."""
+    """Exchange versions with all ranks; return when every rank has written its version."""
     store.set(f"member/{rank}", json.dumps(state and (state.step, str(state.membership))))
     keys = [f"member/{each}" for each in range(world_size)]
     return Agreement(tuple(_state(value) for value in store.multi_get(keys)))
@@ -77,7 +80,7 @@ def _state(value: bytes) -> StateVersion | None:
 def exchange(
     agreement: Agreement, rank: int, device: torch.device, collect: Callable[[], Any]
 ) -> Any:
-    """Bring everybody to the newest state; returns the one to take over, None if there is none."""
+    """Send or receive the newest state; return a received one, or None."""
     source, targets = agreement.part_of(rank)
     if targets:
         giver = StateSender(targets, device)

@@ -1,7 +1,7 @@
-"""How a state travels from one rank to others: an outline first, then tensor by tensor.
+"""Sends a state from one rank to others: an outline first, then tensor by tensor.
 
-It need not be there as a whole when the first tensor goes. Values travel as in a snapshot: JSON and
-tensors. Knows nothing of who has what.
+The sender may start before it has the complete state. Values are encoded as in a snapshot: JSON and
+tensors. May not: know the states of the ranks.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from ddpjob_trainer.tensors.safetensors_reader import TensorSpec
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-PACK_BYTES = 1 << 20  # smaller tensors travel together
-ON_THE_WAY = 8  # packs, before the sender waits for the first of them
+PACK_BYTES = 1 << 20  # smaller tensors are sent together
+ON_THE_WAY = 8  # packs in flight, before the sender waits for the first one
 
 
 class StateSender:
-    """Sends one state to some ranks, which take() it. All may raise RuntimeError."""
+    """A sender of one state to ranks that call receive_state(). Methods may raise RuntimeError."""
 
     def __init__(self, targets: Sequence[int], device: torch.device) -> None:
         self._targets = targets
         self._device = device
         self._outlines: Sequence[TensorSpec] = ()
-        self._ends: list[int] = []  # of packs
+        self._ends: list[int] = []  # ends of packs, as numbers of tensors
         self._waiting: list[torch.Tensor] = []
         self._count = 0
         self._works: collections.deque[Any] = collections.deque()
         self.has_begun = False
 
     def begin(self, node: Any, outlines: Sequence[TensorSpec]) -> None:
-        """The state as JSON, and which tensors will come, in order."""
+        """Send the state as JSON, with the outlines of its tensors in order."""
         self.has_begun, self._outlines = True, outlines
         self._ends = [end for _, end in _packs([each.size for each in outlines])]
         shapes = [(each.name, str(each.kind)[6:], each.shape) for each in outlines]
         self._send_head(json.dumps([node, shapes]).encode())
 
     def add(self, tensor: torch.Tensor) -> None:
-        """The next one."""
+        """Add the next tensor."""
         self._waiting.append(_bytes(tensor))
         self._count += 1
         if self._ends and self._count == self._ends[0]:
@@ -53,16 +53,16 @@ class StateSender:
             self._send(parts[0] if len(parts) == 1 else torch.cat(parts))
 
     def send_state(self, state: Any) -> None:
-        """All of one that is there."""
+        """Send a complete state."""
         node, tensors = serialization.flatten(state)
         self.begin(node, [TensorSpec(n, t.dtype, tuple(t.shape)) for n, t in tensors.items()])
         for tensor in tensors.values():
             self.add(tensor)
 
     def end(self) -> None:
-        """Returns when all is sent; zeros for what was promised and is missing.
+        """Finish sending; send zeros for missing tensors.
 
-        Who takes them hears by other ways that the state is of no use.
+        The receivers learn by other means that such a state is invalid.
         """
         if not self.has_begun:
             self._send_head(b"")
@@ -85,7 +85,7 @@ class StateSender:
 
 
 def receive_state(source: int, device: torch.device) -> Any:
-    """What a Giver sends; None if it never began, or sent what makes no sense."""
+    """Return the state of a StateSender; None if the sender has none, or the state is invalid."""
     size = torch.zeros(1, dtype=torch.int64, device=device)
     distributed.recv(size, source)
     if not int(size):
@@ -115,7 +115,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _packs(sizes: list[int]) -> Iterator[tuple[int, int]]:
-    """Ranges of neighbours that travel together: small ones, or a large one alone."""
+    """Yield ranges of tensors to send together: several small ones, or a large one alone."""
     first, total = 0, 0
     for i, size in enumerate(sizes):
         if i > first and total + size > PACK_BYTES:
