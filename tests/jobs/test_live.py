@@ -289,7 +289,7 @@ async def the_only_one_left_is_stuck(job: Live) -> None:
     assert job.run.report.repeated_steps == repeated
     assert (job.counted()[0], job.run.report.losses - losses) == (0, 1)
     (told,) = job.run.report.stuck
-    assert told.endswith(f"another one goes on with its state, of step {at}")
+    assert told.endswith(f"its replacement resumes from its state at step {at}")
 
 
 def scale(run: Run, replicas: int) -> None:

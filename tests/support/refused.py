@@ -67,7 +67,7 @@ BESIDE_MAIN_TEMPLATE = (
 )
 COMBINED = "cannot be combined with template; move it into the template's container"
 NAME = (
-    "is not a valid name of a job; begin with a lower-case letter, go on with lower-case letters, "
+    "is not a valid name of a job; begin with a lower-case letter, continue with lower-case letters, "
     "digits and '-', with a letter or digit last, 63 at most"
 )
 TOO_LONG = (
@@ -95,7 +95,7 @@ INSTEAD_OF_SMDDP = (
 )
 INSTEAD_OF_SMP = (
     "FSDP2 and tensor parallelism of torch do the same, with torch_distributed: "
-    "docs/bring-your-own.md says what is what"
+    "see docs/bring-your-own.md"
 )
 SAME_ENTRY_POINT = "is never run: with sagemaker all groups have the same entry point; remove it"
 FROM_THE_FIRST = (
@@ -462,12 +462,12 @@ BOTH += [
         "sagemaker_with_torchrun",
         {"command": ["torchrun", "train.py"], "sagemaker": {}},
         "spec.command: %must begin with the entry point, such as train.py; "
-        "sagemaker.distribution says what starts it",
+        "sagemaker.distribution chooses the launcher",
     ),
     row(
         "sagemaker_and_another_launcher",
         {"command": ["train.py"], "launcher": "mpi", "sagemaker": {"distribution": "pytorchddp"}},
-        "spec.launcher: %is said by sagemaker.distribution; remove it",
+        "spec.launcher: %is set by sagemaker.distribution; remove it",
     ),
     row(
         "sagemaker_and_a_template",

@@ -52,7 +52,7 @@ GROUPS = "extraWorkerGroups"
 SPEC, GROUP = "spec", f"spec.{GROUPS}.*"
 WHILE_IT_RUNS = (
     "while the job has workers; suspend the job first (suspend: true) until its state is Suspended, "
-    "or delete it and create it anew: it goes on from what is in snapshot.storage or snapshot.uri"
+    "or delete it and create it again: the job resumes from snapshot.storage or snapshot.uri"
 )
 # Fields that are read only at a worker's creation. All other changes reach a running job.
 PINNED_IN_GROUPS = (
@@ -107,7 +107,7 @@ def rule(cel: str, message: str, *values: str, field: str = "") -> Rule:
 
 def _names() -> Iterator[Placed]:
     text = (
-        "'%s' is not a valid name of a job; begin with a lower-case letter, go on with lower-case "
+        "'%s' is not a valid name of a job; begin with a lower-case letter, continue with lower-case "
         f"letters, digits and '-', with a letter or digit last, {MAX_NAME} at most"
     )
     name = "self.metadata.name"

@@ -49,7 +49,7 @@ def _dns_label(name: str) -> str:
 def _job_name(name: str) -> str:
     if not JOB_NAME.fullmatch(name) or len(name) > MAX_NAME:
         raise ValueError(
-            f"'{name}' is not a valid name of a job; begin with a lower-case letter, go on with "
+            f"'{name}' is not a valid name of a job; begin with a lower-case letter, continue with "
             f"lower-case letters, digits and '-', with a letter or digit last, {MAX_NAME} at most"
         )
     return name

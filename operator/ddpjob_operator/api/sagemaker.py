@@ -25,13 +25,13 @@ PROPRIETARY = {
     "smddp": "is smddp, SageMaker's own library, which runs only there; torch_distributed does the "
     "same with DDP over NCCL or gloo: take out the import of smdistributed and the backend smddp",
     "smp": "is smp, SageMaker's own library, which runs only there; FSDP2 and tensor parallelism "
-    "of torch do the same, with torch_distributed: docs/bring-your-own.md says what is what",
+    "of torch do the same, with torch_distributed: see docs/bring-your-own.md",
 }
 NO_ENTRY_POINT = (
-    "must begin with the entry point, such as train.py; sagemaker.distribution says what starts it"
+    "must begin with the entry point, such as train.py; sagemaker.distribution chooses the launcher"
 )
 ONE_ENTRY_POINT = "is never run: with sagemaker all groups have the same entry point; remove it"
-LAUNCHER_GIVEN = "is said by sagemaker.distribution; remove it"
+LAUNCHER_GIVEN = "is set by sagemaker.distribution; remove it"
 TEMPLATE_GIVEN = "cannot be combined with template; give image, command and resources instead"
 LAUNCHERS = {"pytorchddp": "torchrun", "torch_distributed": "torchrun", "mpi": "mpi"}
 STARTS = {

@@ -26,7 +26,7 @@ MODULES = ("torch.distributed.run", "torch.distributed.launch")
 def inelastic_flags(command: Sequence[str]) -> tuple[str, ...]:
     """Return one warning for each flag that prevents the job from changing its size."""
     return tuple(
-        f"{flag} pins {PINS[name]}; remove it: ddpjob sets it anew whenever the workers change"
+        f"{flag} pins {PINS[name]}; remove it: ddpjob sets it again whenever the workers change"
         for name, flag in _flags(command)
         if name in PINS
     )

@@ -60,7 +60,7 @@ class InstrumentedApiServer:
         headers: Mapping[str, str] | None = None,
         timeout: float = 30,  # noqa: ASYNC109 - passed to the client
     ) -> Any:
-        """As the client's own."""
+        """Forward to the client, counted and timed."""
         code = "200"
         try:
             return await self._kube.request(
@@ -78,12 +78,12 @@ class InstrumentedApiServer:
     def watch(
         self, path: str, *, query: Mapping[str, str], silence: float
     ) -> AsyncIterator[dict[str, Any]]:
-        """As the client's own."""
+        """Forward to the client, counted and timed."""
         self._requests.labels("WATCH", _resource(path), "200").inc()
         return self._kube.watch(path, query=query, silence=silence)
 
     async def close(self) -> None:
-        """As the client's own."""
+        """Forward to the client, counted and timed."""
         await self._kube.close()
 
 

@@ -32,7 +32,7 @@ from ddpjob_operator.kube.auth import ConfigError, Credentials, from_kubeconfig,
 from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
 
 CONNECT_SECONDS = 10.0
-LOAD_SECONDS = 30.0  # longest time that a request waits for new credentials
+LOAD_SECONDS = 30.0  # longest wait of a request for new credentials.
 RETRIES_WHEN_THROTTLED = 5  # attempts after the first 429
 LONGEST_PAUSE_SECONDS = 10.0  # if the server demands more, the caller gets the error
 READ_AGAIN = 2  # attempts of a GET after the first failure

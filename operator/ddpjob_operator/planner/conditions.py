@@ -95,7 +95,7 @@ def running(
             text += _plain_message(observed.rendezvous.message or observed.rendezvous.reason)
         return condition(kind, False, Reason.RENDEZVOUS_NOT_READY, text)
     if report is None:
-        text = "the rendezvous service does not answer; workers that train go on"
+        text = "the rendezvous service does not answer; training workers continue"
         return condition(kind, None, Reason.NO_REPORT, text)
     if report.state is not ServiceState.RUNNING or status.membership is None:
         return condition(kind, False, Reason.WAITING, report.reason)

@@ -106,7 +106,7 @@ def file_events(observed: Observed, report: Report | None, status: DDPJobStatus)
         yield Event(reason, NOT_SHARED, warning=True)
     problem = report.files.problem if report and report.files else ""
     if problem and (old.snapshot is None or old.snapshot.files_problem != problem):
-        text = f"{problem}; the job goes on, with the copies that it has. Make room on that volume"
+        text = f"{problem}; the job continues with the existing copies. Free space on that volume"
         yield Event(EventReason.FILES_NOT_KEPT.value, text, warning=True)
 
 

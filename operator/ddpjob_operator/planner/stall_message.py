@@ -34,7 +34,7 @@ def describe_stall(stall: Stall) -> str:
 def _subject(standings: Sequence[RankGroup]) -> str:
     lagging = [each for each in standings if each.behind]
     if not standings:
-        return "the processes do not tell how far they are"
+        return "the processes do not report their step"
     told = [_point(each) for each in lagging or standings]
     rest = len(told) - MAX_POINTS
     text = "; ".join(told[:MAX_POINTS] + ([f"and {rest} more such groups"] if rest > 0 else []))

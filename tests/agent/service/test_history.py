@@ -60,5 +60,5 @@ def test_who_was_stuck_is_told_with_what_is_left_of_its_state() -> None:
     left, lost = rounds.stuck()
     assert left.startswith("digits-worker-000-1: a process did not come out of a collective")
     assert "membership 1.1.7" in left
-    assert left.endswith("another one goes on with its state, of step 41")
+    assert left.endswith("its replacement resumes from its state at step 41")
     assert lost.endswith("It was ended, and its state is lost")

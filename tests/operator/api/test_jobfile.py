@@ -191,7 +191,7 @@ LONELY = (
     "that knows of no other one; use [torchrun, train.py], or launcher: python if it finds the "
     "others by itself"
 )
-PINS = "; remove it: ddpjob sets it anew whenever the workers change"
+PINS = "; remove it: ddpjob sets it again whenever the workers change"
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ SILENT = RankGroup((1,), (W1.name,), 412, "train.py:9", silent=True, behind=True
 @pytest.mark.parametrize(
     ("standings", "words"),
     [
-        pytest.param((), "the processes do not tell how far they are", id="nothing_known"),
+        pytest.param((), "the processes do not report their step", id="nothing_known"),
         pytest.param(
             (SILENT, WAITING),
             f"rank 1 ({W1.name}): no sign of life: stopped, or stuck outside of Python,"

@@ -23,7 +23,7 @@ LOOK_AT_THE_NETWORK = (
     "their processes will not find each other; look at network policies, firewalls between nodes "
     "and network.interface"
 )
-MAKE_ROOM = "the job goes on, with the copies that it has. Make room on that volume"
+MAKE_ROOM = "the job continues with the existing copies. Free space on that volume"
 TOO_SLOW = (
     "{} was ended before it had done and saved its last step: {} s were too few."
     " Nothing but what came after the last snapshot is lost. Where steps or saves take that long,"

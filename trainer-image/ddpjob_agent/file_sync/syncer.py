@@ -116,7 +116,9 @@ class FileSyncer:
         if old.copy is None or not (old.put and new.put):
             return
         if new.copy is None or new.copy.order < old.copy.order:
-            log.warning("nobody has %s any more: going on from %s", old.copy, new.copy or "nothing")
+            log.warning(
+                "no worker has %s any more: resuming from %s", old.copy, new.copy or "nothing"
+            )
 
     def on_idle(self) -> None:
         """Handle the end of all processes of the script."""

@@ -75,7 +75,7 @@ def _reconnect(view: MembershipState, broken: Failure, now: float) -> Decision:
     at = view.broken_at + BROKEN_SECONDS
     if now >= at:
         return _regroup(view, now, (), (), broken)
-    reason = "connections broke; waiting to hear who is gone"
+    reason = "connections broke; waiting for the members' state"
     return Decision(Action.KEEP, reason, earliest(next_loss(view, now), at))
 
 
@@ -89,7 +89,7 @@ def _is_secondary_loss(
     unheard = [worker for worker in members if worker.last_heard < first + ECHO_SECONDS]
     if not unheard:
         return None
-    reason = f"a command failed; waiting to hear that {unheard[0].member.worker} is alive"
+    reason = f"a command failed; waiting for a message from {unheard[0].member.worker}"
     again = min(worker.lost_at(view.policy) for worker in unheard)
     return Decision(Action.KEEP, reason, max(again, now))
 
@@ -141,7 +141,7 @@ def _regroup(
         reason = f"{what}: {short} are left"
         again = earliest(next_loss(view, now), facts.rest_until)
         return dataclasses.replace(facts, reason=reason, again_at=again)
-    formed = form(view, present, "the others go on", failed=() if lost else names)
+    formed = form(view, present, "the others continue", failed=() if lost else names)
     return dataclasses.replace(
         facts, action=formed.action, reason=formed.reason, membership=formed.membership
     )

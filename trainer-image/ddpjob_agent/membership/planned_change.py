@@ -61,7 +61,7 @@ def plan_change(
     known = [promise for promise in promises if promise is not None]
     until = view.asked_at + PROMISE_SECONDS
     if len(known) < len(promises) and now < until:
-        reason = "running; waiting to hear at which step to change"
+        reason = "running; waiting for the step at which to change"
         return Decision(Action.KEEP, reason, earliest(until, next_loss(view, now)))
     after = max(known) if len(known) == len(promises) else None
     short = shortage(view.policy, present)

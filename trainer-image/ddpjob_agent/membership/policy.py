@@ -59,7 +59,7 @@ TOGETHER_SECONDS = 1.0  # commands that failed together start together
 def decide_membership(view: MembershipState, now: float) -> Decision:
     """Return the next action for this state at `now`."""
     if view.expectation is None:
-        return Decision(Action.KEEP, "waiting for the operator to say which workers to expect")
+        return Decision(Action.KEEP, "waiting for the operator's list of workers")
     if view.current is None or not view.running:
         return _decide_first(view, now)
     if view.live:
@@ -150,7 +150,7 @@ def _decide_failure(
     unheard = [w for w in members if w.last_heard < first + CONFIRM_SECONDS]
     if unheard:
         names = ", ".join(w.member.worker for w in unheard[:3])
-        reason = f"a command failed; waiting to hear that {names} is alive"
+        reason = f"a command failed; waiting for a message from {names}"
         again = min(worker.lost_at(view.policy) for worker in unheard)
         return Decision(Action.KEEP, reason, max(again, now))
     failures = [worker.failure for worker in failed if worker.failure is not None]

@@ -110,7 +110,7 @@ async def _connect(host: str, port: int, token: str) -> Connection:
         writer.write(MAGIC + mine)
         head = await reader.readexactly(len(MAGIC))
         if head != MAGIC:
-            raise FramingError(f"no rendezvous service answers there, but what says {head!r}")
+            raise FramingError(f"not a rendezvous service: the peer answered {head!r}")
         answer = await reader.readexactly(NONCE_BYTES + PROOF_BYTES)
         nonces = mine + answer[:NONCE_BYTES]
         if not hmac.compare_digest(answer[NONCE_BYTES:], _proof(token, b"service", nonces)):

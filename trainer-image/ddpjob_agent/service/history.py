@@ -73,7 +73,7 @@ class MembershipHistory:
         fate = (
             "was ended, and its state is lost"
             if step is None
-            else f"was ended; another one goes on with its state, of step {step}"
+            else f"was ended; its replacement resumes from its state at step {step}"
         )
         self._stuck.append(
             f"{worker}: a process did not come out of a collective of membership {membership}, "

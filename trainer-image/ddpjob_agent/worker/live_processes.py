@@ -115,7 +115,7 @@ class LiveProcesses:
                     process.assign(self._place)
                 self._on_message(process, answer, message)
         except (KeyError, TypeError, ValueError) as error:
-            log.warning("a process says what cannot be read: %r", error)
+            log.warning("a process sent an invalid message: %r", error)
         except (ConnectionError, asyncio.CancelledError) as error:
             log.debug("a process is gone: %r", error)
         finally:
