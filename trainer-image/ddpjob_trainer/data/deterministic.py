@@ -72,7 +72,7 @@ def _plus(left: torch.Tensor | None, right: torch.Tensor | None) -> torch.Tensor
 
 
 class DeterministicReducer:
-    """The gradients of one step, collected shard by shard, then summed to equal bits on each rank."""
+    """The gradients of one step, collected by shard, then summed to equal bits on each rank."""
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         self._parameters = [each for each in parameters if each.requires_grad]
@@ -126,7 +126,7 @@ class DeterministicReducer:
         return torch.float64 if torch.float64 in kinds else torch.float32
 
     def _pack(self) -> torch.Tensor:
-        """Return all gradients in one flat tensor, then one flag per parameter that has a gradient."""
+        """Return a flat tensor of all gradients, then a flag per parameter: 1 with a gradient."""
         found = [parameter.grad for parameter in self._parameters]
         used = torch.tensor([float(each is not None) for each in found])
         flat = [

@@ -60,7 +60,7 @@ class Stream(DataPosition):
         self._hand = None
 
     def has_more(self, epochs: int) -> bool:
-        """Return whether a batch remains before the end of epoch number `epochs`; read that batch."""
+        """Return whether a batch remains before the end of epoch number `epochs`; read it."""
         while self.epoch < epochs:
             if self._read():
                 return True
@@ -94,7 +94,7 @@ class Stream(DataPosition):
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of state_dict(). Keep the open iterator unless it is past the position."""
+        """Restore the state of state_dict(). Keep an iterator that is not past the position."""
         ahead = state["position"] - self.position
         if self._iterator is None or state["epoch"] != self.epoch or ahead < 0:
             self._close()

@@ -77,7 +77,7 @@ class DataFeed:
             self._pace.restart()
 
     def sync_speeds(self) -> None:
-        """Exchange the speeds of all ranks of a new group. Raise RuntimeError if the group breaks."""
+        """Exchange the speeds of a new group's ranks. Raise RuntimeError if the group breaks."""
         self.source.sync_speeds()
 
     def parts(self) -> Iterator[Any]:
@@ -124,7 +124,7 @@ class DataFeed:
         gradients.finish(ranges, share.filled)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Run backward on the mean loss of the current part, times the part's weight in the batch."""
+        """Run backward on the current part's mean loss, times the part's weight in the batch."""
         torch.autograd.backward(loss if self._weight == 1 else loss * self._weight)
 
     def check(self) -> None:

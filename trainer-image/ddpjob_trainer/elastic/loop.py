@@ -9,10 +9,9 @@
             optimizer.step()
 
 An unplanned change breaks the collectives of the current step; a planned one waits for its end. The
-remaining processes form the new group in memory. Processes with fewer steps, and new processes,
-receive the state of the process with the most steps. Then the loop repeats the broken step or
-starts the next one. A step counts once the optimizer has stepped. Without an agent, this is a plain
-loop.
+remaining processes form the new group in memory. New processes, and those with fewer steps, receive
+the state of the process with most steps. Then the loop repeats the broken step or starts the next.
+A step counts once the optimizer has stepped. Without an agent, this is a plain loop.
 """
 
 from __future__ import annotations
@@ -84,8 +83,8 @@ class Loop:
         `balance`, slower processes take less of each batch, as measured after each change. The loop
         calls `scheduler` once per step. `scaler` is a GradScaler. `extra` has state_dict and
         load_state_dict. `snapshots` defaults to the job's snapshots. `ddp_options` are passed to
-        DistributedDataParallel. Return once the agent has registered this process. A process that
-        was started for one membership only is restarted here, once.
+        DistributedDataParallel. Return once the agent has registered this process. If this
+        process was started for one membership only, restart it once.
         """
         if (steps is None) == (epochs is None) or (epochs is not None and loader is None):
             raise ValueError("a Loop needs either steps, or epochs and a loader")

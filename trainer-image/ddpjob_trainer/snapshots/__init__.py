@@ -1,1 +1,1 @@
-"""Snapshots of the training state: their times, their writers, and the choice of the one to load."""
+"""Snapshots of the training state: their times, writers, and the choice of the one to load."""

@@ -53,7 +53,7 @@ class AsyncWriter:
         return self._background.is_busy
 
     def skip(self, step: int) -> None:
-        """Count and log a skipped snapshot; this rank or another one still writes an earlier one."""
+        """Count and log a skipped snapshot; this rank or another still writes an earlier one."""
         self.skipped += 1
         _log.warning("step %d is not saved: an earlier one is still being written", step)
 

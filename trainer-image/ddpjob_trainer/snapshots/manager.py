@@ -190,11 +190,11 @@ class Snapshots:
         return WriteRound(True, 0, "") if is_hindered else agreed
 
     def wait(self) -> None:
-        """Wait until all saved snapshots are durable. Raise SnapshotError if one cannot be saved."""
+        """Wait until all snapshots are durable. Raise SnapshotError if one cannot be saved."""
         self._writer.wait(self._owner)
 
     def wait_for_copy(self) -> None:
-        """Wait until code other than the optimizer may change the model and the optimizer's state."""
+        """Wait until code other than the optimizer may change the model and optimizer."""
         self._writer.wait_for_copy()
 
     @property

@@ -41,7 +41,7 @@ def assign_part(
     agreed: WriteRound,
     over: Callable[[], bool],
 ) -> WriteAssignment | None:
-    """Reduce `content` to this rank's part and return it; None if there is no part for this rank."""
+    """Reduce `content` to this rank's part and return the part; None if there is none."""
     sizes = content.sizes(still)
     division = divide(sizes, len(seers.ranks))
     number = seers.ranks.index(rank)

@@ -67,7 +67,7 @@ class FenceStorage(Protocol):
         """Return a record; None if there is no such record."""
 
     def create(self, number: int, record: bytes) -> bool:
-        """Create a record; return False if the number is in use. Only one of two callers succeeds."""
+        """Create a record; return False if the number is in use. Only one caller succeeds."""
 
     def delete(self, number: int) -> None:
         """Delete a record that is no longer needed."""

@@ -52,7 +52,7 @@ def part_name(number: int) -> str:
 
 
 def part_record_name(number: int) -> str:
-    """Return the file name of that writer's record for the first writer; not part of the snapshot."""
+    """Return the file name of a writer's record for the first writer; not in the snapshot."""
     return f"part-{number}.json"
 
 

@@ -97,7 +97,7 @@ class StagedState:
         return self._copying
 
     def finish_copying(self) -> None:
-        """Wait until the copy is complete. Raise SnapshotError if the state has changed meanwhile."""
+        """Wait until the copy is complete. Raise SnapshotError if the state has changed."""
         self._copying.finish()
 
     def _copy(self, names: Collection[str]) -> None:

@@ -24,7 +24,7 @@ class SnapshotInfo(NamedTuple):
 
 
 class SnapshotStorage(Protocol):
-    """Snapshots by step. A method with a `step` raises UnusableError if that snapshot is unusable."""
+    """Snapshots by step. If a step's snapshot is unusable, methods raise UnusableError."""
 
     where: str  # for log lines and errors
     keep: int  # snapshots to keep
@@ -62,7 +62,7 @@ class SnapshotStorage(Protocol):
         """
 
     def check(self, step: int, *, content: bool = True) -> dict[str, Any]:
-        """Return the manifest; with `content`, verify each byte of the tensors, else their sizes."""
+        """Return the manifest; with `content`, verify all bytes of the tensors, else sizes."""
 
     def info(self, step: int) -> SnapshotInfo:
         """Return the size and the time of a snapshot. Raise OSError."""
@@ -80,7 +80,7 @@ class SnapshotStorage(Protocol):
         """Delete snapshots that retention does not keep; return their steps. Raise OSError."""
 
     def held_in_memory(self) -> int | None:
-        """Return the bytes of this machine's memory that snapshots use; None if they are elsewhere."""
+        """Return the bytes of memory that snapshots use; None if they are elsewhere."""
 
     def name(self, step: int) -> str:
         """Return the snapshot's name for log lines and errors."""

@@ -93,7 +93,7 @@ class ObjectListing:
         return sorted(folders.values(), key=lambda copy: copy[1:3], reverse=True)
 
     def manifest(self, copy: StoredSnapshot) -> dict[str, Any]:
-        """Return a snapshot's manifest without a read of tensors. Raise UnusableError or OSError."""
+        """Return a snapshot's manifest; read no tensors. Raise UnusableError or OSError."""
         assert copy.manifest is not None
         found = self._manifests.get(copy.manifest)
         if found is None:

@@ -132,7 +132,7 @@ class ObjectStorage:
         return _steps(self._shown())
 
     def complete(self) -> list[int]:
-        """Return the steps of whole snapshots that count, newest first, without a read of tensors."""
+        """Return the steps of whole snapshots that count, newest first; read no tensors."""
         return _steps(self._complete(self._shown(), self._fences.all()))
 
     def list_candidates(self, ranks: tuple[int, ...], chooser: Owner) -> StorageContents:
