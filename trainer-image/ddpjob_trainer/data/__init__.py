@@ -1,1 +1,1 @@
-"""Which samples each process trains on, in which order, and how many."""
+"""Choice, order and number of the samples that each process trains on."""

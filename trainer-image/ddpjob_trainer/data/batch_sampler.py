@@ -1,12 +1,12 @@
-"""ElasticBatchSampler of one size at any world size: a batch sampler for torch's DataLoader, with a position.
+"""Batches of one size at any world size: a batch sampler for torch's DataLoader.
 
     batches = ElasticBatchSampler(dataset, 60)
     loader = DataLoader(dataset, batch_sampler=batches, num_workers=2)
 
-Each sample of an epoch is trained on once, whatever the ranks do in between: the position moves
-when a batch has been trained on, not when it has been fetched. `size` is that of all ranks
-together. Nothing is padded: the last batch of an epoch is a short one, or left out (`drop_last`).
-Knows nothing of snapshots and agents.
+The job trains once on each sample of an epoch, even if the ranks change during the epoch. The
+sampler's position moves after the ranks have trained on a batch, not when a loader fetches the
+batch. `size` counts the samples of all ranks together. Nothing is padded: the last batch of an
+epoch is shorter, or is dropped (`drop_last`). This module does not depend on snapshots or agents.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ if TYPE_CHECKING:
 
 
 class ElasticBatchSampler(DataPosition, Sampler[list[int]]):
-    """Iterating gives this rank's samples, part by part, to the end of the epoch."""
+    """A batch sampler that yields this rank's samples, part by part, to the end of the epoch."""
 
     def __init__(
         self, data: Sized | int, size: int, *, seed: int = 0, shuffle: bool = True,
         drop_last: bool = False, max_samples_per_rank: int | None = None, speed: float | None = None,
         per_process: bool = False,
     ) -> None:  # fmt: skip
-        """`data`: what is indexed, or its length. `max_samples_per_rank`: samples that a rank can hold at a time.
+        """Take the data set or its length as `data`, and `size` samples per batch.
 
-        `speed`: of this rank, compared with the others, which all give one. `per_process`: a batch
-        has `size` samples for each process that there is; see `scale_lr`.
+        `max_samples_per_rank` is the number of samples that a rank can hold at a time. `speed` is
+        the speed of this rank in any unit; if one rank has a speed, all ranks need one. With
+        `per_process`, a batch has `size` samples for each process; see `scale_lr`. Raise ValueError
+        if a value is invalid.
         """
         self.samples = data if isinstance(data, int) else len(data)
         self._size, self._per_process = size, per_process
         self._shuffle, self._drop_last = shuffle, drop_last
-        self._taken = 0  # samples of the batch at hand
+        self._taken = 0  # samples of the current batch
         if self.samples < 1:
             raise ValueError("the data set is empty")
         if size < 1:
@@ -51,7 +53,8 @@ class ElasticBatchSampler(DataPosition, Sampler[list[int]]):
         self._check()
         self._order: tuple[int, torch.Tensor] | None = None
 
-    # --- where training is ------------------------------------------------------------------------
+    # --- position
+    # -----------------------------------------------------------------------------------
 
     @property
     def batch_size(self) -> int:
@@ -60,7 +63,7 @@ class ElasticBatchSampler(DataPosition, Sampler[list[int]]):
 
     @property
     def follows_ranks(self) -> bool:
-        """Whether the size of a batch depends on how many ranks there are."""
+        """True if the size of a batch depends on the number of ranks."""
         return self._per_process
 
     @property
@@ -74,7 +77,7 @@ class ElasticBatchSampler(DataPosition, Sampler[list[int]]):
         )
 
     def sync_speeds(self) -> None:
-        """Every rank tells how fast it is; batches may be of another size from now on."""
+        """Exchange the speeds of all ranks; the size of the following batches may change."""
         super().sync_speeds()
         self._check()
         self._go_to(self.epoch, self.position)
@@ -87,35 +90,38 @@ class ElasticBatchSampler(DataPosition, Sampler[list[int]]):
             )
 
     def share(self) -> BatchShare:
-        """What this rank does of the batch at hand."""
+        """Return this rank's share of the current batch."""
         self._taken = self._count(self.position)
         return self._share_of(self.position, self._taken)
 
     def commit(self) -> None:
-        """The batch at hand has been trained on, by all ranks."""
+        """Move the position past the current batch; all ranks have trained on it."""
         self._go_to(self.epoch, self.position + (self._taken or self._count(self.position)))
         self._taken = 0
 
     def has_more(self, epochs: int) -> bool:
-        """Whether there is another batch before the end of so many epochs."""
+        """Return whether a batch remains before the end of epoch number `epochs`."""
         return self.epoch < epochs
 
     def remaining(self, epochs: int) -> int:
-        """ElasticBatchSampler from here to the end of so many epochs."""
+        """Return the number of batches from the position to the end of epoch number `epochs`."""
         extra = self.samples % self.batch_size
         whole = self.samples // self.batch_size + (extra > 0 and not self._drop_last)
         here = -(-(self.epoch_end - self.position) // self.batch_size)
         return max(0, (epochs - self.epoch - 1) * whole + here)
 
     def state_dict(self) -> dict[str, Any]:
-        """The same on every rank."""
+        """Return the position; all ranks return equal values."""
         return {
             "samples": self.samples, "seed": self.seed, "shuffle": self._shuffle,
             "epoch": self.epoch, "position": self.position,
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Inverse of state_dict(); `size` may be another. Raises ValueError for other samples."""
+        """Restore the state of state_dict(); `size` may differ.
+
+        Raise ValueError if the samples, the seed or `shuffle` differ.
+        """
         mine = self.state_dict()
         wrong = [
             f"{name} was {state.get(name)}, is {mine[name]}"
@@ -130,7 +136,8 @@ class ElasticBatchSampler(DataPosition, Sampler[list[int]]):
         has_more = position < self._end(position)
         self.epoch, self.position = (epoch, position) if has_more else (epoch + 1, 0)
 
-    # --- for the loader ---------------------------------------------------------------------------
+    # --- iteration by the loader
+    # --------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[list[int]]:
         epoch, position, end = self.epoch, self.position, self.epoch_end
@@ -143,7 +150,7 @@ class ElasticBatchSampler(DataPosition, Sampler[list[int]]):
             position += self.batch_size
 
     def __len__(self) -> int:
-        """What iterating gives now: parts of this rank, from here to the end of the epoch."""
+        """Return the number of this rank's parts from the position to the end of the epoch."""
         full, last = divmod(self.epoch_end - self.position, self.batch_size)
         count = full * len(self._share(0).parts) if full else 0
         if last:

@@ -1,10 +1,10 @@
-"""Deterministic mode: the same bits for any ranks, because sums are formed in one order.
+"""Deterministic mode: equal bits for any number of ranks, because sums have one fixed order.
 
 A batch is always cut into the same shards. Each shard's gradient is computed alone, with random
-numbers that follow from seed, step and shard; then all are added up along one binary tree. Each
-rank adds up the subtrees whose shards it has, sends these, and finishes the tree with those of the
-others: what is added to what does not depend on who has it.
-Knows nothing of loops and data.
+numbers derived from the seed, the step and the shard. One binary tree fixes the order in which the
+gradients are added. Each rank adds up the subtrees that its shards fill and broadcasts these sums.
+Then each rank completes the tree with the sums of the other ranks. The order of additions does not
+depend on the rank that holds a shard. This module does not depend on loops or data.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 
 
 class TreeNode(NamedTuple):
-    """A subtree: shards from place * 2**level on, 2**level of them."""
+    """A subtree of 2**level shards, from shard position * 2**level on."""
 
     level: int
     position: int
 
     @property
     def parent(self) -> TreeNode:
-        """The subtree that it is a half of."""
+        """The subtree of which this subtree is one half."""
         return TreeNode(self.level + 1, self.position // 2)
 
     @property
     def first(self) -> int:
-        """Its first shard."""
+        """The first shard of this subtree."""
         return self.position << self.level
 
 
 def subtrees(shards: range) -> list[TreeNode]:
-    """The largest ones that these shards fill, in their order."""
+    """Return the largest subtrees that these shards fill, from left to right."""
     tree = SumTree()
     for shard in shards:
         tree.add(TreeNode(0, shard), None)
@@ -44,13 +44,13 @@ def subtrees(shards: range) -> list[TreeNode]:
 
 
 class SumTree:
-    """Sums along the tree as far as they are complete. A subtree without samples is None."""
+    """The completed sums along the tree. A subtree without samples has the sum None."""
 
     def __init__(self) -> None:
         self.sums: list[tuple[TreeNode, torch.Tensor | None]] = []
 
     def add(self, node: TreeNode, value: torch.Tensor | None) -> None:
-        """The next subtree to the right."""
+        """Add the next subtree to the right."""
         while self.sums and node.position % 2:
             left, before = self.sums[-1]
             if left != TreeNode(node.level, node.position - 1):
@@ -60,7 +60,7 @@ class SumTree:
         self.sums.append((node, value))
 
     def total(self) -> torch.Tensor | None:
-        """Of all, once they fill the tree."""
+        """Return the sum of all shards, once the shards fill the tree."""
         [(_, value)] = self.sums
         return value
 
@@ -72,7 +72,7 @@ def _plus(left: torch.Tensor | None, right: torch.Tensor | None) -> torch.Tensor
 
 
 class DeterministicReducer:
-    """Those of one step: collected shard by shard, then the same on every rank."""
+    """The gradients of one step, collected by shard, then summed to equal bits on each rank."""
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         self._parameters = [each for each in parameters if each.requires_grad]
@@ -80,11 +80,11 @@ class DeterministicReducer:
         self._next = 0  # shard
 
     def begin(self, first: int) -> None:
-        """A step begins; this rank's first shard."""
+        """Begin a step with this rank's first shard."""
         self._tree, self._next = SumTree(), first
 
     def add_shard(self, shard: int) -> None:
-        """The gradients that the parameters have now are this shard's."""
+        """Add the current gradients of the parameters as those of this shard, and clear them."""
         self._skip_to(shard)
         self._tree.add(TreeNode(0, shard), self._pack())
         self._next = shard + 1
@@ -92,9 +92,9 @@ class DeterministicReducer:
             parameter.grad = None
 
     def finish(self, ranges: Sequence[range], filled: int) -> None:
-        """All ranks have taken theirs, which are these: give the sum to the parameters.
+        """Set the parameters' gradients to the sum over all ranks, whose shards are `ranges`.
 
-        So many shards, from the first on, hold samples.
+        The first `filled` shards of the batch hold samples.
         """
         rank = distributed.get_rank()
         self._skip_to(ranges[rank].stop)
@@ -108,12 +108,12 @@ class DeterministicReducer:
         self._unpack(total)
 
     def _skip_to(self, shard: int) -> None:
-        """Shards that hold no samples."""
+        """Add the shards before `shard`, which hold no samples."""
         for empty in range(self._next, shard):
             self._tree.add(TreeNode(0, empty), None)
 
     def _share(self, owner: int, value: torch.Tensor | None) -> torch.Tensor:
-        """The owner's value; only it has one before."""
+        """Return the owner's value; the other ranks pass None."""
         if value is None:
             size = sum(parameter.numel() for parameter in self._parameters) + len(self._parameters)
             value = torch.empty(size, dtype=self._dtype, device=self._parameters[0].device)
@@ -126,7 +126,7 @@ class DeterministicReducer:
         return torch.float64 if torch.float64 in kinds else torch.float32
 
     def _pack(self) -> torch.Tensor:
-        """All gradients one after the other, and for each parameter whether it has one."""
+        """Return a flat tensor of all gradients, then a flag per parameter: 1 with a gradient."""
         found = [parameter.grad for parameter in self._parameters]
         used = torch.tensor([float(each is not None) for each in found])
         flat = [

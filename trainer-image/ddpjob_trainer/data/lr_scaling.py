@@ -1,6 +1,6 @@
-"""Learning rates that follow the size of the batch, where that follows the number of processes.
+"""Learning rates that follow the size of the batch, if the number of processes sets that size.
 
-Knows nothing of loops and of ranks.
+This module does not depend on loops or ranks.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 def scale_lr(
     optimizer: torch.optim.Optimizer, batches: ElasticBatchSampler, by: Callable[[int], float]
 ) -> None:
-    """Each step multiplies the learning rates by `by(samples of a batch)`, as `lambda n: n / 256`.
+    """Multiply the learning rates in each step by `by(samples of a batch)`, as `lambda n: n / 256`.
 
-    Outside of `optimizer.step()` they stay as they are: what schedulers and snapshots see does not
-    depend on how many processes there are.
+    Outside of `optimizer.step()` the rates are unchanged. So schedulers and snapshots do not depend
+    on the number of processes.
     """
-    own: list[Any] = []  # rates, a number or a tensor each
+    own: list[Any] = []  # unscaled rates, a number or a tensor each
 
     def scale(*_: Any) -> None:
         factor = by(batches.batch_size)

@@ -1,9 +1,9 @@
-"""Who trains on which samples: pure functions, so that every rank knows all shares without a word.
+"""The shares of a batch by rank: pure functions, so each rank computes all shares without messages.
 
-The order of an epoch is one permutation of the data set, drawn from the seed and the epoch alone.
-A step takes the next samples of it, and the ranks share them out in one piece each. How many
-ranks there are changes who trains on a sample, never when, nor how often.
-May not: know of groups, loaders and models.
+The order of an epoch is one permutation of the data set, drawn from the seed and the epoch alone. A
+step takes the next samples of this order, and each rank gets one contiguous piece. The number of
+ranks decides which rank trains on a sample, never when or how often. This module must not depend on
+process groups, loaders or models.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_ROUNDING = 1e-9  # what weights that are no whole numbers may be off by
+_ROUNDING = 1e-9  # tolerance of the products and quotients of weights that are not whole numbers
 
 
 class BatchShare(NamedTuple):
-    """What one rank does of one batch."""
+    """The share of one rank in one batch."""
 
-    first: int  # of its samples, in the epoch's order
-    parts: tuple[int, ...]  # so many samples at a time
+    first: int  # first sample of the share, in the epoch's order
+    parts: tuple[int, ...]  # samples of each part
     weights: tuple[float, ...]  # of each part's mean loss, where gradients are averaged over ranks
-    shards: tuple[int, ...] = ()  # in deterministic mode: which shard of the batch each part is
-    filled: int = 0  # and how many shards of the batch, from the first on, hold samples
+    shards: tuple[int, ...] = ()  # in deterministic mode: the shard of the batch that each part is
+    filled: int = 0  # shards of the batch, from the first on, that hold samples
 
 
 def epoch_order(samples: int, seed: int, epoch: int) -> torch.Tensor:
-    """The samples of an epoch in the order in which they are trained on; int64, on the CPU."""
+    """Return the samples of an epoch in training order; int64, on the CPU."""
     digest = hashlib.sha256(f"{seed}/{epoch}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
     return torch.randperm(samples, generator=generator)
 
 
 def split(count: int, weights: Sequence[float]) -> list[int]:
-    """Shares in proportion, rounded up as long as there are enough: 30 over 4 equals is 8/8/8/6."""
+    """Split `count` in proportion, rounded up while samples last: 30 over 4 equals is 8/8/8/6."""
     total, rest = sum(weights), count
     sizes = []
     for weight in weights:
@@ -48,7 +48,7 @@ def split(count: int, weights: Sequence[float]) -> list[int]:
     return sizes
 
 
-@functools.lru_cache(maxsize=256)  # asked for when a batch is fetched, and when it is trained on
+@functools.lru_cache(maxsize=256)  # called for the fetch of a batch and for its step
 def share_of(
     rank: int,
     position: int,
@@ -56,10 +56,10 @@ def share_of(
     weights: tuple[float, ...],
     max_samples_per_rank: int | None = None,
 ) -> BatchShare:
-    """What `rank` does of the `count` samples from `position` on, `max_samples_per_rank` at a time.
+    """Return the share of `rank` in the `count` samples from `position` on.
 
-    Who gets nothing does what rank 0 does first, with the weight 0: all ranks must take part in
-    the collectives.
+    A part has `max_samples_per_rank` samples at most. A rank without samples gets the first part of
+    rank 0 with weight 0, because all ranks must take part in the collectives.
     """
     sizes = split(count, weights)
     mine, world_size = sizes[rank], len(sizes)
@@ -75,7 +75,7 @@ def share_of(
 
 
 def shards_of(weights: Sequence[float], shards: int) -> list[range]:
-    """Which of the shards of a batch each rank has."""
+    """Return the range of the batch's shards that each rank has."""
     found, begin = [], 0
     for size in split(shards, weights):
         found.append(range(begin, begin + size))
@@ -86,9 +86,9 @@ def shards_of(weights: Sequence[float], shards: int) -> list[range]:
 def fixed_share_of(
     rank: int, position: int, count: int, weights: Sequence[float], shards: int
 ) -> BatchShare:
-    """What `rank` does where a batch is always cut into the same `shards`, one part each.
+    """Return the share of `rank` if a batch is always cut into `shards`, one part per shard.
 
-    Weights are for a sum over all shards. A rank may get none.
+    The weights of the parts are for a sum over all shards. A rank may have no shards.
     """
     sizes = split(count, [1.0] * shards)
     mine = shards_of(weights, shards)[rank]

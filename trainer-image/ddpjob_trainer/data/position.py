@@ -1,7 +1,7 @@
-"""Where a training run is in its data: what a map-style and an iterable data set have in common.
+"""The position of training in its data: the base of map-style and iterable data sets.
 
-A batch is shared out over the ranks, by their speed; each takes its share in parts. The position
-counts samples of the epoch that have been trained on, by all ranks together.
+The ranks share each batch in proportion to their speeds, and each rank takes its share in parts.
+The position counts the samples of the epoch on which all ranks together have trained.
 """
 
 from __future__ import annotations
@@ -25,17 +25,20 @@ if TYPE_CHECKING:
 
 
 class MicroBatch(NamedTuple):
-    """Samples of a batch that one rank trains on at a time."""
+    """The samples of a batch that one rank trains on at a time."""
 
     weight: float  # of their mean loss, where gradients are averaged over ranks as DDP does
-    is_last: bool  # of this rank's share: the optimizer steps after it
+    is_last: bool  # the last part of this rank's share; the optimizer steps after this part
 
 
 class DataPosition(abc.ABC):
-    """ElasticBatchSampler, and how many of them have been trained on."""
+    """A sequence of batches, and the number of its samples already trained on."""
 
     def __init__(self, max_samples_per_rank: int | None, speed: float | None) -> None:
-        """Raises ValueError. With a `speed` every rank has one: they are told where there is a group."""
+        """Check the values and exchange `speed` if there is a process group. Raise ValueError.
+
+        If one rank has a `speed`, all ranks need one.
+        """
         if max_samples_per_rank is not None and max_samples_per_rank < 1:
             raise ValueError(
                 f"max_samples_per_rank is {max_samples_per_rank}: use a whole number from 1 on"
@@ -43,28 +46,28 @@ class DataPosition(abc.ABC):
         if speed is not None and not 0 < speed < math.inf:
             raise ValueError(f"speed is {speed}: a number above 0 is needed")
         self._most = max_samples_per_rank  # samples that a rank can hold at a time
-        self.speed = speed  # of this rank, in any unit; None: as the mean of the others
+        self.speed = speed  # of this rank, in any unit; None: the mean of the other ranks
         self._speeds: tuple[float, ...] = ()  # of all ranks
-        self.epoch = 0  # in which the next batch is
-        self.position = 0  # samples of it that have been trained on
-        self._parts_done = 0  # of the batch at hand
-        self.shards: int | None = None  # that each batch is cut into, whatever the ranks; see exact
+        self.epoch = 0  # epoch of the next batch
+        self.position = 0  # samples of the epoch already trained on
+        self._parts_done = 0  # of the current batch
+        self.shards: int | None = None  # of each batch; see `data.deterministic`
         self.seed = 0
         if speed is not None and collectives.is_initialized():
             self.sync_speeds()
 
     def sync_speeds(self) -> None:
-        """Every rank tells how fast it is. Raises RuntimeError if the group breaks."""
+        """Exchange the speeds of all ranks. Raise RuntimeError if the group breaks."""
         self._speeds = collectives.gather_speeds(self.speed)
 
     @property
     def follows_ranks(self) -> bool:
-        """Whether the size of a batch depends on how many ranks there are."""
+        """True if the size of a batch depends on the number of ranks."""
         return False
 
     @property
     def speeds(self) -> tuple[float, ...]:
-        """How fast each rank is, compared with the others."""
+        """The speed of each rank, in one common unit."""
         return self._speeds_of(ranks()[1])
 
     def _speeds_of(self, world_size: int) -> tuple[float, ...]:
@@ -79,10 +82,10 @@ class DataPosition(abc.ABC):
 
     @abc.abstractmethod
     def share(self) -> BatchShare:
-        """What this rank does of the batch at hand."""
+        """Return this rank's share of the current batch."""
 
     def _share_of(self, position: int, count: int) -> BatchShare:
-        """What this rank does of `count` samples from `position` on."""
+        """Return this rank's share of the `count` samples from `position` on."""
         rank, world_size = ranks()
         speeds = self._speeds_of(world_size)
         if self.shards is not None:
@@ -91,29 +94,29 @@ class DataPosition(abc.ABC):
 
     @abc.abstractmethod
     def commit(self) -> None:
-        """The batch at hand has been trained on, by all ranks."""
+        """Move the position past the current batch; all ranks have trained on it."""
 
     @abc.abstractmethod
     def has_more(self, epochs: int) -> bool:
-        """Whether there is another batch before the end of so many epochs."""
+        """Return whether a batch remains before the end of epoch number `epochs`."""
 
     @abc.abstractmethod
     def remaining(self, epochs: int) -> int | None:
-        """ElasticBatchSampler from here to the end of so many epochs; None: nobody knows."""
+        """Return the number of batches to the end of epoch number `epochs`; None if unknown."""
 
     @abc.abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Where training is; the same on every rank."""
+        """Return the position; all ranks return equal values."""
 
     @abc.abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Inverse of state_dict(). Raises ValueError for other data."""
+        """Restore the state of state_dict(). Raise ValueError if the data differ."""
 
     @contextlib.contextmanager
     def part(self, model: torch.nn.Module | None = None) -> Iterator[MicroBatch]:
-        """Around forward and backward of a part; where that of the last one ends, the batch counts.
+        """Wrap forward and backward of one part; the end of the last part commits the batch.
 
-        Gradients of a model in DistributedDataParallel are exchanged with the last part only.
+        If the model is a DistributedDataParallel, only the last part exchanges gradients.
         """
         share = self.share()
         part = MicroBatch(share.weights[self._parts_done], self._parts_done == len(share.parts) - 1)
@@ -126,13 +129,13 @@ class DataPosition(abc.ABC):
 
 
 def exchange_gradients(model: torch.nn.Module | None, *, now: bool) -> None:
-    """Whether the next backward of a DistributedDataParallel exchanges gradients."""
+    """Set whether the next backward of a DistributedDataParallel exchanges gradients."""
     if isinstance(model, DistributedDataParallel):
         model.require_backward_grad_sync = now
 
 
 def ranks() -> tuple[int, int]:
-    """This process's rank and the world size; from the environment where there is no group yet."""
+    """Return the rank and the world size; from the environment if there is no process group."""
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

@@ -1,11 +1,12 @@
-"""ElasticBatchSampler of data that has no index: every rank reads all of them and takes its share of each.
+"""Batches of data without an index: each rank reads all batches and takes its share of each.
 
     stream = Stream(DataLoader(iterable_dataset, batch_size=60, collate_fn=list, num_workers=1))
 
-The loader must give the same batches to every process, so nothing is sharded by rank in it; its
-`batch_size` is that of all ranks together. A change of the ranks costs nothing: who has a batch at
-hand takes another share of it. Who comes later reads up to where the others are, unless the loader
-can be told where that is: torchdata's StatefulDataLoader can.
+The loader must yield equal batches in all processes, so its data set must not shard by rank. The
+loader's `batch_size` counts the samples of all ranks together. A change of the ranks loses no
+samples: a rank that holds a batch takes another share of that batch. A new rank reads up to the
+position of the others. If the loader has a state, as torchdata's StatefulDataLoader, the new rank
+loads that state instead.
 """
 
 from __future__ import annotations
@@ -18,44 +19,48 @@ from torch.utils.data import default_collate
 from ddpjob_trainer.data.partition import BatchShare
 from ddpjob_trainer.data.position import DataPosition
 
-Batch = list[Any]  # of samples
+Batch = list[Any]  # samples
 
 
 class Stream(DataPosition):
-    """Iterating gives this rank's part of batch after batch, collated, to the end of the epoch."""
+    """A data position that yields this rank's parts, collated, to the end of the epoch."""
 
     def __init__(
         self, loader: Iterable[Batch], *, collate_fn: Callable[[Batch], Any] = default_collate,
         max_samples_per_rank: int | None = None, speed: float | None = None,
     ) -> None:  # fmt: skip
-        """`loader` gives lists of samples. `max_samples_per_rank`: samples that a rank can hold at a time.
+        """Take a `loader` that yields lists of samples.
 
-        `speed`: of this rank, compared with the others, which all give one.
+        `max_samples_per_rank` is the number of samples that a rank can hold at a time. `speed` is
+        the speed of this rank in any unit; if one rank has a speed, all ranks need one.
         """
         super().__init__(max_samples_per_rank, speed)
         self._loader = loader
         self._collate = collate_fn
         self._iterator: Iterator[Batch] | None = None
-        self._hand: Batch | None = None  # read, and not yet trained on
-        self._skip = 0  # samples of the epoch to be passed over
-        self._told: Any = None  # the loader's own state, to be loaded before it is opened
-        self._before: Any = None  # the same, from before the batch at hand
+        self._hand: Batch | None = None  # the current batch: read, not yet trained on
+        self._skip = 0  # samples of the epoch to skip
+        self._told: Any = None  # the loader's state, to be loaded before the loader is opened
+        self._before: Any = None  # the loader's state from before the current batch
 
     def share(self) -> BatchShare:
-        """What this rank does of the batch at hand. Raises RuntimeError at the end of the epoch."""
+        """Return this rank's share of the current batch.
+
+        Raise RuntimeError at the end of the epoch.
+        """
         if not self._read():
             raise RuntimeError("the epoch has ended")
         assert self._hand is not None
         return self._share_of(0, len(self._hand))
 
     def commit(self) -> None:
-        """The batch at hand has been trained on, by all ranks."""
+        """Move the position past the current batch; all ranks have trained on it."""
         assert self._hand is not None
         self.position += len(self._hand)
         self._hand = None
 
     def has_more(self, epochs: int) -> bool:
-        """Whether there is another batch before the end of so many epochs; reads it."""
+        """Return whether a batch remains before the end of epoch number `epochs`; read it."""
         while self.epoch < epochs:
             if self._read():
                 return True
@@ -63,7 +68,7 @@ class Stream(DataPosition):
         return False
 
     def remaining(self, epochs: int) -> None:
-        """Nobody knows how many there are."""
+        """Return None: the length of the data is unknown."""
 
     def __iter__(self) -> Iterator[Any]:
         epoch = self.epoch
@@ -80,7 +85,7 @@ class Stream(DataPosition):
             self._end_epoch()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where training is, with the loader's own state if it has one."""
+        """Return the position, with the loader's own state if it has one."""
         state = {"epoch": self.epoch, "position": self.position, "loader": None}
         if hasattr(self._loader, "state_dict"):
             state["loader"] = self._told or (
@@ -89,7 +94,7 @@ class Stream(DataPosition):
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Inverse of state_dict(); goes on reading where that is possible."""
+        """Restore the state of state_dict(). Keep an iterator that is not past the position."""
         ahead = state["position"] - self.position
         if self._iterator is None or state["epoch"] != self.epoch or ahead < 0:
             self._close()
@@ -101,7 +106,7 @@ class Stream(DataPosition):
     # --- reading ----------------------------------------------------------------------------------
 
     def _read(self) -> bool:
-        """Whether there is a batch at hand, or one more in this epoch."""
+        """Return whether there is a current batch; read one if the epoch has another."""
         if self._iterator is None:
             self._open()
         if self._hand is None:

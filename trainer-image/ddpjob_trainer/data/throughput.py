@@ -1,8 +1,8 @@
-"""How fast this process computes, without its waits for the others: samples per second.
+"""The speed of this process without its waits for the other ranks, in samples per second.
 
-DDP waits for the others after the last gradient of this process is there; so the clock runs from
-where a part is handed out to that gradient. Measured for a few steps after each change, then no more.
-Knows nothing of ranks, nor of what follows from it.
+DDP waits for the other ranks after this process has computed its last gradient. So the clock runs
+from the start of a part to that gradient. The meter measures a few steps after each change, then
+stops. This module does not depend on ranks or on the use of the speed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-FIRST = 3  # steps after a change that are slower than others
-STEPS = 10  # measured after those
+FIRST = 3  # slow steps right after a change
+STEPS = 10  # measured steps after the slow ones
 
 
 class ThroughputMeter:
-    """Of one model in one process."""
+    """A meter for one model in one process."""
 
     def __init__(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         self._parameters = [each for each in parameters if each.requires_grad]
@@ -30,10 +30,10 @@ class ThroughputMeter:
         self._began = self._ended = _Timestamp(is_cuda=False)
         self._samples = 0
         self._steps = 0
-        self._found: list[float] = []  # seconds for a sample
+        self._found: list[float] = []  # seconds per sample
 
     def restart(self) -> None:
-        """Measure anew."""
+        """Start a new measurement."""
         self._stop()
         self._steps, self._found = 0, []
         self._hooks = [
@@ -41,13 +41,13 @@ class ThroughputMeter:
         ]
 
     def begin(self, samples: int) -> None:
-        """A part of so many samples is handed out."""
+        """Start the clock for a part of this number of samples."""
         if self._hooks:
             self._began, self._ended = _Timestamp(self._is_cuda), _Timestamp(self._is_cuda)
             self._samples = samples
 
     def end(self) -> bool:
-        """The step's last part is done; whether the measurement has just come to its end."""
+        """Record the end of a step; return True if this step completes the measurement."""
         if not self._hooks:
             return False
         self._steps += 1
@@ -60,7 +60,7 @@ class ThroughputMeter:
 
     @property
     def speed(self) -> float | None:
-        """Samples per second; None: it could not be measured."""
+        """Samples per second; None if there is no measurement."""
         seconds = statistics.median(self._found) if self._found else 0.0
         return 1 / seconds if seconds > 0 else None
 
@@ -74,7 +74,7 @@ class ThroughputMeter:
 
 
 class _Timestamp:
-    """On the clock of whatever computes."""
+    """A point in time on the clock of the device that computes."""
 
     def __init__(self, is_cuda: bool) -> None:
         self._event = torch.cuda.Event(enable_timing=True) if is_cuda else None
@@ -86,7 +86,7 @@ class _Timestamp:
             self._event.record()
 
     def since(self, other: _Timestamp) -> float:
-        """Seconds."""
+        """Return the seconds from `other` to this timestamp."""
         if self._event is None or other._event is None:
             return self._time - other._time
         self._event.synchronize()

@@ -1,1 +1,1 @@
-"""The training loop that stays in its processes while the membership changes."""
+"""The training loop whose processes survive a change of the membership."""

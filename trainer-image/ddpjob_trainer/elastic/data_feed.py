@@ -1,7 +1,7 @@
-"""Feeds the steps of a `Loop` from a DataLoader over `ElasticBatchSampler`, or from a `Stream`.
+"""The samples of each `Loop` step, from a DataLoader with an `ElasticBatchSampler` or a `Stream`.
 
-What has been fetched ahead is of no account: a batch counts when its step does, and after a change
-each process takes what is its own by then.
+Batches fetched ahead do not count: a batch counts when its step counts. After a change, each
+process fetches its new share of the current batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class DataFeed:
-    """What one process takes, step by step."""
+    """The samples of one process, step by step."""
 
     def __init__(
         self,
@@ -37,7 +37,11 @@ class DataFeed:
         shards: int | None = None,
         balance: bool = False,
     ) -> None:
-        """`shards`: deterministic mode, see `data.deterministic`. `balance`: shares follow the measured pace."""
+        """Feed the samples of `loader` to `model`.
+
+        Raise TypeError or ValueError if they do not fit. `shards` switches on deterministic mode,
+        see `data.deterministic`. With `balance`, the shares follow the measured speeds.
+        """
         source = loader if isinstance(loader, Stream) else loader.batch_sampler
         if not isinstance(source, (ElasticBatchSampler, Stream)):
             raise TypeError(
@@ -48,9 +52,9 @@ class DataFeed:
         self._loader = loader
         self._model = model
         self._iterator: Iterator[Any] | None = None
-        self._epoch = 0  # that it is in
-        self._begun = self._is_taken = False  # the batch at hand
-        self._weight = 0.0  # of the part in hand
+        self._epoch = 0  # epoch of the iterator
+        self._begun = self._is_taken = False  # of the current batch
+        self._weight = 0.0  # of the current part
         if shards is not None and source.follows_ranks:
             raise ValueError(
                 "deterministic needs batches of one size: leave away per_process, whose batches "
@@ -66,18 +70,18 @@ class DataFeed:
         )
 
     def restart(self) -> None:
-        """Go on from where training is, with the rank and world size of now."""
+        """Continue from the position with the current rank and world size."""
         self._iterator = None
         self._begun = self._is_taken = self._has_measured = False
         if self._pace is not None:
             self._pace.restart()
 
     def sync_speeds(self) -> None:
-        """All ranks of a new group tell how fast they are. Raises RuntimeError if it breaks."""
+        """Exchange the speeds of a new group's ranks. Raise RuntimeError if the group breaks."""
         self.source.sync_speeds()
 
     def parts(self) -> Iterator[Any]:
-        """This rank's share of the batch at hand."""
+        """Yield this rank's parts of the current batch."""
         if self._begun:
             raise RuntimeError("the parts of a step can be taken once")
         if self._has_measured:
@@ -103,11 +107,11 @@ class DataFeed:
         assert source.shards is not None
         ranges = shards_of(source.speeds, source.shards)
         buffers = [*self._model.module.buffers()]
-        versions = [each._version for each in buffers]  # noqa: SLF001 - torch's own way to find out
+        versions = [each._version for each in buffers]  # noqa: SLF001 - torch's own change counter
         gradients.begin(ranges[rank].start)
         for shard, weight in zip(share.shards, share.weights, strict=True):
             self._weight = weight
-            part = self._next()  # a loader draws random numbers when it begins
+            part = self._next()  # a loader draws random numbers when its iteration begins
             rng_state.draw(source.seed, source.epoch, source.position, shard)
             yield part
             gradients.add_shard(shard)
@@ -120,30 +124,30 @@ class DataFeed:
         gradients.finish(ranges, share.filled)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Of the mean loss of the part in hand, by its weight in the batch."""
+        """Run backward on the current part's mean loss, times the part's weight in the batch."""
         torch.autograd.backward(loss if self._weight == 1 else loss * self._weight)
 
     def check(self) -> None:
-        """Raises RuntimeError unless all of this rank's share has been taken."""
+        """Raise RuntimeError unless the script has taken all parts of this rank's share."""
         if not self._is_taken:
             raise RuntimeError(
                 "a step has to take all of its parts: `for inputs, targets in step.parts():`"
             )
 
     def commit(self) -> None:
-        """The batch has been trained on."""
+        """Commit the current batch: all ranks have trained on it."""
         self._begun = self._is_taken = False
         self.source.commit()
         if self._pace is not None:
             self._has_measured = self._pace.end()
 
     def _balance(self) -> None:
-        """All ranks have measured, over the same steps: share out by what they found."""
+        """Share by the speeds that all ranks have measured over the same steps."""
         assert self._pace is not None
         self._has_measured = False
         self.source.speed = self._pace.speed
         self.source.sync_speeds()
-        self._iterator = None  # what was fetched ahead is not this rank's any more
+        self._iterator = None  # the batches fetched ahead hold the old share
 
     def _next(self) -> Any:
         if self._iterator is None or self._epoch != self.source.epoch:

@@ -1,7 +1,7 @@
-"""The model as a live script sees it: one object over all changes, whatever the group below it.
+"""The model as a live script sees it: one object over all changes of the process group.
 
-A DistributedDataParallel divides by the world size that it was made for: kept over a change it
-trains wrong without a word. So there is a new one for each membership, hidden in here.
+A DistributedDataParallel divides by the world size at its construction. After a change it would
+train wrongly without an error. So this module creates a new one for each membership.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class ElasticModel(nn.Module):
-    """Like a DistributedDataParallel: call it; `module` is the model itself."""
+    """A model that is called like a DistributedDataParallel; `module` is the model itself."""
 
     def __init__(self, module: nn.Module, options: dict[str, Any], *, alone: bool = False) -> None:
-        """`alone`: somebody else exchanges gradients, so it is called as it is."""
+        """Wrap `module`; with `alone`, another part exchanges gradients, so DDP is left out."""
         super().__init__()
         self.module = module
         self._options = options
@@ -28,23 +28,23 @@ class ElasticModel(nn.Module):
         self._current: list[nn.Module] = []  # a list hides it from nn.Module
 
     def wrap(self) -> None:
-        """For the group that torch is in now; all its ranks have the same parameters."""
+        """Wrap the model for the current group, whose ranks have equal parameters."""
         if self._alone:
             self._current = [self.module]
         else:
             self._current = [DistributedDataParallel(self.module, init_sync=False, **self._options)]
 
     def unwrap(self) -> None:
-        """Forget the group."""
+        """Drop the wrapper of the current group."""
         self._current = []
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        """Of the model, over the current group."""
+        """Call the model over the current group."""
         return self.wrapped(*inputs, **options)
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Gradients are only gathered locally, as DistributedDataParallel.no_sync()."""
+        """Gather gradients only locally, as DistributedDataParallel.no_sync()."""
         wrapped = self.wrapped
         if isinstance(wrapped, DistributedDataParallel):
             with wrapped.no_sync():
@@ -54,7 +54,7 @@ class ElasticModel(nn.Module):
 
     @property
     def wrapped(self) -> nn.Module:
-        """The model over the group of now."""
+        """The model over the current group. Raises RuntimeError outside of `with step:`."""
         if not self._current:
             raise RuntimeError("the model can be called in `with step:` only: now it has no group")
         return self._current[0]

@@ -1,4 +1,4 @@
-"""The training loop whose processes stay when workers come and go (level L2).
+"""The training loop whose processes stay when workers join and leave (live mode).
 
     loop = Loop(model, optimizer, loader=loader, epochs=10)
     for step in loop:
@@ -8,10 +8,10 @@
                 step.backward(loss_fn(loop.model(inputs), targets))
             optimizer.step()
 
-A change breaks the collectives of the step in progress, or waits for its end if it is planned. The
-surviving processes form the new group in memory; who has done fewer steps, or has just come, gets
-the state from who has done the most; then the same step comes again, or the next one. A step
-counts as done once the optimizer has stepped. Without an agent it is a plain loop.
+An unplanned change breaks the collectives of the current step; a planned one waits for its end. The
+remaining processes form the new group in memory. New processes, and those with fewer steps, receive
+the state of the process with most steps. Then the loop repeats the broken step or starts the next.
+A step counts once the optimizer has stepped. Without an agent, this is a plain loop.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from ddpjob_trainer.elastic.step_rollback import StepRollback
 
-NEWS_SECONDS = 60.0  # within which a broken group is followed by a new membership
+NEWS_SECONDS = 60.0  # seconds after a broken group in which a new membership must arrive
 _BROKEN = re.compile(
     r"gloo|NCCL|nccl|Connection (closed|reset|refused)|Broken pipe|[Ss]ocket|process group"
 )
@@ -58,7 +58,7 @@ _log = logging.getLogger("ddpjob")
 
 
 class Loop:
-    """Iterate over it; every rank does, in every process of the job."""
+    """A training loop; each rank iterates over it, in each process of the job."""
 
     def __init__(
         self,
@@ -76,15 +76,15 @@ class Loop:
         snapshots: Snapshots | None = None,
         **ddp_options: Any,
     ) -> None:
-        """Over `steps`, or `epochs` of a `loader`: a Stream, or one whose batch_sampler is ElasticBatchSampler.
+        """Loop over `steps`, or over `epochs` of a `loader`.
 
-        `deterministic`: the same bits whoever comes and goes; so many shards, a power of two.
-        `balance`: slower processes take less of each batch, as measured after each change.
-        `scheduler` is stepped here, once per step; `scaler` is a GradScaler; `extra` has
-        state_dict and load_state_dict.
-        Snapshots are those of the job unless given. Options go to DistributedDataParallel.
-        Returns when the agent knows of this process; a process that was started for one
-        membership only is started again here, once.
+        The loader is a Stream, or its batch_sampler is an ElasticBatchSampler. `deterministic` is a
+        number of shards, a power of two; the result has equal bits for any membership. With
+        `balance`, slower processes take less of each batch, as measured after each change. The loop
+        calls `scheduler` once per step. `scaler` is a GradScaler. `extra` has state_dict and
+        load_state_dict. `snapshots` defaults to the job's snapshots. `ddp_options` are passed to
+        DistributedDataParallel. Return once the agent has registered this process. If this
+        process was started for one membership only, restart it once.
         """
         if (steps is None) == (epochs is None) or (epochs is not None and loader is None):
             raise ValueError("a Loop needs either steps, or epochs and a loader")
@@ -95,7 +95,7 @@ class Loop:
         if balance and (loader is None or deterministic is not None):
             raise ValueError("balance needs a loader, and cannot be deterministic: it goes by time")
         self.model = ElasticModel(model, ddp_options, alone=deterministic is not None)
-        self.steps = steps  # None: nobody knows yet
+        self.steps = steps  # None: unknown so far
         self._epochs = epochs
         self._feed = None
         if loader is not None:
@@ -111,7 +111,7 @@ class Loop:
         self._broken = False
         self._group = ElasticProcessGroup(backend_for(self._device))
         self._line = connection.connect(self._group, self._training.dump)
-        importlib.import_module("torch._dynamo")  # DDP would, for a second, amid the first change
+        importlib.import_module("torch._dynamo")  # or DDP imports it during a change: 1 s
 
     # --- the loop -------------------------------------------------------------------------------
 
@@ -146,29 +146,29 @@ class Loop:
 
     @property
     def _done(self) -> int:
-        """Steps, by this process's state; it has one."""
+        """The steps that this process's state has done. The state must exist."""
         done = self._training.done
         assert done is not None
         return done
 
     @property
     def _last(self) -> int:
-        """The number of the last step; more than there can be, while nobody knows."""
+        """The number of the last step; sys.maxsize while the number is unknown."""
         return sys.maxsize if self.steps is None else self.steps - 1
 
     @property
     def feed(self) -> DataFeed:
-        """Where a step's samples come from."""
+        """The source of the samples. Raises RuntimeError if the loop has no loader."""
         if self._feed is None:
             raise RuntimeError("the Loop has no loader: Loop(model, optimizer, loader=...)")
         return self._feed
 
     def begin(self) -> StepRollback:
-        """A step begins."""
+        """Begin a step."""
         return self._training.begin()
 
     def end(self, step: Step, attempt: StepRollback, error: BaseException | None) -> bool:
-        """A step ends, well or badly; whether the error is dealt with."""
+        """End a step, with or without an error; return True if the error is handled."""
         if error is not None and not self._is_break(error):
             self._training.end()
             return False
@@ -223,7 +223,7 @@ class Loop:
             self._save(self._done, wait=True)
 
     def _finish(self) -> bool:
-        """All steps are done: leave together; False if the membership changed meanwhile."""
+        """Leave after the last step, with all ranks; return False if the membership has changed."""
         self._save_before_exit()
         try:
             distributed.barrier()
@@ -240,7 +240,7 @@ class Loop:
     # --- changes --------------------------------------------------------------------------------
 
     def _follow_assignment(self) -> None:
-        """Be where the agent wants this process before the next step."""
+        """Join or leave groups until the next step may start as the agent has assigned."""
         if self._line is None:
             return
         while True:
@@ -271,7 +271,7 @@ class Loop:
         )
 
     def _has_passed(self, after: int | None) -> bool:
-        """Whether the group has done the last step that is wanted of it."""
+        """Return whether the group has done its stop step."""
         if self._membership is None or after is None or self._broken:
             return True
         return self._done > after
@@ -279,7 +279,7 @@ class Loop:
     def _regroup(self, assignment: Assignment, membership: Membership) -> None:
         assert self._line is not None
         self._leave_group()
-        self._saved = None  # what is being written together may never be whole
+        self._saved = None  # a snapshot that the old group was writing may stay incomplete
         self._line.left_group(membership)
         rank = assignment.first_rank + int(os.environ.get("LOCAL_RANK", "0"))
         try:
@@ -309,7 +309,7 @@ class Loop:
         self._line.report_step(self._ready(), self._last)
 
     def _enter_alone(self) -> None:
-        """The group that torchrun's environment describes, or none but this process."""
+        """Join the group of torchrun's environment, or a group of this process alone."""
         if "RANK" in os.environ:
             distributed.init_process_group(self._group.backend)
         else:
@@ -322,12 +322,12 @@ class Loop:
         self._ready()
 
     def _exchange_state(self, agreement: Agreement, snapshot_step: int | None, rank: int) -> None:
-        """Bring this process to the state that all go on with."""
+        """Bring this process to the state that all ranks resume from."""
         newest = agreement.newest
         old = newest is None or newest.step < (snapshot_step or 0)
         if self._snapshots is not None and old and self._load(self._snapshots):
             return
-        if newest is None:  # nobody has done anything: all begin like rank 0
+        if newest is None:  # no process has a state: all begin like rank 0
             newest = StateVersion(0, BEGINNING)
             agreement = Agreement((newest, *[None] * (len(agreement.states) - 1)))
         taken = exchange(agreement, rank, self._device, self._training.collect)
@@ -342,7 +342,7 @@ class Loop:
             self._snapshots.resume_from(newest.step)
 
     def _load(self, snapshots: Snapshots) -> bool:
-        """Go on with the newest snapshot; whether there is one."""
+        """Load the newest snapshot; return False if there is none."""
         with self._training.changing:
             loaded = snapshots.load(model=self.model.module, **self._training.parts)
             if loaded is None:
@@ -354,7 +354,7 @@ class Loop:
             return True
 
     def _ready(self) -> int:
-        """In the group, with its state."""
+        """Get ready for the first step in a group with a common state."""
         self._broken = False
         self._optimizer.zero_grad(set_to_none=True)
         self.model.wrap()
@@ -372,14 +372,14 @@ class Loop:
         self._membership = None
 
     def _is_break(self, error: BaseException) -> bool:
-        """Whether an exception means that the group is broken, not the script."""
+        """Return whether an exception means a broken group, not a faulty script."""
         if self._line is None or not isinstance(error, RuntimeError):
             return False
         known = isinstance(error, distributed.DistError) or bool(_BROKEN.search(str(error)))
         return known or self._line.is_superseded()
 
     def _await_assignment(self, error: BaseException) -> None:
-        """A broken group is followed by a new membership; if it is not, the error stands."""
+        """Wait for the membership after a broken group; raise the error if none arrives."""
         assert self._line is not None
         self._broken = True
         _log.info("the group is broken off: %s", error)

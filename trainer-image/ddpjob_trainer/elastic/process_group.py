@@ -1,11 +1,11 @@
-"""The process group of one membership: entered, broken off from another thread, left.
+"""The process group of one membership: joined, aborted from another thread, left.
 
-gloo has no abort. A blocked collective of its ends when the read side of the group's connections
-is shut down; never that of its listener, which would end the process. The connections themselves
-stay open, by a duplicate, until all have left the group: a peer that is still writing would get
-an error in gloo's own thread, which forgets to tell the collective about it (`UnboundBuffer::
-waitSend` then waits for its time-out). NCCL's collectives are aborted.
-Knows nothing of agents and training state.
+gloo has no abort. A blocked gloo collective ends when the read side of the group's connections is
+shut down. The listener's socket must stay open; its shutdown would end the process. A duplicate
+keeps the connections open until all ranks have left the group. Otherwise a peer that still writes
+would get an error in gloo's own thread, and gloo does not pass that error to the collective. The
+collective (`UnboundBuffer::waitSend`) would then wait for its time-out. NCCL's collectives are
+aborted. This module does not depend on agents or training state.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from torch import distributed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ENTER_SECONDS = 20.0  # all are there and connect to each other: gloo's own wait is unbreakable
-STORE_SECONDS = 7 * 86400.0  # others may have to be started first; a newer membership breaks it off
-COLLECTIVE_SECONDS = 1800.0  # torch's default for gloo
+ENTER_SECONDS = 20.0  # seconds to connect to all peers: gloo's own wait cannot be aborted
+STORE_SECONDS = 7 * 86400.0  # seconds; workers may start late; a new membership aborts it
+COLLECTIVE_SECONDS = 1800.0  # seconds; torch's default for gloo
 
 
 class ElasticProcessGroup:
-    """The group that this process is in, or enters. One at a time."""
+    """The group that this process is in or joins; one group at a time."""
 
     def __init__(self, backend: str) -> None:
         self.backend = backend
@@ -44,7 +44,7 @@ class ElasticProcessGroup:
         self._hook = sys.excepthook
 
     def connect_store(self, store: str, prefix: str) -> distributed.Store:
-        """The store at host:port of those who enter together."""
+        """Connect to the store at host:port, for the ranks that share `prefix`."""
         host, _, port = store.rpartition(":")
         before = frozenset(_sockets())
         client = distributed.TCPStore(
@@ -55,9 +55,9 @@ class ElasticProcessGroup:
         return distributed.PrefixStore(prefix, client)
 
     def init(self, store: distributed.Store, rank: int, world_size: int) -> None:
-        """Form the group; raises RuntimeError when it does not come to be, or is broken off.
+        """Form the group. Raise RuntimeError if the group fails to form or is aborted.
 
-        All of its ranks have left their older ones.
+        All ranks must have left their older groups.
         """
         self._release()
         self._hook = sys.excepthook
@@ -78,10 +78,10 @@ class ElasticProcessGroup:
             self._peers = frozenset(_sockets()) - before
 
     def abort(self) -> None:
-        """Let every collective of this group fail now; from any thread, any number of times.
+        """Let each collective of this group fail now. Any thread may call this, repeatedly.
 
-        While the group is being formed only its store is cut off: gloo would end the process if
-        it lost a connection that it is just making.
+        While the group is forming, only the store's connections are shut down. If gloo lost a
+        connection during its setup, gloo would end the process.
         """
         if self.backend == "nccl" and distributed.is_initialized():
             with contextlib.suppress(RuntimeError):
@@ -97,7 +97,7 @@ class ElasticProcessGroup:
                     client.close()
 
     def destroy(self) -> None:
-        """Be in no group."""
+        """Leave and destroy the group."""
         with self._lock:
             self._hold_peers()
             self._store = self._peers = frozenset()
@@ -124,21 +124,21 @@ class ElasticProcessGroup:
 
 
 def backend_for(device: torch.device) -> str:
-    """What torch would choose."""
+    """Return the backend that torch would choose for the device."""
     return "nccl" if device.type == "cuda" else "gloo"
 
 
 def _repair_half_made() -> None:
-    """A group of one in place of one that could not be formed, so that it can be destroyed.
+    """Replace a group that failed to form by a group of one, so that torch can destroy it.
 
-    torch counts groups, until one is destroyed, and their keys in the store begin with the number:
-    those who are in different attempts would never find each other.
+    torch counts groups until one is destroyed, and their keys in the store begin with that number.
+    Without this repair, ranks with different numbers of attempts would never find each other.
     """
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
 
 
 def _sockets() -> dict[int, int]:
-    """This process's sockets: inode numbers and descriptors."""
+    """Return the inode number and descriptor of each socket of this process."""
     return dict(_list_sockets())
 
 
@@ -153,7 +153,10 @@ def _list_sockets() -> Iterator[tuple[int, int]]:
 
 
 def _duplicate(descriptor: int) -> socket.socket | None:
-    """A TCP connection of another owner, who may close his descriptor at any time."""
+    """Duplicate another owner's TCP connection; return None if the owner has closed it.
+
+    The owner may close its descriptor at any time. Other sockets and listeners return None.
+    """
     try:
         connection = socket.socket(fileno=os.dup(descriptor))
     except OSError:
@@ -166,5 +169,5 @@ def _duplicate(descriptor: int) -> socket.socket | None:
 
 
 def _shut_down(connection: socket.socket, how: int) -> None:
-    with contextlib.suppress(OSError):  # its peer may have closed it
+    with contextlib.suppress(OSError):  # the peer may have closed the connection
         connection.shutdown(how)

@@ -1,4 +1,4 @@
-"""One step of a `Loop`, as the script sees it: its number, its samples, and where it begins and ends."""
+"""One step of a `Loop`, as the script sees it: its number, its samples, its begin and its end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Step:
-    """One step of the loop, to be done in `with step:`; comes again if it was cut off."""
+    """One step of the loop, done in `with step:`; the loop repeats a step that broke."""
 
     def __init__(self, loop: Loop, number: int) -> None:
         self._loop = loop
@@ -27,18 +27,18 @@ class Step:
         self.rank = distributed.get_rank()
         self.world_size = distributed.get_world_size()
         self.metrics: dict[str, float] = {}
-        self.done = False  # it counts; False after `with step:` if it was cut off and comes again
+        self.done = False  # False after `with step:` if the step broke and will be repeated
 
     def parts(self) -> Iterator[Any]:
-        """What the loader has for this rank: mostly one thing; more, where memory is short."""
+        """Yield this rank's parts of the batch: mostly one, more if memory is short."""
         return self._loop.feed.parts()
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Of the mean loss over the part in hand: gradients become those of the whole batch."""
+        """Run backward on the current part's mean loss; gradients add up to the whole batch."""
         self._loop.feed.backward(loss)
 
     def report(self, **metrics: float) -> None:
-        """Numbers that go with this step's progress report."""
+        """Add numbers to this step's progress report."""
         self.metrics.update(metrics)
 
     def __enter__(self) -> Self:
@@ -53,5 +53,5 @@ class Step:
 
     @property
     def was_tried(self) -> bool:
-        """Whether the body ran in `with step:`."""
+        """True if the body ran in `with step:`."""
         return self._attempt is not None

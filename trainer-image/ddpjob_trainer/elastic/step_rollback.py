@@ -1,8 +1,8 @@
-"""One attempt at a step: what must be undone when its collectives break.
+"""One attempt at a step, and the undo of its effects if its collectives break.
 
-Parameters change in the optimizer's step only, after all gradients have been reduced. So an
-attempt that broke before it leaves the model's buffers, random states and the user's own state to
-be put back; one that broke after it is a step done.
+Parameters change only in the optimizer's step, after all gradients have been reduced. If an attempt
+breaks before that step, the model's buffers, the random states and the user's own state must be
+restored. If an attempt breaks after that step, the step counts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ddpjob_trainer.tensors import rng_state
 
 
 class StepRollback:
-    """Remembers what a step may change before it counts."""
+    """A copy of the state that a step may change before it counts."""
 
     def __init__(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Any
@@ -30,7 +30,7 @@ class StepRollback:
         self.applied = False  # the optimizer has stepped
 
     def restore(self) -> None:
-        """As if it had not begun."""
+        """Restore the state from before the attempt."""
         with torch.no_grad():
             for buffer, before in zip(self._model.buffers(), self._buffers, strict=True):
                 buffer.copy_(before)

@@ -1,9 +1,9 @@
-"""What is trained, as one process holds it: how far it is, and who may change it.
+"""The training state of one process: its progress, and the lock around its changes.
 
-A step counts once the optimizer has stepped; one that was broken off before leaves no trace. Who
-changes the state holds `changing`. Where the main thread never comes back from a collective,
-another one takes that lock for good, and leaves the state to the process that comes in its place.
-Knows nothing of groups, agents and snapshots.
+A step counts once the optimizer has stepped. A step that breaks before that leaves no trace. A
+thread must hold `changing` while it changes the state. If the main thread never returns from a
+collective, another thread acquires that lock and keeps it. That thread dumps the state for the
+process that replaces this one. This module does not depend on groups, agents or snapshots.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
     from ddpjob_trainer.elastic.data_feed import DataFeed
 
-CHANGE_SECONDS = 5.0  # a change of the state in progress is over by then, or hangs
+CHANGE_SECONDS = 5.0  # seconds; a longer change of the state hangs
 
 
 class TrainState:
-    """A model with all that belongs to its training."""
+    """A model with all state that belongs to its training."""
 
     def __init__(
         self,
@@ -48,8 +48,8 @@ class TrainState:
             "data": None if feed is None else feed.source,
         }
         self.done: int | None = None  # steps; None: no state yet
-        self.done_in = BEGINNING  # the membership that did the last of them
-        self.membership = BEGINNING  # that does the next one
+        self.done_in = BEGINNING  # the membership that did the last step
+        self.membership = BEGINNING  # the membership that does the next step
         self.changing = threading.RLock()
         self._feed = feed
         self._optimizer = optimizer
@@ -61,25 +61,25 @@ class TrainState:
 
     @property
     def progress(self) -> StateVersion | None:
-        """How far it is, if it is anything yet."""
+        """Steps done and the membership of the last step; None without a state."""
         return None if self.done is None else StateVersion(self.done, self.done_in)
 
     # --- a step -----------------------------------------------------------------------------------
 
     def begin(self) -> StepRollback:
-        """A step begins."""
+        """Begin a step."""
         self._attempt = StepRollback(self.model, self._optimizer, self.extra)
         return self._attempt
 
     def end(self) -> None:
-        """It ended in an error of the script."""
+        """End a step that raised an error of the script."""
         self._attempt = None
-        if self._is_stepping:  # in the midst of the optimizer's
+        if self._is_stepping:  # inside the optimizer's step
             self._is_stepping = False
             self.changing.release()
 
     def count(self) -> int:
-        """It counts; how many are done."""
+        """Count the step and return the number of steps done."""
         assert self.done is not None
         with self.changing:
             if self._scheduler is not None:
@@ -92,7 +92,7 @@ class TrainState:
         return self.done
 
     def rollback(self) -> None:
-        """It does not count, and comes again."""
+        """Undo the step; the loop repeats it."""
         assert self._attempt is not None
         with self.changing:
             self._attempt.restore()
@@ -111,23 +111,24 @@ class TrainState:
     # --- the state --------------------------------------------------------------------------------
 
     def collect(self) -> dict[str, Any]:
-        """For processes that have an older one, or none; it shares memory with this one."""
+        """Return the state, which shares memory, for processes with an older state or none."""
         own = None if self.extra is None else self.extra.state_dict()
         extra = {"own": own, "random": torch.get_rng_state()}
         return training_state.collect(self.model, extra, **self.parts)
 
     def restore(self, found: dict[str, Any]) -> None:
-        """Inverse of collect(), but for random states. Raises StateMismatchError."""
+        """Restore the state of collect(), except random states. Raise StateMismatchError."""
         training_state.restore(found, self.model, **self.parts)
         if self.extra is not None:
             self.extra.load_state_dict(found["extra"]["own"])
 
-    # --- from a process that is stuck to the one in its place ---------------------------------------
+    # --- from a stuck process to its replacement --------------------------------------------------
 
     def dump(self, path: Path) -> int | None:
-        """Save it, from another thread, and change it no more; steps done, None if it cannot be.
+        """Save the state from another thread and keep it locked; return the steps done.
 
-        Raises OSError. The main thread stands in a collective, or before the next change.
+        Return None if there is no state, or if a change of the state hangs. Raise OSError. The main
+        thread is blocked in a collective, or before the next change.
         """
         if not self.changing.acquire(timeout=CHANGE_SECONDS) or self.done is None:
             return None
@@ -145,9 +146,9 @@ class TrainState:
         return self.done
 
     def restore_dump(self, path: Path) -> None:
-        """Go on with what was left there, if anything was. Raises StateMismatchError and OSError."""
+        """Load and delete the dump, if there is one. Raise StateMismatchError or OSError."""
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-            path.unlink()  # whoever fails with it is followed by one without
+            path.unlink()  # if the load fails, the next process starts without the dump
             left = torch.load(file, map_location="cpu", weights_only=False)
             self.restore(left["state"])
             rng_state.set_state(left["random"])

@@ -1,1 +1,1 @@
-"""Snapshots of the training state: when, by which rank, and which one is loaded."""
+"""Snapshots of the training state: their times, writers, and the choice of the one to load."""

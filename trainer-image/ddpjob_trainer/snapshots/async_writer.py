@@ -1,10 +1,10 @@
-"""Writes snapshots while training goes on: what may not change is copied first, then it is written.
+"""A writer that saves snapshots while training continues: copy the state, then write the copy.
 
-Parameters and the optimizer's state change in the optimizer's step only: they are copied while the
-next one is computed, and the step waits for that; what has been copied is written meanwhile. One
-snapshot at a time; who is due while one is written is left out and counted. Where memory is short
-for a copy, training waits for all of it.
-Knows nothing of ranks, nor of what belongs to a state.
+Parameters and the optimizer's state change only in the optimizer's step. So the writer copies them
+while the next step is computed, and the optimizer's step waits for the copy. Copied data is written
+during the rest of the copy. The writer writes one snapshot at a time. If a snapshot is due during a
+write, the writer skips and counts that snapshot. If memory is too short for a copy, training waits
+for the whole write. This module does not depend on ranks or on the contents of a state.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ _log = logging.getLogger("ddpjob")
 
 
 class AsyncWriter:
-    """Fills one place."""
+    """A writer for one storage."""
 
     def __init__(self, place: SnapshotStorage) -> None:
         self._place = place
         self._memory = StagingBuffer()
         self._wanted = place.keep
-        self._fit: tuple[int, MemoryPlan] | None = None  # for snapshots of so many bytes
+        self._fit: tuple[int, MemoryPlan] | None = None  # bytes of a snapshot, and their plan
         self._background = Background("ddpjob-snapshot")
         self._copying = CopyJob()
-        self._owner: Owner | None = None  # of the last one
-        self.skipped = 0  # were left out: one was being written, or the place was away
-        self._told = 0  # of these
+        self._owner: Owner | None = None  # of the last snapshot
+        self.skipped = 0  # snapshots; a write was in progress, or the storage was unavailable
+        self._told = 0  # skipped snapshots already reported
 
     @property
     def is_busy(self) -> bool:
-        """Whether one is being written."""
+        """True while a snapshot is being written."""
         return self._background.is_busy
 
     def skip(self, step: int) -> None:
-        """One is being written, here or by who writes another part of it."""
+        """Count and log a skipped snapshot; this rank or another still writes an earlier one."""
         self.skipped += 1
         _log.warning("step %d is not saved: an earlier one is still being written", step)
 
@@ -69,13 +69,13 @@ class AsyncWriter:
         wait: bool,
         report: Callable[..., None],
     ) -> bool:
-        """Save a state behind a fence, or a part of it; False if it is left out.
+        """Save a state, or one part, behind a fence; return False if the step is skipped.
 
-        `fence` may raise FencedError and OSError. `stable_storages`: storages, by address, that do not
-        change before `wait_for_copy` has returned. `report(step, skipped=n, problem=text)`: it is
-        durable, so many were left out since the one before, and that makes it worse.
-        That the place is away for a while is told, and raised only for who waits.
-        Raises SnapshotError.
+        `fence` may raise FencedError or OSError. `stable_storages` are addresses of storages that
+        stay unchanged until `wait_for_copy` returns. If the snapshot is durable, the writer calls
+        `report(step, skipped=n, problem=text)`: `n` counts the skipped steps since the last report,
+        and `problem` names a memory shortage. If the storage is unavailable, the writer logs a
+        warning, and raises the error only with `wait`. Raise SnapshotError.
         """
         publish: Callable[[], None] = partial(self._place.write_part, step, content, part)
         if part.number == 0:
@@ -88,7 +88,7 @@ class AsyncWriter:
                 _log.warning("%s", problem)
                 return False
             publish = partial(self._place.commit, step, content, mine, part)
-        with contextlib.suppress(StorageUnavailableError):  # it has been told
+        with contextlib.suppress(StorageUnavailableError):  # already logged
             self.wait(owner)
         self._owner = owner
         fits = self._fits(content)
@@ -106,9 +106,9 @@ class AsyncWriter:
         return True
 
     def wait(self, owner: Owner) -> None:
-        """Returns when all is durable. Raises SnapshotError if it cannot be.
+        """Wait until all snapshots are durable. Raise SnapshotError if one cannot be saved.
 
-        FencedError only while `owner` is who saved: it has gone on by new right otherwise.
+        Raise FencedError only if `owner` made the save. Another owner resumes behind a new fence.
         """
         try:
             self._background.wait()
@@ -117,15 +117,15 @@ class AsyncWriter:
                 raise
 
     def finish(self) -> None:
-        """Returns when nothing is being written; what went wrong has been logged."""
+        """Wait until no snapshot is being written; discard errors, which are already logged."""
         self._background.finish()
 
     def wait_for_copy(self) -> None:
-        """Returns when nothing is left to be copied, and helps with it."""
+        """Help with the copy and return once the copy is complete."""
         self._copying.help()
 
     def _fits(self, content: StagedState) -> MemoryPlan:
-        """Found out once: what is told must not change with what training happens to use."""
+        """Return the plan, computed once per size so that reports do not vary with memory use."""
         size = content.tensors_size
         if self._fit is None or self._fit[0] != size:
             found = plan_memory(

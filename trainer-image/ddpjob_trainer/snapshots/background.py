@@ -1,7 +1,7 @@
-"""One piece of work at a time in a thread; nothing is ever queued.
+"""A thread for one task at a time; there is no queue.
 
-Python waits for the thread at its end, so that a script which just ends loses nothing.
-Knows nothing of what is done.
+At exit, Python waits for the thread, so a script that ends loses no work. This module does not
+depend on the task.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _log = logging.getLogger("ddpjob")
 
 
 class Background:
-    """Whoever starts work hears of what went wrong in the one before."""
+    """A thread that runs one task at a time and raises a task's error at the next wait."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -27,17 +27,17 @@ class Background:
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is work that has not ended."""
+        """True while a task is running."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, work: Callable[[], None]) -> None:
-        """Do it; nothing may be under way, and who starts has waited for what was."""
+        """Start a task; the caller must have waited for the previous one."""
         assert self._thread is None
         self._thread = threading.Thread(target=self._do, args=(work,), name=self._name)
         self._thread.start()
 
     def wait(self) -> None:
-        """Until nothing is under way. Raises what the last work raised, once."""
+        """Wait for the task. Raise the task's error, once."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -46,13 +46,13 @@ class Background:
             raise error
 
     def finish(self) -> None:
-        """Until nothing is under way; what went wrong has been logged, and is forgotten."""
+        """Wait for the task; discard its error, which is already logged."""
         with contextlib.suppress(Exception):
             self.wait()
 
     def _do(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except Exception as error:  # noqa: BLE001 - whoever comes next hears of it
-            _log.warning("%s: %s", self._name, error)  # perhaps nobody comes
+        except Exception as error:  # noqa: BLE001 - the next wait() raises it
+            _log.warning("%s: %s", self._name, error)  # there may be no next wait()
             self._error = error

@@ -1,8 +1,8 @@
-"""All ranks agree on a snapshot to go on from, read it where it lies, and send it to who lacks it.
+"""The joint load of all ranks: agree on a snapshot, read it, and send it to ranks without it.
 
-Each worker may have a directory of its own: then each snapshot lies in all of them, and the loss of
-a node loses none. Every byte is verified by who reads it; what fails is passed over by all.
-Knows nothing of models.
+If each worker has its own directory, each snapshot is in all directories, so the loss of a node
+loses no snapshot. The reading rank verifies each byte. If a snapshot fails the check, all ranks
+exclude that copy and select again. This module does not depend on models.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GoOn = Callable[[int, list[int]], bool]
 
 
 class SnapshotLoader:
-    """One load, by all ranks together."""
+    """One load by all ranks together."""
 
     def __init__(
         self, place: SnapshotStorage, rank: int, seers: StorageGroup, owner: Owner
@@ -42,10 +42,11 @@ class SnapshotLoader:
         self._reasons: list[str] = []
 
     def load_agreed(self, go_on: GoOn) -> tuple[int, dict[str, Any]] | None:
-        """Step and state; None: there is nothing to go on from. The same on all ranks.
+        """Return the step and the state, equal on all ranks; None if there is no snapshot.
 
-        `go_on(step, there)`, on who speaks for a directory, lets nobody else add to it from now on;
-        True: it holds more by then than the steps `there`. Raises SnapshotError, on all ranks.
+        The first rank of each storage calls `go_on(step, existing_steps)`. This call fences all
+        other writers. It returns True if the storage has new steps beside `existing_steps`. Raise
+        SnapshotError on all ranks.
         """
         while True:
             holdings, there = self._report_resumed()
@@ -77,7 +78,7 @@ class SnapshotLoader:
         return [each for each in told if each is not None], there
 
     def _explain(self, holdings: list[StorageContents]) -> None:
-        """Raises SnapshotError where there are snapshots, and none of them is usable."""
+        """Raise SnapshotError if there are snapshots, but none is usable."""
         reasons = [*self._reasons, *(why for holding in holdings for why in holding.unusable)]
         if reasons:
             raise SnapshotError(
@@ -88,9 +89,10 @@ class SnapshotLoader:
             )
 
     def _read(self, choice: Selection, holdings: list[StorageContents]) -> dict[str, Any] | None:
-        """The state; None if it is not whole somewhere: then all look again.
+        """Return the state; None if a copy is unusable, so that all ranks select again.
 
-        Who has it sends it on while it reads; who takes it learns afterwards whether it is whole.
+        A rank with a copy sends the state while it reads. A receiving rank learns of the check's
+        result only afterwards.
         """
         state = StateVersion(choice.step, BEGINNING)
         has = (state if rank in choice.ranks else None for rank in range(collectives.world_size()))
@@ -114,7 +116,7 @@ class SnapshotLoader:
     def _read_here(
         self, choice: Selection, targets: list[int]
     ) -> tuple[dict[str, Any] | None, str, str]:
-        """The state, and why it is not usable, or cannot be reached."""
+        """Return the state, the reason why it is unusable, and the reason why it cannot be read."""
         content, why, away = None, "", ""
         name = self._place.name(choice.step)
         giver = StateSender(targets, collectives.device()) if targets else None
@@ -125,7 +127,7 @@ class SnapshotLoader:
         except UnusableError as error:
             why = f"{name}: {error}"
             _log.warning("ignoring snapshot %s", why)
-        except OSError as error:  # not to be passed over: it may be whole
+        except OSError as error:  # the snapshot may be whole, so no rank may exclude it
             away = self._cannot_read(name, error)
         if giver is not None:
             giver.end()
@@ -135,7 +137,7 @@ class SnapshotLoader:
         return f"Cannot read {name}: {error.strerror}"
 
     def _begin(self, go_on: GoOn, step: int, existing_steps: list[int]) -> bool:
-        """Whether somebody has added a snapshot just before nobody could any more."""
+        """Fence other writers; return True if another writer has just added a snapshot."""
         again, problem = False, None
         if self._rank == self._seers.ranks[0]:
             try:

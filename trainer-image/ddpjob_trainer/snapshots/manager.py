@@ -1,9 +1,9 @@
-"""Saving and restoring a training run: what belongs to it, which rank does what, what to say.
+"""Saving and loading a training run: its state, the duties of each rank, and the reports.
 
-Files are the business of `directory` and `snapshot_dir`, objects that of `object_store`, writing them while
-training goes on that of `async_writer`, agreeing on one that of `loading`. Every rank calls both save()
-and load(); of those that see the same directory the lowest writes, or each its part. From a load on
-nobody who went on earlier can add to the directory (see `writer_fence`).
+The modules `directory` and `snapshot_dir` handle files, and `object_store` handles objects.
+`async_writer` writes while training continues, and `loading` agrees on a snapshot. Each rank calls
+both save() and load(). Of the ranks with one directory, the lowest rank writes, or each rank writes
+a part. After a load, earlier memberships cannot add snapshots (see `writer_fence`).
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ from ddpjob_trainer.snapshots.write_round import WriteRound
 from ddpjob_trainer.snapshots.writer_fence import WriterFence
 from ddpjob_trainer.tensors import rng_state, training_state
 
-VARIABLES = (ENV_SNAPSHOT_URI, ENV_SNAPSHOT_DIR)  # the first that is set
-KEEP = 3  # snapshots, when neither the caller nor the job says
-EVERY = 100  # steps between two, when the job does not say
+VARIABLES = (ENV_SNAPSHOT_URI, ENV_SNAPSHOT_DIR)  # the first variable that is set counts
+KEEP = 3  # snapshots, if neither the caller nor the job sets a number
+EVERY = 100  # steps between two snapshots, if the job sets no number
 
 _log = logging.getLogger("ddpjob")
 
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """What a snapshot gave beside the state that is already restored."""
+    """The step and the extra state of a snapshot, whose other state is already restored."""
 
-    step: int  # steps done when it was saved
+    step: int  # steps done at the time of the save
     extra: Any
 
 
 class Snapshots:
-    """The snapshots of one training run, in a directory that workers share, or one for each."""
+    """The snapshots of one training run, in a shared directory or in one directory per worker."""
 
     def __init__(
         self,
@@ -65,10 +65,10 @@ class Snapshots:
         *,
         share: bool = False,
     ) -> None:
-        """Directory and number to keep come from the job unless given. Raises SnapshotError.
+        """Take the directory and the number to keep, by default from the job. Raise SnapshotError.
 
-        `share`: of a large state each rank writes a part, so that every rank must call save();
-        a Loop does so.
+        With `share`, each rank writes a part of a large state, so each rank must call save(). A
+        Loop uses `share`.
         """
         chosen = directory or next(filter(None, map(os.environ.get, VARIABLES)), None)
         if not chosen:
@@ -83,8 +83,8 @@ class Snapshots:
         self._every = _count(ENV_SNAPSHOT_EVERY, EVERY)
         self._place = resolve.resolve_storage(os.fspath(chosen), keep)
         self.share = share
-        self._last: int | None = None  # after so many steps all stop
-        self._is_jobs_own = directory is None  # and no other job's, to take a model from
+        self._last: int | None = None  # the step after which all ranks stop
+        self._is_jobs_own = directory is None  # or another job's, to load its model
         self._turn = WriterFence(self._place)
         self._writer = AsyncWriter(self._place)
         self._waiting: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
@@ -92,10 +92,11 @@ class Snapshots:
         self._met_in: Owner | None = None
 
     def due(self, step: int) -> bool:
-        """Whether a snapshot is wanted after this many steps; the same on every rank.
+        """Return whether a snapshot is due after this many steps; the result is equal on each rank.
 
-        Ask after every step, on every rank: then a planned change of the workers waits for the end
-        of a step, and for its snapshot, and costs none. `save` does not return from the last one.
+        Call this after each step on each rank. Then a planned change of the workers waits for the
+        end of a step and for its snapshot, and loses no step. `save` does not return from the last
+        step.
         """
         step_counter.write(step)
         if self._stops is not None and self._stops.is_due_at(step):
@@ -107,21 +108,21 @@ class Snapshots:
 
     @cached_property
     def _stops(self) -> planned_stop.PlannedStop | None:
-        """Connected by the first question, for that says that this process can be told."""
+        """The link for planned stops, connected at the first call of due()."""
         return planned_stop.connect()
 
     def save(
         self, step: int, *, model: torch.nn.Module, optimizer: Any = None, scheduler: Any = None,
         scaler: Any = None, data: Any = None, extra: Any = None, wait: bool = False,
     ) -> bool:  # fmt: skip
-        """Saves the state after `step` steps; one rank for each directory, others return at once.
+        """Save the state after `step` steps on one rank per directory; other ranks return at once.
 
-        Training goes on while it is written, and `wait`, here or as a call, returns when it is
-        durable; with `share`, when this rank's part is. While one is being written the next is left
-        out: False. `scaler` is a GradScaler, `data` are the `ElasticBatchSampler`; random generators are saved,
-        too.
-        Raises SnapshotError, also for the one before; earlier snapshots are then untouched. With
-        `share` RuntimeError, too, if the group breaks.
+        Training continues during the write. With `wait`, return once the snapshot is durable; with
+        `share`, once this rank's part is durable. Return False if an earlier write is still in
+        progress: this step is then skipped. `scaler` is a GradScaler, `data` is an
+        `ElasticBatchSampler` or a `Stream`. Random states are saved, too. Raise SnapshotError, also
+        for the previous save; earlier snapshots stay intact. With `share`, raise RuntimeError if
+        the group breaks.
         """
         if not 0 <= step < 10**12:
             raise ValueError(f"step is {step}: it counts the steps that are done")
@@ -134,7 +135,7 @@ class Snapshots:
             except StorageUnavailableError as error:
                 if wait:
                     raise
-                _log.warning("%s", error)  # the change of workers does not wait for the store
+                _log.warning("%s", error)  # a change of the workers does not wait for the store
                 done = False
         if is_last and self._stops is not None:
             if self._participates:
@@ -177,7 +178,7 @@ class Snapshots:
         )  # fmt: skip
 
     def _agree_on_write(self, *, wait: bool) -> WriteRound | None:
-        """What all agree on. Who would write and cannot hears why when it saves alone."""
+        """Return the agreed round; if the fence fails, the writer saves alone and reports why."""
         is_free, fence = wait or not self._writer.is_busy, 0
         is_hindered = False
         if self._is_writer and is_free:
@@ -189,16 +190,16 @@ class Snapshots:
         return WriteRound(True, 0, "") if is_hindered else agreed
 
     def wait(self) -> None:
-        """Returns when what has been saved is durable. Raises SnapshotError if it cannot be."""
+        """Wait until all snapshots are durable. Raise SnapshotError if one cannot be saved."""
         self._writer.wait(self._owner)
 
     def wait_for_copy(self) -> None:
-        """Returns when model and optimizer may be changed by other hands than the optimizer's."""
+        """Wait until code other than the optimizer may change the model and optimizer."""
         self._writer.wait_for_copy()
 
     @property
     def skipped(self) -> int:
-        """How many were left out because one was still being written."""
+        """Number of snapshots skipped during an earlier write or without a reachable storage."""
         return self._writer.skipped
 
     def _make_wait(self, optimizer: Any) -> None:
@@ -207,9 +208,9 @@ class Snapshots:
             optimizer.register_step_pre_hook(lambda *_: self._writer.wait_for_copy())
 
     def discover_storage_group(self) -> None:
-        """Every rank finds out with whom it shares the directory; once in a membership.
+        """Find the ranks with the same directory, on each rank, once per membership.
 
-        Before that rank 0 alone writes. Raises RuntimeError if the group breaks.
+        Until then, rank 0 alone writes. Raise RuntimeError if the group breaks.
         """
         if self._met_in != self._owner:
             self._seers = self._place.group()
@@ -217,12 +218,12 @@ class Snapshots:
 
     @property
     def _is_writer(self) -> bool:
-        """Whether this rank writes for those who see the same directory."""
+        """True if this rank writes for all ranks with the same directory."""
         return _rank() == (self._seers.ranks[0] if self._met_in == self._owner else 0)
 
     @property
     def _may_share(self) -> bool:
-        """Whether ranks divide the work where it is much: then all of them must save."""
+        """True if the ranks divide a large state; then all ranks must save."""
         return self.share and collectives.world_size() > 1
 
     @property
@@ -230,23 +231,21 @@ class Snapshots:
         return self._is_writer or self._may_share
 
     def resume_from(self, step: int) -> None:
-        """This membership goes on from that step without loading anything."""
+        """Record that this membership resumes from `step` without a load."""
         self._turn.resume_from(step)
 
     def load(
         self, *, model: torch.nn.Module, optimizer: Any = None, scheduler: Any = None,
         scaler: Any = None, data: Any = None,
     ) -> Loaded | None:  # fmt: skip
-        """Restores the newest whole snapshot in place, the same on every rank; None without one.
+        """Restore the newest whole snapshot in place, equal on each rank; None if there is none.
 
-        Rank 0 goes on with the random numbers of who saved, others with ones that follow from them.
-        Raises SnapshotError when there are snapshots but none is usable, or when one does not fit.
+        Rank 0 continues with the saved random state; the other ranks derive theirs from that state.
+        Raise SnapshotError if no snapshot is usable, or if the snapshot does not fit the script.
         """
         self._writer.finish()
         self.discover_storage_group()
-        rank = (
-            _rank() if collectives.is_initialized() else 0
-        )  # alone, whatever the environment says
+        rank = _rank() if collectives.is_initialized() else 0  # alone, for any environment
         loading = SnapshotLoader(self._place, rank, self._seers, self._owner)
         found = loading.load_agreed(self._resume)
         self.resume_from(found[0] if found else 0)

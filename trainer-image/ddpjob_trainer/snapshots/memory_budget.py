@@ -1,7 +1,7 @@
-"""What of saving fits into the memory that there is: pure.
+"""A plan for snapshots within the memory limit: pure.
 
-Saving while training goes on takes a copy of the state. A directory in memory holds `keep`
-snapshots, and one more while it is written. The formula is in docs/snapshot-format.md.
+A save during training takes a copy of the state. A directory in memory holds `keep` snapshots, and
+one more during a write. The formula is in docs/snapshot-format.md.
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ from ddpjob_trainer.errors import SnapshotError
 if TYPE_CHECKING:
     from ddpjob_trainer.host_memory import MemoryHeadroom
 
-SPARE = 16  # this part of the limit is left to training
+SPARE = 16  # one part in this many of the limit stays free for training
 
 
 class MemoryPlan(NamedTuple):
-    """How snapshots of one size are saved."""
+    """The way to save snapshots of one size."""
 
-    copies: bool  # into memory first, so that training goes on while one is written
-    keep: int  # so many are kept
-    problem: str = ""  # than what was wanted, and what to do; empty if nothing is
+    copies: bool  # copy into memory first, so that training continues during the write
+    keep: int  # snapshots to keep
+    problem: str = ""  # shortage, its effect and its remedy; empty if memory suffices
 
 
 def plan_memory(
     size: int, keep: int, room: MemoryHeadroom | None, *, whole: int, copied: int, held: int | None
 ) -> MemoryPlan:
-    """For a process that writes so many bytes of each snapshot, of which `keep` are wanted.
+    """Return the plan for a process that writes `size` bytes per snapshot and keeps `keep` of them.
 
-    `whole`: bytes of a snapshot, with what others write. `copied`: bytes that are taken for the
-    copy already. `held`: bytes that snapshots take in memory, None where they lie elsewhere.
-    Raises SnapshotError where not even one fits beside the one that is written.
+    `whole` is the size of a snapshot in bytes, with the parts of other ranks. `copied` is the
+    number of bytes already allocated for the copy. `held` is the number of bytes of snapshots in
+    memory; None if they are elsewhere. Raise SnapshotError if two snapshots do not fit into a
+    directory in memory.
     """
     if room is None:
         return MemoryPlan(copies=True, keep=keep)

@@ -1,6 +1,6 @@
-"""The ranks that write one snapshot together: whether all can now, and who writes what.
+"""The agreement of ranks that write one snapshot together: readiness, and one part for each rank.
 
-Every rank of the group asks, at every save; the answer is the same on those that see one place.
+Each rank of the group takes part at each save. Ranks with one storage get equal results.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 class WriteRound(NamedTuple):
-    """What a rank says when a snapshot is due; that of the first one holds for all."""
+    """One rank's readiness for a snapshot; the values of the storage's first rank hold for all."""
 
     is_free: bool
-    fence: int  # its number; 0: not the first one's
+    fence: int  # number of the first rank's fence; 0 on other ranks
     attempt_id: str
 
 
 def agree_on_write(seers: StorageGroup, *, is_free: bool, fence: int) -> WriteRound | None:
-    """None if somebody is not free. Raises RuntimeError if the group breaks."""
+    """Return the agreed round; None if a rank is busy. Raise RuntimeError if the group breaks."""
     told = collectives.all_gather_objects(WriteRound(is_free, fence, secrets.token_hex(4)))
     mine = [told[rank] for rank in seers.ranks]
     return mine[0] if all(each.is_free for each in mine) else None
@@ -41,7 +41,7 @@ def assign_part(
     agreed: WriteRound,
     over: Callable[[], bool],
 ) -> WriteAssignment | None:
-    """This rank's part, which is all that `content` holds then; None: there is none for it."""
+    """Reduce `content` to this rank's part and return the part; None if there is none."""
     sizes = content.sizes(still)
     division = divide(sizes, len(seers.ranks))
     number = seers.ranks.index(rank)

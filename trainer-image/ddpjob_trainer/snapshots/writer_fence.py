@@ -1,6 +1,6 @@
-"""Whose turn it is to add to the snapshots: this membership's, from the step that it goes on from.
+"""The right to add snapshots: this membership's fence, from the step of its resume on.
 
-The fence that says so durably is put up when a job loads, or before the first save.
+A job writes its durable fence at load, or before its first save.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _log = logging.getLogger("ddpjob")
 
 
 class WriterFence:
-    """Of one process, in one place."""
+    """The fence of one process in one storage."""
 
     def __init__(self, place: SnapshotStorage) -> None:
         self._place = place
@@ -30,18 +30,18 @@ class WriterFence:
 
     @property
     def owner(self) -> Owner:
-        """Who goes on: the membership that this process is in, or the process itself."""
+        """The membership of this process, or the process itself if it has no membership."""
         membership = os.environ.get(ENV_MEMBERSHIP)
         if not membership:
             return Owner("", self._process)
         return Owner(os.environ.get(ENV_JOB_UID, "ddpjob"), membership)
 
     def resume_from(self, step: int) -> None:
-        """From this step."""
+        """Record the step from which this owner resumes."""
         self._from = step
 
     def fence(self) -> Fence:
-        """Its own, put up if there is none yet. Raises FencedError and OSError."""
+        """Return this owner's fence; create it if there is none. Raise FencedError or OSError."""
         if self._fence is None or self._fence.owner != self.owner:
             step = self._from
             if step is None:
@@ -50,9 +50,10 @@ class WriterFence:
         return self._fence
 
     def begin(self, step: int, existing_steps: list[int], *, exclusive: bool) -> bool:
-        """From now on nobody else adds to the place; whether somebody just did.
+        """Fence all other writers; return True if another writer has just added a snapshot.
 
-        Not `for_good`: perhaps this is only to look at, and who saves goes on.
+        Only an `exclusive` call creates the fence here. Otherwise the load may be read-only, and
+        the first save creates the fence.
         """
         self._from, self._fence = step, None
         if not exclusive:

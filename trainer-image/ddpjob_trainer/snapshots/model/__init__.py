@@ -1,1 +1,1 @@
-"""What a snapshot is and which one counts; no storage, no collectives."""
+"""The contents of a snapshot and the rules that select one; no storage, no collectives."""

@@ -1,10 +1,11 @@
-"""Who may go on from a snapshot directory: a numbered record for each time that somebody did.
+"""The right to resume from a snapshot directory: one numbered record for each resume.
 
-A group of processes that was overtaken, cut off by the network say, may not know it and train on.
-Its snapshots do not count beyond the step from which its successor went on: each snapshot names
-its writer's fence, and a later fence limits all earlier ones. So a late write cannot win, whenever
-it comes. Needs nothing but that two cannot make the same record: no clock, no lock, no service.
-May not: know how records are kept; `dir_fences` and `object_fences` do.
+A group of processes may be fenced without notice, for example behind a network partition, and
+continue to train. Its snapshots do not count beyond the step from which its successor resumed. Each
+snapshot names its writer's fence, and a later fence limits all earlier ones. So a late write never
+wins. The only requirement is that two processes cannot create the same record: no clock, no lock,
+no service. This module must not depend on the storage of the records; see `dir_fences` and
+`object_fences`.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from ddpjob_trainer.errors import FencedError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-KEEP = 20  # records; an older writer is limited by all of these, which is less than it may have
+KEEP = 20  # records; all of them limit a still older writer, strictly enough
 
 _log = logging.getLogger("ddpjob")
 
 
 class Owner(NamedTuple):
-    """Who goes on: a membership of a job, or a process that belongs to none."""
+    """A membership of a job, or a process without a membership, that resumes and writes."""
 
-    job: str  # its uid
+    job: str  # the job's uid
     membership: str
 
     def __str__(self) -> str:
@@ -35,7 +36,7 @@ class Owner(NamedTuple):
 
 
 class Fence(NamedTuple):
-    """From which step somebody went on."""
+    """The record that an owner resumed from a step."""
 
     number: int
     owner: Owner
@@ -43,53 +44,56 @@ class Fence(NamedTuple):
 
 
 def fence_limit(fences: Iterable[Fence], number: int) -> int | None:
-    """The last step of which a snapshot counts that was written behind fence `number`."""
+    """Return the last step whose snapshot behind fence `number` counts; None without a limit."""
     later = {fence.owner: fence.step for fence in fences if fence.number > number}  # by age
     return min(later.values(), default=None)
 
 
 def is_fenced(step: int, number: int, fences: Iterable[Fence]) -> bool:
-    """Whether what was written of that step, behind fence `number`, does not count."""
+    """Return whether a snapshot of this step, written behind fence `number`, does not count."""
     last = fence_limit(fences, number)
     return last is not None and step > last
 
 
 class FenceStorage(Protocol):
-    """Numbered records, each made once and never changed. All may raise OSError."""
+    """Numbered records, each created once and never changed. Each method may raise OSError."""
 
-    where: str  # for people
+    where: str  # for log lines and errors
 
     def numbers(self) -> list[int]:
-        """Of those that there are, in any order."""
+        """Return the numbers of the existing records, in any order."""
 
     def read(self, number: int) -> bytes | None:
-        """One of them; None if there is none any more."""
+        """Return a record; None if there is no such record."""
 
     def create(self, number: int, record: bytes) -> bool:
-        """False if the number is taken: two never get the same."""
+        """Create a record; return False if the number is in use. Only one caller succeeds."""
 
     def delete(self, number: int) -> None:
-        """One that no longer matters."""
+        """Delete a record that is no longer needed."""
 
     def name(self, number: int) -> str:
-        """For people."""
+        """Return the record's name for log lines and errors."""
 
 
 class FenceLog:
-    """Those of one place."""
+    """The fences of one storage."""
 
     def __init__(self, records: FenceStorage) -> None:
         self._records = records
-        self._known: dict[int, Fence] = {}  # they never change
+        self._known: dict[int, Fence] = {}  # fences never change
 
     def all(self) -> list[Fence]:
-        """By number. Raises OSError."""
+        """Return the fences by number. Raise OSError."""
         numbers = sorted(self._records.numbers())
         self._known = {n: fence for n in numbers if (fence := self._known.get(n) or self._read(n))}
         return list(self._known.values())
 
     def add(self, owner: Owner, step: int) -> Fence:
-        """Go on from this step. Raises FencedError if a later membership has, and OSError."""
+        """Add the fence of a resume from `step`. Raise OSError.
+
+        Raise FencedError if a later membership has resumed.
+        """
         while True:
             self._check_order(owner)
             fence = Fence(max(self._records.numbers(), default=0) + 1, owner, step)
@@ -99,7 +103,7 @@ class FenceLog:
                 return fence
 
     def check(self, own: Fence) -> None:
-        """Raises FencedError when somebody else has gone on since, and OSError."""
+        """Raise FencedError if another owner has resumed since. Raise OSError."""
         for fence in self.all():
             if fence.number > own.number and fence.owner != own.owner:
                 raise FencedError(
@@ -120,7 +124,7 @@ class FenceLog:
     def _read(self, number: int) -> Fence | None:
         record = self._records.read(number)
         if record is None:
-            return None  # just forgotten
+            return None  # just deleted
         try:
             content = json.loads(record)
             owner = Owner(str(content["job"]), str(content["membership"]))

@@ -1,7 +1,7 @@
-"""What a snapshot's manifest says: made, read and judged here, wherever the snapshot lies.
+"""The manifest of a snapshot: built, parsed and checked here, for each kind of storage.
 
-The format is described in docs/snapshot-format.md.
-May not: open a file or an object; `snapshot_dir` and `object_store` do.
+The format is described in docs/snapshot-format.md. This module must not open a file or an object;
+`snapshot_dir` and `object_store` do.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ if TYPE_CHECKING:
 FORMAT = "ddpjob-snapshot"
 VERSION = 3
 READABLE = (1, 2, 3)
-OF_ONE_FILE = 2  # the version of a snapshot of one file: older libraries read it
+OF_ONE_FILE = 2  # the version of a snapshot with one file: older libraries can read this version
 TENSORS = "tensors.safetensors"
 MANIFEST = "manifest.json"
 
 
 class UnusableError(Exception):
-    """What lies there is no whole snapshot that this version can read; the text says why."""
+    """The snapshot is not whole, or this version cannot read it; the text states the reason."""
 
 
 def name_of(step: int) -> str:
-    """The folder's name, such as step-000000000123."""
+    """Return the folder's name, such as step-000000000123."""
     return f"step-{step:012d}"
 
 
 def step_of(name: str) -> int | None:
-    """Inverse of name_of(); None for any other name."""
+    """Return the step of a name of name_of(); None for any other name."""
     match = re.fullmatch(r"step-(\d{12})", name)
     return int(match[1]) if match else None
 
 
 def part_name(number: int) -> str:
-    """The file of one of several writers, such as tensors-1.safetensors; 0 is the first one."""
+    """Return the file name of one writer's part, such as tensors-1.safetensors for number 1."""
     return f"tensors-{number}.safetensors" if number else TENSORS
 
 
 def part_record_name(number: int) -> str:
-    """Of what that writer says of its file, to the first one; no part of the snapshot."""
+    """Return the file name of a writer's record for the first writer; not in the snapshot."""
     return f"part-{number}.json"
 
 
 def build(step: int, state: dict[str, Any], files: Mapping[str, FileDigest], fence: Fence) -> bytes:
-    """The manifest of a state behind a fence, whose tensors are in these files."""
+    """Return the manifest of a state behind a fence, whose tensors are in `files`."""
     return json.dumps({
         "format": FORMAT,
         "version": VERSION if len(files) > 1 else OF_ONE_FILE,
@@ -72,7 +72,7 @@ def build(step: int, state: dict[str, Any], files: Mapping[str, FileDigest], fen
 
 
 def parse(raw: bytes) -> dict[str, Any]:
-    """Raises UnusableError if it is not one of ours, or of a newer version."""
+    """Return the manifest. Raise UnusableError if the format is foreign or newer."""
     try:
         manifest = json.loads(raw)
     except ValueError:
@@ -88,25 +88,25 @@ def parse(raw: bytes) -> dict[str, Any]:
 
 
 def check_step(manifest: dict[str, Any], name: str) -> None:
-    """Raises UnusableError if it lies under the name of another step."""
+    """Raise UnusableError if the snapshot has the name of another step."""
     if name != name_of(manifest["step"]):
         raise UnusableError(f"it was renamed: it holds step {manifest['step']}")
 
 
 def check_size(name: str, expected: FileDigest, size: int) -> None:
-    """Raises UnusableError if a file is of another size."""
+    """Raise UnusableError if a file has another size."""
     if size != expected.size:
         raise UnusableError(f"it is damaged: {name} has {size} bytes instead of {expected.size}")
 
 
 def check_digest(name: str, expected: FileDigest, digest: str) -> None:
-    """Raises UnusableError if a file has another checksum."""
+    """Raise UnusableError if a file has another checksum."""
     if digest != expected.digest:
         raise UnusableError(f"it is damaged: the checksum of {name} does not match")
 
 
 def files_of(manifest: dict[str, Any]) -> dict[str, FileDigest]:
-    """What it says of the tensors' files, by name. Raises UnusableError if it names others."""
+    """Return the digests of the tensors' files by name. Raise UnusableError for a foreign name."""
     found = {}
     for name, entry in manifest["files"].items():
         if re.fullmatch(r"tensors(-[1-9]\d*)?\.safetensors", name) is None:
@@ -117,9 +117,9 @@ def files_of(manifest: dict[str, Any]) -> dict[str, FileDigest]:
 
 
 def candidate_of(manifest: dict[str, Any]) -> Candidate:
-    """What the snapshot is told as."""
+    """Return the candidate that describes this snapshot to all ranks."""
     state = {part: node for part, node in manifest["state"].items() if part != "random"}
-    content = [manifest["step"], manifest["files"], state]  # the same in each copy
+    content = [manifest["step"], manifest["files"], state]  # equal in each copy
     writer = manifest.get("writer")
     return Candidate(
         manifest["step"],
@@ -129,14 +129,14 @@ def candidate_of(manifest: dict[str, Any]) -> Candidate:
 
 
 def fence_of(manifest: dict[str, Any]) -> int:
-    """Number of the writer's; 0: written without one."""
+    """Return the number of the writer's fence; 0 if there was no fence."""
     number: int = manifest.get("fence", 0)
     return number
 
 
 @functools.cache
 def _code() -> dict[str, str]:
-    """The script that runs, for people."""
+    """Return the name and the checksum of the running script, for information."""
     path = getattr(sys.modules.get("__main__"), "__file__", None)
     try:
         content = Path(path or "").read_bytes()

@@ -1,6 +1,6 @@
-"""What may go, of the snapshots in one place: pure.
+"""The choice of the snapshots to delete in one storage: pure.
 
-What is unusable is no business of retention: it stays, for people to look at.
+Retention ignores unusable snapshots: they stay for inspection.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
 
 def steps_to_delete(complete: Sequence[int], newest: int, keep: int) -> list[int]:
-    """Of these steps, newest first, those that are more than `keep`; `newest` always stays.
+    """Return the steps beyond `keep` of `complete`, newest first; `newest` always stays.
 
-    A damaged one of a later step may look complete: what was just saved is never dropped for it.
+    A damaged snapshot of a later step may look complete. So the snapshot saved last is never
+    deleted in favour of another one.
     """
     others = [step for step in complete if step != newest]
     return others[max(keep - 1, 0) :]

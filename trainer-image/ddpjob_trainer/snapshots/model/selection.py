@@ -1,7 +1,8 @@
-"""Which snapshot all ranks go on from, given what each directory holds: pure.
+"""The choice of the snapshot from which all ranks resume, given each storage's contents: pure.
 
-The newest one that counts, wherever it lies. A snapshot of an overtaken membership does not count:
-within a directory by its fences (`fences.limit`), between directories by the memberships' order.
+The newest snapshot that counts wins, in any storage. A snapshot of a fenced membership does not
+count. Within a storage, its fences decide (`fencing.fence_limit`); between storages, the order of
+the memberships decides.
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ if TYPE_CHECKING:
 
 
 class Candidate(NamedTuple):
-    """A snapshot that counts in its own directory."""
+    """A snapshot that counts in its own storage."""
 
     step: int
-    digest: str  # the same content has the same
-    writer: Owner | None  # None: it was written without a word of it
+    digest: str  # equal for equal contents
+    writer: Owner | None  # None: written without an owner
 
 
 class StorageContents(NamedTuple):
-    """What the ranks that see one directory have, as the lowest of them tells."""
+    """The snapshots and fences of one storage, reported by the lowest of its ranks."""
 
     ranks: tuple[int, ...]
     candidates: tuple[Candidate, ...]
     fences: tuple[Fence, ...]  # by number
-    unusable: tuple[str, ...] = ()  # what is there beside that, and why it is of no use
+    unusable: tuple[str, ...] = ()  # other snapshots, with the reason why each is unusable
 
 
 class Selection(NamedTuple):
-    """What to go on from, and who has it."""
+    """The selected snapshot and the ranks that have it."""
 
     step: int
     digest: str
@@ -47,14 +48,14 @@ def select_snapshot(
     self_owner: Owner,
     excluded: Collection[tuple[int, str]] = (),
 ) -> Selection | None:
-    """The newest, if there is one; of two of the same step that of the later membership.
+    """Return the newest snapshot, if any; for equal steps, the later membership's snapshot.
 
-    `without`: the lowest rank of a directory, and the digest of what is unusable there.
+    An entry of `excluded` is the lowest rank of a storage and the digest of an unusable snapshot.
     """
     fences = {
         fence
         for holding in storages
-        for fence in {each.owner: each for each in holding.fences}.values()  # the last of each
+        for fence in {each.owner: each for each in holding.fences}.values()  # the owner's last
         if fence.owner != self_owner
     }
     usable = [
@@ -79,7 +80,7 @@ def _order(owner: Owner | None) -> MembershipId:
 
 
 def _is_overtaken(offer: Candidate, fences: Collection[Fence]) -> bool:
-    """Whether a later membership of its job has gone on from an earlier step, anywhere."""
+    """Return whether a later membership of the writer's job has resumed from an earlier step."""
     writer = offer.writer
     if writer is None or not writer.job:
         return False

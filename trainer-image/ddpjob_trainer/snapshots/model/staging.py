@@ -1,6 +1,6 @@
-"""A state made ready to be written: copied into memory, its size known before the first byte.
+"""A state ready for a write: copied into memory, with its size known before the first byte.
 
-May not: know where it goes.
+This module must not depend on the destination.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from ddpjob_trainer.snapshots.model.fencing import Fence
     from ddpjob_trainer.tensors.safetensors_writer import FileDigest
 
-PIECE_BYTES = 4 << 20  # that one thread copies before it looks what is left
+PIECE_BYTES = 4 << 20  # copied by one thread at a time
 
 
 class StagedState:
-    """The state after so many steps."""
+    """The state after a number of steps."""
 
     def __init__(self, step: int, state: dict[str, Any]) -> None:
-        """Raises SnapshotError when the state holds something that has no form in a snapshot."""
+        """Flatten the state. Raise SnapshotError if a value has no form in a snapshot."""
         self._step = step
         self._state: dict[str, Any] = {}
         tensors: dict[str, torch.Tensor] = {}
@@ -43,12 +43,12 @@ class StagedState:
         self._versions = {name: tensor._version for name, tensor in tensors.items()}  # noqa: SLF001
         self._image = SafetensorsBuffer(tensors)
         self._copying = CopyJob()
-        self._begins: list[int] = []  # in the file, of what each piece of that copies
+        self._begins: list[int] = []  # offset in the file of each piece to copy
         self.whole_size = self._image.size  # bytes of the tensors' file, or of all files together
 
     @property
     def size(self) -> int:
-        """Bytes in all, within a few kilobytes."""
+        """Bytes in total, within a few kilobytes."""
         return self._image.size + len(json.dumps(self._state)) + 4096
 
     @property
@@ -57,36 +57,36 @@ class StagedState:
         return self._image.size
 
     def sizes(self, storages: Container[int]) -> dict[str, int]:
-        """Bytes of the tensors inside of these storages."""
+        """Return the bytes of each tensor inside of these storages."""
         return {name: tensor.nbytes for name, tensor in self._inside(storages).items()}
 
     def outline(self, names: Iterable[str]) -> str:
-        """The same for tensors of the same names, types and shapes."""
+        """Return a digest that is equal for tensors of equal names, types and shapes."""
         given = [(name, self._tensors[name]) for name in sorted(names)]
         told = [[name, str(tensor.dtype), [*tensor.shape]] for name, tensor in given]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
     def select(self, names: Container[str]) -> None:
-        """The file has these tensors only: it is but a part of the state."""
+        """Keep only these tensors in the file, which is then one part of the state."""
         self._tensors = {name: each for name, each in self._tensors.items() if name in names}
         self._image = SafetensorsBuffer(self._tensors)
 
     def exclude(self, names: Container[str]) -> None:
-        """The file has all but these."""
+        """Keep all tensors but these in the file."""
         self.select({name for name in self._tensors if name not in names})
 
     def allocate(self, memory: StagingBuffer) -> None:
-        """Where a copy goes; without one, nothing may change while it is given away.
+        """Allocate memory for a copy; without a copy, the state must not change during the write.
 
-        Raises SnapshotError if there is no memory for it.
+        Raise SnapshotError if there is not enough memory.
         """
         self._image.allocate(memory)
 
     def copy(self, stable_storages: Container[int]) -> CopyJob:
-        """Copy all but what lies in these storages, by address; returns the work of copying that.
+        """Copy the state except these storages, given by address; return the job that copies those.
 
-        What is copied may change from then on. Raises SnapshotError if it has since this was made,
-        and so does that work.
+        Copied tensors may change afterwards. If a tensor has changed since the construction, this
+        method and the job raise SnapshotError.
         """
         later = self._inside(stable_storages)
         self._copy([name for name in self._tensors if name not in later])
@@ -97,7 +97,7 @@ class StagedState:
         return self._copying
 
     def finish_copying(self) -> None:
-        """Returns when all has been copied. Raises SnapshotError if it was changed meanwhile."""
+        """Wait until the copy is complete. Raise SnapshotError if the state has changed."""
         self._copying.finish()
 
     def _copy(self, names: Collection[str]) -> None:
@@ -112,9 +112,9 @@ class StagedState:
         }
 
     def stream_to(self, into: Callable[[Iterator[memoryview]], object]) -> FileDigest:
-        """Give the tensors' file away, chunk by chunk, while the rest of it is still being copied.
+        """Stream the tensors' file to `into`, chunk by chunk, during the rest of the copy.
 
-        Raises what `into` raises, and SnapshotError if the state was changed meanwhile.
+        Raise the errors of `into`, and SnapshotError if the state has changed meanwhile.
         """
         poured = self._image.stream_to(into, self._have_copied)
         if not self._image.is_copied:
@@ -122,11 +122,11 @@ class StagedState:
         return poured
 
     def _have_copied(self, end: int) -> None:
-        """All that lies before this byte."""
+        """Wait until the bytes before `end` are copied."""
         self._copying.reach(bisect.bisect_left(self._begins, end))
 
     def record(self, files: Mapping[str, FileDigest], fence: Fence) -> bytes:
-        """The manifest for these files."""
+        """Return the manifest for these files."""
         return manifest.build(self._step, self._state, files, fence)
 
     def _check(self, names: Iterable[str]) -> None:
@@ -139,7 +139,7 @@ class StagedState:
 
 
 def _pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[list[str]]:
-    """Names of tensors that are copied at once: many small ones, or a large one."""
+    """Yield names of tensors to copy at once: many small tensors, or a large one."""
     names, size = [], 0
     for name, tensor in tensors.items():
         names.append(name)

@@ -1,10 +1,9 @@
-"""A snapshot that several ranks write: who writes which tensors, and how the first one hears of it.
+"""A snapshot that several ranks write: the tensors of each rank, and the records of finished parts.
 
-Parameters and the optimizer's state are the same on every rank. Each writes its part where the
-snapshot will be, and leaves a record of it there; the first one waits for the records, and makes
-the snapshot exist. Needs nothing but the place that all of them see: no collective while training
-goes on.
-May not: know what kind of place it is.
+Parameters and the optimizer's state are equal on each rank. Each rank writes its part to the
+snapshot's storage and leaves a record there. The first writer waits for the records and commits the
+snapshot. The ranks need only the common storage: no collective runs during training. This module
+must not depend on the kind of storage.
 """
 
 from __future__ import annotations
@@ -20,28 +19,28 @@ from ddpjob_trainer.tensors.safetensors_writer import FileDigest
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-LEAST_BYTES = 32 << 20  # for less than that nobody is asked to write a part
-PATIENCE = 600.0  # seconds that the first one waits for the others when it has done its own part
-PAUSES = (0.01, 0.2)  # between two looks for records: at first, and at most
+LEAST_BYTES = 32 << 20  # bytes; a smaller part is not worth another writer
+PATIENCE = 600.0  # seconds; the first writer waits for the other parts after its own part
+PAUSES = (0.01, 0.2)  # seconds between two polls for records: first and longest pause
 
 
 class PartsMissingError(Exception):
-    """The others will not write their parts any more: there will be no such snapshot."""
+    """The other ranks will not write their parts, so this snapshot will not exist."""
 
 
 class WriteAssignment(NamedTuple):
-    """What one of the writers has to do."""
+    """The part of one writer."""
 
-    number: int  # 0: also what is not the same on all ranks; it makes the snapshot exist
+    number: int  # 0: the first writer, which also writes unshared state, and commits
     writers: int
-    attempt_id: str  # names the place where they meet; of this snapshot only
-    fence: int  # number of the first one's
+    attempt_id: str  # names the common folder of this snapshot's writers
+    fence: int  # number of the first writer's fence
     outlines: tuple[str, ...]  # of each part's tensors
-    is_cancelled: Callable[[], bool]  # whether nobody needs to wait any more
+    is_cancelled: Callable[[], bool]  # True if no writer needs to wait any more
 
 
 def never() -> bool:
-    """Who writes alone waits for nobody."""
+    """Return False: a single writer waits for no other."""
     return False
 
 
@@ -49,9 +48,9 @@ ALONE = WriteAssignment(0, 1, "", 0, (), never)
 
 
 def divide(sizes: Mapping[str, int], writers: int) -> list[frozenset[str]]:
-    """The names of each one's tensors, about as many bytes each; fewer writers for a small state.
+    """Divide the tensors' names into parts of about equal bytes; fewer parts for a small state.
 
-    The same wherever names and sizes are. Never empty: for nothing there is one part.
+    The result depends only on names and sizes. There is at least one part, even if it is empty.
     """
     count = max(1, min(writers, sum(sizes.values()) // LEAST_BYTES))
     parts: list[set[str]] = [set() for _ in range(count)]
@@ -64,27 +63,27 @@ def divide(sizes: Mapping[str, int], writers: int) -> list[frozenset[str]]:
 
 
 def is_large(size: int) -> bool:
-    """Whether it is worth asking another rank; `size` in bytes, of what is the same on all."""
+    """Return whether `size`, the bytes of state equal on all ranks, is worth another writer."""
     return size >= 2 * LEAST_BYTES
 
 
 def part_report(written: FileDigest, outline: str) -> bytes:
-    """What one leaves when its part is durable."""
+    """Return a writer's record of its durable part."""
     return json.dumps({**written._asdict(), "outline": outline}).encode()
 
 
 def part_failure(text: str) -> bytes:
-    """What it leaves when there will be no part of it."""
+    """Return a writer's record of a failed part."""
     return json.dumps({"failure": text}).encode()
 
 
 def wait_for_parts(
     part: WriteAssignment, read: Callable[[int], bytes | None]
 ) -> dict[str, FileDigest]:
-    """Waits for the other parts, of which `read` gives the record if there is one.
+    """Wait for the other parts; `read` returns a part's record, or None if there is none yet.
 
-    Returns their files by name, in the order of the writers, whoever was done first. Raises
-    PartsMissingError, SnapshotError, and what `read` raises.
+    Return their files by name, in the order of the writers' numbers. Raise PartsMissingError,
+    SnapshotError, and the errors of `read`.
     """
     found: dict[int, FileDigest] = {}
     end, pause = time.monotonic() + PATIENCE, PAUSES[0]

@@ -1,1 +1,1 @@
-"""Where snapshots lie: directories and object stores."""
+"""Storages of snapshots: directories and object stores."""

@@ -1,6 +1,6 @@
-"""What Snapshots needs of the place where snapshots lie: a directory or an object store.
+"""The interface of a storage of snapshots, which is a directory or an object store.
 
-`directory` is the one, `object_store` the other. May not: know which one it is.
+`directory` and `object_store` implement it. This module must not depend on either.
 """
 
 from __future__ import annotations
@@ -17,73 +17,76 @@ if TYPE_CHECKING:
 
 
 class SnapshotInfo(NamedTuple):
-    """What a snapshot looks like from outside, for people."""
+    """The size and the time of a snapshot, for people."""
 
     size: int
     written: float  # seconds since 1970
 
 
 class SnapshotStorage(Protocol):
-    """Snapshots by step. What takes a step raises UnusableError if that one cannot be used."""
+    """Snapshots by step. If a step's snapshot is unusable, methods raise UnusableError."""
 
-    where: str  # for people
-    keep: int  # snapshots that stay
-    how_to_reset: str  # what to do to start without what is there
+    where: str  # for log lines and errors
+    keep: int  # snapshots to keep
+    how_to_reset: str  # instruction to start without the existing snapshots
 
     def group(self) -> StorageGroup:
-        """Every rank asks. Raises RuntimeError if the group breaks."""
+        """Return the ranks with this storage. Raise RuntimeError if the group breaks.
+
+        Each rank must call this.
+        """
 
     def fence(self, owner: Owner, step: int) -> Fence:
-        """From now on `owner` alone goes on, from this step. Raises FencedError and OSError."""
+        """Fence all owners but `owner`, which resumes from `step`. Raise FencedError or OSError."""
 
     def commit(
         self, step: int, content: StagedState, fence: Fence, part: WriteAssignment = ...
     ) -> None:
-        """Make the snapshot exist, durably, unless it does; alone, or as the first of several.
+        """Commit the snapshot durably unless it exists; alone, or as the first of several writers.
 
-        Raises FencedError, PartsMissingError, SnapshotError and OSError.
+        Raise FencedError, PartsMissingError, SnapshotError or OSError.
         """
 
     def write_part(self, step: int, content: StagedState, part: WriteAssignment) -> None:
-        """Write, durably, what the first one waits for. Raises PartsMissingError and OSError."""
+        """Write a part durably for the first writer. Raise PartsMissingError or OSError."""
 
     def list_candidates(self, ranks: tuple[int, ...], chooser: Owner) -> StorageContents:
-        """What there is for `chooser` to choose from. Raises OSError."""
+        """Return the snapshots from which `chooser` may select. Raise OSError."""
 
     def read(
         self, step: int, digest: str | None = None, giver: StateSender | None = None
     ) -> dict[str, Any]:
-        """The state, verified; the one that was offered by that digest. Raises OSError, too.
+        """Return the verified state of the candidate with this digest. Raise OSError.
 
-        Where it can be sent on while it is read, the `giver` does.
+        If the storage can stream, the `giver` sends the state during the read.
         """
 
     def check(self, step: int, *, content: bool = True) -> dict[str, Any]:
-        """The manifest; every byte of the tensors is compared, or their size only."""
+        """Return the manifest; with `content`, verify all bytes of the tensors, else sizes."""
 
     def info(self, step: int) -> SnapshotInfo:
-        """Raises OSError."""
+        """Return the size and the time of a snapshot. Raise OSError."""
 
     def steps(self) -> list[int]:
-        """Those that may be gone on from, newest first. Raises OSError."""
+        """Return the steps that are not fenced, newest first. Raise OSError."""
 
     def all_steps(self) -> list[int]:
-        """All that there are, newest first. Raises OSError."""
+        """Return the steps of all snapshots, newest first. Raise OSError."""
 
     def complete(self) -> list[int]:
-        """Those that look whole, newest first. Raises OSError."""
+        """Return the steps of the snapshots that look whole, newest first. Raise OSError."""
 
     def prune(self) -> list[int]:
-        """Delete what need not stay; returns the steps. Raises OSError."""
+        """Delete snapshots that retention does not keep; return their steps. Raise OSError."""
 
     def held_in_memory(self) -> int | None:
-        """Bytes of this machine's memory that they take; None where they lie elsewhere."""
+        """Return the bytes of memory that snapshots use; None if they are elsewhere."""
 
     def name(self, step: int) -> str:
-        """For people."""
+        """Return the snapshot's name for log lines and errors."""
 
     def explain_error(self, error: OSError, size: int) -> tuple[str, str]:
-        """Why a snapshot of that size could not be saved, and what to do."""
+        """Return the reason why a snapshot of `size` bytes could not be saved, and the remedy."""
 
     def is_transient(self, error: OSError) -> bool:
-        """Whether a later try may succeed although nobody does anything."""
+        """Return whether a later attempt may succeed without a repair."""

@@ -1,6 +1,6 @@
-"""Fences as folders: a folder that is already full is renamed to its number, so two cannot have it.
+"""Fences as folders: a complete folder is renamed to its number, so only one process gets it.
 
-Needs nothing but an atomic rename. Knows nothing of what a fence says.
+The only requirement is an atomic rename. This module does not depend on a fence's contents.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ RECORD = "fence.json"
 
 
 class DirectoryFences:
-    """Those in one directory."""
+    """The fences in one directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.where = str(directory)
 
     def numbers(self) -> list[int]:
-        """Of those that there are. Raises OSError."""
+        """Return the numbers of the existing fences. Raise OSError."""
         try:
             names = [path.name for path in self._directory.iterdir()]
         except FileNotFoundError:
@@ -35,14 +35,14 @@ class DirectoryFences:
         return [int(match[1]) for name in names if (match := re.fullmatch(r"fence-(\d{12})", name))]
 
     def read(self, number: int) -> bytes | None:
-        """Raises OSError."""
+        """Return a record; None if there is no such record. Raise OSError."""
         try:
             return (self._path(number) / RECORD).read_bytes()
         except FileNotFoundError:
             return None
 
     def create(self, number: int, record: bytes) -> bool:
-        """False if the number is taken. Raises OSError."""
+        """Create a record; return False if the number is in use. Raise OSError."""
         target = self._path(number)
         aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -61,11 +61,11 @@ class DirectoryFences:
         return True
 
     def delete(self, number: int) -> None:
-        """What of it can be deleted."""
+        """Delete a record as far as possible."""
         shutil.rmtree(self._path(number), ignore_errors=True)
 
     def name(self, number: int) -> str:
-        """For people."""
+        """Return the record's name for log lines and errors."""
         return str(self._path(number) / RECORD)
 
     def _path(self, number: int) -> Path:

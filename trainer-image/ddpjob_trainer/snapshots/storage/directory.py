@@ -1,9 +1,9 @@
-"""A directory of snapshot folders: publishing one at once, keeping some, clearing what died.
+"""A directory of snapshot folders: atomic commits, retention, cleanup after dead writers.
 
-Writers prepare a folder under a hidden name and rename it. Each holds a shared lock while it
-does; who gets the lock alone knows that every hidden folder there belongs to a dead writer.
-What is visible but unusable is never deleted, only set aside when its name is needed. What an
-overtaken writer left does not count (see `fences`): nobody goes on from it, and retention drops it.
+Writers prepare a folder under a hidden name and rename the folder. Each writer holds a shared lock
+meanwhile. If a process gets the exclusive lock, each hidden folder belongs to a dead writer. A
+visible but unusable folder is never deleted, only renamed if its name is needed. Snapshots of a
+fenced writer do not count (see `fencing`): no owner resumes from them, and retention deletes them.
 """
 
 from __future__ import annotations
@@ -65,22 +65,25 @@ class DirectoryStorage:
         self._fences = FenceLog(DirectoryFences(directory))
 
     def group(self) -> StorageGroup:
-        """Every rank asks. Raises RuntimeError if the group breaks."""
+        """Return the ranks with this directory. Raise RuntimeError if the group breaks.
+
+        Each rank must call this.
+        """
         ranks, places = collectives.ranks_sharing(self.directory)
         return StorageGroup(ranks, ranks, places)
 
     def fence(self, owner: Owner, step: int) -> Fence:
-        """From now on `owner` alone goes on, from this step. Raises FencedError and OSError."""
+        """Fence all owners but `owner`, which resumes from `step`. Raise FencedError or OSError."""
         with self._attempt_folder():
             return self._fences.add(owner, step)
 
     def commit(
         self, step: int, content: StagedState, fence: Fence, part: WriteAssignment = ALONE
     ) -> None:
-        """Makes the snapshot exist, durably, unless it already does; alone, or as the first.
+        """Commit the snapshot durably unless it exists; alone, or as the first of several writers.
 
-        Raises OSError, and FencedError if somebody else has gone on: then nothing is deleted.
-        Of several writers also PartsMissingError and SnapshotError.
+        Raise OSError, and FencedError if another owner has resumed: then nothing is deleted. With
+        several writers, raise PartsMissingError or SnapshotError, too.
         """
         target = self.directory / manifest.name_of(step)
         aside = self._hidden(target, part.attempt_id)
@@ -102,7 +105,7 @@ class DirectoryStorage:
             self._retain(step)
 
     def write_part(self, step: int, content: StagedState, part: WriteAssignment) -> None:
-        """Writes, durably, what the first one waits for. Raises PartsMissingError and OSError."""
+        """Write a part durably for the first writer. Raise PartsMissingError or OSError."""
         aside = self._hidden(self.directory / manifest.name_of(step), part.attempt_id)
         with self._attempt_folder(part.attempt_id):
             aside.mkdir(exist_ok=True)
@@ -119,17 +122,17 @@ class DirectoryStorage:
                 raise
 
     def steps(self, chooser: Owner | None = None) -> list[int]:
-        """Steps of all folders that may be gone on from, newest first. Raises OSError.
+        """Return the steps of all folders that are not fenced, newest first. Raise OSError.
 
-        Who still chooses from which one is not bound by a fence of its own.
+        The fences of `chooser`, which still selects its snapshot, do not limit the result.
         """
         fences = [fence for fence in self._fences.all() if fence.owner != chooser]
         return [s for s in self.all_steps() if not _is_overtaken(self.path(s), fences)]
 
     def list_candidates(self, ranks: tuple[int, ...], chooser: Owner) -> StorageContents:
-        """What those who see this directory have, for `chooser` to choose from. Raises OSError.
+        """Return the snapshots in this directory from which `chooser` may select. Raise OSError.
 
-        Sizes are compared only: who takes one has to verify it.
+        Only sizes are compared: the reading rank must verify the contents.
         """
         offers, unusable = [], []
         for step in self.steps(chooser):
@@ -141,7 +144,7 @@ class DirectoryStorage:
         return StorageContents(ranks, tuple(offers), tuple(self._fences.all()), tuple(unusable))
 
     def all_steps(self) -> list[int]:
-        """Steps of all folders that are named like snapshots, newest first. Raises OSError."""
+        """Return the steps of all folders named like snapshots, newest first. Raise OSError."""
         try:
             names = [path.name for path in self.directory.iterdir()]
         except FileNotFoundError:
@@ -152,11 +155,11 @@ class DirectoryStorage:
         return sorted((s for s in map(manifest.step_of, names) if s is not None), reverse=True)
 
     def complete(self) -> list[int]:
-        """Steps whose folders look whole, newest first, without reading tensors."""
+        """Return the steps of whole folders, newest first, without a read of tensors."""
         return [step for step in self.steps() if _whole(self.path(step), content=False)]
 
     def prune(self) -> list[int]:
-        """Delete what need not stay; returns the steps. Raises OSError."""
+        """Delete snapshots that retention does not keep; return their steps. Raise OSError."""
         newest = next(iter(self.complete()), None)
         if newest is None:
             return []
@@ -166,38 +169,38 @@ class DirectoryStorage:
         return sorted({*before} - {*self.all_steps()})
 
     def held_in_memory(self) -> int | None:
-        """Bytes of memory that they take; None on a disk."""
+        """Return the bytes of memory that snapshots use; None on a disk."""
         if not host_memory.is_memory_filesystem(self.directory):
             return None
         return sum(self.info(step).size for step in self.all_steps())
 
     def path(self, step: int) -> Path:
-        """Where the snapshot of this step lies, if it does."""
+        """Return the path of the folder for this step, which need not exist."""
         return self.directory / manifest.name_of(step)
 
     def name(self, step: int) -> str:
-        """The same, for people."""
+        """Return the folder's path for log lines and errors."""
         return str(self.path(step))
 
     def read(
         self, step: int, digest: str | None = None, giver: StateSender | None = None
     ) -> dict[str, Any]:
-        """The state, verified; a `giver` sends it on meanwhile. Raises UnusableError."""
-        del digest  # there is one of each step
+        """Return the verified state; a `giver` sends it during the read. Raise UnusableError."""
+        del digest  # one snapshot per step
         return snapshot_dir.read(self.path(step), giver)
 
     def check(self, step: int, *, content: bool = True) -> dict[str, Any]:
-        """The manifest. Raises UnusableError."""
+        """Return the manifest. Raise UnusableError."""
         return snapshot_dir.check(self.path(step), content=content)
 
     def info(self, step: int) -> SnapshotInfo:
-        """From outside. Raises OSError."""
+        """Return the size and the time of a snapshot. Raise OSError."""
         path = self.path(step)
         size = sum(each.stat().st_size for each in path.iterdir() if each.is_file())
         return SnapshotInfo(size, path.stat().st_mtime)
 
     def explain_error(self, error: OSError, size: int) -> tuple[str, str]:
-        """Why a snapshot of that size could not be saved, and what to do."""
+        """Return the reason why a snapshot of `size` bytes could not be saved, and the remedy."""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return (
                 f"it is full, and {size:,} bytes are needed",
@@ -206,7 +209,7 @@ class DirectoryStorage:
         return str(error), "Check the volume and its permissions."
 
     def is_transient(self, error: OSError) -> bool:
-        """A directory's trouble is somebody's to mend."""
+        """Return False: errors of a directory need a repair."""
         del error
         return False
 
@@ -233,14 +236,14 @@ class DirectoryStorage:
 
     @staticmethod
     def _discard(folder: Path) -> None:
-        """Remove a folder that others may be writing to: it is gone before its files. Raises OSError."""
+        """Remove a folder with its name first, as others may still write to it. Raise OSError."""
         doomed = folder.with_name(f".step-{secrets.token_hex(4)}{_HIDDEN}")
         folder.rename(doomed)
         shutil.rmtree(doomed, ignore_errors=True)
 
     @contextlib.contextmanager
     def _attempt_folder(self, word: str = "") -> Iterator[None]:
-        """`word`: of folders that are not cleared although nobody may hold the lock just now."""
+        """Hold the shared lock, and clear hidden folders except those of attempt `word`."""
         self.directory.mkdir(parents=True, exist_ok=True)
         lock = os.open(self.directory / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -259,14 +262,14 @@ class DirectoryStorage:
 
 
 def _others(aside: Path, part: WriteAssignment) -> dict[str, FileDigest]:
-    """The files of the other writers, when they are durable."""
+    """Return the files of the other writers, once these are durable."""
     found = wait_for_parts(part, lambda number: snapshot_dir.read_part_record(aside, number))
     snapshot_dir.delete_part_records(aside)
     return found
 
 
 def _locked(descriptor: int, operation: int) -> bool:
-    """Whether the lock was got; a file system without locks gives none."""
+    """Return whether the lock is held; a file system without locks returns False."""
     try:
         fcntl.flock(descriptor, operation)
     except OSError:
@@ -275,7 +278,7 @@ def _locked(descriptor: int, operation: int) -> bool:
 
 
 def _is_overtaken(path: Path, fences: list[Fence]) -> bool:
-    """Whether a whole snapshot is of a writer from whom somebody else had gone on before."""
+    """Return whether a snapshot is whole, but fenced by another owner's resume."""
     try:
         found = snapshot_dir.check(path, content=False)
     except UnusableError:

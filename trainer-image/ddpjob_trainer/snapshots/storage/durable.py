@@ -1,4 +1,4 @@
-"""Files and folders that outlive a power failure. Knows nothing of what is in them."""
+"""Files and folders that survive a power failure. This module does not depend on their contents."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def write(path: Path, data: bytes) -> None:
-    """A new file, whole and durable; its folder's entry is not yet. Raises OSError."""
+    """Write a new file durably, except its entry in the folder. Raise OSError."""
     write_all([memoryview(data)], path)
 
 
 def write_all(chunks: Iterable[memoryview], path: Path) -> None:
-    """The same, of what comes in pieces. Raises OSError."""
+    """Write chunks to a new file durably, except its entry in the folder. Raise OSError."""
     with path.open("xb", buffering=0) as file:
         begin = 0
         for chunk in chunks:
@@ -30,16 +30,16 @@ def write_all(chunks: Iterable[memoryview], path: Path) -> None:
 
 
 def _begin_to_sync(descriptor: int, begin: int, size: int) -> None:
-    """Let the disk write this while the rest is still coming: promises nothing.
+    """Start the write to disk while further chunks are still due; no guarantee.
 
-    So does Linux when it is told that pages which are not on the disk yet will not be needed.
+    Linux starts it if a program declares that unwritten pages are not needed any more.
     """
-    with contextlib.suppress(AttributeError, OSError):  # not on every system
+    with contextlib.suppress(AttributeError, OSError):  # not on each system
         os.posix_fadvise(descriptor, begin, size, os.POSIX_FADV_DONTNEED)
 
 
 def sync(path: Path) -> None:
-    """Makes a file's bytes or a folder's entries durable. Raises OSError."""
+    """Make a file's bytes or a folder's entries durable. Raise OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,6 +1,7 @@
-"""Fences as objects that are created only if there is none of that name, so two cannot have one.
+"""Fences as objects that are created only if the name is free, so only one process gets a number.
 
-Needs a store that honours that condition, and finds out. Knows nothing of what a fence says.
+The store must support this condition, which the first creation verifies. This module does not
+depend on a fence's contents.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ObjectFences:
-    """Those below one prefix."""
+    """The fences below one prefix."""
 
     def __init__(self, objects: ObjectClient) -> None:
         self._objects = objects
@@ -23,16 +24,19 @@ class ObjectFences:
         self._is_proven = False
 
     def numbers(self) -> list[int]:
-        """Of those that there are. Raises OSError."""
+        """Return the numbers of the existing fences. Raise OSError."""
         found = (re.fullmatch(r"fence-(\d{12})\.json", name) for name in self._objects.list())
         return [int(match[1]) for match in found if match]
 
     def read(self, number: int) -> bytes | None:
-        """Raises OSError."""
+        """Return a record; None if there is no such record. Raise OSError."""
         return self._objects.get(self._name(number))
 
     def create(self, number: int, record: bytes) -> bool:
-        """False if the number is taken. Raises OSError, and SnapshotError if nobody is refused."""
+        """Create a record; return False if the number is in use.
+
+        Raise OSError, and SnapshotError if the store also accepts a second creation.
+        """
         name = self._name(number)
         if not self._objects.create(name, record):
             return False
@@ -46,11 +50,11 @@ class ObjectFences:
         return True
 
     def delete(self, number: int) -> None:
-        """Raises OSError."""
+        """Delete a record. Raise OSError."""
         self._objects.delete(self._name(number))
 
     def name(self, number: int) -> str:
-        """For people."""
+        """Return the record's name for log lines and errors."""
         return f"{self.where}/{self._name(number)}"
 
     def _name(self, number: int) -> str:

@@ -1,7 +1,7 @@
-"""The snapshots below a prefix of an object store, one by one: found, read and verified.
+"""The snapshots below a prefix of an object store: listed, read and verified one by one.
 
-The format is described in docs/snapshot-format.md; `snapshot_dir` is this for a directory. Knows neither
-which of them counts nor who may write; it never changes anything.
+The format is described in docs/snapshot-format.md; `snapshot_dir` does this for a directory. This
+module does not decide which snapshots count or which process may write. It changes no object.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ _PART = re.compile(
 
 
 def folder_of(step: int, fence: int, word: str) -> str:
-    """Where a new one goes; `word` is eight random hexadecimal digits."""
+    """Return the folder of a new snapshot; `word` is eight random hexadecimal digits."""
     return f"{manifest.name_of(step)}/{fence:012d}-{word}"
 
 
 def record_name(record: bytes) -> str:
-    """Of a manifest: it holds its checksum."""
+    """Return the object name of a manifest, which contains the manifest's checksum."""
     return f"manifest-{hashlib.sha256(record).hexdigest()}.json"
 
 
 class StoredSnapshot(NamedTuple):
-    """What lies in one folder."""
+    """The objects of one snapshot folder."""
 
     folder: str
     step: int
     fence: int
     manifest: str | None  # name of the object
-    files: dict[str, ObjectInfo]  # with tensors, by name in the folder
-    words: tuple[str, ...]  # of writers, to the one that puts it together
-    written: ObjectInfo  # the newest of it
+    files: dict[str, ObjectInfo]  # files with tensors, by name in the folder
+    words: tuple[str, ...]  # names of the part records, for the first writer
+    written: ObjectInfo  # the newest object
 
     @property
     def names(self) -> list[str]:
-        """Its objects, in the order in which they may go."""
+        """The names of the snapshot's objects, in the order of their deletion."""
         shown = [self.manifest] if self.manifest else []
         return [*shown, *(f"{self.folder}/{name}" for name in self.files), *self.words]
 
@@ -62,14 +62,14 @@ class StoredSnapshot(NamedTuple):
 
 
 class ObjectListing:
-    """All of them."""
+    """All snapshots below one prefix."""
 
     def __init__(self, objects: ObjectClient) -> None:
         self._objects = objects
-        self._manifests: dict[str, dict[str, Any]] = {}  # by name: they never change
+        self._manifests: dict[str, dict[str, Any]] = {}  # by name; manifests never change
 
     def all(self) -> list[StoredSnapshot]:
-        """Newest first: by step, then by fence. Raises OSError."""
+        """Return the snapshots by step, then by fence, newest first. Raise OSError."""
         folders: dict[str, StoredSnapshot] = {}
         listed = self._objects.list()
         self._manifests = {n: each for n, each in self._manifests.items() if n in listed}
@@ -93,7 +93,7 @@ class ObjectListing:
         return sorted(folders.values(), key=lambda copy: copy[1:3], reverse=True)
 
     def manifest(self, copy: StoredSnapshot) -> dict[str, Any]:
-        """What it says of itself; tensors are not read. Raises UnusableError and OSError."""
+        """Return a snapshot's manifest; read no tensors. Raise UnusableError or OSError."""
         assert copy.manifest is not None
         found = self._manifests.get(copy.manifest)
         if found is None:
@@ -114,7 +114,7 @@ class ObjectListing:
         return found
 
     def blocks(self, copy: StoredSnapshot) -> Iterator[torch.Tensor]:
-        """The files with tensors, each verified. Raises UnusableError and OSError."""
+        """Yield the verified files with tensors. Raise UnusableError or OSError."""
         for name, expected in manifest.files_of(self.manifest(copy)).items():
             try:
                 digest = safetensors_writer.hasher(expected.kind)
@@ -129,12 +129,12 @@ class ObjectListing:
             yield block
 
     def verify(self, copy: StoredSnapshot) -> None:
-        """Reads every byte. Raises UnusableError and OSError."""
+        """Read and verify each byte. Raise UnusableError or OSError."""
         for _ in self.blocks(copy):
             pass
 
     def state(self, copy: StoredSnapshot) -> dict[str, Any]:
-        """What it holds, verified. Raises UnusableError and OSError."""
+        """Return the verified state of a snapshot. Raise UnusableError or OSError."""
         found = self.manifest(copy)
         tensors: dict[str, torch.Tensor] = {}
         try:

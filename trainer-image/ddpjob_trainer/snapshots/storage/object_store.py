@@ -1,10 +1,10 @@
-"""Snapshots in an object store, which has no rename: what is there is never changed.
+"""Snapshots in an object store, which has no rename, so existing objects are never changed.
 
-Each snapshot has a folder of its own below its step, named by its writer's fence and a random
-word. The tensors go first, the manifest last: with it the snapshot exists. The manifest's name
-holds its own checksum. So no writer can replace or delete what another one wrote, however late it
-comes; which of several counts is told by their fences. Only these need a request that succeeds
-for one alone.
+Each snapshot has its own folder below its step, named by its writer's fence and a random word. The
+tensors are written first, the manifest last: the manifest commits the snapshot. The manifest's name
+contains its own checksum. So no writer can replace or delete another writer's objects, even if it
+writes late. The fences decide which of several snapshots counts. Only fences need a request that
+succeeds for a single process.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from ddpjob_trainer.tensors.safetensors_writer import FileDigest
     from ddpjob_trainer.transfer.broadcast import StateSender
 
-PATIENCE = timedelta(days=1)  # from a snapshot's tensors to its manifest: far more than it takes
+PATIENCE = timedelta(days=1)  # from the tensors to the manifest, far more than a write takes
 
 _log = logging.getLogger("ddpjob")
 
@@ -65,27 +65,27 @@ class ObjectStorage:
         self._copies = ObjectListing(objects)
 
     def group(self) -> StorageGroup:
-        """Every rank sees it; the first of each node reads, and sends to the others."""
+        """Return the ranks: all share the store; the first rank of each node reads and sends."""
         return collectives.single_group()
 
     def fence(self, owner: Owner, step: int) -> Fence:
-        """From now on `owner` alone goes on, from this step. Raises FencedError and OSError."""
+        """Fence all owners but `owner`, which resumes from `step`. Raise FencedError or OSError."""
         return self._fences.add(owner, step)
 
     def commit(
         self, step: int, content: StagedState, fence: Fence, part: WriteAssignment = ALONE
     ) -> None:
-        """Makes the snapshot exist, unless it already does; alone, or as the first of several.
+        """Commit the snapshot unless it exists; alone, or as the first of several writers.
 
-        Raises OSError, and FencedError if somebody else has gone on: then nothing is deleted.
-        Of several writers also PartsMissingError and SnapshotError.
+        Raise OSError, and FencedError if another owner has resumed: then nothing is deleted. With
+        several writers, raise PartsMissingError or SnapshotError, too.
         """
         folder = folder_of(step, fence.number, part.attempt_id or secrets.token_hex(4))
         words = [
             f"{folder}/{manifest.part_record_name(number)}" for number in range(1, part.writers)
         ]
         if self._counts(step):
-            return  # what others have written meanwhile goes as that of a dead writer does
+            return  # retention clears the other ranks' parts like those of a dead writer
         own = f"{folder}/{TENSORS}"
         try:
             files = {TENSORS: self._upload(own, content)}
@@ -96,14 +96,14 @@ class ObjectStorage:
             with contextlib.suppress(OSError):
                 self._objects.delete(own)
             raise
-        # Whatever becomes of this request, the tensors stay: it may have succeeded.
+        # If this request fails, the tensors stay, because the manifest may exist nevertheless.
         self._objects.put(f"{folder}/{record_name(record)}", record)
         self._fences.check(fence)  # a successor may rely on an earlier one: delete none
         self._objects.delete(*words)
         self._retain(step)
 
     def write_part(self, step: int, content: StagedState, part: WriteAssignment) -> None:
-        """Writes what the first one waits for. Raises OSError."""
+        """Write a part for the first writer. Raise OSError."""
         folder = folder_of(step, part.fence, part.attempt_id)
         word = f"{folder}/{manifest.part_record_name(part.number)}"
         try:
@@ -115,28 +115,28 @@ class ObjectStorage:
         self._objects.put(word, tell(written, part.outlines[part.number]))
 
     def _upload(self, name: str, content: StagedState) -> FileDigest:
-        content.finish_copying()  # what it raises would not come through an upload
+        content.finish_copying()  # an error of the copy would not pass through an upload
         size = content.tensors_size
         return content.stream_to(lambda chunks: self._objects.upload(name, chunks, size))
 
     def steps(self, chooser: Owner | None = None) -> list[int]:
-        """Steps of which one may be gone on from, newest first. Raises OSError.
+        """Return the steps that have a snapshot that is not fenced, newest first. Raise OSError.
 
-        Who still chooses from which one is not bound by a fence of its own.
+        The fences of `chooser`, which still selects its snapshot, do not limit the result.
         """
         fences = [fence for fence in self._fences.all() if fence.owner != chooser]
         return _steps(copy for copy in self._shown() if not _is_overtaken(copy, fences))
 
     def all_steps(self) -> list[int]:
-        """Steps of all that there are, newest first. Raises OSError."""
+        """Return the steps of all snapshots, newest first. Raise OSError."""
         return _steps(self._shown())
 
     def complete(self) -> list[int]:
-        """Steps of which one counts and looks whole, newest first, without reading tensors."""
+        """Return the steps of whole snapshots that count, newest first; read no tensors."""
         return _steps(self._complete(self._shown(), self._fences.all()))
 
     def list_candidates(self, ranks: tuple[int, ...], chooser: Owner) -> StorageContents:
-        """What there is for `chooser` to choose from. Raises OSError."""
+        """Return the snapshots from which `chooser` may select. Raise OSError."""
         offers: list[Candidate] = []
         unusable: list[str] = []
         fences = self._fences.all()
@@ -154,8 +154,8 @@ class ObjectStorage:
     def read(
         self, step: int, digest: str | None = None, giver: StateSender | None = None
     ) -> dict[str, Any]:
-        """The state, verified. Raises UnusableError and OSError."""
-        del giver  # sends it when it is there
+        """Return the verified state. Raise UnusableError or OSError."""
+        del giver  # the loader sends the state after the read
         why = UnusableError("there is no such snapshot")
         for copy in self._of(step):
             try:
@@ -166,7 +166,7 @@ class ObjectStorage:
         raise why
 
     def check(self, step: int, *, content: bool = True) -> dict[str, Any]:
-        """The manifest. Raises UnusableError and OSError."""
+        """Return the manifest. Raise UnusableError or OSError."""
         why = UnusableError("there is no such snapshot")
         for copy in self._of(step):
             try:
@@ -180,12 +180,12 @@ class ObjectStorage:
         raise why
 
     def info(self, step: int) -> SnapshotInfo:
-        """From outside. Raises OSError."""
+        """Return the size and the time of a snapshot. Raise OSError."""
         copy = self._of(step)[0]
         return SnapshotInfo(copy.size, copy.written.written.timestamp())
 
     def prune(self) -> list[int]:
-        """Delete what need not stay; returns the steps. Raises OSError."""
+        """Delete snapshots that retention does not keep; return their steps. Raise OSError."""
         newest = next(iter(self.complete()), None)
         if newest is None:
             return []
@@ -194,31 +194,31 @@ class ObjectStorage:
         return sorted({*before} - {*self.all_steps()})
 
     def held_in_memory(self) -> int | None:
-        """None: they lie elsewhere."""
+        """Return None: the snapshots are not in this machine's memory."""
         return None
 
     def name(self, step: int) -> str:
-        """For people."""
+        """Return the snapshot's name for log lines and errors."""
         return f"{self._objects.uri}/{manifest.name_of(step)}"
 
     def explain_error(self, error: OSError, size: int) -> tuple[str, str]:
-        """Why a snapshot could not be saved, and what to do."""
+        """Return the reason why a snapshot could not be saved, and the remedy."""
         del size
         assert isinstance(error, StoreError)
         return error.cause, error.remedy
 
     def is_transient(self, error: OSError) -> bool:
-        """Whether a later try may succeed although nobody does anything."""
+        """Return whether a later attempt may succeed without a repair."""
         return isinstance(error, StoreError) and error.is_away
 
-    # --- what is there ----------------------------------------------------------------------------
+    # --- existing snapshots -----------------------------------------------------------------------
 
     def _shown(self) -> list[StoredSnapshot]:
-        """Those with a manifest. Raises OSError."""
+        """Return the snapshots with a manifest. Raise OSError."""
         return [copy for copy in self._copies.all() if copy.manifest]
 
     def _of(self, step: int) -> list[StoredSnapshot]:
-        """Those of one step, first those that count. Raises OSError."""
+        """Return the snapshots of one step, those that count first. Raise OSError."""
         fences = self._fences.all()
         copies = [copy for copy in self._shown() if copy.step == step]
         return sorted(copies, key=lambda copy: _is_overtaken(copy, fences))
@@ -236,7 +236,7 @@ class ObjectStorage:
         return True
 
     def _counts(self, step: int) -> bool:
-        """Whether there is one of this step, to the last byte. Raises OSError."""
+        """Return whether a snapshot of this step counts and is intact. Raise OSError."""
         fences = self._fences.all()
         for copy in self._complete([c for c in self._shown() if c.step == step], fences):
             with contextlib.suppress(UnusableError):
@@ -244,10 +244,10 @@ class ObjectStorage:
                 return True
         return False
 
-    # --- what goes --------------------------------------------------------------------------------
+    # --- retention --------------------------------------------------------------------------------
 
     def _retain(self, newest: int) -> None:
-        """Delete what is superfluous, overtaken or abandoned. Raises OSError."""
+        """Delete snapshots beyond `keep`, fenced ones and abandoned ones. Raise OSError."""
         copies, fences = self._copies.all(), self._fences.all()
         complete = self._complete([copy for copy in copies if copy.manifest], fences)
         gone = steps_to_delete(_steps(complete), newest, self.keep)
@@ -259,7 +259,7 @@ class ObjectStorage:
                 self._objects.delete(*copy.names)
 
     def _is_known(self, copy: StoredSnapshot) -> bool:
-        """Not so what is damaged, or of a newer version: that stays, for people to look at."""
+        """Return False for a damaged or newer format, which stays for inspection."""
         is_half = copy.manifest is None or not copy.files
         return is_half or self._is_whole(copy)
 

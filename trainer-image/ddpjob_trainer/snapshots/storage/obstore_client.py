@@ -1,8 +1,8 @@
-"""The few things that are done with the objects of a store, and its errors as people know them.
+"""The requests to an object store, and its errors in terms that users know.
 
-A thin shell around obstore, which speaks to S3, Google's and Azure's stores and finds credentials
-as their own tools do: in the environment, in files, from the machine. Every error is an OSError.
-Knows nothing of snapshots.
+A thin shell around obstore, which supports the stores of S3, Google and Azure. obstore finds
+credentials like the stores' own tools: in the environment, in files, from the machine. Each error
+is an OSError. This module does not depend on snapshots.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ddpjob_trainer.errors import SnapshotError
 
 obstore: Any = None
-with contextlib.suppress(ImportError):  # an image without it will do for directories
+with contextlib.suppress(ImportError):  # an image without obstore still supports directories
     import obstore
     import obstore.exceptions
     import obstore.store
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime
 
-PATIENCE = timedelta(seconds=60)  # how long a request is tried again
-PART_BYTES = 16 << 20  # sent or fetched at a time
-PARTS = 8  # at once
-MOST_PARTS = 9_000  # of one object; S3 takes 10,000
+PATIENCE = timedelta(seconds=60)  # limit for the retries of one request
+PART_BYTES = 16 << 20  # bytes of one transfer
+PARTS = 8  # concurrent transfers
+MOST_PARTS = 9_000  # parts of one object; S3 allows 10,000
 
-# What the library says of its last try, and what that means. The first that fits.
+# Patterns of the library's error text, with cause and remedy. The first match counts.
 _MEANINGS: tuple[tuple[str, str, str], ...] = (
     (
         r"NoSuchBucket|ContainerNotFound|bucket does not exist",
@@ -71,27 +71,27 @@ _AWAY = re.compile(r"code: (5\d\d|429|408)|error sending request|[Tt]im(eout|ed 
 
 
 class ObjectInfo(NamedTuple):
-    """An object, as it is listed."""
+    """The size and the time of an object in the listing."""
 
     size: int
     written: datetime
 
 
 class StoreError(OSError):
-    """A request that failed; the text says why."""
+    """A failed request; the text states the reason."""
 
     def __init__(self, cause: str, remedy: str, *, is_away: bool = False) -> None:
         super().__init__(errno.EIO, f"{cause}. {remedy}" if remedy else cause)
         self.cause = cause
         self.remedy = remedy
-        self.is_away = is_away  # a later try may succeed although nobody does anything
+        self.is_away = is_away  # a later attempt may succeed without a repair
 
     def __str__(self) -> str:
         return str(self.strerror)
 
 
 def connect(scheme: str, bucket: str, prefix: str) -> ObjectClient:
-    """The objects below a prefix of a bucket. Nothing is sent yet. Raises SnapshotError."""
+    """Return a client for the objects below a prefix, before any request. Raise SnapshotError."""
     uri = f"{scheme}://{bucket}/{prefix}".rstrip("/")
     if obstore is None:
         raise SnapshotError(
@@ -106,11 +106,11 @@ def connect(scheme: str, bucket: str, prefix: str) -> ObjectClient:
     options: dict[str, Any] = {
         "prefix": prefix or None,
         "retry_config": {"max_retries": 10, "retry_timeout": PATIENCE},
-        # The time of a whole part; an overloaded store is slow.
+        # The limit for a whole part, since an overloaded store is slow.
         "client_options": {"timeout": PATIENCE, "connect_timeout": timedelta(seconds=5)},
     }
     if scheme == "s3" and endpoint.startswith("http://"):
-        options["client_options"]["allow_http"] = True  # as the user says
+        options["client_options"]["allow_http"] = True  # the user has asked for http
     try:
         store = getattr(obstore.store, kinds[scheme])(bucket, **options)
     except obstore.exceptions.BaseError as error:
@@ -120,28 +120,28 @@ def connect(scheme: str, bucket: str, prefix: str) -> ObjectClient:
 
 
 class ObjectClient:
-    """Named by their path below the prefix. Each request may raise StoreError."""
+    """The objects of a prefix, named by their path below it. Each request may raise StoreError."""
 
     def __init__(self, store: Any, uri: str) -> None:
         self._store = store
         self.uri = uri
 
     def list(self) -> dict[str, ObjectInfo]:
-        """All of them. What was put before is among them."""
+        """Return all objects, including each object that a put has completed."""
         listed = self._ask(lambda: [each for some in obstore.list(self._store) for each in some])
         return {each["path"]: ObjectInfo(each["size"], each["last_modified"]) for each in listed}
 
     def get(self, name: str) -> bytes | None:
-        """A small one; None if there is none."""
+        """Return a small object; None if there is no such object."""
         found: bytes | None = self._ask(
             lambda: bytes(obstore.get(self._store, name).bytes()), none=True
         )
         return found
 
     def fetch(self, name: str, block: memoryview, each: Callable[[memoryview], None]) -> bool:
-        """Fill the block, and tell of each piece of it, in order; False if there is no such object.
+        """Fill the block and call `each` per piece, in order; return False without such an object.
 
-        Raises StoreError also if it is shorter than the block.
+        Raise StoreError also if the object is shorter than the block.
         """
         pool = ThreadPoolExecutor(PARTS)
 
@@ -171,11 +171,11 @@ class ObjectClient:
         )
 
     def put(self, name: str, content: bytes) -> None:
-        """Make or replace it."""
+        """Create or replace an object."""
         self._ask(lambda: obstore.put(self._store, name, content, use_multipart=False))
 
     def upload(self, name: str, chunks: Iterator[memoryview], size: int) -> None:
-        """Make a large one of what comes in pieces: it is there at the end, or not at all."""
+        """Create a large object from chunks; it exists completely or not at all."""
         if size <= PART_BYTES:
             self.put(name, b"".join(chunks))
             return
@@ -188,7 +188,7 @@ class ObjectClient:
         )  # fmt: skip
 
     def create(self, name: str, content: bytes) -> bool:
-        """Make it; False if there is one already. Of several at once one succeeds."""
+        """Create an object; return False if the name is in use. One of several callers succeeds."""
         try:
             self._ask(lambda: obstore.put(self._store, name, content, mode="create"))
         except FileExistsError:
@@ -196,7 +196,7 @@ class ObjectClient:
         return True
 
     def delete(self, *names: str) -> None:
-        """Whether they are there or not."""
+        """Delete objects, even if they do not exist."""
         for name in names:
             self._ask(partial(obstore.delete, self._store, name))
 
@@ -224,7 +224,7 @@ def _problem(error: Exception) -> StoreError:
 
 
 def _short(text: str) -> str:
-    """The last of nested causes."""
+    """Return the innermost of nested causes."""
     code = re.search(r"status code: (\d+ [\w ]+)", text)
     if code:
         return f"it answers {code[1].strip()}"

@@ -1,4 +1,4 @@
-"""Which place a text means: a directory, or an object store's URI. `base` says what each can do."""
+"""The choice of a storage by its text: a directory or an object store's URI; see `base`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddpjob_trainer.snapshots.storage.obstore_client import connect
 
 
 def resolve_storage(where: str, keep: int) -> SnapshotStorage:
-    """Raises SnapshotError if it means none. Nothing is read yet."""
+    """Return the storage, before any read. Raise SnapshotError if the text names none."""
     if "://" not in where:
         return DirectoryStorage(Path(where).absolute(), keep)
     if where.startswith("file:///"):

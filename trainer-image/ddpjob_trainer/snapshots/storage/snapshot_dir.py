@@ -1,7 +1,8 @@
 """One snapshot folder: tensors, a manifest with checksums, and the commit record, written last.
 
-The format is described in docs/snapshot-format.md. Knows one folder at a time: neither which is
-the newest nor who may write; it never deletes and never renames.
+The format is described in docs/snapshot-format.md. This module handles one folder at a time. It
+does not decide which folder is the newest or which process may write. It deletes and renames no
+folder.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ def write(
     fence: Fence,
     others: Callable[[], Mapping[str, FileDigest]] = dict,
 ) -> None:
-    """Fills the folder, durably, behind the fence; `others` waits for files of other writers.
+    """Write the snapshot durably behind the fence; `others` waits for the other writers' files.
 
-    Raises OSError, and what `others` raises.
+    Raise OSError, and the errors of `others`.
     """
     own = content.stream_to(lambda chunks: durable.write_all(chunks, folder / TENSORS))
     record = content.record({TENSORS: own, **others()}, fence)
@@ -49,13 +50,13 @@ def write(
 
 
 def write_part(folder: Path, content: StagedState, number: int) -> FileDigest:
-    """One of these files, durably. Raises OSError."""
+    """Write one part's file durably. Raise OSError."""
     path = folder / manifest.part_name(number)
     return content.stream_to(lambda chunks: durable.write_all(chunks, path))
 
 
 def write_part_record(folder: Path, number: int, record: bytes) -> None:
-    """Leave word of it for who puts the snapshot together. Raises OSError."""
+    """Write the record of a part for the first writer. Raise OSError."""
     path = folder / manifest.part_record_name(number)
     with path.with_suffix(".new").open("xb") as file:
         file.write(record)
@@ -63,22 +64,23 @@ def write_part_record(folder: Path, number: int, record: bytes) -> None:
 
 
 def read_part_record(folder: Path, number: int) -> bytes | None:
-    """That word, if there is one. Raises OSError."""
+    """Return the record of a part; None if there is none. Raise OSError."""
     with contextlib.suppress(FileNotFoundError):
         return (folder / manifest.part_record_name(number)).read_bytes()
     return None
 
 
 def delete_part_records(folder: Path) -> None:
-    """The words are no part of the snapshot. Raises OSError."""
+    """Delete the records, which are not part of the snapshot. Raise OSError."""
     for each in folder.glob("part-*"):
         each.unlink()
 
 
 def check(folder: Path, *, content: bool = True) -> dict[str, Any]:
-    """The manifest of a whole snapshot. Raises UnusableError.
+    """Return the manifest of a whole snapshot. Raise UnusableError.
 
-    With `content=False` only sizes are compared: cheap, and blind to flipped bits in tensors.
+    With `content=False`, only sizes are compared: cheap, but flipped bits in tensors stay
+    undetected.
     """
     try:
         return _check(folder, content)
@@ -89,14 +91,14 @@ def check(folder: Path, *, content: bool = True) -> dict[str, Any]:
 
 
 def read_candidate(folder: Path) -> Candidate:
-    """What a whole snapshot is told as; tensors are not read. Raises UnusableError."""
+    """Return the candidate for a whole snapshot without a read of tensors. Raise UnusableError."""
     return manifest.candidate_of(check(folder, content=False))
 
 
 def read(folder: Path, giver: StateSender | None = None) -> dict[str, Any]:
-    """The state in a whole snapshot, every byte of it verified. Raises UnusableError.
+    """Return the state of a whole snapshot, with each byte verified. Raise UnusableError.
 
-    A `giver` sends it on while it is read, before it is verified.
+    A `giver` sends the state during the read, before the verification.
     """
     found = check(folder, content=False)
     try:
@@ -114,7 +116,7 @@ def read(folder: Path, giver: StateSender | None = None) -> dict[str, Any]:
             tensors.update(part)
         return {part: serialization.restore(node, tensors) for part, node in found["state"].items()}
     except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
-        check(folder)  # what is damaged mostly makes no sense
+        check(folder)  # damage is the most frequent cause of a senseless content
         raise UnusableError(f"its content makes no sense: {error!r}") from error
 
 
