@@ -89,7 +89,7 @@ async def test_a_cut_off_worker_adds_nothing(tmp_path: Path) -> None:
 async def test_one_whose_processes_stay_adds_nothing_either(tmp_path: Path) -> None:
     """At L2. It waits, and goes on with the others from their state once it can hear them."""
     ledger = Ledger(tmp_path)
-    await cut_off(tmp_path, LIVE, told="was overtaken")
+    await cut_off(tmp_path, LIVE, told="is fenced")
     ledger.close()
     finals = ledger.finals()
     assert len(finals) == 2

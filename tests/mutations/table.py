@@ -17,10 +17,10 @@ GUARANTEES = {
     "planned": "a planned change costs no step; a loss costs no more than is told",
     "samples": "each sample of an epoch once; steps that come again are counted",
     "equal": "loss and parameters are those of an undisturbed run; in deterministic mode, its bits",
-    "snapshots": "a snapshot is whole or absent; who was overtaken adds nothing",
+    "snapshots": "a snapshot is whole or absent; a fenced writer adds nothing",
     "operator": "the operator may die after every single write",
     "scale": "keys, watches and reports cost little, and none is missed",
-    "closed": "without the token nobody gets in, and nothing that is sent takes the job down",
+    "closed": "without the token no peer connects, and no message takes the job down",
 }
 
 

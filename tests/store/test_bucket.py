@@ -114,8 +114,8 @@ DAMAGE: dict[str, tuple[Callable[[str, str], object], int, str]] = {
     "bit flipped in a tensor": (flip, 1, "the checksum of tensors.safetensors does not match"),
     "tensors cut": (cut, 1, "has .* bytes instead of"),
     "tensors missing": (delete, 1, "tensors.safetensors is missing"),
-    "bit flipped in the manifest": (flip, 0, "not the one that its name says"),
-    "manifest cut": (cut, 0, "not the one that its name says"),
+    "bit flipped in the manifest": (flip, 0, "does not match its name"),
+    "manifest cut": (cut, 0, "does not match its name"),
 }
 damage = pytest.mark.parametrize(("harm", "part", "reason"), DAMAGE.values(), ids=DAMAGE)
 

@@ -20,7 +20,7 @@ from ddpjob_trainer.snapshots.storage.base import SnapshotStorage
 from ddpjob_trainer.snapshots.storage.directory import DirectoryStorage
 from ddpjob_trainer.snapshots.storage.obstore_client import StoreError
 
-COUNTS, OVERTAKEN = "", "overtaken: does not count"
+COUNTS, FENCED = "", "fenced: does not count"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -58,7 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     verify = add("verify", _verify, "Read every byte, and compare checksums.")
     verify.add_argument("--step", type=int, help="only this one")
     prune = add("prune", _prune, "Delete old snapshots, and those that do not count.")
-    prune.add_argument("--keep", type=_positive, required=True, help="so many of the newest stay")
+    prune.add_argument(
+        "--keep", type=_positive, required=True, help="number of the newest snapshots to keep"
+    )
     export = add("export", _export, "Write a file for torch.load(FILE, weights_only=True).")
     export.add_argument("file", type=Path, help="to be written; there may be none yet")
     export.add_argument("--step", type=int, help="instead of the newest")
@@ -80,7 +82,7 @@ def _list(given: argparse.Namespace, place: SnapshotStorage) -> int:
         except UnusableError as why:
             note = f"unusable: {why}"
         else:
-            note = note if step in counting else f"{OVERTAKEN}; {note}"
+            note = note if step in counting else f"{FENCED}; {note}"
         print(f"{step:>12}  {size / 1e6:>10.1f} MB  {written}  {note}".rstrip())
     return 0
 

@@ -91,7 +91,7 @@ def test_who_was_overtaken_saves_nothing(directory: Directory) -> None:
     directory.save(old, 1)
     directory.start("1.1.2")
     directory.enter("1.1.1")
-    with pytest.raises(FencedError, match=r"membership 1\.1\.2 has gone on from step 1 .*"):
+    with pytest.raises(FencedError, match=r"membership 1\.1\.2 has resumed from step 1 .*"):
         directory.save(old, 2)
     assert directory.steps() == [1]
 
@@ -153,7 +153,7 @@ def test_what_came_just_before_the_fence_is_gone_on_from(directory: Directory) -
 
 def test_who_starts_late_may_not_overtake(directory: Directory) -> None:
     directory.start("1.1.2")
-    with pytest.raises(FencedError, match=r"membership 1\.1\.1 is an earlier one"):
+    with pytest.raises(FencedError, match=r"membership 1\.1\.1 is an earlier membership"):
         directory.start("1.1.1")
     with pytest.raises(FencedError):
         directory.start("1.1.1")
@@ -227,7 +227,7 @@ def test_who_only_looks_overtakes_nobody(
     monkeypatch.delenv(ENV_MEMBERSHIP)
     directory.save(notebook, 5)
     directory.enter("1.1.1")
-    with pytest.raises(FencedError, match=r"process \w+ has gone on from step 1"):
+    with pytest.raises(FencedError, match=r"process \w+ has resumed from step 1"):
         directory.save(training, 3)
 
 

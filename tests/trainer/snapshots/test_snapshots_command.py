@@ -56,7 +56,7 @@ def test_list_says_what_does_not_count(
     (tmp_path / "late").rename(tmp_path / name_of(9))
     assert main(["list", str(tmp_path)]) == 0
     newest, older = capsys.readouterr().out.splitlines()
-    assert newest.endswith("overtaken: does not count; membership 1.1.1")
+    assert newest.endswith("fenced: does not count; membership 1.1.1")
     assert older.endswith("  membership 1.1.1")
     assert main(["prune", str(tmp_path), "--keep", "3"]) == 0
     assert [path.name for path in tmp_path.glob("step-*")] == [name_of(5)]

@@ -80,7 +80,7 @@ class Stream(DataPosition):
                 yield self._collate(batch[first : first + count])
                 first += count
             if self._hand is batch:
-                raise RuntimeError("say when a batch has been trained on: `with stream.part():`")
+                raise RuntimeError("a batch was not marked as trained: use `with stream.part():`")
         if self.epoch == epoch:
             self._end_epoch()
 

@@ -107,8 +107,8 @@ class FenceLog:
         for fence in self.all():
             if fence.number > own.number and fence.owner != own.owner:
                 raise FencedError(
-                    f"{fence.owner} has gone on from step {fence.step} in {self._records.where}:"
-                    f" {own.owner} was overtaken, and what it saves would not count."
+                    f"{fence.owner} has resumed from step {fence.step} in {self._records.where}:"
+                    f" {own.owner} is fenced, and its snapshots would not count."
                 )
 
     def _check_order(self, owner: Owner) -> None:
@@ -117,8 +117,8 @@ class FenceLog:
                 continue
             if MembershipId.parse(fence.owner.membership) > MembershipId.parse(owner.membership):
                 raise FencedError(
-                    f"{fence.owner} has gone on from step {fence.step} in {self._records.where}:"
-                    f" {owner} is an earlier one, and may not."
+                    f"{fence.owner} has resumed from step {fence.step} in {self._records.where}:"
+                    f" {owner} is an earlier membership and may not save."
                 )
 
     def _read(self, number: int) -> Fence | None:

@@ -42,7 +42,7 @@ class ObjectFences:
             return False
         if not self._is_proven and self._objects.create(name, record):
             raise SnapshotError(
-                f"The store of {self.where} replaces an object that it was told to create only if "
+                f"The store of {self.where} replaces an object in spite of a request to create it only if "
                 "there is none (If-None-Match: *). Without that a process that was cut off could "
                 "spoil snapshots. Use a store that honours it, or a directory."
             )

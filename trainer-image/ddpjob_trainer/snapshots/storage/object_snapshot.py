@@ -101,7 +101,7 @@ class ObjectListing:
             if raw is None:
                 raise UnusableError("it has just been deleted")
             if not copy.manifest.endswith(record_name(raw)):
-                raise UnusableError("it is damaged: its manifest is not the one that its name says")
+                raise UnusableError("it is damaged: its manifest does not match its name")
             found = manifest.parse(raw)
             manifest.check_step(found, manifest.name_of(copy.step))
             if manifest.fence_of(found) != copy.fence:
