@@ -1,6 +1,6 @@
 """Saves one step after the other to a store, each time killed one moment later.
 
-    crash_uploader.py URI {take|publish}
+    crash_uploader.py URI {fence|commit}
 
 A moment is just before and just after each request of the second, and at each piece of the
 tensors. What was announced, and what is found afterwards, is printed, one line of JSON for each attempt; the first

@@ -14,7 +14,7 @@ from support.forked import Forks
 SCRIPT = Path(__file__).with_name("crash_uploader.py")
 
 
-@pytest.mark.parametrize(("doing", "before", "after"), [("take", 8, 0), ("publish", 10, 8)])
+@pytest.mark.parametrize(("doing", "before", "after"), [("fence", 8, 0), ("commit", 10, 8)])
 def test_killed_at_any_request_and_between_pieces(
     forks: Forks, tmp_path: Path, uri: str, python_env: dict[str, str],
     monkeypatch: pytest.MonkeyPatch, doing: str, before: int, after: int,

@@ -32,7 +32,7 @@ TRACED = {
     each.__file__
     for each in (durable, dir_fences, fencing, snapshot_dir, safetensors_writer, directory, shutil)
 }
-MEMORY_ONLY = {"__init__", "place", "copy", "take", "_chunks", "_pieces", "raw"}  # of image
+MEMORY_ONLY = {"__init__", "allocate", "copy", "_chunks", "_pieces", "raw"}  # of image
 
 
 def save(run: Run, folder: Path, at: Callable[[int], object]) -> None:
