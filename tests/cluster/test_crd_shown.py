@@ -69,7 +69,7 @@ def test_kubectl_waits_for_a_condition_and_shows_columns(jobs: Jobs) -> None:
     always = {"NAME": "digits", "STATE": "Running", "READY": "2/4", "WORLD": "6"}
     always |= {"MEMBERSHIP": "1.1.3", "RESTARTS": "3"}
     only_wide = {"FAILURES": "1", "LOSSES": "2", "CAUSE": "lost", "STEP": "40"}
-    only_wide |= {"SNAPSHOT": "30", "EPOCH": "1"}
+    only_wide |= {"SNAPSHOT": "30", "TERM": "1"}
     assert always.items() <= short.items()
     assert {**always, **only_wide}.items() <= wide.items()
     assert not only_wide.keys() & short.keys()
