@@ -210,7 +210,7 @@ class SnapshotSpec(Model):
         default=(),
         description="Files in which a script without ddpjob_trainer saves its state. ddpjob keeps the "
         "newest complete replica and sends it to every worker. Use paths, patterns (ckpt/*.pt) or "
-        "directories; relative paths start at the working directory.",
+        "directories, which stand for all files in them. Relative paths start at the working directory.",
     )
 
 

@@ -131,7 +131,7 @@ class DDPJobStatus(ObservedModel):
         description="The last processes that hung in a broken collective, with the outcome.",
     )
     unreachable: tuple[str, ...] = Field(
-        default=(), description="Pairs of workers of the membership that cannot connect."
+        default=(), description="A sentence for each worker that cannot reach other workers."
     )
     progress: ProgressStatus | None = Field(default=None, description="Progress of the training.")
     snapshot: SnapshotStatus | None = Field(default=None, description="The newest snapshot.")
