@@ -344,13 +344,13 @@ def test_tells_all_problems_at_once() -> None:
         pytest.param(
             "My_Job",
             "metadata.name: 'My_Job' is not a valid name of a job; begin with a lower-case letter, "
-            "go on with lower-case letters, digits and '-', with a letter or digit last, 63 at most",
+            "continue with lower-case letters, digits and '-', with a letter or digit last, 63 at most",
             id="characters",
         ),
         pytest.param(
             "9lives",
             "metadata.name: '9lives' is not a valid name of a job; begin with a lower-case letter, "
-            "go on with lower-case letters, digits and '-', with a letter or digit last, 63 at most",
+            "continue with lower-case letters, digits and '-', with a letter or digit last, 63 at most",
             id="digit_first",
         ),
         pytest.param(
