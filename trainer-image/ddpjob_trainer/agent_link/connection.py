@@ -208,10 +208,10 @@ class AgentConnection:
         if group.connecting:
             return str(time.monotonic())
         frame = sys._current_frames().get(self._main or 0)  # noqa: SLF001 - the only way
-        return _parse_assignment(frame) if frame else ""
+        return _describe_frame(frame) if frame else ""
 
 
-def _parse_assignment(frame: FrameType) -> str:
+def _describe_frame(frame: FrameType) -> str:
     """Return the innermost calls of a thread, and an identifier of the current call."""
     calls: list[str] = []
     at: FrameType | None = frame
