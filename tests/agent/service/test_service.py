@@ -328,7 +328,7 @@ def test_something_else_that_answers_is_not_taken_for_a_refusal() -> None:
     async def main() -> None:
         server = await asyncio.start_server(answer, "127.0.0.1")
         async with server:
-            with pytest.raises(FramingError, match="what says b'HTTP/'"):
+            with pytest.raises(FramingError, match="the peer answered b'HTTP/'"):
                 await connect("127.0.0.1", server.sockets[0].getsockname()[1], TOKEN)
 
     asyncio.run(main())
