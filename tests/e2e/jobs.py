@@ -70,6 +70,10 @@ class Endless:
         """Reasons of its events, in order."""
         return [reason for reason, _ in self.kubectl.events(self.name)]
 
+    def until_causes(self, expected: list[str]) -> None:
+        """Wait for exactly these events: the operator posts them after it has written the status."""
+        self.kubectl.until(lambda: self.causes() == expected, f"the events {expected}")
+
     def until_world(self, size: int) -> None:
         """So many processes train together."""
 

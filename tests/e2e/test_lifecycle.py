@@ -64,7 +64,7 @@ def scaled_up_and_down(job: Endless, images: Images) -> None:
     job.kubectl("scale", "ddp/probe", "--replicas=1")
     job.until_world(1)
     job.kubectl.until(lambda: len(job.workers()) == 1, "one worker")
-    assert job.causes() == [*told, "WorkerJoined", "WorkerLeft"]
+    job.until_causes([*told, "WorkerJoined", "WorkerLeft"])
     assert job.status["restarts"] == restarts
 
 
@@ -75,7 +75,7 @@ def scaled_to_nothing_and_back(job: Endless, images: Images) -> None:
     job.kubectl.until(lambda: not _left(job, "pods"), "no pod, not even one that is ending")
     job.kubectl("scale", "ddp/probe", "--replicas=2")
     job.until_world(2)
-    assert job.causes() == [*told, "Suspended", "Resumed", "Started"]
+    job.until_causes([*told, "Suspended", "Resumed", "Started"])
 
 
 def deleted_leaves_nothing(job: Endless, images: Images) -> None:
