@@ -112,7 +112,7 @@ def test_stalled_with_reason_and_next_step(
     words = [word.format(job=name) for word in words]
     assert [word for word in words if word not in message] == [], message
     assert job.status["state"] == "Stalled"
-    assert reason in job.causes()
+    job.kubectl.until(lambda: reason in job.causes(), f"the event {reason}")
     job.kubectl("delete", "ddp", name, "--timeout=180s")
 
 
@@ -131,7 +131,7 @@ def test_claim_of_a_single_node_under_workers_on_two(bad: dict[str, Endless]) ->
     job = bad["claim"]
     job.until_world(3)
     assert "only one node can use claim 'single'" in job.condition("Running")["message"]
-    assert "VolumeNotShared" in job.causes()
+    job.kubectl.until(lambda: "VolumeNotShared" in job.causes(), "the event VolumeNotShared")
 
 
 def test_mended_by_the_user(bad: dict[str, Endless], images: Images) -> None:

@@ -108,7 +108,7 @@ def test_a_job_that_runs(
     kubectl.apply(endless(images.digits, "probe", replicas=2, maxReplicas=4))
     job = Endless(kubectl, "probe")
     job.until_world(2)
-    assert job.causes() == ["Started"]
+    job.until_causes(["Started"])
     assert job.status["restarts"]["total"] == 0
     for action in story:
         with happening(subtests, action):
@@ -143,7 +143,7 @@ def test_done_within_its_time(others: Others) -> None:
     kubectl("wait", "--for=condition=Complete", "ddp/brief", "--timeout=300s")
     job = Endless(kubectl, "brief")
     kubectl.until(lambda: not job.uids(), "no pod: they succeeded, so none is kept")
-    assert job.causes() == ["Started", "Completed"]
+    job.until_causes(["Started", "Completed"])
 
 
 def test_job_that_fails_keeps_its_pods_and_says_why(others: Others) -> None:
@@ -165,7 +165,7 @@ def test_several_jobs_at_once_and_the_same_name_elsewhere(others: Others) -> Non
     kubectl("delete", "ddp", "first", "--timeout=180s")
     for where, name in ((kubectl, "second"), (elsewhere, "first")):
         assert Endless(where, name).status["state"] == "Running"
-        assert Endless(where, name).causes() == ["Started"]
+        Endless(where, name).until_causes(["Started"])
 
 
 INTRUDER = """
