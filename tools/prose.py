@@ -69,16 +69,20 @@ def check(text: Text) -> Iterator[tuple[int, str]]:
 
 def read_python(source: str) -> Iterator[Text]:
     """Yield docstrings, comments and the messages of a Python file."""
-    for node in ast.walk(ast.parse(source)):
+    nodes = list(ast.walk(ast.parse(source)))
+    docstrings = set()
+    for node in nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node, clean=False)
-            if text is not None:
+            if text is not None and isinstance(node.body[0], ast.Expr):
+                docstrings.add(node.body[0].value)
                 yield Text(node.body[0].lineno, text, is_docstring=True)
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            is_message = len(node.value.split()) > 3 and "\n" not in node.value
-            if is_message:
-                yield Text(node.lineno, node.value)
+    for node in nodes:
+        if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+            continue
+        is_message = len(node.value.split()) > 3 and "\n" not in node.value
+        if is_message and node not in docstrings:
+            yield Text(node.lineno, node.value)
     comment: list[tokenize.TokenInfo] = []
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:

@@ -71,9 +71,7 @@ class World:
         self.pods: dict[str, Worker] = {}
         self.stuck: set[str] = set()  # on a node that is cut off: deletion does not end
         self.service: Service | None = None
-        self.has_service_object = (
-            False  # without it nobody reaches the service, and only who has does stay
-        )
+        self.has_service_object = False  # without it no new worker reaches the service
         self.capacity = 20
         self.quota: int | None = None  # more pods than that are not let be created
         self.carried: Membership | None = None  # what the agents hold, over a service's death

@@ -94,7 +94,7 @@ def test_nothing_is_said_before_all_have_told() -> None:
     job = Round(a=has(OLD))
     assert job.words(A, B) == [FileInstruction("1.1.2")] * 2
     job.files.on_inventory("b", FileInventory("1.1.1", (NEW,)))
-    assert job.words(A, B) == [FileInstruction("1.1.2")] * 2, "that was told of another scope"
+    assert job.words(A, B) == [FileInstruction("1.1.2")] * 2, "the report was of another scope"
 
 
 def test_all_begin_from_the_newest_copy_that_anybody_has() -> None:

@@ -1,4 +1,4 @@
-"""ReportPoller: who is followed, what is told of, and when."""
+"""ReportPoller: the services that it follows, and the reports that it passes on."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ from ddpjob_trainer.snapshots.model.write_plan import (
     ALONE,
     WriteAssignment,
     part_failure,
+    part_report,
     wait_for_parts,
 )
-from ddpjob_trainer.snapshots.model.write_plan import part_report as tell
 from ddpjob_trainer.snapshots.storage.base import SnapshotInfo
 from ddpjob_trainer.snapshots.storage.object_fences import ObjectFences
 from ddpjob_trainer.snapshots.storage.object_snapshot import (
@@ -112,7 +112,7 @@ class ObjectStorage:
             with contextlib.suppress(OSError):
                 self._objects.put(word, part_failure(str(error)))
             raise
-        self._objects.put(word, tell(written, part.outlines[part.number]))
+        self._objects.put(word, part_report(written, part.outlines[part.number]))
 
     def _upload(self, name: str, content: StagedState) -> FileDigest:
         content.finish_copying()  # an error of the copy would not pass through an upload
