@@ -1,15 +1,18 @@
 """Accelerate as its documentation shows it: `prepare`, `save_state`, `load_state`.
 
-`ProjectConfiguration` numbers the checkpoints and keeps two of them.
+`ProjectConfiguration` numbers the checkpoints and keeps two of them. `load_state` takes the newest
+directory, whether `save_state` finished it or not, so a start first removes the unfinished ones.
 """
 
 import argparse
-import os
+import pathlib
+import shutil
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import ProjectConfiguration, set_seed
 
+CHECKPOINTS = pathlib.Path("project/checkpoints")
 WANTED = torch.tensor([[3.0], [-2.0]])
 
 
@@ -24,6 +27,27 @@ class Progress:
 
     def load_state_dict(self, state):
         self.epoch = state["epoch"]
+
+
+def save(accelerator):
+    """Save a checkpoint and mark it as finished when every process has written its part."""
+    folder = accelerator.save_state()
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        (folder / "finished").write_text("all parts are written\n")
+
+
+def resume(accelerator):
+    """Load the newest finished checkpoint, if there is one; number the next ones after it."""
+    if accelerator.is_local_main_process:
+        for folder in CHECKPOINTS.glob("checkpoint_*"):
+            if not (folder / "finished").exists():
+                shutil.rmtree(folder, ignore_errors=True)
+    accelerator.wait_for_everyone()
+    finished = [int(folder.name.split("_")[1]) for folder in CHECKPOINTS.glob("checkpoint_*")]
+    if finished:
+        accelerator.load_state()
+        accelerator.project_configuration.iteration = max(finished) + 1
 
 
 def main():
@@ -43,10 +67,7 @@ def main():
     progress = Progress()
     accelerator.register_for_checkpointing(progress)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    if os.path.isdir("project/checkpoints") and os.listdir("project/checkpoints"):
-        accelerator.load_state()
-        newest = max(int(name.split("_")[1]) for name in os.listdir("project/checkpoints"))
-        accelerator.project_configuration.iteration = newest + 1
+    resume(accelerator)
     accelerator.print(f"{accelerator.num_processes} processes begin after epoch {progress.epoch}")
     while progress.epoch < args.epochs:
         for features, targets in loader:
@@ -56,7 +77,7 @@ def main():
             optimizer.zero_grad()
         progress.epoch += 1
         accelerator.print(f"epoch {progress.epoch} | loss {loss.item():.6f}", flush=True)
-        accelerator.save_state()
+        save(accelerator)
     learnt = accelerator.unwrap_model(model)
     values = " ".join(f"{each:.3f}" for each in [*learnt.weight[0].tolist(), learnt.bias.item()])
     print(f"rank {accelerator.process_index} learnt {values}", flush=True)
