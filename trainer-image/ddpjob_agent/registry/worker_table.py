@@ -22,7 +22,7 @@ class WorkerTable:
         self._workers: dict[str, WorkerState] = {}
         self._expectation: Expectation | None = None
 
-    def workers(self) -> tuple[WorkerState, ...]:
+    def rows(self) -> tuple[WorkerState, ...]:
         """Return all rows in the order of registration."""
         return tuple(self._workers.values())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpjob_agent.service.history import MembershipHistory
+from ddpjob_agent.registry.history import MembershipHistory
 from ddpjob_protocol.membership import Cause, Membership, MembershipId
 
 

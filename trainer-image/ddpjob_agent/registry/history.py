@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from ddpjob_agent.service.repeated_steps import RepeatedSteps
+from ddpjob_agent.registry.repeated_steps import RepeatedSteps
 from ddpjob_protocol.control import MembershipRecord, Overdue
 from ddpjob_protocol.membership import Membership, MembershipId
 from ddpjob_protocol.process import ProgressEvent
