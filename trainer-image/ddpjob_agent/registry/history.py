@@ -12,6 +12,7 @@ from ddpjob_agent.registry.repeated_steps import RepeatedSteps
 from ddpjob_protocol.control import MembershipRecord, Overdue
 from ddpjob_protocol.membership import Membership, MembershipId
 from ddpjob_protocol.process import ProgressEvent
+from ddpjob_protocol.text import some
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -84,7 +85,9 @@ class MembershipHistory:
     def unreachable(self) -> tuple[str, ...]:
         """Return a sentence for each worker that cannot reach others."""
         found = sorted(self._unreachable.items())
-        told = [f"{worker} cannot reach {_some(others)}" for worker, others in found]
+        told = [
+            f"{worker} cannot reach {some(others, MAX_UNREACHABLE)}" for worker, others in found
+        ]
         rest = len(told) - MAX_UNREACHABLE
         more = (f"{rest} more workers cannot reach others",) if rest > 0 else ()
         return (*told[:MAX_UNREACHABLE], *more)
@@ -159,8 +162,3 @@ class MembershipHistory:
     def _update(self, **changes: Any) -> None:
         if self._rounds:
             self._rounds[-1] = dataclasses.replace(self._rounds[-1], **changes)
-
-
-def _some(names: Sequence[str]) -> str:
-    rest = len(names) - MAX_UNREACHABLE
-    return ", ".join(names[:MAX_UNREACHABLE]) + (f" and {rest} more" if rest > 0 else "")
