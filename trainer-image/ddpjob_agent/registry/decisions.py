@@ -23,7 +23,7 @@ def decide(state: RegistryState, now: float) -> float | None:
     again_at = _decide(state, now)
     if state.files.update(state.view, state.workers, now, state.wall(now)):
         state.update(kept_at=now)
-    state.stall = state.stalls.find_stall(
+    state.stalls.detect(
         state.view.policy,
         now,
         due=_step_is_due(state),
@@ -45,6 +45,7 @@ def _decide(state: RegistryState, now: float) -> float | None:
         state.update(
             workers=state.workers.rows(),
             policy=_policy(state.view),
+            snapshot_step=state.history.snapshot_step,
             repeated_steps=state.history.repeated_steps,
         )
         decision = decide_membership(state.view, now)

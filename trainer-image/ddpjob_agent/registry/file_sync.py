@@ -34,8 +34,7 @@ class FileSyncCoordinator:
     def on_inventory(self, view: MembershipState, worker: str, message: Mapping[str, Any]) -> None:
         """Take an agent's inventory; raise KeyError, TypeError or ValueError if it is invalid."""
         self._enter(view)
-        facts = {name: value for name, value in message.items() if name != "type"}
-        self._files.on_inventory(worker, decode(FileInventory, facts))
+        self._files.on_inventory(worker, decode(FileInventory, message))
 
     def update(self, view: MembershipState, workers: WorkerTable, now: float, wall: float) -> bool:
         """Advance to the view's state; return whether a new replica is safe."""

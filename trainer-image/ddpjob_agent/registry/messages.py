@@ -8,6 +8,7 @@ from typing import Any, Callable
 from ddpjob_agent.membership.forming import backoff_after
 from ddpjob_agent.registry.state import RegistryState
 from ddpjob_protocol.codec import decode
+from ddpjob_protocol.control import Overdue
 from ddpjob_protocol.messages import Failure
 from ddpjob_protocol.process import ProgressEvent
 
@@ -131,7 +132,7 @@ def _on_progress(state: RegistryState, worker: str, message: _Content, now: floa
     if ProgressEvent(report["event"]) is ProgressEvent.STEP:
         state.stalls.on_step(int(report["step"]), now, state.wall(now))
     if state.history.snapshot_step != before:
-        state.update(snapshot_step=state.history.snapshot_step, saved_at=now)
+        state.update(saved_at=now)
 
 
 def _on_beat(state: RegistryState, worker: str, message: _Content, now: float) -> None:
@@ -149,7 +150,7 @@ def _on_unreachable(state: RegistryState, worker: str, message: _Content, _now: 
 
 def _on_overdue(state: RegistryState, worker: str, message: _Content, _now: float) -> None:
     """Record that this worker's processes did not reach their last step in time."""
-    state.history.add_overdue(worker, float(message["seconds"]))
+    state.history.overdue.append(Overdue(worker, float(message["seconds"])))
 
 
 def _on_stuck(state: RegistryState, worker: str, message: _Content, _now: float) -> None:

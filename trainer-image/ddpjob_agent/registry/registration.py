@@ -62,7 +62,7 @@ def on_hello(state: RegistryState, message: Mapping[str, Any], now: float) -> st
         port=message.get("port"),
         reach=message.get("reach"),
     )
-    state.workers.put(known, now)
+    state.workers.put(known, state.view.expectation, now)
     return member.worker
 
 
@@ -78,7 +78,7 @@ def _adopt(state: RegistryState, membership: Membership, now: float) -> None:
     for member in membership.members:
         if not state.knows(member.worker):
             ghost = WorkerState(member, registered_at=now, last_heard=now, closed_at=closed_at)
-            state.workers.put(ghost, now)
+            state.workers.put(ghost, state.view.expectation, now)
 
 
 def _relearn(
@@ -95,7 +95,6 @@ def _relearn(
         on_steps_done(state, worker, message["had_done"], now)
     for event in message.get("reports", ()):
         state.history.on_progress(event, state.wall(now))
-    state.update(snapshot_step=state.history.snapshot_step)
     return dataclasses.replace(
         known,
         done=message["done"],

@@ -22,7 +22,7 @@ from ddpjob_agent.registry.file_sync import FileSyncCoordinator
 from ddpjob_agent.registry.history import MembershipHistory
 from ddpjob_agent.registry.stall_detector import StallDetector
 from ddpjob_agent.registry.worker_table import WorkerTable
-from ddpjob_protocol.control import Policy, ServiceState, Stall
+from ddpjob_protocol.control import Policy, ServiceState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +48,6 @@ class RegistryState:
     failure: Failure | None = None
     history: MembershipHistory = dataclasses.field(default_factory=MembershipHistory)
     stalls: StallDetector = dataclasses.field(default_factory=StallDetector)
-    stall: Stall | None = None
 
     @property
     def current(self) -> Membership | None:
