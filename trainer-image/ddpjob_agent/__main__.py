@@ -19,7 +19,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ddpjob_agent.launchers import mpi_helpers
-from ddpjob_agent.service.registry import Registry
+from ddpjob_agent.registry.state import initial_state
 from ddpjob_agent.service.server import RendezvousServer
 from ddpjob_agent.worker.agent import Agent, AgentSettings
 from ddpjob_protocol.environment import (
@@ -117,10 +117,8 @@ async def _run_worker(argv: list[str], environment: Mapping[str, str]) -> int:
 async def _run_service(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
     token = _required(environment, ENV_TOKEN)
     boot = _next_boot(options.boot_file) if options.boot_file else 1
-    registry = Registry(options.term, boot, time.time() - time.monotonic())
-    server = asyncio.ensure_future(
-        RendezvousServer(registry, token).run(options.host, options.port)
-    )
+    state = initial_state(options.term, boot, time.time() - time.monotonic())
+    server = asyncio.ensure_future(RendezvousServer(state, token).run(options.host, options.port))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.cancel)
     try:
         with contextlib.suppress(asyncio.CancelledError):

@@ -6,13 +6,14 @@ May not: decide anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from ddpjob_protocol.control import RankGroup, Stall
+from ddpjob_protocol.text import some
 
 MAX_POINTS = 4  # rank groups in a message; the others are counted
-MAX_NAMES = 3
+MAX_NAMES = 3  # ranks or workers of a group; the others are counted
 REMEDY = (
     "look at the logs there, or at the stacks with `py-spy dump`; nothing is restarted, and if"
     " this is an evaluation or a long save, nothing is wrong"
@@ -48,8 +49,9 @@ def _subject(standings: Sequence[RankGroup]) -> str:
 
 
 def _point(standing: RankGroup) -> str:
-    ranks = f"rank{'s' if len(standing.ranks) > 1 else ''} {_some(map(str, standing.ranks))}"
-    who = f"{ranks} ({_some(standing.workers)})" if standing.workers else ranks
+    plural = "s" if len(standing.ranks) > 1 else ""
+    ranks = f"rank{plural} {some(standing.ranks, MAX_NAMES)}"
+    who = f"{ranks} ({some(standing.workers, MAX_NAMES)})" if standing.workers else ranks
     at = f", at {standing.where}" if standing.where else ""
     if standing.step is None:
         return f"{who}: not known"
@@ -59,12 +61,6 @@ def _point(standing: RankGroup) -> str:
     if standing.behind:
         return f"{who}: behind, after step {standing.step}{at}"
     return f"{who}{at}"
-
-
-def _some(names: Iterable[str]) -> str:
-    every = list(names)
-    rest = f" and {len(every) - MAX_NAMES} more" if len(every) > MAX_NAMES else ""
-    return ", ".join(every[:MAX_NAMES]) + rest
 
 
 def _seconds(seconds: float) -> str:

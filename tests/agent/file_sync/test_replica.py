@@ -7,29 +7,20 @@ import itertools
 
 import pytest
 
-from agent.membership.views import NOW, hello, membership, running, worker
+from agent.file_sync.replicas import NEW, OLD, A, B, C, copy, has
+from agent.membership.views import NOW, membership, running, worker
 from ddpjob_agent.file_sync.policy import FileSyncPolicy
 from ddpjob_agent.file_sync.replica import (
     FileEntry,
     FileInstruction,
     FileInventory,
-    Replica,
     digest_of,
     newest,
 )
 from ddpjob_agent.membership.policy import decide_membership
 from ddpjob_agent.membership.state import Action, Decision, WorkerState
-from ddpjob_agent.service.registry import Registry
-from ddpjob_protocol.codec import decode, encode
 from ddpjob_protocol.control import Expectation, Policy
 from ddpjob_protocol.membership import Member
-
-A, B, C = (Member(name, f"{name}-first", "127.0.0.1", 1) for name in "abc")
-
-
-def copy(membership: str, seconds: float = 0.0, digest: str = "") -> Replica:
-    return Replica(membership, seconds, digest or f"{membership}/{seconds}", 10)
-
 
 # The oldest first: what nobody saw written, then by membership, then by time in it.
 IN_ORDER = [
@@ -63,8 +54,6 @@ def test_content_is_told_apart_by_names_and_bytes_but_not_by_permissions() -> No
 
 # --- from which copy a membership begins ------------------------------------------------------------
 
-OLD, NEW = copy("1.1.1", 10, "old"), copy("1.1.1", 20, "new")
-
 
 class Round:
     """What agents told in one scope."""
@@ -82,12 +71,6 @@ class Round:
     def words(self, *members: Member, leaving: tuple[Member, ...] = ()) -> list[FileInstruction]:
         self.files.advance(members, leaving)
         return [self.files.instruction_for(each, members, leaving) for each in (*members, *leaving)]
-
-
-def has(
-    *copies: Replica, here: str | None = "", port: int = 1, begun: bool = False
-) -> FileInventory:
-    return FileInventory("", copies, here, begun, port)
 
 
 def test_nothing_is_said_before_all_have_told() -> None:
@@ -211,92 +194,6 @@ def test_who_leaves_alone_waits_for_a_successor_only(more: bool) -> None:
 def test_who_leaves_with_nothing_waits_for_nobody() -> None:
     job = Round("1.1.1+", a=has())
     assert at_end(job, [], [A], more=True) == [FileInstruction("1.1.1+")]
-
-
-# --- in the registry --------------------------------------------------------------------------------
-
-
-def registry(names: str, *, files: bool = True) -> Registry:
-    found = Registry(term=1, boot=1, wall_offset=0.0)
-    policy = Policy(minimum=1, files=files, join_policy="Immediate", settle=0)
-    found.on_expectation(Expectation(tuple(names), policy=policy), NOW)
-    for name in names:
-        found.on_hello(hello(Member(name, f"{name}-first", "127.0.0.1", 1)), NOW)
-    found.decide(NOW)
-    return found
-
-
-def word_for(found: Registry, name: str) -> FileInstruction | None:
-    said = found.order_for(name, NOW)["files"]
-    return decode(FileInstruction, said) if said else None
-
-
-def tell(found: Registry, name: str, stock: FileInventory, scope: str = "1.1.1") -> None:
-    message = {"type": "files", **encode(dataclasses.replace(stock, scope=scope))}
-    found.on_inventory(name, message)
-    found.decide(NOW)
-
-
-def test_without_files_nothing_is_asked_for() -> None:
-    assert word_for(registry("ab", files=False), "a") is None
-
-
-def test_orders_follow_what_is_told() -> None:
-    found = registry("ab")
-    assert word_for(found, "a") == FileInstruction("1.1.1")
-    for name in "ab":
-        tell(found, name, has())
-    assert [word_for(found, name) for name in "ab"] == [FileInstruction("1.1.1", go=True)] * 2
-    saved = copy("1.1.1", 5)
-    tell(found, "a", has(saved, begun=True))
-    tell(found, "b", has(begun=True))
-    assert found.report(1).files is None, "one has it"
-    tell(found, "b", has(saved, begun=True))
-    told = found.report(1).files
-    assert told is not None
-    assert (told.synced_at, told.size) == (NOW, 10)
-
-
-def test_service_that_restarts_learns_it_from_the_hellos() -> None:
-    found = Registry(term=1, boot=2, wall_offset=0.0)
-    held, stock = encode(membership("a", "b")), has(copy("1.1.1", 5), here=None, begun=True)
-    told = encode(dataclasses.replace(stock, scope="1.1.1"))
-    for member in (A, B):
-        found.on_hello(hello(member, membership=held, running=True, files=told), NOW)
-    found.on_expectation(Expectation(("a", "b"), policy=Policy(files=True)), NOW)
-    found.decide(NOW)
-    assert [word_for(found, name) for name in "ab"] == [FileInstruction("1.1.1", go=True)] * 2
-    kept = found.report(1).files
-    assert kept is not None
-    assert kept.synced_at == NOW
-
-
-def test_halt_says_whether_it_was_planned() -> None:
-    for planned in (True, False):
-        found = registry("ab")
-        policy = Policy(minimum=2, files=True)
-        found.on_expectation(Expectation(("a", "b"), policy=policy), NOW)
-        if planned:
-            found.on_left("b")
-        else:
-            found.on_disconnect("b", NOW - 9)
-        found.decide(NOW)
-        order = found.order_for("a", NOW)
-        assert (order["type"], order["planned"]) == ("halt", planned)
-
-
-def test_who_comes_back_from_an_overtaken_membership_is_not_asked() -> None:
-    found = registry("ab")
-    found.on_disconnect("b", NOW - 9)
-    found.decide(NOW)
-    back = hello(B, membership=encode(membership("a", "b")), files=encode(has(NEW)))
-    policy = Policy(files=True, join_policy="Never")
-    found.on_expectation(Expectation(("a", "b"), policy=policy), NOW)
-    found.on_hello(back, NOW)
-    found.decide(NOW)
-    assert word_for(found, "b") is None
-    tell(found, "a", has(), "1.1.2")
-    assert word_for(found, "a") == FileInstruction("1.1.2", go=True)
 
 
 # --- joiners ----------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ from ddpjob_agent.membership.joining import joiners_of, wait_for_joiners
 from ddpjob_agent.membership.live_policy import supervise_live
 from ddpjob_agent.membership.planned_change import plan_change
 from ddpjob_agent.membership.state import Action, Decision
+from ddpjob_protocol.text import some
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 
 CONFIRM_SECONDS = 1.0
 TOGETHER_SECONDS = 1.0  # commands that failed together start together
+MAX_NAMES = 3  # workers in a reason; the others are counted
 
 
 def decide_membership(view: MembershipState, now: float) -> Decision:
@@ -98,10 +100,7 @@ def _decide_first(view: MembershipState, now: float) -> Decision:
 
 
 def _waiting_for(missing: Sequence[str]) -> str:
-    if not missing:
-        return ""
-    rest = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-    return f"; waiting for {', '.join(missing[:3])}{rest}"
+    return f"; waiting for {some(missing, MAX_NAMES)}" if missing else ""
 
 
 # --- a membership is running --------------------------------------------------------------------
@@ -149,7 +148,7 @@ def _decide_failure(
     first = min(worker.exit_at for worker in failed if worker.exit_at is not None)
     unheard = [w for w in members if w.last_heard < first + CONFIRM_SECONDS]
     if unheard:
-        names = ", ".join(w.member.worker for w in unheard[:3])
+        names = some([worker.member.worker for worker in unheard], MAX_NAMES)
         reason = f"a command failed; waiting for a message from {names}"
         again = min(worker.lost_at(view.policy) for worker in unheard)
         return Decision(Action.KEEP, reason, max(again, now))

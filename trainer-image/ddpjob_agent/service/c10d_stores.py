@@ -7,7 +7,7 @@ The first torchrun to join a rendezvous would poll again only after a second. Th
 answers a join only once all members have joined, with the state of that moment. torchrun handles
 the answer as a lost race, finds itself in the state, and continues at once (docs/adr/0013).
 
-May not: open connections, or decide which workers are members; `registry` decides.
+May not: open connections, or decide which workers are members; `registry.decisions` does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ddpjob_protocol.codec import decode, encode
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ddpjob_agent.service.registry import Registry
+    from ddpjob_agent.registry.state import RegistryState
     from ddpjob_protocol.membership import Member
     from ddpjob_protocol.messages import Message
 
@@ -43,8 +43,8 @@ Answers = dict[str, "collections.OrderedDict[int, Message]"]
 class MembershipStores:
     """The stores of one job's memberships; one at a time."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, state: RegistryState) -> None:
+        self._state = state
         self._membership = ""
         self._ready = asyncio.Event()
         self._renew()
@@ -57,7 +57,7 @@ class MembershipStores:
 
     def sync_membership(self) -> None:
         """Start a new store for a new membership; answer once no member is unseen."""
-        current, unseen = self._registry.current, self._registry.unseen
+        current, unseen = self._state.current, self._state.unseen
         membership = str(current.id) if current else ""
         if membership != self._membership:
             self._membership = membership
@@ -90,7 +90,7 @@ class MembershipStores:
     async def _execute(self, member: Member, message: Message) -> Message:
         await self._ready.wait()
         overtaken = {"type": "stored", "id": message["id"], "overtaken": True}
-        is_member = self._registry.is_member(member.worker)
+        is_member = self._state.is_member(member.worker)
         if message["membership"] != self._membership or not is_member:
             return overtaken
         backend = self._backend
@@ -113,7 +113,7 @@ class MembershipStores:
 
     async def _gather(self, member: Member) -> None:
         """Wait until the torchrun of every member has joined, so that no torchrun has to poll."""
-        current, gathered = self._registry.current, self._gathered
+        current, gathered = self._state.current, self._gathered
         self._arrived.add(member.worker)
         if current and {each.worker for each in current.members} <= self._arrived:
             gathered.set()

@@ -1,4 +1,4 @@
-"""The rendezvous service of one job: sockets and timers around `registry` and `c10d_stores`.
+"""The rendezvous service of one job: sockets and timers around the pure `registry`.
 
 Agents and the operator use one port; the first bytes distinguish them. Decides nothing: every
 decision is made in `membership`.
@@ -22,6 +22,17 @@ from ddpjob_agent.net.framing import (
     WrongTokenError,
     accept,
 )
+from ddpjob_agent.registry.decisions import decide
+from ddpjob_agent.registry.messages import on_message
+from ddpjob_agent.registry.orders import order_for
+from ddpjob_agent.registry.registration import (
+    extend_deadlines,
+    on_disconnect,
+    on_expectation,
+    on_heartbeat,
+    on_hello,
+)
+from ddpjob_agent.registry.report import build_report
 from ddpjob_agent.service.c10d_stores import MembershipStores
 from ddpjob_agent.service.http_api import METHODS, OperatorApi
 from ddpjob_protocol.codec import decode
@@ -30,7 +41,7 @@ from ddpjob_protocol.membership import Member
 from ddpjob_protocol.messages import PROTOCOL, Message
 
 if TYPE_CHECKING:
-    from ddpjob_agent.service.registry import Registry
+    from ddpjob_agent.registry.state import RegistryState
 
 TICK_SECONDS = 0.5
 STALL_SECONDS = 1.0  # seconds; if a tick is later than this, the service itself stood still
@@ -52,13 +63,13 @@ class _Session:
 class RendezvousServer:
     """The server of one job; it runs until it is cancelled."""
 
-    def __init__(self, registry: Registry, token: str) -> None:
-        self._registry = registry
+    def __init__(self, state: RegistryState, token: str) -> None:
+        self._state = state
         self._token = token
         self._controller = OperatorApi(token, self._report_after, self._on_expectation)
         self._sessions: dict[str, _Session] = {}
-        self._store = MembershipStores(registry)
-        self._report = registry.report(version=1)
+        self._store = MembershipStores(state)
+        self._report = build_report(state, version=1)
         self._news_version = 1  # version of the last report that changed more than progress
         self._reported = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -121,7 +132,7 @@ class RendezvousServer:
             reason = f"protocol {PROTOCOL} is spoken here, not {hello.get('protocol')}"
             connection.send({"type": "refused", "reason": reason})
             raise FramingError(reason)
-        worker = self._registry.on_hello(hello, time.monotonic())
+        worker = on_hello(self._state, hello, time.monotonic())
         session = _Session(connection, decode(Member, hello["member"]))
         older = self._sessions.pop(worker, None)
         if older is not None:
@@ -129,7 +140,7 @@ class RendezvousServer:
         self._sessions[worker] = session
         self._store.sync_membership()
         held = hello.get("membership") or {}
-        if self._registry.is_member(worker):
+        if self._state.is_member(worker):
             self._store.restore(held.get("id", ""), hello["entries"])
         log.info("%s registered", worker)
         return session
@@ -138,7 +149,7 @@ class RendezvousServer:
         self._drop(session)
         if self._sessions.get(session.worker) is session:
             del self._sessions[session.worker]
-            self._registry.on_disconnect(session.worker, time.monotonic())
+            on_disconnect(self._state, session.worker, time.monotonic())
             self._reevaluate()
 
     @staticmethod
@@ -149,42 +160,18 @@ class RendezvousServer:
 
     def _handle(self, session: _Session, message: Message) -> None:
         now, kind = time.monotonic(), message["type"]
-        self._registry.on_heartbeat(session.worker, now)
+        on_heartbeat(self._state, session.worker, now)
         if kind == "store":
             self._start_request(session, message)
         elif kind == "cancel":
             task = session.requests.get(message["id"])
             if task is not None:
                 task.cancel()
-        elif kind == "beat":
-            self._registry.on_processes_alive(session.worker, message.get("processes", ()), now)
-            session.connection.send({"type": "beat"})
-            self._reevaluate()
         else:
-            self._dispatch(session.worker, kind, message, now)
+            on_message(self._state, session.worker, message, now)
+            if kind == "beat":
+                session.connection.send({"type": "beat"})
             self._reevaluate()
-
-    def _dispatch(self, worker: str, kind: str, message: Message, now: float) -> None:
-        registry = self._registry
-        tellers: dict[str, Callable[[], None]] = {
-            "exited": lambda: registry.on_exited(worker, message, now),
-            "report": lambda: registry.on_progress(worker, message, now),
-            "had_done": lambda: registry.on_steps_done(message),
-            "bye": lambda: registry.on_left(worker),
-            "unreachable": lambda: registry.on_unreachable(worker, message),
-            "overdue": lambda: registry.on_overdue(worker, message),
-            "stuck": lambda: registry.on_stuck(worker, message),
-            "live": registry.on_live,
-            "ready": lambda: registry.on_ready(worker, now),
-            "promise": lambda: registry.on_promise(worker, int(message["step"])),
-            "stops": lambda: registry.on_stops(worker, message),
-            "stopped": lambda: registry.on_stopped(worker, message),
-            "files": lambda: registry.on_inventory(worker, message),
-            "finished": lambda: registry.on_finished(worker),
-            "broken": lambda: registry.on_broken(worker, message, now),
-        }
-        if kind in tellers:
-            tellers[kind]()
 
     # --- store ----------------------------------------------------------------------------------
 
@@ -199,20 +186,20 @@ class RendezvousServer:
     # --- decisions and reports --------------------------------------------------------------------
 
     def _reevaluate(self) -> None:
-        """Let the registry decide, then update the report and every agent's order."""
+        """Decide, then update the report and every agent's order."""
         now = time.monotonic()
         stall = now - self._last_tick - TICK_SECONDS
         self._last_tick = now
         if stall > STALL_SECONDS:
             log.warning("stood still for %.1f s; nobody's silence in it counts", stall)
-            self._registry.extend_deadlines(stall)
-        again_at = self._registry.decide(now)
+            extend_deadlines(self._state, stall)
+        again_at = decide(self._state, now)
         self._store.sync_membership()
         for session in list(self._sessions.values()):
-            if not self._registry.knows(session.worker):
+            if not self._state.knows(session.worker):
                 session.connection.close()
                 continue
-            order = self._registry.order_for(session.worker, now)
+            order = order_for(self._state, session.worker, now)
             if order != session.order:
                 session.connection.send(order)
                 session.order = order
@@ -225,7 +212,7 @@ class RendezvousServer:
         self._publish()
 
     def _publish(self) -> None:
-        report = self._registry.report(self._report.version)
+        report = build_report(self._state, self._report.version)
         if report == self._report:
             return
         if report.reason != self._report.reason:
@@ -259,5 +246,5 @@ class RendezvousServer:
             await self._reported.wait_for(differs)
 
     def _on_expectation(self, expectation: Expectation) -> None:
-        self._registry.on_expectation(expectation, time.monotonic())
+        on_expectation(self._state, expectation, time.monotonic())
         self._reevaluate()

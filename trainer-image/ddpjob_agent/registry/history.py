@@ -1,22 +1,21 @@
-"""The history of a job's memberships, for its status and timeline.
-
-May not: read a clock or decide anything.
-"""
+"""The history of a job's memberships, for its status and timeline."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from ddpjob_agent.service.repeated_steps import RepeatedSteps
+from ddpjob_agent.registry.repeated_steps import RepeatedSteps
 from ddpjob_protocol.control import MembershipRecord, Overdue
 from ddpjob_protocol.membership import Membership, MembershipId
 from ddpjob_protocol.process import ProgressEvent
+from ddpjob_protocol.text import some
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-MAX_ROUNDS = 50
+MAX_RECORDS = 50
 MAX_OVERDUE = 10
 MAX_STUCK = 10
 MAX_UNREACHABLE = 5  # reported workers, and reported peers of each
@@ -26,18 +25,18 @@ class MembershipHistory:
     """The last memberships of a job, and the progress of the newest one."""
 
     def __init__(self) -> None:
-        self._rounds: list[MembershipRecord] = []
+        self.records: collections.deque[MembershipRecord] = collections.deque(maxlen=MAX_RECORDS)
         self.step: int | None = None
         self.total_steps: int | None = None
         self.metrics: dict[str, float] = {}
         self.snapshot_step: int | None = None
         self.snapshots_skipped = 0  # between the two newest snapshots
         self._problems: dict[int, str] = {}  # problems by directory
-        self._are_old = False  # the problems are of the previous membership
+        self._problems_are_old = False  # of the previous membership
         self._copies: set[int] = set()  # directories with the snapshot of `_copied_step`
         self._copied_step: int | None = None
-        self._overdue: list[Overdue] = []
-        self._stuck: list[str] = []
+        self.overdue: collections.deque[Overdue] = collections.deque(maxlen=MAX_OVERDUE)
+        self.stuck: collections.deque[str] = collections.deque(maxlen=MAX_STUCK)  # sentences
         self._unreachable: dict[str, Sequence[str]] = {}  # peers by worker
         self._repeats = RepeatedSteps()
 
@@ -51,23 +50,6 @@ class MembershipHistory:
         """Number of steps repeated so far because a snapshot was older."""
         return self._repeats.total
 
-    def records(self) -> tuple[MembershipRecord, ...]:
-        """Return the records, oldest first."""
-        return tuple(self._rounds)
-
-    def overdue(self) -> tuple[Overdue, ...]:
-        """Return the workers that did not reach their last step, oldest first."""
-        return tuple(self._overdue)
-
-    def add_overdue(self, worker: str, seconds: float) -> None:
-        """Add a worker whose processes were stopped after these seconds for their last step."""
-        self._overdue.append(Overdue(worker, seconds))
-        del self._overdue[:-MAX_OVERDUE]
-
-    def stuck(self) -> tuple[str, ...]:
-        """Return a sentence for each process stuck in a broken membership, oldest first."""
-        return tuple(self._stuck)
-
     def add_stuck(self, worker: str, membership: str, step: int | None) -> None:
         """Add a stuck process, which is stopped; `step` is of the state it left, if any."""
         fate = (
@@ -75,16 +57,17 @@ class MembershipHistory:
             if step is None
             else f"was ended; its replacement resumes from its state at step {step}"
         )
-        self._stuck.append(
+        self.stuck.append(
             f"{worker}: a process did not come out of a collective of membership {membership}, "
             f"which had broken. It {fate}"
         )
-        del self._stuck[:-MAX_STUCK]
 
     def unreachable(self) -> tuple[str, ...]:
         """Return a sentence for each worker that cannot reach others."""
         found = sorted(self._unreachable.items())
-        told = [f"{worker} cannot reach {_some(others)}" for worker, others in found]
+        told = [
+            f"{worker} cannot reach {some(others, MAX_UNREACHABLE)}" for worker, others in found
+        ]
         rest = len(told) - MAX_UNREACHABLE
         more = (f"{rest} more workers cannot reach others",) if rest > 0 else ()
         return (*told[:MAX_UNREACHABLE], *more)
@@ -95,7 +78,7 @@ class MembershipHistory:
 
     def on_membership(self, membership: Membership, wall: float) -> None:
         """Add a membership that was formed, or relearned from an agent."""
-        self._rounds.append(
+        self.records.append(
             MembershipRecord(
                 id=str(membership.id),
                 cause=membership.cause.value,
@@ -106,8 +89,7 @@ class MembershipHistory:
                 snapshot_step=self.snapshot_step,
             )
         )
-        del self._rounds[:-MAX_ROUNDS]
-        self._are_old = True
+        self._problems_are_old = True
         self._unreachable = {}
         self._repeats.on_membership(membership.id, membership.repeated_steps)
 
@@ -121,16 +103,15 @@ class MembershipHistory:
         event, step = ProgressEvent(message["event"]), int(message["step"])
         if event is ProgressEvent.SAVED:
             place = message.get("place", 0)
-            if self._are_old:
-                self._problems, self._are_old = {}, False
+            if self._problems_are_old:
+                self._problems, self._problems_are_old = {}, False
             self._problems[place] = str(message.get("problem", ""))
             is_safe = self._on_saved(step, place, message.get("places", 1))
-            self.snapshots_skipped = (
-                message.get("skipped", 0) if is_safe else self.snapshots_skipped
-            )
+            if is_safe:
+                self.snapshots_skipped = message.get("skipped", 0)
         elif event is ProgressEvent.RESUMED:
             self._repeats.on_resumed(step, loaded=message.get("loaded", False))
-            self._update(resumed_step=step)
+            self._update_newest(resumed_step=step)
             self._count_repeats()
         elif event is ProgressEvent.STEP:
             self._on_step(step, wall)
@@ -149,18 +130,13 @@ class MembershipHistory:
     def _on_step(self, step: int, wall: float) -> None:
         self.step = step
         self._repeats.on_step(step)
-        if self._rounds and self._rounds[-1].first_step is None:
-            self._update(first_step=step, first_step_at=wall)
-        self._update(last_step=step)
+        if self.records and self.records[-1].first_step is None:
+            self._update_newest(first_step=step, first_step_at=wall)
+        self._update_newest(last_step=step)
 
     def _count_repeats(self) -> None:
-        self._update(repeated_steps=self._repeats.newest)
+        self._update_newest(repeated_steps=self._repeats.newest)
 
-    def _update(self, **changes: Any) -> None:
-        if self._rounds:
-            self._rounds[-1] = dataclasses.replace(self._rounds[-1], **changes)
-
-
-def _some(names: Sequence[str]) -> str:
-    rest = len(names) - MAX_UNREACHABLE
-    return ", ".join(names[:MAX_UNREACHABLE]) + (f" and {rest} more" if rest > 0 else "")
+    def _update_newest(self, **changes: Any) -> None:
+        if self.records:
+            self.records[-1] = dataclasses.replace(self.records[-1], **changes)

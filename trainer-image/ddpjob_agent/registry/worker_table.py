@@ -1,7 +1,4 @@
-"""The table of registered workers: one frozen row each, replaced with every event.
-
-May not: decide or read a clock. It knows only the start of a membership.
-"""
+"""The table of registered workers: one frozen row each, replaced with every event."""
 
 from __future__ import annotations
 
@@ -20,9 +17,8 @@ class WorkerTable:
 
     def __init__(self) -> None:
         self._workers: dict[str, WorkerState] = {}
-        self._expectation: Expectation | None = None
 
-    def workers(self) -> tuple[WorkerState, ...]:
+    def rows(self) -> tuple[WorkerState, ...]:
         """Return all rows in the order of registration."""
         return tuple(self._workers.values())
 
@@ -37,23 +33,18 @@ class WorkerTable:
             return WorkerState(member, registered_at=now, last_heard=now)
         return known
 
-    def put(self, worker: WorkerState, now: float) -> None:
-        """Add this row, or replace the worker's row."""
-        self._workers[worker.member.worker] = self._named(worker, now)
+    def put(self, worker: WorkerState, expectation: Expectation | None, now: float) -> None:
+        """Add this row, or replace the worker's row; mark it if the worker is unexpected."""
+        if expectation is not None:
+            known = worker.member.worker in (*expectation.workers, *expectation.draining)
+            since = None if known else worker.unexpected_at or now
+            worker = dataclasses.replace(worker, unexpected_at=since)
+        self._workers[worker.member.worker] = worker
 
     def on_expectation(self, expectation: Expectation, now: float) -> None:
-        """Set the workers that the operator names, and mark all others as unexpected."""
-        self._expectation = expectation
-        for name, worker in self._workers.items():
-            self._workers[name] = self._named(worker, now)
-
-    def _named(self, worker: WorkerState, now: float) -> WorkerState:
-        expectation = self._expectation
-        if expectation is None:
-            return worker
-        known = worker.member.worker in (*expectation.workers, *expectation.draining)
-        since = None if known else worker.unexpected_at or now
-        return dataclasses.replace(worker, unexpected_at=since)
+        """Mark the workers that the operator does not name as unexpected."""
+        for worker in self.rows():
+            self.put(worker, expectation, now)
 
     def change(self, name: str, **changes: Any) -> None:
         """Change fields of this worker's row."""

@@ -3,8 +3,6 @@
 The first process reports steps; each process reports its position every second. A job hangs when
 its next step takes a multiple of the usual step time, and twice the longest pause that ended by
 itself, such as an evaluation. A hang is only reported; the service does not act on it.
-
-May not: read a clock (`now` is passed in), open anything or import asyncio.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ class StallDetector:
         self._wall = 0.0
         self._world_size = 0
         self._processes: dict[int, _Process] = {}
-        self._stall: Stall | None = None
+        self.stall: Stall | None = None  # the hang, as first detected
 
     def on_membership(
         self, membership: Membership, now: float | None, *, waits_for_last: bool = False
@@ -56,7 +54,7 @@ class StallDetector:
         If it waits for the last step of the previous membership, keep the hang detected there.
         """
         if not waits_for_last:
-            self._stall = None
+            self.stall = None
         self._begun_at, self._step = now, None
         self._world_size = membership.world_size
         self._processes.clear()
@@ -70,7 +68,7 @@ class StallDetector:
         elif step > self._step:
             self._pauses.append((now - self._at) / (step - self._step))
             self._longest = max(self._longest, now - self._at)
-        self._step, self._at, self._wall, self._stall = step, now, wall, None
+        self._step, self._at, self._wall, self.stall = step, now, wall, None
 
     def on_heartbeat(self, worker: str, processes: Iterable[Mapping[str, Any]], now: float) -> None:
         """Record the heartbeats of an agent's processes, see `ProgressEvent.ALIVE`."""
@@ -86,26 +84,17 @@ class StallDetector:
         for rank, each in self._processes.items():
             self._processes[rank] = dataclasses.replace(each, heard_at=each.heard_at + seconds)
 
-    def find_stall(self, policy: Policy, now: float, *, due: bool, changing: bool) -> Stall | None:
-        """Return the hang, if there is one; `due`: a next step is expected."""
+    def detect(self, policy: Policy, now: float, *, due: bool, changing: bool) -> None:
+        """Set `stall` if the processes hang; `due`: a next step is expected."""
         if not due:
-            self._stall = None
-        elif self._stall is None and self._step is not None and not changing:
-            usual = self.usual_step_seconds()
+            self.stall = None
+        elif self.stall is None and self._step is not None and not changing:
+            usual = self._usual_step_seconds()
             least = max(policy.stall_seconds, 2 * self._longest)
-            if (
-                now - self._at > max(least, policy.stall_steps * (usual or 0.0))
-                and self._has_heartbeats
-            ):
-                self._stall = Stall(self._wall, self._step, usual, self._rank_groups(now))
-        return self._stall
+            if usual is not None and now - self._at > max(least, policy.stall_steps * usual):
+                self.stall = Stall(self._wall, self._step, usual, self._rank_groups(now))
 
-    @property
-    def _has_heartbeats(self) -> bool:
-        """True if the time of at least one step is known."""
-        return bool(self._pauses) or self._first is not None
-
-    def usual_step_seconds(self) -> float | None:
+    def _usual_step_seconds(self) -> float | None:
         """Return the median seconds of a step; before the second step, those of the first."""
         if not self._pauses:
             return self._first

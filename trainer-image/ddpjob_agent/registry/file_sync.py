@@ -1,7 +1,6 @@
-"""The sync of the script's own files, within the service: reports in, instructions out.
+"""The sync of the script's own files: inventories in, instructions out.
 
-Follows the registry's view; `ddpjob_agent.file_sync` makes the decisions.
-May not: read a clock, open anything, change the view.
+Follows the membership; `ddpjob_agent.file_sync.policy` makes the decisions.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ddpjob_agent.membership.state import MembershipState, WorkerState
-    from ddpjob_agent.service.worker_table import WorkerTable
+    from ddpjob_agent.registry.worker_table import WorkerTable
     from ddpjob_protocol.membership import Member
     from ddpjob_protocol.messages import Message
 
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
 class FileSyncCoordinator:
     """The file sync of one job; idle without `snapshot.files` and in live mode."""
 
-    def __init__(self, roster: WorkerTable) -> None:
-        self._roster = roster
+    def __init__(self) -> None:
         self._files = FileSyncPolicy()
         self._kept = FileSyncReport()
         self._last = ("", 0.0)  # membership and seconds of the last safe replica
@@ -36,10 +34,9 @@ class FileSyncCoordinator:
     def on_inventory(self, view: MembershipState, worker: str, message: Mapping[str, Any]) -> None:
         """Take an agent's inventory; raise KeyError, TypeError or ValueError if it is invalid."""
         self._enter(view)
-        facts = {name: value for name, value in message.items() if name != "type"}
-        self._files.on_inventory(worker, decode(FileInventory, facts))
+        self._files.on_inventory(worker, decode(FileInventory, message))
 
-    def update(self, view: MembershipState, now: float, wall: float) -> bool:
+    def update(self, view: MembershipState, workers: WorkerTable, now: float, wall: float) -> bool:
         """Advance to the view's state; return whether a new replica is safe."""
         if not _is_enabled(view) or view.current is None:
             return False
@@ -47,7 +44,7 @@ class FileSyncCoordinator:
         if not view.running:
             return False
         members = view.current.members
-        self._files.advance(members, self._leaving(view, now))
+        self._files.advance(members, _leaving(view, workers, now))
         safe = self._files.safe_replica(members)
         if safe is None or (safe.membership, safe.seconds) == self._last:
             return False
@@ -59,40 +56,45 @@ class FileSyncCoordinator:
         if view.current is not None:
             self._files.enter(str(view.current.id) + ("" if view.running else "+"))
 
-    def instruction_for(self, view: MembershipState, worker: str, now: float) -> Message | None:
+    def instruction_for(
+        self, view: MembershipState, workers: WorkerTable, worker: str, now: float
+    ) -> Message | None:
         """Return this worker's instruction for the files, if there is one."""
-        known = self._roster.get(worker)
+        known = workers.get(worker)
         if not _is_enabled(view) or view.current is None or known is None:
             return None
-        leaving, members = self._leaving(view, now), view.current.members
+        member, members = known.member, view.current.members
+        leaving = _leaving(view, workers, now)
         if not view.running:
-            staying = [w.member for w in self._present(view, now) if w.member not in leaving]
-            names = {each.member.worker for each in self._roster.workers()}
+            present = _present(view, workers, now)
+            staying = [each.member for each in present if each.member not in leaving]
+            names = {each.member.worker for each in workers.rows()}
             more = view.expectation is None or not names.issuperset(view.expectation.workers)
-            word = self._files.final_instruction(known.member, staying, leaving, more=more)
-        elif known.member in (*members, *leaving):
-            word = self._files.instruction_for(known.member, members, leaving)
+            word = self._files.final_instruction(member, staying, leaving, more=more)
+        elif member in (*members, *leaving):
+            word = self._files.instruction_for(member, members, leaving)
         else:
             return None  # the worker joins a later membership
         message: Message = encode(word)
         return message
 
-    def _present(self, view: MembershipState, now: float) -> list[WorkerState]:
-        everybody = self._roster.workers()
-        return [w for w in everybody if w.closed_at is None and w.lost_at(view.policy) > now]
-
-    def _leaving(self, view: MembershipState, now: float) -> list[Member]:
-        """Return the leaving workers that are still connected: one may hold the only replica."""
-        if view.expectation is None:
-            return []
-        members = view.current.members if view.current and view.running else ()
-        present = self._present(view, now)
-        return [w.member for w in present if leaves(view, w) and w.member not in members]
-
     def report(self) -> FileSyncReport | None:
         """Return the report for the operator, if there is one."""
         found = dataclasses.replace(self._kept, problem=self._files.problem)
         return None if found == FileSyncReport() else found
+
+
+def _present(view: MembershipState, workers: WorkerTable, now: float) -> list[WorkerState]:
+    return [w for w in workers.rows() if w.closed_at is None and w.lost_at(view.policy) > now]
+
+
+def _leaving(view: MembershipState, workers: WorkerTable, now: float) -> list[Member]:
+    """Return the leaving workers that are still connected: one may hold the only replica."""
+    if view.expectation is None:
+        return []
+    members = view.current.members if view.current and view.running else ()
+    present = _present(view, workers, now)
+    return [w.member for w in present if leaves(view, w) and w.member not in members]
 
 
 def _is_enabled(view: MembershipState) -> bool:

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from agent.membership.views import hello
-from ddpjob_agent.service.registry import Registry
+from ddpjob_agent.registry.decisions import decide
+from ddpjob_agent.registry.messages import on_message
+from ddpjob_agent.registry.registration import (
+    extend_deadlines,
+    on_expectation,
+    on_hello,
+)
+from ddpjob_agent.registry.report import build_report
+from ddpjob_agent.registry.state import initial_state
 from ddpjob_protocol.codec import decode, encode
 from ddpjob_protocol.control import Expectation, Policy, RankGroup, Report, ServiceState, Stall
 from ddpjob_protocol.membership import Member, MembershipId
@@ -25,33 +33,33 @@ class Job:
     """A service that is told what agents tell it, on a clock of its own."""
 
     def __init__(self, policy: Policy = POLICY, *, live: bool = False) -> None:
-        self.registry = Registry(1, 1, WALL)
+        self.state = initial_state(1, 1, WALL)
         self.now = 0.0
         self.policy = policy
         self.live = live
         self.expect(*NAMES)
         for name in NAMES:
             self.hello(name)
-        self.registry.decide(self.now)
+        decide(self.state, self.now)
 
     def expect(self, *names: str, draining: tuple[str, ...] = ()) -> None:
-        self.registry.on_expectation(Expectation(names, draining, self.policy), self.now)
+        on_expectation(self.state, Expectation(names, draining, self.policy), self.now)
 
     def hello(self, name: str, **facts: Any) -> None:
         member = Member(name, f"{name}-first", "127.0.0.1", 1)
         usual = {"live": self.live, "ready": self.live, "running": True}
-        self.registry.on_hello(hello(member, **{**usual, **facts}), self.now)
+        on_hello(self.state, hello(member, **{**usual, **facts}), self.now)
 
     @property
     def id(self) -> str:
-        return str(self.registry.current and self.registry.current.id)
+        return str(self.state.current and self.state.current.id)
 
     def step(self, number: int, after: float = 1.0, total: int | None = 1000) -> None:
         """The first process does this step, so many seconds after what happened before."""
         self.stall_after(after)
         report = {"event": "step", "step": number, "total": total}
-        message = {"membership": self.id, "report": report}
-        self.registry.on_progress("a", message, self.now)
+        message = {"type": "report", "membership": self.id, "report": report}
+        on_message(self.state, "a", message, self.now)
 
     def steps(self, first: int, last: int, seconds: float = 1.0) -> None:
         for number in range(first, last + 1):
@@ -63,16 +71,21 @@ class Job:
             if step is not None:
                 process = {"rank": rank, "step": step, "where": where, "age": 0.5}
                 place = {"membership": membership or self.id}
-                self.registry.on_processes_alive(NAMES[rank], [{**process, **place}], self.now)
+                on_message(
+                    self.state,
+                    NAMES[rank],
+                    {"type": "beat", "processes": [{**process, **place}]},
+                    self.now,
+                )
 
     def stall_after(self, seconds: float) -> Stall | None:
         """What is told after so many further seconds."""
         self.now += seconds
-        self.registry.decide(self.now)
+        decide(self.state, self.now)
         return self.report().stall
 
     def report(self) -> Report:
-        return decode(Report, json.loads(json.dumps(encode(self.registry.report(1)))))
+        return decode(Report, json.loads(json.dumps(encode(build_report(self.state, 1)))))
 
 
 @pytest.mark.parametrize(
@@ -160,12 +173,12 @@ def all_done(job: Job) -> None:
 
 def one_command_ended(job: Job) -> None:
     job.steps(1, 10)
-    job.registry.on_exited("b", {"membership": job.id, "failure": None}, job.now)
+    on_message(job.state, "b", {"type": "exited", "membership": job.id, "failure": None}, job.now)
 
 
 def another_membership(job: Job) -> None:
     job.steps(1, 10)
-    job.registry.on_left("c")
+    on_message(job.state, "c", {"type": "bye"}, job.now)
 
 
 def too_few_are_left(job: Job) -> None:
@@ -177,9 +190,9 @@ def too_few_are_left(job: Job) -> None:
 def told_of_an_old_membership(job: Job) -> None:
     old = job.id
     another_membership(job)
-    job.registry.decide(job.now)
+    decide(job.state, job.now)
     report = {"event": "step", "step": 11, "total": 1000}
-    job.registry.on_progress("a", {"membership": old, "report": report}, job.now)
+    on_message(job.state, "a", {"type": "report", "membership": old, "report": report}, job.now)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +216,7 @@ def test_a_stall_ends_with_its_membership() -> None:
     job = Job()
     job.steps(1, 10)
     assert job.stall_after(61) is not None
-    job.registry.on_left("c")
+    on_message(job.state, "c", {"type": "bye"}, job.now)
     assert job.stall_after(0) is None
     assert job.report().state is ServiceState.RUNNING
 
@@ -214,13 +227,13 @@ def test_a_stall_outlasts_a_change_that_waits_for_the_step_that_hangs() -> None:
     job.steps(1, 10)
     stall = job.stall_after(61)
     assert stall is not None
-    job.registry.on_left("c")
+    on_message(job.state, "c", {"type": "bye"}, job.now)
     assert job.stall_after(0) == stall, "the processes are asked for a step"
     for name in NAMES:
-        job.registry.on_promise(name, 11)
+        on_message(job.state, name, {"type": "promise", "step": 11}, job.now)
     assert job.stall_after(0) == stall
-    assert job.registry.current is not None
-    assert (job.registry.current.id.round, job.registry.current.after) == (2, 11)
+    assert job.state.current is not None
+    assert (job.state.current.id.round, job.state.current.after) == (2, 11)
     job.step(12)
     assert job.stall_after(1) is None
 
@@ -229,7 +242,7 @@ def test_none_begins_while_processes_are_asked_for_a_step() -> None:
     job = Job(live=True)
     job.steps(1, 10)
     job.stall_after(59)
-    job.registry.on_left("c")
+    on_message(job.state, "c", {"type": "bye"}, job.now)
     assert job.stall_after(0) is None
     assert job.stall_after(3) is None
 
@@ -238,7 +251,7 @@ def test_a_service_that_stood_still_does_not_blame_the_processes() -> None:
     job = Job()
     job.steps(1, 10)
     job.now += 100
-    job.registry.extend_deadlines(100)
+    extend_deadlines(job.state, 100)
     assert job.stall_after(59) is None
     assert job.stall_after(2) is not None
 
@@ -246,9 +259,9 @@ def test_a_service_that_stood_still_does_not_blame_the_processes() -> None:
 def test_a_service_that_lost_its_memory_measures_anew() -> None:
     """What it hears at once is older than that: it says nothing of how long a step takes."""
     job = Job()
-    assert job.registry.current is not None
-    membership = dataclasses.replace(job.registry.current, id=MembershipId(1, 1, 7))
-    job.registry = Registry(1, 2, WALL)
+    assert job.state.current is not None
+    membership = dataclasses.replace(job.state.current, id=MembershipId(1, 1, 7))
+    job.state = initial_state(1, 2, WALL)
     job.expect(*NAMES)
     step = {"event": "step", "step": 10, "total": 1000}
     for name in NAMES:
@@ -335,8 +348,8 @@ def test_nothing_is_told_of_ranks_of_the_membership_before() -> None:
     job = Job()
     job.steps(1, 10)
     job.alive(10, 10, 3)
-    job.registry.on_left("c")
-    job.registry.decide(job.now)
+    on_message(job.state, "c", {"type": "bye"}, job.now)
+    decide(job.state, job.now)
     job.steps(11, 20)
     job.stall_after(60)
     job.alive(20, 20)

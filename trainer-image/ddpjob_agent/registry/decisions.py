@@ -1,0 +1,126 @@
+"""The decisions of the service: apply the membership policy until nothing changes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from ddpjob_agent.membership.last_step import LastStep
+from ddpjob_agent.membership.policy import decide_membership
+from ddpjob_agent.membership.state import Action
+from ddpjob_protocol.control import ServiceState
+from ddpjob_protocol.membership import Cause
+
+if TYPE_CHECKING:
+    from ddpjob_agent.membership.state import Decision, MembershipState
+    from ddpjob_agent.registry.state import RegistryState
+    from ddpjob_protocol.control import Policy
+    from ddpjob_protocol.membership import Membership
+
+
+def decide(state: RegistryState, now: float) -> float | None:
+    """Apply decisions until nothing changes; return when to decide again."""
+    again_at = _decide(state, now)
+    if state.files.update(state.view, state.workers, now, state.wall(now)):
+        state.update(kept_at=now)
+    state.stalls.detect(
+        state.view.policy,
+        now,
+        due=_step_is_due(state),
+        changing=state.view.asked_at is not None,
+    )
+    return again_at
+
+
+def _step_is_due(state: RegistryState) -> bool:
+    """Return whether the processes run and have steps left."""
+    step, total = state.history.step, state.history.total_steps
+    at_end = step is not None and total is not None and step >= total
+    over = at_end or any(worker.done or worker.finished for worker in state.workers.rows())
+    return state.phase is ServiceState.RUNNING and state.view.running and not over
+
+
+def _decide(state: RegistryState, now: float) -> float | None:
+    while not state.is_over:
+        state.update(
+            workers=state.workers.rows(),
+            policy=_policy(state.view),
+            snapshot_step=state.history.snapshot_step,
+            repeated_steps=state.history.repeated_steps,
+        )
+        decision = decide_membership(state.view, now)
+        state.reason = decision.reason
+        if decision.action is Action.KEEP:
+            return decision.again_at
+        _apply(state, decision, now)
+    return None
+
+
+def _policy(view: MembershipState) -> Policy:
+    """Return the job's policy with the deadlines of its mode and of a broken membership."""
+    policy = view.expectation.policy if view.expectation else view.policy
+    if view.live:
+        deadline = min(policy.heartbeat_deadline, policy.live_deadline)
+        policy = dataclasses.replace(policy, heartbeat_deadline=deadline)
+    if view.broken:  # then a closed connection means a lost worker
+        policy = dataclasses.replace(policy, reconnect_grace=0.0)
+    return policy
+
+
+def _apply(state: RegistryState, decision: Decision, now: float) -> None:
+    if decision.failure:
+        state.failure = decision.failure
+    if decision.counts:
+        counted_in = str(state.current.id) if state.current else ""
+        state.update(failures=state.view.failures + 1, counted_in=counted_in)
+    for worker in decision.failed:
+        state.workers.back_off(worker, decision.rest_until)
+    if decision.action is Action.FORM:
+        assert decision.membership is not None
+        _start_membership(state, decision.membership, now)
+    elif decision.action is Action.HALT:
+        state.phase = ServiceState.WAITING
+        _agree_last_step(state, decision.after, broken=bool(decision.lost or decision.failure))
+        state.update(running=False, lost=decision.lost, blamed=decision.failure, asked_at=None)
+    elif decision.action in (Action.ASK_STOP_STEP, Action.CANCEL_STOP):
+        state.update(asked_at=now if decision.action is Action.ASK_STOP_STEP else None)
+        state.workers.change_all(promise=None)
+    elif decision.action is Action.BACKOFF:
+        assert decision.again_at is not None
+        state.phase = ServiceState.WAITING
+        state.update(
+            running=False,
+            blamed=decision.failure,
+            failures=state.view.failures + 1,
+            resume_at=decision.again_at,
+        )
+    else:
+        complete = decision.action is Action.COMPLETE
+        state.phase = ServiceState.COMPLETE if complete else ServiceState.FAILED
+        state.update(running=False)
+
+
+def _agree_last_step(state: RegistryState, after: int | None, *, broken: bool) -> None:
+    """Keep the last step of the ending membership; forget it if the membership is broken.
+
+    Outside live mode, processes may still do the last step of an earlier membership.
+    """
+    if after is not None and state.current is not None:
+        state.last_step = LastStep(state.current, after)
+    elif broken or state.view.live:
+        state.last_step = None
+
+
+def _start_membership(state: RegistryState, membership: Membership, now: float) -> None:
+    state.phase = ServiceState.RUNNING
+    broken = membership.cause in (Cause.LOST, Cause.FAILED)
+    _agree_last_step(state, membership.after, broken=broken)
+    state.update(
+        current=membership, running=True, formed_at=now, saved_at=None, kept_at=None,
+        lost=(), blamed=None, resume_at=0.0, broken=None, asked_at=None,
+    )  # fmt: skip
+    state.history.on_membership(membership, state.wall(now))
+    waits = state.view.live and membership.after is not None
+    state.stalls.on_membership(membership, now, waits_for_last=waits)
+    state.unseen = set()
+    state.workers.on_membership(state.view.policy, now)

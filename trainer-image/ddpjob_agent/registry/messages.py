@@ -1,0 +1,179 @@
+"""The messages of registered workers; each changes the state, and decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Callable
+
+from ddpjob_agent.membership.forming import backoff_after
+from ddpjob_agent.registry.state import RegistryState
+from ddpjob_protocol.codec import decode
+from ddpjob_protocol.control import Overdue
+from ddpjob_protocol.messages import Failure
+from ddpjob_protocol.process import ProgressEvent
+
+_Content = Mapping[str, Any]
+
+
+def on_message(state: RegistryState, worker: str, message: _Content, now: float) -> None:
+    """Apply a message of this worker; ignore a message of unknown type.
+
+    Raise KeyError, TypeError or ValueError if the message is invalid.
+    """
+    handler = _HANDLERS.get(message["type"])
+    if handler is not None:
+        handler(state, worker, message, now)
+
+
+# --- processes that start and end -----------------------------------------------------------------
+
+
+def _on_exited(state: RegistryState, worker: str, message: _Content, now: float) -> None:
+    """Record the end of this worker's command, with its failure if there is one."""
+    if state.view.live:
+        _on_live_exited(state, worker, message, now)
+    elif state.is_current(worker, message):
+        if message["failure"] is None:
+            state.workers.change(worker, done=True)
+        else:
+            failure = decode(Failure, message["failure"])
+            state.workers.change(worker, exit_at=now, failure=failure)
+
+
+def _on_live_exited(state: RegistryState, worker: str, message: _Content, now: float) -> None:
+    known = state.workers.get(worker)
+    if known is None or not message["live"]:
+        return  # of the start before live mode was known
+    failure = message["failure"] and decode(Failure, message["failure"])
+    if state.view.running and state.is_member(worker):
+        exit_at = now if failure else None
+        state.workers.change(
+            worker, done=failure is None, exit_at=exit_at, failure=failure,
+            failed_in=message["membership"],
+        )  # fmt: skip
+    elif failure:  # not a member: the job counts no failure, but the worker backs off
+        pause = backoff_after(known.failures + 1, state.view.policy)
+        state.workers.back_off(worker, now + pause)
+
+
+def _on_bye(state: RegistryState, worker: str, _message: _Content, _now: float) -> None:
+    """Record that this worker is about to end."""
+    state.workers.change(worker, leaving=True)
+
+
+def _on_live(state: RegistryState, _worker: str, _message: _Content, _now: float) -> None:
+    """Switch the job to live mode; all processes restart once."""
+    if not state.view.live:
+        state.update(live=True)
+        state.workers.change_all(done=False, exit_at=None, failure=None, ready_at=None)
+
+
+def _on_ready(state: RegistryState, worker: str, _message: _Content, now: float) -> None:
+    """Record that all processes of this worker can join a membership."""
+    state.workers.change(worker, ready_at=now)
+
+
+def _on_finished(state: RegistryState, worker: str, _message: _Content, _now: float) -> None:
+    """Record that a process of this worker has done all steps."""
+    state.workers.change(worker, finished=True)
+
+
+def _on_broken(state: RegistryState, worker: str, message: _Content, now: float) -> None:
+    """Record that this worker's processes lost connections in this membership."""
+    current = state.current
+    is_news = state.view.broken is None
+    if is_news and current and message["membership"] == str(current.id):
+        summary = f"{worker} lost its connection to others: {message['why']}"
+        failure = Failure(state.wall(now), summary, consequential=True)
+        state.update(broken=failure, broken_at=now)
+
+
+# --- planned changes ------------------------------------------------------------------------------
+
+
+def _on_stops(state: RegistryState, worker: str, message: _Content, _now: float) -> None:
+    """Record that this worker's processes accept a stop step."""
+    if state.is_current(worker, message):
+        state.workers.change(worker, stops=True)
+
+
+def _on_promise(state: RegistryState, worker: str, message: _Content, _now: float) -> None:
+    """Record the last step that this worker's processes begin without a further order."""
+    if state.view.asked_at is not None:
+        state.workers.change(worker, promise=int(message["step"]))
+
+
+def on_stopped(state: RegistryState, worker: str, message: _Content, _now: float) -> None:
+    """Record that this worker's processes have stopped in a membership."""
+    last = state.last_step
+    if last is not None and message["membership"] == str(last.membership.id):
+        last.stopped.add(worker)
+
+
+def on_steps_done(state: RegistryState, _worker: str, message: _Content, _now: float) -> None:
+    """Record the last step of stopped processes in their membership."""
+    state.history.on_steps_done(message["membership"], int(message["step"]))
+
+
+def on_inventory(state: RegistryState, worker: str, message: _Content, _now: float) -> None:
+    """Record the replicas of the script's files that this worker holds."""
+    state.files.on_inventory(state.view, worker, message)
+
+
+# --- progress and trouble -------------------------------------------------------------------------
+
+
+def _on_progress(state: RegistryState, worker: str, message: _Content, now: float) -> None:
+    """Record a progress report of this worker's processes."""
+    if not state.is_current(worker, message):
+        return
+    before, report = state.history.snapshot_step, message["report"]
+    state.history.on_progress(report, state.wall(now))
+    if ProgressEvent(report["event"]) is ProgressEvent.STEP:
+        state.stalls.on_step(int(report["step"]), now, state.wall(now))
+    if state.history.snapshot_step != before:
+        state.update(saved_at=now)
+
+
+def _on_beat(state: RegistryState, worker: str, message: _Content, now: float) -> None:
+    """Record the heartbeats of this worker's processes, each with its membership."""
+    processes = message.get("processes", ())
+    current = [each for each in processes if state.is_current(worker, each)]
+    state.stalls.on_heartbeat(worker, current, now)
+
+
+def _on_unreachable(state: RegistryState, worker: str, message: _Content, _now: float) -> None:
+    """Record the members to which this worker cannot open connections."""
+    if state.is_current(worker, message):
+        state.history.set_unreachable(worker, list(map(str, message["workers"])))
+
+
+def _on_overdue(state: RegistryState, worker: str, message: _Content, _now: float) -> None:
+    """Record that this worker's processes did not reach their last step in time."""
+    state.history.overdue.append(Overdue(worker, float(message["seconds"])))
+
+
+def _on_stuck(state: RegistryState, worker: str, message: _Content, _now: float) -> None:
+    """Record a process stuck in a broken membership; its agent stops it."""
+    step = message["step"]
+    state.history.add_stuck(worker, str(message["membership"]), None if step is None else int(step))
+
+
+_HANDLERS: dict[str, Callable[[RegistryState, str, _Content, float], None]] = {
+    "exited": _on_exited,
+    "bye": _on_bye,
+    "live": _on_live,
+    "ready": _on_ready,
+    "finished": _on_finished,
+    "broken": _on_broken,
+    "stops": _on_stops,
+    "promise": _on_promise,
+    "stopped": on_stopped,
+    "had_done": on_steps_done,
+    "files": on_inventory,
+    "report": _on_progress,
+    "beat": _on_beat,
+    "unreachable": _on_unreachable,
+    "overdue": _on_overdue,
+    "stuck": _on_stuck,
+}

@@ -1,0 +1,121 @@
+"""Connected and expected workers: agents register and disconnect, the operator names workers.
+
+The service keeps nothing on disk. After a restart it relearns the membership, and all facts about
+it, from the agents that register.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from ddpjob_agent.membership.state import WorkerState
+from ddpjob_agent.registry.messages import on_inventory, on_steps_done, on_stopped
+from ddpjob_protocol.codec import decode
+from ddpjob_protocol.control import ServiceState
+from ddpjob_protocol.membership import Member, Membership
+from ddpjob_protocol.messages import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ddpjob_agent.registry.state import RegistryState
+    from ddpjob_protocol.control import Expectation
+
+
+def on_expectation(state: RegistryState, expectation: Expectation, now: float) -> None:
+    """Set the workers that the operator expects."""
+    since = state.view.expected_since if state.view.expectation else now
+    state.update(
+        expectation=expectation,
+        expected_since=since,
+        policy=expectation.policy,
+        failures=max(state.view.failures, expectation.failures),
+    )
+    state.workers.on_expectation(expectation, now)
+
+
+def on_hello(state: RegistryState, message: Mapping[str, Any], now: float) -> str:
+    """Register an agent, or register it again; return the worker's name."""
+    member = decode(Member, message["member"])
+    held = message.get("membership")
+    membership = decode(Membership, held) if held else None
+    current = state.current
+    if membership and (current is None or membership.id > current.id):
+        _adopt(state, membership, now)
+    known = state.workers.row_for(member, now)
+    current = state.current
+    if current and membership and membership.id == current.id and known.member in current.members:
+        known = _relearn(state, known, message, now)
+    if message.get("files"):
+        on_inventory(state, member.worker, message["files"], now)
+    if message.get("stopped"):
+        on_stopped(state, member.worker, {"membership": message["stopped"]}, now)
+    if message["live"]:
+        state.update(live=True)
+    known = dataclasses.replace(
+        known,
+        last_heard=now,
+        closed_at=None,
+        ready_at=(known.ready_at or now) if message["ready"] else None,
+        finished=message["finished"],
+        port=message.get("port"),
+        reach=message.get("reach"),
+    )
+    state.workers.put(known, state.view.expectation, now)
+    return member.worker
+
+
+def _adopt(state: RegistryState, membership: Membership, now: float) -> None:
+    """Relearn a membership that was formed before this service started."""
+    state.update(current=membership, running=True, formed_at=now, failures=membership.failures)
+    state.history.on_membership(membership, state.wall(now))
+    state.stalls.on_membership(membership, None)
+    state.phase = ServiceState.RUNNING
+    state.unseen = {member.worker for member in membership.members}
+    policy = state.view.policy
+    closed_at = now + policy.heartbeat_deadline - policy.reconnect_grace
+    for member in membership.members:
+        if not state.knows(member.worker):
+            ghost = WorkerState(member, registered_at=now, last_heard=now, closed_at=closed_at)
+            state.workers.put(ghost, state.view.expectation, now)
+
+
+def _relearn(
+    state: RegistryState, known: WorkerState, message: Mapping[str, Any], now: float
+) -> WorkerState:
+    """Take the facts of a member about the current membership; return its new row."""
+    assert state.current is not None
+    worker = known.member.worker
+    state.unseen.discard(worker)
+    failure = message["failure"] and decode(Failure, message["failure"])
+    if not message["running"] and state.view.running:
+        state.update(running=False, lost=(*state.view.lost, worker))
+    if message.get("had_done"):
+        on_steps_done(state, worker, message["had_done"], now)
+    for event in message.get("reports", ()):
+        state.history.on_progress(event, state.wall(now))
+    return dataclasses.replace(
+        known,
+        done=message["done"],
+        failure=failure,
+        exit_at=(known.exit_at or now) if failure else None,
+        failed_in=str(state.current.id),
+        stops=message.get("stops", False),
+    )
+
+
+def on_heartbeat(state: RegistryState, worker: str, now: float) -> None:
+    """Record the time of a message from this worker."""
+    state.workers.change(worker, last_heard=now)
+
+
+def on_disconnect(state: RegistryState, worker: str, now: float) -> None:
+    """Record that the connection of this worker closed."""
+    state.workers.change(worker, closed_at=now)
+
+
+def extend_deadlines(state: RegistryState, seconds: float) -> None:
+    """Extend all deadlines by the seconds in which this service itself stood still."""
+    state.workers.extend_deadlines(seconds)
+    state.stalls.extend_deadlines(seconds)

@@ -1,0 +1,42 @@
+"""The report for the operator, from the state alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ddpjob_protocol.control import Report
+
+if TYPE_CHECKING:
+    from ddpjob_agent.registry.state import RegistryState
+
+
+def build_report(state: RegistryState, version: int) -> Report:
+    """Return the report for the operator."""
+    view, history = state.view, state.history
+    connected = (w.member.worker for w in state.workers.rows() if w.closed_at is None)
+    return Report(
+        version=version,
+        term=view.term,
+        boot=view.boot,
+        state=state.phase,
+        reason=state.reason,
+        workers=tuple(sorted(connected)),
+        membership=view.current,
+        failures=view.failures,
+        losses=view.current.losses if view.current else 0,
+        step=history.step,
+        total_steps=history.total_steps,
+        metrics=dict(history.metrics),
+        snapshot_step=history.snapshot_step,
+        failure=state.failure,
+        memberships=tuple(history.records),
+        live=view.live,
+        stall=state.stalls.stall,
+        overdue=tuple(history.overdue),
+        stuck=tuple(history.stuck),
+        unreachable=history.unreachable(),
+        repeated_steps=history.repeated_steps,
+        snapshots_skipped=history.snapshots_skipped,
+        snapshot_problem=history.snapshot_problem,
+        files=state.files.report(),
+    )

@@ -1,0 +1,93 @@
+"""The state of one job's rendezvous service, as data.
+
+    registration   connected and expected workers
+    messages       messages of registered workers
+    decisions      the membership policy, applied until nothing changes
+    orders         the order for each worker
+    report         the report for the operator
+
+`registration` and `messages` record, `decisions` acts, `orders` and `report` only read. Orders are
+level-triggered: an order depends on the state alone, so the next comparison repairs a lost message.
+
+All times are passed in as `now`, in the service's monotonic seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from ddpjob_agent.membership.state import MembershipState
+from ddpjob_agent.registry.file_sync import FileSyncCoordinator
+from ddpjob_agent.registry.history import MembershipHistory
+from ddpjob_agent.registry.stall_detector import StallDetector
+from ddpjob_agent.registry.worker_table import WorkerTable
+from ddpjob_protocol.control import Policy, ServiceState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ddpjob_agent.membership.last_step import LastStep
+    from ddpjob_protocol.membership import Membership
+    from ddpjob_protocol.messages import Failure
+
+
+@dataclasses.dataclass
+class RegistryState:
+    """The state of one job's rendezvous."""
+
+    wall_offset: float  # seconds since the epoch at monotonic zero
+    view: MembershipState  # the input of the membership policy
+    workers: WorkerTable = dataclasses.field(default_factory=WorkerTable)
+    unseen: set[str] = dataclasses.field(default_factory=set)  # members not back since a restart
+    last_step: LastStep | None = None  # of the membership that ended, or is about to end
+    files: FileSyncCoordinator = dataclasses.field(default_factory=FileSyncCoordinator)
+    # For the report only.
+    phase: ServiceState = ServiceState.WAITING
+    reason: str = ""
+    failure: Failure | None = None
+    history: MembershipHistory = dataclasses.field(default_factory=MembershipHistory)
+    stalls: StallDetector = dataclasses.field(default_factory=StallDetector)
+
+    @property
+    def current(self) -> Membership | None:
+        """The newest membership, running or not."""
+        return self.view.current
+
+    @property
+    def is_over(self) -> bool:
+        """True if the job is complete or failed."""
+        return self.phase in (ServiceState.COMPLETE, ServiceState.FAILED)
+
+    def wall(self, now: float) -> float:
+        """Return `now` in seconds since the epoch."""
+        return now + self.wall_offset
+
+    def knows(self, worker: str) -> bool:
+        """Return whether this worker is in the table; otherwise it must register again."""
+        return self.workers.get(worker) is not None
+
+    def is_member(self, worker: str) -> bool:
+        """Return whether the worker's present incarnation is in the current membership."""
+        known, current = self.workers.get(worker), self.view.current
+        return bool(known and current and known.member in current.members)
+
+    def is_current(self, worker: str, message: Mapping[str, Any]) -> bool:
+        """Return whether a message about a membership is from a member while it runs."""
+        view = self.view
+        return bool(
+            view.current
+            and view.running
+            and message["membership"] == str(view.current.id)
+            and self.is_member(worker)
+        )
+
+    def update(self, **changes: Any) -> None:
+        """Change fields of the policy's input."""
+        self.view = dataclasses.replace(self.view, **changes)
+
+
+def initial_state(term: int, boot: int, wall_offset: float) -> RegistryState:
+    """Return the state of a service that knows no worker."""
+    view = MembershipState(policy=Policy(), workers=(), term=term, boot=boot)
+    return RegistryState(wall_offset, view)
