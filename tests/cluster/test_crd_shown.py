@@ -14,6 +14,7 @@ from ddpjob_operator.api.status import (
     ProgressStatus,
     RestartsStatus,
     SnapshotStatus,
+    WarningStatus,
 )
 from ddpjob_operator.planner.conditions import condition
 from support.builders import NOW, make_status
@@ -31,17 +32,17 @@ STATUS = make_status(
         id="1.1.3", workers=("digits-worker-000-1",), world_size=6, since=NOW, cause="lost"
     ),
     restarts=RestartsStatus(application=1, infrastructure=2, total=3),
-    overdue_workers=("digits-worker-001-2",),
-    stuck=("digits-worker-000-1: a process did not come out of a collective",),
-    unreachable=("digits-worker-000-1 cannot reach digits-worker-001-1",),
-    warned=("SnapshotNotShared",),
+    warnings=(
+        WarningStatus(
+            reason="Unreachable", message="cannot reach b", worker="digits-worker-000-1", since=NOW
+        ),
+        WarningStatus(reason="ProcessStuck", message="hung", since=NOW, ongoing=False, count=2),
+    ),
     progress=ProgressStatus(step=40, total_steps=900, metrics={"loss": 0.5}),
     snapshot=SnapshotStatus(
         step=30,
         skipped=2,
-        problem="training stands still",
         files_synced_at=NOW,
-        files_problem="digits-worker-000-1: no space",
     ),
     groups=(GroupStatus(name="worker", replicas=4, scheduled=3, ready=2),),
     ready="2/4",

@@ -288,8 +288,8 @@ async def the_only_one_left_is_stuck(job: Live) -> None:
     assert job.ledger.courses()[-1].first == at
     assert job.run.report.repeated_steps == repeated
     assert (job.counted()[0], job.run.report.losses - losses) == (0, 1)
-    (told,) = job.run.report.stuck
-    assert told.endswith(f"its replacement resumes from its state at step {at}")
+    (told,) = [w for w in job.run.report.warnings if w.reason == "ProcessStuck"]
+    assert told.message.endswith(f"its replacement resumes from its state at step {at}")
 
 
 def scale(run: Run, replicas: int) -> None:

@@ -10,7 +10,8 @@ from support.networks import networks
 
 def told(run: Run) -> set[str]:
     """What the status says of it."""
-    return set(run.backend.status.unreachable)
+    warnings = run.backend.status.warnings
+    return {f"{w.worker} {w.message.split(';')[0]}" for w in warnings if w.reason == "Unreachable"}
 
 
 @in_background

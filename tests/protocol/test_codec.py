@@ -16,7 +16,6 @@ from ddpjob_protocol.control import (
     Expectation,
     FileSyncReport,
     MembershipRecord,
-    Overdue,
     Policy,
     RankGroup,
     Report,
@@ -26,6 +25,7 @@ from ddpjob_protocol.control import (
 from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
 from ddpjob_protocol.messages import Failure
 from ddpjob_protocol.process import Assignment
+from ddpjob_protocol.warnings import JobWarning, unreachable
 
 MEMBERSHIP = Membership(
     MembershipId(1, 2, 3), (Member("a", "x", "10.0.0.1", 2),), Cause.LOST, "lost b", after=7
@@ -42,9 +42,8 @@ REPORT = Report(
     failure=Failure(1.5, "ValueError: x", rank=0),
     memberships=(MembershipRecord("1.1.1", "started", "", ("a", "b"), 2, 0.0, repeated_steps=7),),
     stall=Stall(1.0, 5, None, (RankGroup((0, 1), ("a",), None),)),
-    overdue=(Overdue("a", 2),),
-    stuck=("a is stuck",),
-    files=FileSyncReport(5.0, 7, "full"),
+    warnings=(JobWarning("ProcessStuck", "a process hung", "a", 5.0, ongoing=False),),
+    files=FileSyncReport(5.0, 7),
 )
 COPY = Replica("1.1.1", 2.0, "ab", 3)
 MESSAGES = [
@@ -55,6 +54,7 @@ MESSAGES = [
     Assignment(),
     Assignment(MEMBERSHIP, first_rank=2, last_step=7, stop_requested=True),
     FileInventory("1.1.1", (COPY,), here="ab", port=7),
+    unreachable("1.1.1", ["b"]),
     FileInstruction("1.1.1+", COPY, (("10.0.0.1", 7),), put=True),
     Request(Op.SET, (b"\x00\xff",), (b"",), -1),
     Entry(b"key", 3, None, (b"\xff", b"")),

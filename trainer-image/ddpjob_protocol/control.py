@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from ddpjob_protocol.membership import Membership
 from ddpjob_protocol.messages import Failure
+from ddpjob_protocol.warnings import JobWarning
 
 TOKEN_HEADER = "X-DDPJob-Token"  # not Authorization: the API server's proxy removes that one
 
@@ -69,20 +70,11 @@ class Stall:
 
 
 @dataclasses.dataclass(frozen=True)
-class Overdue:
-    """A worker whose processes were stopped before they finished their last step."""
-
-    worker: str
-    seconds: float  # allowed for the last step
-
-
-@dataclasses.dataclass(frozen=True)
 class FileSyncReport:
     """State of the replicas of files that an unchanged script saves to (`snapshot.files`)."""
 
     synced_at: float | None = None  # last safe replica; seconds since the epoch, service's clock
     size: int = 0  # bytes
-    problem: str = ""  # reason why a worker cannot keep replicas
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,12 +98,9 @@ class Report:
     memberships: tuple[MembershipRecord, ...] = ()  # oldest first, bounded
     live: bool = False  # live mode: processes survive a change of the membership
     stall: Stall | None = None  # the processes hang
-    overdue: tuple[Overdue, ...] = ()  # oldest first, bounded
-    stuck: tuple[str, ...] = ()  # a sentence for each stuck process; oldest first, bounded
-    unreachable: tuple[str, ...] = ()  # a sentence for each worker that cannot reach others
+    warnings: tuple[JobWarning, ...] = ()  # ongoing ones, then incidents; bounded
     repeated_steps: int = 0  # sum over all memberships
     snapshots_skipped: int = 0  # between the two newest snapshots
-    snapshot_problem: str = ""  # reason why saving is impaired; then the remedy
     files: FileSyncReport | None = None
 
     def without_progress(self) -> Report:
@@ -119,9 +108,7 @@ class Report:
         memberships = (
             dataclasses.replace(r, last_step=None, snapshot_step=None) for r in self.memberships
         )
-        files = self.files and FileSyncReport(
-            None if self.files.synced_at is None else 0, 0, self.files.problem
-        )
+        files = self.files and FileSyncReport(None if self.files.synced_at is None else 0)
         return dataclasses.replace(
             self,
             version=0,

@@ -77,7 +77,7 @@ class Reason(StrEnum):
 
 
 class EventReason(StrEnum):
-    """The reason of an event; each transition has one event."""
+    """The reason of a transition's event; the event of a warning has the warning's reason."""
 
     STARTED = "Started"
     WORKER_LOST = "WorkerLost"
@@ -86,12 +86,6 @@ class EventReason(StrEnum):
     WORKER_JOINED = "WorkerJoined"
     WORKER_REPLACED = "WorkerReplaced"
     STEPS_REPEATED = "StepsRepeated"
-    GRACE_PERIOD_TOO_SHORT = "GracePeriodTooShort"
-    PROCESS_STUCK = "ProcessStuck"
-    UNREACHABLE = "Unreachable"
-    SNAPSHOT_NOT_SHARED = "SnapshotNotShared"
-    SNAPSHOT_DEGRADED = "SnapshotDegraded"
-    FILES_NOT_KEPT = "FilesNotKept"
     COMPLETED = "Completed"
     FAILED = "Failed"
     SUSPENDED = "Suspended"

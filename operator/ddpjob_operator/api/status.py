@@ -71,16 +71,23 @@ class SnapshotStatus(ObservedModel):
         default=None,
         description="Snapshots skipped since the previous one because writing took too long.",
     )
-    problem: str | None = Field(
-        default=None, description="Problem that degrades saving, and its remedy."
-    )
     files_synced_at: datetime | None = Field(
         default=None,
         description="Time of the last safe replica of the script's own files (snapshot.files).",
     )
-    files_problem: str | None = Field(
-        default=None, description="Problem that prevents a worker from keeping replicas."
+
+
+class WarningStatus(ObservedModel):
+    """A problem that impairs the job but does not end it."""
+
+    reason: str = Field(description="Reason in one CamelCase word, as in the event.")
+    message: str = Field(description="Problem and remedy.")
+    worker: str = Field(default="", description="Worker with the problem, if it is of one worker.")
+    since: datetime = Field(description="Time when the problem was first reported.")
+    ongoing: bool = Field(
+        default=True, description="True while the problem lasts; false for an incident."
     )
+    count: int = Field(default=1, description="Number of workers with this problem.")
 
 
 class GroupStatus(ObservedModel):
@@ -122,22 +129,11 @@ class DDPJobStatus(ObservedModel):
         default=None, description="The workers that train, or trained last, together."
     )
     restarts: RestartsStatus = Field(default=RestartsStatus(), description="Restarts so far.")
-    overdue_workers: tuple[str, ...] = Field(
-        default=(),
-        description="The last workers whose grace period ended before their last step.",
-    )
-    stuck: tuple[str, ...] = Field(
-        default=(),
-        description="The last processes that hung in a broken collective, with the outcome.",
-    )
-    unreachable: tuple[str, ...] = Field(
-        default=(), description="A sentence for each worker that cannot reach other workers."
+    warnings: tuple[WarningStatus, ...] = Field(
+        default=(), description="Problems that impair the job, and the last incidents."
     )
     progress: ProgressStatus | None = Field(default=None, description="Progress of the training.")
     snapshot: SnapshotStatus | None = Field(default=None, description="The newest snapshot.")
-    warned: tuple[str, ...] = Field(
-        default=(), description="Reasons of warnings that are reported only once."
-    )
     groups: tuple[GroupStatus, ...] = Field(default=(), description="Each group of workers.")
     ready: str = Field(default="", description="Workers of all groups: running/wanted, as 2/4.")
     replicas: int = Field(default=0, description="Workers of the main group, for autoscalers.")

@@ -16,7 +16,7 @@ from ddpjob_operator.planner.diagnosis import Diagnosis, diagnose
 from ddpjob_operator.planner.observed import Observed, Rejection, Worker
 from ddpjob_operator.planner.placement import WorkerPlan
 from ddpjob_operator.planner.stall_message import describe_stall
-from ddpjob_operator.planner.storage_warnings import not_shared
+from ddpjob_operator.planner.warnings import describe
 from ddpjob_protocol.control import Report, ServiceState
 
 _PRECEDENCE = (
@@ -84,9 +84,7 @@ def state(conditions: Sequence[Condition]) -> str:
 # --- the conditions of a job ----------------------------------------------------------------------
 
 
-def running(
-    observed: Observed, status: DDPJobStatus, report: Report | None, now: datetime
-) -> Condition:
+def running(observed: Observed, status: DDPJobStatus, report: Report | None) -> Condition:
     """Return Running: the processes of a membership run."""
     kind = ConditionType.RUNNING
     if report is None and status.membership is None:
@@ -104,9 +102,7 @@ def running(
     parts = (
         f"{workers} with {processes}",
         storage_not_shared(observed),
-        not_shared(observed, report, now),
-        report.snapshot_problem,
-        *report.unreachable,
+        describe(status.warnings),
     )
     return condition(kind, True, Reason.TRAINING, "; ".join(filter(None, parts)))
 

@@ -15,7 +15,6 @@ from ddpjob_operator.planner.actions import CreateWorker, Event
 from ddpjob_operator.planner.observed import Observed
 from ddpjob_operator.planner.outcome import JobOutcome
 from ddpjob_operator.planner.placement import WorkerPlan
-from ddpjob_operator.planner.storage_warnings import NOT_SHARED
 from ddpjob_protocol.control import Report
 from ddpjob_protocol.membership import Cause, MembershipId
 
@@ -27,10 +26,6 @@ _BY_CAUSE = {
     Cause.JOINED: EventReason.WORKER_JOINED,
 }
 _WARNINGS = (Cause.LOST, Cause.FAILED)
-UNREACHABLE_REMEDY = (
-    "their processes will not find each other; look at network policies, firewalls between nodes "
-    "and network.interface"
-)
 
 
 def membership_events(observed: Observed, report: Report | None) -> Iterator[Event]:
@@ -60,54 +55,6 @@ def repeated_step_events(observed: Observed, report: Report | None) -> Iterator[
 def repeated_steps_text(steps: int) -> str:
     """Return the number of repeated steps as text."""
     return "1 step is done again" if steps == 1 else f"{steps} steps are done again"
-
-
-def overdue_events(observed: Observed, report: Report | None) -> Iterator[Event]:
-    """Yield one event for each worker whose grace period ended before its last step."""
-    known = observed.job.status.overdue_workers
-    for each in report.overdue if report else ():
-        if each.worker not in known:
-            text = (
-                f"{each.worker} was ended before it had done and saved its last step: {each.seconds:.0f} s"
-                " were too few. Nothing but what came after the last snapshot is lost. Where steps or"
-                " saves take that long, raise template.spec.terminationGracePeriodSeconds"
-            )
-            yield Event(EventReason.GRACE_PERIOD_TOO_SHORT.value, text, warning=True)
-
-
-def stuck_events(observed: Observed, report: Report | None) -> Iterator[Event]:
-    """Yield one event for each process that hung in a broken collective."""
-    for text in report.stuck if report else ():
-        if text not in observed.job.status.stuck:
-            yield Event(EventReason.PROCESS_STUCK.value, text, warning=True)
-
-
-def unreachable_events(observed: Observed, report: Report | None) -> Iterator[Event]:
-    """Yield an event if workers cannot connect and the list of them has changed."""
-    told = report.unreachable if report else ()
-    if told and told != observed.job.status.unreachable:
-        text = f"{'; '.join(told)}: {UNREACHABLE_REMEDY}"
-        yield Event(EventReason.UNREACHABLE.value, text, warning=True)
-
-
-def degraded_events(observed: Observed, report: Report | None) -> Iterator[Event]:
-    """Yield an event if a new problem degrades the saving of snapshots."""
-    old = observed.job.status.snapshot
-    problem = report.snapshot_problem if report else ""
-    if problem and (old is None or old.problem != problem):
-        yield Event(EventReason.SNAPSHOT_DEGRADED.value, problem, warning=True)
-
-
-def file_events(observed: Observed, report: Report | None, status: DDPJobStatus) -> Iterator[Event]:
-    """Yield events if the script's own files have no replica or cannot be copied."""
-    old = observed.job.status
-    reason = EventReason.SNAPSHOT_NOT_SHARED.value
-    if reason in status.warned and reason not in old.warned:
-        yield Event(reason, NOT_SHARED, warning=True)
-    problem = report.files.problem if report and report.files else ""
-    if problem and (old.snapshot is None or old.snapshot.files_problem != problem):
-        text = f"{problem}; the job continues with the existing copies. Free space on that volume"
-        yield Event(EventReason.FILES_NOT_KEPT.value, text, warning=True)
 
 
 def replacement_events(observed: Observed, roster: WorkerPlan) -> Iterator[Event]:

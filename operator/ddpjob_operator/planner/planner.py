@@ -41,6 +41,7 @@ from ddpjob_operator.planner.actions import (
 from ddpjob_operator.planner.observed import Observed, Phase
 from ddpjob_operator.planner.placement import WorkerPlan, plan_workers
 from ddpjob_operator.planner.storage_warnings import not_shared_at
+from ddpjob_operator.planner.warnings import new_warning_events
 from ddpjob_protocol.control import Expectation, Report
 from ddpjob_protocol.membership import MembershipId
 
@@ -84,13 +85,13 @@ def plan(observed: Observed, now: datetime) -> Plan:
     if job.spec.paused and not complete:
         return _plan_suspended(observed, now)
     if verdict is not None:
-        told = (*events.membership_events(observed, report), events.end_event(verdict))
-        return Plan(
-            (),
-            status_builder.build_finished_status(observed, report, verdict, now),
-            told,
-            requeue_after=0,
+        final = status_builder.build_finished_status(observed, report, verdict, now)
+        told = (
+            *events.membership_events(observed, report),
+            *new_warning_events(observed, final),
+            events.end_event(verdict),
         )
+        return Plan((), final, told, requeue_after=0)
     return _plan_active(observed, report, now)
 
 
@@ -114,11 +115,7 @@ def _plan_active(observed: Observed, report: Report | None, now: datetime) -> Pl
     told = (
         *events.membership_events(observed, report),
         *events.repeated_step_events(observed, report),
-        *events.overdue_events(observed, report),
-        *events.stuck_events(observed, report),
-        *events.unreachable_events(observed, report),
-        *events.degraded_events(observed, report),
-        *events.file_events(observed, report, status),
+        *new_warning_events(observed, status),
         *events.replacement_events(observed, roster),
         *events.change_events(observed, status),
     )

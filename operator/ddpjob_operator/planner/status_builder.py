@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ddpjob_operator.api import constants
-from ddpjob_operator.api.constants import ConditionType, EventReason, Reason
+from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.status import (
     Condition,
     DDPJobStatus,
@@ -25,10 +25,8 @@ from ddpjob_operator.planner import conditions
 from ddpjob_operator.planner.observed import Observed, Phase
 from ddpjob_operator.planner.outcome import JobOutcome
 from ddpjob_operator.planner.placement import WorkerPlan
-from ddpjob_operator.planner.storage_warnings import not_shared
+from ddpjob_operator.planner.warnings import current_warnings
 from ddpjob_protocol.control import FileSyncReport, Report
-
-MAX_TOLD = 20  # entries of a list in the status; more than one report contains
 
 
 def build_active_status(
@@ -40,13 +38,13 @@ def build_active_status(
         observed,
         {
             **_reported(old, report, now),
-            "warned": _warned(observed, report, now),
+            "warnings": current_warnings(observed, report, now),
             "start_time": old.start_time or now,
             "replace_after": roster.replace_after,
         },
     )
     found = (
-        conditions.running(observed, status, report, now),
+        conditions.running(observed, status, report),
         conditions.resizing(status, report, roster, observed.rejections),
         conditions.condition(ConditionType.SUSPENDED, False, Reason.NOT_SUSPENDED),
         conditions.stalled(observed, report, roster),
@@ -77,6 +75,7 @@ def build_finished_status(
         observed,
         {
             **_reported(observed.job.status, report, now),
+            "warnings": current_warnings(observed, report, now),
             "completion_time": now,
             "replace_after": None,
         },
@@ -157,9 +156,6 @@ def _reported(old: DDPJobStatus, report: Report | None, now: datetime) -> dict[s
             total=failures + losses,
             repeated_steps=max(report.repeated_steps, old.restarts.repeated_steps),
         ),
-        "overdue_workers": _with(old.overdue_workers, (each.worker for each in report.overdue)),
-        "stuck": _with(old.stuck, report.stuck),
-        "unreachable": report.unreachable,
     }
     if report.step is not None:
         metrics = {n: v for n, v in report.metrics.items() if math.isfinite(v)}  # JSON has no NaN
@@ -181,20 +177,8 @@ def _snapshot(old: SnapshotStatus, report: Report) -> SnapshotStatus:
     return SnapshotStatus(
         step=old.step if report.snapshot_step is None else report.snapshot_step,
         skipped=report.snapshots_skipped or None,
-        problem=report.snapshot_problem or None,
         files_synced_at=kept_at and kept_at.replace(microsecond=0),
-        files_problem=files.problem or None,
     )
-
-
-def _warned(observed: Observed, report: Report | None, now: datetime) -> tuple[str, ...]:
-    warned = observed.job.status.warned
-    new = EventReason.SNAPSHOT_NOT_SHARED.value
-    return (*warned, new) if new not in warned and not_shared(observed, report, now) else warned
-
-
-def _with(told: Iterable[str], news: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*told, *news)))[-MAX_TOLD:]
 
 
 def _membership(old: DDPJobStatus, report: Report, now: datetime) -> MembershipStatus | None:

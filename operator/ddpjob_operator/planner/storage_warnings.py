@@ -20,10 +20,12 @@ from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.worker_groups import Group
 from ddpjob_operator.planner.observed import Observed
 from ddpjob_protocol.control import Report, ServiceState
+from ddpjob_protocol.warnings import JobWarning, WarningReason
 
 SILENT_SECONDS = 300.0  # time without any report about snapshots, even an empty one
 # Volumes whose files a worker on another node cannot read.
 PRIVATE = frozenset(("emptyDir", "configMap", "secret", "downwardAPI", "projected", "image"))
+REASON = WarningReason.SNAPSHOT_NOT_SHARED.value
 NOT_SHARED = (
     "the script reports no snapshots, and each worker has a disk of its own: a worker that starts "
     "again would not find the file that the script saved on another one; name it in "
@@ -31,26 +33,35 @@ NOT_SHARED = (
 )
 
 
-def not_shared(observed: Observed, report: Report | None, now: datetime) -> str:
-    """Return the warning with its remedy, or an empty text if none applies yet."""
+def not_shared(observed: Observed, report: Report | None, now: datetime) -> JobWarning | None:
+    """Return the warning, or None if it does not apply, or not yet."""
     at = not_shared_at(observed, report)
-    return NOT_SHARED if at is not None and now >= at else ""
+    if at is None or now < at:
+        return None
+    return JobWarning(REASON, NOT_SHARED, since=at.timestamp())
 
 
 def not_shared_at(observed: Observed, report: Report | None) -> datetime | None:
     """Return the time at which the warning applies without further reports, or None."""
-    spec = observed.job.spec
+    spec, status = observed.job.spec, observed.job.status
     if observed.one_file_system or spec.snapshot.files or _may_be_shared(spec):
         return None
     if sum(group.maximum for group in spec.groups()) < 2:
         return None
-    if report is None or report.state is not ServiceState.RUNNING or not report.memberships:
+    if status.snapshot or (report is not None and _reports_snapshots(report)):
         return None
-    resumed = any(each.resumed_step is not None for each in report.memberships)
-    if report.live or resumed or report.snapshot_step is not None or observed.job.status.snapshot:
+    for known in status.warnings:
+        if known.reason == REASON:
+            return known.since
+    if report is None or report.state is not ServiceState.RUNNING or not report.memberships:
         return None
     since = datetime.fromtimestamp(report.memberships[-1].since, UTC)
     return since + timedelta(seconds=SILENT_SECONDS)
+
+
+def _reports_snapshots(report: Report) -> bool:
+    resumed = any(each.resumed_step is not None for each in report.memberships)
+    return report.live or resumed or report.snapshot_step is not None
 
 
 def _may_be_shared(spec: DDPJobSpec) -> bool:

@@ -251,7 +251,8 @@ class Job:
     async def tells(self, trouble: str) -> bool:
         """Whether the service reports this trouble."""
         self.report = await self.client.report()
-        return bool(self.report.files and self.report.files.problem == trouble)
+        told = [f"{each.worker}: {each.message}" for each in self.report.warnings]
+        return any(each.startswith(trouble) for each in told) if trouble else not told
 
     async def fails(self, summary: str) -> bool:
         """Whether this was blamed for a failure."""

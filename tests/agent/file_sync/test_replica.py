@@ -155,13 +155,6 @@ def test_only_worker_is_as_safe_as_it_can_be() -> None:
     assert job.files.safe_replica((A,)) == saved
 
 
-def test_trouble_is_told_for_as_long_as_it_lasts() -> None:
-    job = Round(a=has(), b=dataclasses.replace(has(), problem="no space"))
-    assert job.files.problem == "b: no space"
-    job.tell("b", has())
-    assert job.files.problem == ""
-
-
 # --- when it has ended, and nothing follows ---------------------------------------------------------
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ddpjob_agent.registry.history import MembershipHistory
-from ddpjob_protocol.membership import Cause, Membership, MembershipId
 
 
 def saved(step: int, **more: object) -> dict[str, object]:
@@ -39,26 +38,3 @@ def test_a_snapshot_in_a_directory_of_each_worker_is_safe_once_it_lies_in_two() 
     assert history.snapshot_step == 10
     history.on_progress(saved(30, place=2, places=3), 0.0)
     assert history.snapshot_step == 30
-
-
-def test_what_makes_saving_worse_is_known_until_a_save_without_it() -> None:
-    history = MembershipHistory()
-    history.on_progress(saved(10, place=0, places=2), 0.0)
-    history.on_progress(saved(10, place=1, places=2, problem="short"), 0.0)
-    history.on_progress(saved(20, place=0, places=2), 0.0)
-    assert history.snapshot_problem == "short", "the other directory's"
-    history.on_membership(Membership(MembershipId(1, 1, 2), (), Cause.LOST, ""), 0.0)
-    assert history.snapshot_problem == "short", "nothing was saved since"
-    history.on_progress(saved(30), 0.0)
-    assert history.snapshot_problem == ""
-
-
-def test_who_was_stuck_is_told_with_what_is_left_of_its_state() -> None:
-    history = MembershipHistory()
-    history.add_stuck("digits-worker-000-1", "1.1.7", 41)
-    history.add_stuck("digits-worker-001-1", "1.1.8", None)
-    left, lost = history.stuck
-    assert left.startswith("digits-worker-000-1: a process did not come out of a collective")
-    assert "membership 1.1.7" in left
-    assert left.endswith("its replacement resumes from its state at step 41")
-    assert lost.endswith("It was ended, and its state is lost")

@@ -57,6 +57,14 @@ def test_it_is_told_once_when_it_is_certain() -> None:
         job = job.model_copy(update={"status": planned.status})
 
 
+def test_it_ends_when_the_script_reports_snapshots() -> None:
+    job = job_of()
+    job = job.model_copy(update={"status": decide(job).status})
+    assert [each.reason for each in job.status.warnings] == ["SnapshotNotShared"]
+    planned = decide(job, dataclasses.replace(REPORT, snapshot_step=5))
+    assert planned.status.warnings == ()
+
+
 def test_before_that_it_is_looked_at_again_in_time() -> None:
     planned = decide(job_of(), now=NOW + timedelta(seconds=100))
     assert warnings(planned) == []
@@ -124,12 +132,12 @@ def test_status_says_when_a_copy_was_last_safe() -> None:
     assert planned.status.snapshot == SnapshotStatus(files_synced_at=AT)
     assert planned.status.to_json()["snapshot"] == {"filesSyncedAt": "2026-01-02T03:04:05Z"}
     job = job_of(**FILES).model_copy(update={"status": planned.status})
-    again = decide(job, dataclasses.replace(REPORT, files=FileSyncReport(problem="a: full")))
-    assert again.status.snapshot == SnapshotStatus(files_synced_at=AT, files_problem="a: full")
+    again = decide(job, dataclasses.replace(REPORT, files=FileSyncReport()))
+    assert again.status.snapshot == SnapshotStatus(files_synced_at=AT)
 
 
 def test_copies_that_become_newer_are_no_news() -> None:
-    report = dataclasses.replace(REPORT, files=FileSyncReport(5.0, 7, "full"))
-    newer = dataclasses.replace(report, files=FileSyncReport(6.0, 8, "full"))
+    report = dataclasses.replace(REPORT, files=FileSyncReport(5.0, 7))
+    newer = dataclasses.replace(report, files=FileSyncReport(6.0, 8))
     assert newer.without_progress() == report.without_progress(), "no news, but progress"
     assert report.without_progress() != REPORT.without_progress()

@@ -3,136 +3,125 @@
 from __future__ import annotations
 
 import dataclasses
-from operator import attrgetter
-from typing import Any, NamedTuple
+from datetime import UTC, datetime
+from typing import Any
 
-import pytest
-
-from ddpjob_operator.api.status import DDPJobStatus, SnapshotStatus
+from ddpjob_operator.api.status import DDPJobStatus, WarningStatus
 from ddpjob_operator.planner.planner import Plan
-from ddpjob_protocol.control import FileSyncReport, Overdue
+from ddpjob_protocol.control import ServiceState
+from ddpjob_protocol.warnings import MAX_INCIDENTS, JobWarning
 from support.builders import make_job, make_report
 from support.planning import W0, W1, decide, events_of, told
 
 SILENT = make_report(W0, W1)
-STUCK = tuple(f"{W0.name}: stuck in membership 1.1.{number}" for number in (1, 2))
-PAIR = f"{W0.name} cannot reach {W1.name}"
-LITTLE_MEMORY = "The memory limit leaves 3 MB: training stands still while one is written"
-SLOW = Overdue("digits-worker-001-1", 30.0)
-LOOK_AT_THE_NETWORK = (
-    "their processes will not find each other; look at network policies, firewalls between nodes "
-    "and network.interface"
-)
-MAKE_ROOM = "the job continues with the existing copies. Free space on that volume"
-TOO_SLOW = (
-    "{} was ended before it had done and saved its last step: {} s were too few."
-    " Nothing but what came after the last snapshot is lost. Where steps or saves take that long,"
-    " raise template.spec.terminationGracePeriodSeconds"
-)
+SINCE = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
-class Trouble(NamedTuple):
-    """Fields of a report, the event that they cause, and a field of the status."""
-
-    id: str
-    report: dict[str, Any]
-    event: tuple[str, str, bool]
-    status: tuple[str, object]
-    shown: str = ""  # at the end of the condition Running
-    more: tuple[dict[str, Any], str] | None = None  # fields of a later report; the text for them
+def problem(message: str = "cannot reach it; look there", worker: str = W0.name) -> JobWarning:
+    return JobWarning("Unreachable", message, worker, SINCE.timestamp() + 0.5)
 
 
-REMEMBERED = [
-    Trouble(
-        "stuck",
-        {"stuck": STUCK[:1]},
-        ("ProcessStuck", STUCK[0], True),
-        ("stuck", STUCK[:1]),
-        more=({"stuck": STUCK}, STUCK[1]),
-    ),
-    Trouble(
-        "overdue",
-        {"overdue": (SLOW,)},
-        ("GracePeriodTooShort", TOO_SLOW.format(SLOW.worker, 30), True),
-        ("overdue_workers", (SLOW.worker,)),
-        more=(
-            {"overdue": (SLOW, Overdue("digits-worker-000-4", 1.0))},
-            TOO_SLOW.format("digits-worker-000-4", 1),
-        ),
-    ),
-    Trouble(
-        "repeated_steps",
-        {"repeated_steps": 7},
-        ("StepsRepeated", "7 steps are done again: the newest snapshot was older", False),
-        ("restarts.repeated_steps", 7),
-        more=({"repeated_steps": 8}, "1 step is done again: the newest snapshot was older"),
-    ),
-]
-TROUBLES = [
-    *REMEMBERED,
-    Trouble(
-        "snapshots_stop_training",
-        {"snapshot_step": 3, "snapshot_problem": LITTLE_MEMORY},
-        ("SnapshotDegraded", LITTLE_MEMORY, True),
-        ("snapshot", SnapshotStatus(step=3, problem=LITTLE_MEMORY)),
-        shown=LITTLE_MEMORY,
-    ),
-    Trouble(
-        "unreachable",
-        {"unreachable": (PAIR,)},
-        ("Unreachable", f"{PAIR}: {LOOK_AT_THE_NETWORK}", True),
-        ("unreachable", (PAIR,)),
-        shown=PAIR,
-    ),
-    Trouble(
-        "files_not_kept",
-        {"files": FileSyncReport(problem="a: full")},
-        ("FilesNotKept", f"a: full; {MAKE_ROOM}", True),
-        ("snapshot", SnapshotStatus(files_problem="a: full")),
-    ),
-]
+def incident(number: int) -> JobWarning:
+    return JobWarning("ProcessStuck", f"hung in 1.1.{number}", W1.name, ongoing=False)
 
 
-def each_of(troubles: list[Trouble]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("trouble", [pytest.param(each, id=each.id) for each in troubles])
-
-
-def plan_for(status: DDPJobStatus | None, **fields: Any) -> Plan:
-    """The plan for two workers that train, and a service with these fields in its report."""
-    report = dataclasses.replace(SILENT, **fields)
+def plan_for(status: DDPJobStatus | None, *warnings: JobWarning, **fields: Any) -> Plan:
+    """The plan for two workers that train, and a service that reports these warnings."""
+    report = dataclasses.replace(SILENT, warnings=warnings, **fields)
     return decide(make_job(2, status=status), (W0, W1), report=report)
 
 
-def events_like(trouble: Trouble, planned: Plan) -> list[tuple[str, str, bool]]:
-    return [event for event in events_of(planned) if event[0] == trouble.event[0]]
+def warned(planned: Plan) -> list[tuple[str, str]]:
+    return [(reason, text) for reason, text, is_warning in events_of(planned) if is_warning]
 
 
-@each_of(TROUBLES)
-def test_it_is_told_once(trouble: Trouble) -> None:
-    planned = plan_for(None, **trouble.report)
-    assert events_like(trouble, planned) == [trouble.event]
-    path, value = trouble.status
-    assert attrgetter(path)(planned.status) == value
-    assert told(planned.status, "Running")[2].endswith(trouble.shown)
-    assert events_like(trouble, plan_for(planned.status, **trouble.report)) == []
+def kept(planned: Plan) -> list[str]:
+    return [each.message for each in planned.status.warnings]
 
 
-@each_of(REMEMBERED)
-def test_a_service_that_forgot_it_does_not_make_it_news(trouble: Trouble) -> None:
-    status = plan_for(None, **trouble.report).status
-    path, value = trouble.status
-    for fields in ({}, trouble.report):
-        planned = plan_for(status, **fields)
-        assert events_like(trouble, planned) == []
-        assert attrgetter(path)(planned.status) == value
+def test_it_is_told_once() -> None:
+    found = problem()
+    planned = plan_for(None, found)
+    text = f"{W0.name}: {found.message}"
+    assert warned(planned) == [("Unreachable", text)]
+    assert planned.status.warnings == (
+        WarningStatus(reason="Unreachable", message=found.message, worker=W0.name, since=SINCE),
+    )
+    assert told(planned.status, "Running")[2].endswith(f"; {text}")
+    later = dataclasses.replace(found, since=found.since + 60)
+    again = plan_for(planned.status, later)
+    assert warned(again) == []
+    assert again.status.warnings == planned.status.warnings, "since it was first reported"
+
+
+def test_any_reason_of_a_newer_agent_is_told() -> None:
+    assert warned(plan_for(None, JobWarning("New", "x"))) == [("New", "x")]
+
+
+def test_each_worker_and_each_change_is_told() -> None:
+    status = plan_for(None, problem()).status
+    planned = plan_for(status, problem(), problem(worker=W1.name))
+    assert [text.split(":")[0] for _, text in warned(planned)] == [W1.name]
+    assert [text for _, text in warned(plan_for(status, problem("x")))] == [f"{W0.name}: x"]
+
+
+def test_ended_problem_is_not_shown() -> None:
+    planned = plan_for(plan_for(None, problem()).status)
+    assert planned.status.warnings == ()
+    assert problem().message not in told(planned.status, "Running")[2]
+
+
+def test_without_a_report_what_is_known_stays() -> None:
+    status = plan_for(None, problem(), incident(1)).status
+    planned = decide(make_job(2, status=status), (W0, W1))
+    assert planned.status.warnings == status.warnings
+    assert warned(planned) == []
+
+
+def test_a_service_that_forgot_an_incident_does_not_make_it_news() -> None:
+    status = plan_for(None, incident(1)).status
+    for warnings in ((), (incident(1),)):
+        planned = plan_for(status, *warnings)
+        assert warned(planned) == []
+        assert kept(planned) == ["hung in 1.1.1"]
         status = planned.status
-    assert trouble.more
-    fields, text = trouble.more
-    planned = plan_for(status, **fields)
-    assert [event[1] for event in events_like(trouble, planned)] == [text]
-    assert events_like(trouble, plan_for(planned.status, **fields)) == []
+    planned = plan_for(status, incident(2))
+    assert warned(planned) == [("ProcessStuck", f"{W1.name}: hung in 1.1.2")]
+    assert kept(planned) == ["hung in 1.1.1", "hung in 1.1.2"]
 
 
-def test_workers_that_reach_each_other_again_are_not_shown() -> None:
-    status = plan_for(None, unreachable=(PAIR,)).status
-    assert plan_for(status).status.unreachable == ()
+def test_reported_incidents_stay_when_older_ones_are_dropped() -> None:
+    status, reported = None, []
+    for number in range(MAX_INCIDENTS):
+        status = plan_for(status, incident(number)).status
+    for number in (0, *range(MAX_INCIDENTS, 2 * MAX_INCIDENTS - 1)):
+        reported.append(incident(number))
+        planned = plan_for(status, *reported)
+        assert len(warned(planned)) == (number > 0)
+        status = planned.status
+    assert kept(planned) == [each.message for each in reported]
+
+
+def test_incident_is_no_current_problem() -> None:
+    assert "hung" not in told(plan_for(None, incident(1)).status, "Running")[2]
+
+
+def test_running_shows_three_and_counts_the_others() -> None:
+    planned = plan_for(None, *(JobWarning(f"R{n}", f"text {n}") for n in range(5)))
+    shown = told(planned.status, "Running")[2]
+    assert shown.endswith("; text 0; text 1; text 2; and 2 more in status.warnings")
+
+
+def test_warning_beside_the_end_is_told() -> None:
+    planned = plan_for(None, incident(1), state=ServiceState.COMPLETE)
+    assert [reason for reason, *_ in events_of(planned)][-2:] == ["ProcessStuck", "Completed"]
+
+
+def test_repeated_steps_are_told_once() -> None:
+    status = None
+    for steps, texts in ((7, ["7 steps are"]), (7, []), (0, []), (7, []), (8, ["1 step is"])):
+        planned = plan_for(status, repeated_steps=steps)
+        found = [text for reason, text, _ in events_of(planned) if reason == "StepsRepeated"]
+        assert found == [f"{text} done again: the newest snapshot was older" for text in texts]
+        assert planned.status.restarts.repeated_steps == max(7, steps)
+        status = planned.status

@@ -46,12 +46,6 @@ class FileSyncPolicy:
             self._stocks[worker] = stock
             self._go = self._go or stock.begun
 
-    @property
-    def problem(self) -> str:
-        """Error of the first worker that cannot keep replicas; empty if there is none."""
-        stocks = sorted(self._stocks.items())
-        return next((f"{name}: {each.problem}" for name, each in stocks if each.problem), "")
-
     def safe_replica(self, members: Sequence[Member]) -> Replica | None:
         """Return the newest replica of this membership that survives the loss of one worker."""
         found = (copy for copy in self._replicas(members) if self._is_safe(copy, members))

@@ -120,6 +120,7 @@ def _start_membership(state: RegistryState, membership: Membership, now: float) 
         lost=(), blamed=None, resume_at=0.0, broken=None, asked_at=None,
     )  # fmt: skip
     state.history.on_membership(membership, state.wall(now))
+    state.warnings.on_membership({member.worker for member in membership.members})
     waits = state.view.live and membership.after is not None
     state.stalls.on_membership(membership, now, waits_for_last=waits)
     state.unseen = set()

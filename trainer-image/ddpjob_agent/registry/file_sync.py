@@ -5,18 +5,15 @@ Follows the membership; `ddpjob_agent.file_sync.policy` makes the decisions.
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ddpjob_agent.file_sync.policy import FileSyncPolicy
-from ddpjob_agent.file_sync.replica import FileInventory
 from ddpjob_agent.membership.forming import leaves
-from ddpjob_protocol.codec import decode, encode
+from ddpjob_protocol.codec import encode
 from ddpjob_protocol.control import FileSyncReport
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from ddpjob_agent.file_sync.replica import FileInventory
     from ddpjob_agent.membership.state import MembershipState, WorkerState
     from ddpjob_agent.registry.worker_table import WorkerTable
     from ddpjob_protocol.membership import Member
@@ -31,10 +28,10 @@ class FileSyncCoordinator:
         self._kept = FileSyncReport()
         self._last = ("", 0.0)  # membership and seconds of the last safe replica
 
-    def on_inventory(self, view: MembershipState, worker: str, message: Mapping[str, Any]) -> None:
-        """Take an agent's inventory; raise KeyError, TypeError or ValueError if it is invalid."""
+    def on_inventory(self, view: MembershipState, worker: str, inventory: FileInventory) -> None:
+        """Take an agent's inventory."""
         self._enter(view)
-        self._files.on_inventory(worker, decode(FileInventory, message))
+        self._files.on_inventory(worker, inventory)
 
     def update(self, view: MembershipState, workers: WorkerTable, now: float, wall: float) -> bool:
         """Advance to the view's state; return whether a new replica is safe."""
@@ -80,8 +77,7 @@ class FileSyncCoordinator:
 
     def report(self) -> FileSyncReport | None:
         """Return the report for the operator, if there is one."""
-        found = dataclasses.replace(self._kept, problem=self._files.problem)
-        return None if found == FileSyncReport() else found
+        return None if self._kept == FileSyncReport() else self._kept
 
 
 def _present(view: MembershipState, workers: WorkerTable, now: float) -> list[WorkerState]:

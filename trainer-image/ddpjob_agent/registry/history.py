@@ -7,18 +7,14 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from ddpjob_agent.registry.repeated_steps import RepeatedSteps
-from ddpjob_protocol.control import MembershipRecord, Overdue
+from ddpjob_protocol.control import MembershipRecord
 from ddpjob_protocol.membership import Membership, MembershipId
 from ddpjob_protocol.process import ProgressEvent
-from ddpjob_protocol.text import some
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 MAX_RECORDS = 50
-MAX_OVERDUE = 10
-MAX_STUCK = 10
-MAX_UNREACHABLE = 5  # reported workers, and reported peers of each
 
 
 class MembershipHistory:
@@ -31,50 +27,14 @@ class MembershipHistory:
         self.metrics: dict[str, float] = {}
         self.snapshot_step: int | None = None
         self.snapshots_skipped = 0  # between the two newest snapshots
-        self._problems: dict[int, str] = {}  # problems by directory
-        self._problems_are_old = False  # of the previous membership
         self._copies: set[int] = set()  # directories with the snapshot of `_copied_step`
         self._copied_step: int | None = None
-        self.overdue: collections.deque[Overdue] = collections.deque(maxlen=MAX_OVERDUE)
-        self.stuck: collections.deque[str] = collections.deque(maxlen=MAX_STUCK)  # sentences
-        self._unreachable: dict[str, Sequence[str]] = {}  # peers by worker
         self._repeats = RepeatedSteps()
-
-    @property
-    def snapshot_problem(self) -> str:
-        """Problem that impairs saving; empty if there is none."""
-        return next(filter(None, map(self._problems.get, sorted(self._problems))), "")
 
     @property
     def repeated_steps(self) -> int:
         """Number of steps repeated so far because a snapshot was older."""
         return self._repeats.total
-
-    def add_stuck(self, worker: str, membership: str, step: int | None) -> None:
-        """Add a stuck process, which is stopped; `step` is of the state it left, if any."""
-        fate = (
-            "was ended, and its state is lost"
-            if step is None
-            else f"was ended; its replacement resumes from its state at step {step}"
-        )
-        self.stuck.append(
-            f"{worker}: a process did not come out of a collective of membership {membership}, "
-            f"which had broken. It {fate}"
-        )
-
-    def unreachable(self) -> tuple[str, ...]:
-        """Return a sentence for each worker that cannot reach others."""
-        found = sorted(self._unreachable.items())
-        told = [
-            f"{worker} cannot reach {some(others, MAX_UNREACHABLE)}" for worker, others in found
-        ]
-        rest = len(told) - MAX_UNREACHABLE
-        more = (f"{rest} more workers cannot reach others",) if rest > 0 else ()
-        return (*told[:MAX_UNREACHABLE], *more)
-
-    def set_unreachable(self, worker: str, others: Sequence[str]) -> None:
-        """Set the members to which this worker cannot open connections."""
-        self._unreachable[worker] = others
 
     def on_membership(self, membership: Membership, wall: float) -> None:
         """Add a membership that was formed, or relearned from an agent."""
@@ -89,8 +49,6 @@ class MembershipHistory:
                 snapshot_step=self.snapshot_step,
             )
         )
-        self._problems_are_old = True
-        self._unreachable = {}
         self._repeats.on_membership(membership.id, membership.repeated_steps)
 
     def on_steps_done(self, membership: str, step: int) -> None:
@@ -103,9 +61,6 @@ class MembershipHistory:
         event, step = ProgressEvent(message["event"]), int(message["step"])
         if event is ProgressEvent.SAVED:
             place = message.get("place", 0)
-            if self._problems_are_old:
-                self._problems, self._problems_are_old = {}, False
-            self._problems[place] = str(message.get("problem", ""))
             is_safe = self._on_saved(step, place, message.get("places", 1))
             if is_safe:
                 self.snapshots_skipped = message.get("skipped", 0)

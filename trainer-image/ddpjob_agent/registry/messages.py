@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Callable
 
+from ddpjob_agent.file_sync.replica import FileInventory
 from ddpjob_agent.membership.forming import backoff_after
 from ddpjob_agent.registry.state import RegistryState
 from ddpjob_protocol.codec import decode
-from ddpjob_protocol.control import Overdue
 from ddpjob_protocol.messages import Failure
 from ddpjob_protocol.process import ProgressEvent
+from ddpjob_protocol.warnings import AgentWarning, WarningReason, files_not_kept, snapshot_degraded
 
 _Content = Mapping[str, Any]
 
@@ -115,9 +116,11 @@ def on_steps_done(state: RegistryState, _worker: str, message: _Content, _now: f
     state.history.on_steps_done(message["membership"], int(message["step"]))
 
 
-def on_inventory(state: RegistryState, worker: str, message: _Content, _now: float) -> None:
+def on_inventory(state: RegistryState, worker: str, message: _Content, now: float) -> None:
     """Record the replicas of the script's files that this worker holds."""
-    state.files.on_inventory(state.view, worker, message)
+    inventory = decode(FileInventory, message)
+    state.files.on_inventory(state.view, worker, inventory)
+    state.warnings.add(worker, files_not_kept(inventory.problem), state.wall(now))
 
 
 # --- progress and trouble -------------------------------------------------------------------------
@@ -128,11 +131,21 @@ def _on_progress(state: RegistryState, worker: str, message: _Content, now: floa
     if not state.is_current(worker, message):
         return
     before, report = state.history.snapshot_step, message["report"]
-    state.history.on_progress(report, state.wall(now))
+    on_progress_event(state, worker, report, now)
     if ProgressEvent(report["event"]) is ProgressEvent.STEP:
         state.stalls.on_step(int(report["step"]), now, state.wall(now))
     if state.history.snapshot_step != before:
         state.update(saved_at=now)
+
+
+def on_progress_event(state: RegistryState, worker: str, event: _Content, now: float) -> None:
+    """Record a `ProgressEvent` of this worker's processes."""
+    state.history.on_progress(event, state.wall(now))
+    if ProgressEvent(event["event"]) is ProgressEvent.SAVED:
+        degraded = snapshot_degraded(str(event.get("problem", "")))
+        state.warnings.add(worker, degraded, state.wall(now))
+        if event.get("places", 1) == 1:  # this worker now saves for all
+            state.warnings.end_others(WarningReason.SNAPSHOT_DEGRADED.value, worker)
 
 
 def _on_beat(state: RegistryState, worker: str, message: _Content, now: float) -> None:
@@ -142,21 +155,11 @@ def _on_beat(state: RegistryState, worker: str, message: _Content, now: float) -
     state.stalls.on_heartbeat(worker, current, now)
 
 
-def _on_unreachable(state: RegistryState, worker: str, message: _Content, _now: float) -> None:
-    """Record the members to which this worker cannot open connections."""
-    if state.is_current(worker, message):
-        state.history.set_unreachable(worker, list(map(str, message["workers"])))
-
-
-def _on_overdue(state: RegistryState, worker: str, message: _Content, _now: float) -> None:
-    """Record that this worker's processes did not reach their last step in time."""
-    state.history.overdue.append(Overdue(worker, float(message["seconds"])))
-
-
-def _on_stuck(state: RegistryState, worker: str, message: _Content, _now: float) -> None:
-    """Record a process stuck in a broken membership; its agent stops it."""
-    step = message["step"]
-    state.history.add_stuck(worker, str(message["membership"]), None if step is None else int(step))
+def _on_warning(state: RegistryState, worker: str, message: _Content, now: float) -> None:
+    """Record a problem of this worker, unless it ended with an earlier membership."""
+    warning = decode(AgentWarning, message)
+    if not warning.membership or state.is_current(worker, message):
+        state.warnings.add(worker, warning, state.wall(now))
 
 
 _HANDLERS: dict[str, Callable[[RegistryState, str, _Content, float], None]] = {
@@ -173,7 +176,5 @@ _HANDLERS: dict[str, Callable[[RegistryState, str, _Content, float], None]] = {
     "files": on_inventory,
     "report": _on_progress,
     "beat": _on_beat,
-    "unreachable": _on_unreachable,
-    "overdue": _on_overdue,
-    "stuck": _on_stuck,
+    "warning": _on_warning,
 }

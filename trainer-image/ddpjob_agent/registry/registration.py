@@ -10,7 +10,12 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from ddpjob_agent.membership.state import WorkerState
-from ddpjob_agent.registry.messages import on_inventory, on_steps_done, on_stopped
+from ddpjob_agent.registry.messages import (
+    on_inventory,
+    on_progress_event,
+    on_steps_done,
+    on_stopped,
+)
 from ddpjob_protocol.codec import decode
 from ddpjob_protocol.control import ServiceState
 from ddpjob_protocol.membership import Member, Membership
@@ -70,6 +75,7 @@ def _adopt(state: RegistryState, membership: Membership, now: float) -> None:
     """Relearn a membership that was formed before this service started."""
     state.update(current=membership, running=True, formed_at=now, failures=membership.failures)
     state.history.on_membership(membership, state.wall(now))
+    state.warnings.on_membership({member.worker for member in membership.members})
     state.stalls.on_membership(membership, None)
     state.phase = ServiceState.RUNNING
     state.unseen = {member.worker for member in membership.members}
@@ -94,7 +100,7 @@ def _relearn(
     if message.get("had_done"):
         on_steps_done(state, worker, message["had_done"], now)
     for event in message.get("reports", ()):
-        state.history.on_progress(event, state.wall(now))
+        on_progress_event(state, worker, event, now)
     return dataclasses.replace(
         known,
         done=message["done"],

@@ -32,11 +32,8 @@ def build_report(state: RegistryState, version: int) -> Report:
         memberships=tuple(history.records),
         live=view.live,
         stall=state.stalls.stall,
-        overdue=tuple(history.overdue),
-        stuck=tuple(history.stuck),
-        unreachable=history.unreachable(),
+        warnings=state.warnings.warnings(),
         repeated_steps=history.repeated_steps,
         snapshots_skipped=history.snapshots_skipped,
-        snapshot_problem=history.snapshot_problem,
         files=state.files.report(),
     )

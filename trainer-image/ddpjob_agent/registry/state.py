@@ -21,6 +21,7 @@ from ddpjob_agent.membership.state import MembershipState
 from ddpjob_agent.registry.file_sync import FileSyncCoordinator
 from ddpjob_agent.registry.history import MembershipHistory
 from ddpjob_agent.registry.stall_detector import StallDetector
+from ddpjob_agent.registry.warning_log import WarningLog
 from ddpjob_agent.registry.worker_table import WorkerTable
 from ddpjob_protocol.control import Policy, ServiceState
 
@@ -48,6 +49,7 @@ class RegistryState:
     failure: Failure | None = None
     history: MembershipHistory = dataclasses.field(default_factory=MembershipHistory)
     stalls: StallDetector = dataclasses.field(default_factory=StallDetector)
+    warnings: WarningLog = dataclasses.field(default_factory=WarningLog)
 
     @property
     def current(self) -> Membership | None:

@@ -11,6 +11,8 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Callable
 
+from ddpjob_protocol.warnings import unreachable
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -60,7 +62,7 @@ class ConnectivityCheck:
         found = await asyncio.gather(*tries)
         missing = [each.worker for each, reached in zip(others, found) if not reached]
         if missing:
-            self._send({"type": "unreachable", "membership": membership, "workers": missing})
+            self._send(unreachable(membership, missing).to_message())
 
 
 async def _can_connect(address: str, port: int, gate: asyncio.Semaphore) -> bool:

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Callable
 
 from ddpjob_protocol.process import Assignment
+from ddpjob_protocol.warnings import grace_period_too_short
 
 if TYPE_CHECKING:
     from ddpjob_agent.worker.live_processes import LiveProcesses
@@ -72,7 +73,7 @@ class GracefulStop:
             if time.monotonic() > until:
                 seconds = self._timeout
                 log.warning("no end of a step or save in %.0f s: the processes are ended", seconds)
-                self._send({"type": "overdue", "seconds": seconds})
+                self._send(grace_period_too_short(seconds).to_message())
                 break
             await asyncio.sleep(0.01)
 

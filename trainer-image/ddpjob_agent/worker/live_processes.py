@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Callable
 
 from ddpjob_agent.worker.live_process import LiveProcess, is_superseded
 from ddpjob_protocol.process import LEAVE_STATE, Assignment, ProcessMessage
+from ddpjob_protocol.warnings import process_stuck
 
 if TYPE_CHECKING:
     from ddpjob_protocol.messages import Message
@@ -158,7 +159,7 @@ class LiveProcesses:
                 left = None if self._place.leave else await self._request_state_dump()
                 if any(self._processes.get(process.local_rank) is process for process in stuck):
                     entered = stuck[0].entered
-                    self._send({"type": "stuck", "membership": entered, "step": left})
+                    self._send(process_stuck(entered, left).to_message())
                     self.reset()
                     self._late(left is not None)
 

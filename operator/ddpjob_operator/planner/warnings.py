@@ -1,0 +1,74 @@
+"""The warnings in the status, and an event for each new one.
+
+The status remembers which warnings have an event, so a restart of the operator or of the
+rendezvous service repeats none.
+
+May not: find a problem. The agents and `storage_warnings` find them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from ddpjob_operator.api.status import DDPJobStatus, WarningStatus
+from ddpjob_operator.planner.actions import Event
+from ddpjob_operator.planner.observed import Observed
+from ddpjob_operator.planner.storage_warnings import not_shared
+from ddpjob_protocol.control import Report
+from ddpjob_protocol.warnings import MAX_INCIDENTS, JobWarning, WarningReason
+
+MAX_SHOWN = 3  # warnings in the message of Running; the others are counted
+
+
+def current_warnings(
+    observed: Observed, report: Report | None, now: datetime
+) -> tuple[WarningStatus, ...]:
+    """Return the problems that hold and the last incidents; without a report, the known ones."""
+    known = {_identity(each): each for each in observed.job.status.warnings}
+    own = not_shared(observed, report, now)
+    found = [_status(own)] if own else []
+    if report is None:
+        found += (w for w in known.values() if w.reason != WarningReason.SNAPSHOT_NOT_SHARED.value)
+    else:
+        found += map(_status, report.warnings)
+    dated = {_identity(w): known.get(_identity(w), w).since for w in found}
+    current = [w.model_copy(update={"since": dated[_identity(w)]}) for w in found]
+    past = [w for key, w in known.items() if not w.ongoing and key not in dated]
+    incidents = (*past, *(w for w in current if not w.ongoing))
+    return (*(w for w in current if w.ongoing), *incidents[-MAX_INCIDENTS:])
+
+
+def new_warning_events(observed: Observed, status: DDPJobStatus) -> Iterator[Event]:
+    """Yield one event for each warning that the previous status does not have."""
+    known = {_identity(each) for each in observed.job.status.warnings}
+    for each in status.warnings:
+        if _identity(each) not in known:
+            yield Event(each.reason, _text(each), warning=True)
+
+
+def describe(warnings: Sequence[WarningStatus]) -> str:
+    """Return the first problems that hold, as one text."""
+    told = [_text(each) for each in warnings if each.ongoing]
+    rest = len(told) - MAX_SHOWN
+    more = [f"and {rest} more in status.warnings"] if rest > 0 else []
+    return "; ".join(told[:MAX_SHOWN] + more)
+
+
+def _identity(warning: WarningStatus) -> tuple[str, str, str]:
+    return warning.reason, warning.worker, warning.message
+
+
+def _status(warning: JobWarning) -> WarningStatus:
+    return WarningStatus(
+        reason=warning.reason,
+        worker=warning.worker,
+        message=warning.message,
+        since=datetime.fromtimestamp(int(warning.since), UTC),
+        ongoing=warning.ongoing,
+        count=warning.count,
+    )
+
+
+def _text(warning: WarningStatus) -> str:
+    return f"{warning.worker}: {warning.message}" if warning.worker else warning.message

@@ -1,0 +1,101 @@
+"""Warnings: problems that impair a job but do not end it.
+
+For a new warning, add a reason and a function that builds it here, and call the function where the
+problem is observed. The service, the operator and the status treat all warnings alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import TYPE_CHECKING, Any
+
+from ddpjob_protocol.codec import encode
+from ddpjob_protocol.text import some
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAX_NAMES = 5  # workers in a message; the others are counted
+MAX_INCIDENTS = 6  # the last ones in a report and in the status
+
+
+class WarningReason(str, enum.Enum):
+    """The reason of a warning and of its event."""
+
+    GRACE_PERIOD_TOO_SHORT = "GracePeriodTooShort"
+    PROCESS_STUCK = "ProcessStuck"
+    UNREACHABLE = "Unreachable"
+    SNAPSHOT_NOT_SHARED = "SnapshotNotShared"
+    SNAPSHOT_DEGRADED = "SnapshotDegraded"
+    FILES_NOT_KEPT = "FilesNotKept"
+
+
+@dataclasses.dataclass(frozen=True)
+class AgentWarning:
+    """A problem of one worker, or the end of that problem."""
+
+    reason: str  # text: an older peer accepts a newer reason
+    message: str  # problem and remedy, without the worker's name; empty: the problem has ended
+    ongoing: bool = True  # False: an incident, which has no end
+    membership: str = ""  # membership with which the problem ends; empty: it may outlast one
+
+    def to_message(self) -> dict[str, Any]:
+        """Return the message to the rendezvous service."""
+        return {"type": "warning", **encode(self)}
+
+
+@dataclasses.dataclass(frozen=True)
+class JobWarning:
+    """A problem of a job, for its status."""
+
+    reason: str
+    message: str  # problem and remedy
+    worker: str = ""  # empty: not a problem of one worker
+    since: float = 0.0  # seconds since the epoch
+    ongoing: bool = True  # False: an incident, which has no end
+    count: int = 1  # workers with this problem
+
+
+def grace_period_too_short(seconds: float) -> AgentWarning:
+    """Return the warning that a worker ended before its last step was done and saved."""
+    text = (
+        f"was ended before it had done and saved its last step: {seconds:.0f} s were too few."
+        " Nothing but what came after the last snapshot is lost. Where steps or saves take that"
+        " long, raise template.spec.terminationGracePeriodSeconds"
+    )
+    return AgentWarning(WarningReason.GRACE_PERIOD_TOO_SHORT.value, text, ongoing=False)
+
+
+def process_stuck(membership: str, step: int | None) -> AgentWarning:
+    """Return the warning that a process hung and was ended; it left its state at `step`, if any."""
+    fate = (
+        "was ended, and its state is lost"
+        if step is None
+        else f"was ended; its replacement resumes from its state at step {step}"
+    )
+    text = (
+        f"a process did not come out of a collective of membership {membership}, which had broken."
+        f" It {fate}"
+    )
+    return AgentWarning(WarningReason.PROCESS_STUCK.value, text, ongoing=False)
+
+
+def unreachable(membership: str, others: Sequence[str]) -> AgentWarning:
+    """Return the warning that a worker cannot open connections to other members."""
+    text = (
+        f"cannot reach {some(others, MAX_NAMES)}; their processes will not find each other."
+        " Look at network policies, firewalls between nodes and network.interface"
+    )
+    return AgentWarning(WarningReason.UNREACHABLE.value, text, membership=membership)
+
+
+def snapshot_degraded(problem: str) -> AgentWarning:
+    """Return the warning that saving is impaired, with the remedy in `problem`, or its end."""
+    return AgentWarning(WarningReason.SNAPSHOT_DEGRADED.value, problem)
+
+
+def files_not_kept(problem: str) -> AgentWarning:
+    """Return the warning that a worker cannot keep replicas of the script's files, or its end."""
+    remedy = "; the job continues with the existing copies. Free space on that volume"
+    return AgentWarning(WarningReason.FILES_NOT_KEPT.value, problem and problem + remedy)
