@@ -1,31 +1,30 @@
 """The DDPJob custom resource: the one source of its fields, defaults, rules and documentation.
 
-The CRD is generated from these models. This module checks rules between fields; each message names
-the field and the remedy. `cel_rules` holds the rules for the API server. `errors` translates all
-other validation errors.
+The CRD is generated from these models and their RULES. `errors` translates validation errors into
+the terms of a job.
 May not: act on a job, or know an observation.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import re
 from datetime import datetime
 from typing import Annotated, Literal, Self
 
 from annotated_types import MaxLen
 from pydantic import Field, model_validator
-from pydantic.alias_generators import to_snake
 
-from ddpjob_operator.api import constants
-from ddpjob_operator.api.base import InvalidError, Model, ObservedModel, Path, Problem
+from ddpjob_operator.api import cel, constants
+from ddpjob_operator.api.base import Model, ObservedModel
 from ddpjob_operator.api.fields import (
+    GPU_RESOURCE,
     MAX_GROUPS,
+    MAX_NAME,
     Count,
     Elastic,
     FailurePolicy,
     Flag,
-    JobName,
     Network,
     Positive,
     Replicas,
@@ -33,41 +32,22 @@ from ddpjob_operator.api.fields import (
     SnapshotSpec,
     Text,
 )
-from ddpjob_operator.api.sagemaker import ONE_ENTRY_POINT, SageMaker
-from ddpjob_operator.api.sagemaker import find_problems as sagemaker_problems
+from ddpjob_operator.api.pinned_fields import pinned_rules
+from ddpjob_operator.api.problem import InvalidError
+from ddpjob_operator.api.rule import Rule
+from ddpjob_operator.api.sagemaker import SageMaker
+from ddpjob_operator.api.spec_rules import SPEC_RULES
 from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_operator.api.torchrun_command import is_standalone, runs_torchrun
-from ddpjob_operator.api.worker_groups import ExtraWorkerGroup, Group, WorkerFields, limit, resolve
+from ddpjob_operator.api.worker_groups import ExtraWorkerGroup, Group, WorkerFields, resolve
 from ddpjob_protocol.control import Policy
 
 __all__ = ["DDPJob", "DDPJobSpec", "DDPJobStatus", "ExtraWorkerGroup", "Group", "Metadata"]
 
-# Fields without an implementation: any value is rejected. A version that implements a field removes
-# its row.
-NOT_YET = (
-    "scheduling",
-    "ttlSecondsAfterFinished",
-)
-
-
-INSTEAD_OF_TEMPLATE = ("image", "command", "args", "env", "resources")
-BESIDE_MAIN_TEMPLATE = (
-    "has image, command, args, env or resources beside the main group's template; "
-    "give the group a template of its own"
-)
-NOT_BELOW = {
-    "python": "is python, but a command runs torchrun, which would know of one worker only; "
-    "leave launcher away",
-    "mpi": "is mpi, but a command runs torchrun, which would run at the first worker only; "
-    "leave launcher away, or put mpirun in its place",
-}
-MPIRUN_STARTS_ALL = (
-    "is never run: mpirun starts the processes of all workers, from the first one; remove it"
-)
-
 
 class DDPJobSpec(WorkerFields):
     """The desired state of a job; the spec itself holds the main group of workers."""
+
+    RULES = SPEC_RULES
 
     min_replicas: Replicas | None = Field(
         default=None,
@@ -75,7 +55,7 @@ class DDPJobSpec(WorkerFields):
         "of each extra group is added. Defaults to 1, or to 0 if the main group has no workers.",
     )
     gpu_resource: Text = Field(
-        default="nvidia.com/gpu", description="Resource that gpusPerWorker counts."
+        default=GPU_RESOURCE, description="Resource that gpusPerWorker counts."
     )
     extra_worker_groups: Annotated[tuple[ExtraWorkerGroup, ...], MaxLen(MAX_GROUPS)] = Field(
         default=(), description="Further groups of workers."
@@ -117,6 +97,11 @@ class DDPJobSpec(WorkerFields):
         return self.suspend or not any(group.replicas for group in self.groups())
 
     @property
+    def least(self) -> int:
+        """Minimum number of workers of the main group."""
+        return min(1, self.replicas) if self.min_replicas is None else self.min_replicas
+
+    @property
     def minimum(self) -> int:
         """Minimum number of workers over all groups."""
         return max(1, sum(group.minimum for group in self.groups()))
@@ -133,38 +118,22 @@ class DDPJobSpec(WorkerFields):
 
     def groups(self) -> tuple[Group, ...]:
         """Return all groups, the main group first."""
-        minimum, main = self.min_replicas, self
-        least = min(1, self.replicas) if minimum is None else minimum
+        main = self
         if self.sagemaker is not None and self.entry_point:
             whole = self.sagemaker.command(self.entry_point)
             main = self.model_copy(update={"command": whole, "args": None})
-        own = resolve(main, main, constants.MAIN_GROUP, least, self.gpu_resource)
+        own = resolve(main, main, constants.MAIN_GROUP, self.gpu_resource)
         extra = (
-            resolve(main, group, group.name, group.min_replicas, self.gpu_resource)
+            resolve(main, group, group.name, self.gpu_resource)
             for group in self.extra_worker_groups
         )
         return (own, *extra)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        problems = [
-            *_size(self),
-            *_groups(self),
-            *_template(self),
-            *_snapshot(self),
-            *_launcher(self),
-            *_sagemaker(self),
-            *_not_yet(self),
-        ]
-        if problems:
-            raise InvalidError(problems)
-        return self
 
 
 class Metadata(ObservedModel):
     """The part of a Kubernetes object's metadata that matters here."""
 
-    name: JobName = Field(description="Name of the job, unique in its namespace.")
+    name: str = Field(description="Name of the job, unique in its namespace.")
     namespace: Text = Field(default="default", description="Namespace of the job.")
     uid: str = Field(default="", description="Identity that the API server assigned.")
     generation: int = Field(default=1, description="Counts changes of the spec.")
@@ -176,8 +145,41 @@ class Metadata(ObservedModel):
     )
 
 
+JOB_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # a Service is named after the job
+NAME, MAX_NAMES = "self.metadata.name", constants.MAX_NAMES
+GROUP_NAMES = f"(['{constants.MAIN_GROUP}'] + {cel.groups('self.spec')}.map(g, g.name))"
+LONG_GROUP_NAME = f"{GROUP_NAMES}.filter(n, size({NAME}) + size(n) > {MAX_NAMES})[0]"
+
+
+def _long_group_name(job: DDPJob) -> str:
+    names = (group.name for group in job.spec.groups())
+    return next((n for n in names if len(job.metadata.name) + len(n) > MAX_NAMES), "")
+
+
+NAME_RULES = (  # the API server allows no rules about the name in the schema of metadata
+    Rule(
+        field="metadata.name",
+        message="'%s' is not a valid name of a job; begin with a lower-case letter, continue with "
+        f"lower-case letters, digits and '-', with a letter or digit last, {MAX_NAME} at most",
+        values=((lambda job: job.metadata.name, NAME),),
+        check=lambda job: JOB_NAME.fullmatch(job.metadata.name),
+        cel=cel.matches(NAME, JOB_NAME),
+    ),
+    Rule(
+        field="metadata.name",
+        message=f"is too long: with '%s', the name of a group, it has more than {MAX_NAMES} "
+        f"characters; shorten them to {MAX_NAMES} together",
+        values=((_long_group_name, LONG_GROUP_NAME),),
+        check=lambda job: not _long_group_name(job),
+        cel=f"{GROUP_NAMES}.all(n, size({NAME}) + size(n) <= {MAX_NAMES})",
+    ),
+)
+
+
 class DDPJob(Model):
     """An elastic PyTorch DDP job."""
+
+    RULES = (*NAME_RULES, *pinned_rules(DDPJobSpec))
 
     api_version: Literal["ddpjob.io/v1alpha1"] = Field(
         default="ddpjob.io/v1alpha1", description="Version of this resource."
@@ -214,100 +216,6 @@ class DDPJob(Model):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        longest = max((group.name for group in self.spec.groups()), key=len)
-        length = len(self.metadata.name) + len(longest)
-        if length > constants.MAX_NAMES:
-            message = f"is too long: with '{longest}', the longest name of a group, it has {length}"
-            hint = f" characters; shorten it to {constants.MAX_NAMES} together"
-            raise InvalidError([Problem(("metadata", "name"), message + hint)])
+        if problems := [*self.find_problems()]:
+            raise InvalidError(problems)
         return self
-
-
-def _size(spec: DDPJobSpec) -> Iterator[Problem]:
-    groups = spec.groups()
-    parts: list[Path] = [(), *(("extraWorkerGroups", i) for i in range(len(groups) - 1))]
-    fields = (spec, *spec.extra_worker_groups)
-    for at, own, group in zip(parts, fields, groups, strict=True):
-        size, least, most = group.replicas, group.minimum, group.maximum
-        if own.max_replicas is not None and least > most:
-            message = f"is {least}, above maxReplicas ({most}); lower it or raise maxReplicas"
-            yield Problem((*at, "minReplicas"), message)
-        elif size < least and not spec.paused:
-            message = f"is {size}, below minReplicas ({least}); raise it or lower minReplicas"
-            yield Problem((*at, "replicas"), message)
-        elif size > most:
-            message = f"is {size}, above maxReplicas ({most}); lower it or raise maxReplicas"
-            yield Problem((*at, "replicas"), message)
-
-
-def _groups(spec: DDPJobSpec) -> Iterator[Problem]:
-    taken = set[str]()
-    for i, group in enumerate(spec.extra_worker_groups):
-        at: Path = ("extraWorkerGroups", i, "name")
-        if group.name == constants.MAIN_GROUP:
-            yield Problem(at, f"'{group.name}' is the main group's name; choose another one")
-        elif group.name in taken:
-            yield Problem(at, f"'{group.name}' is another group's name already; choose another one")
-        taken.add(group.name)
-
-
-def _template(spec: DDPJobSpec) -> Iterator[Problem]:
-    if spec.template is None and not spec.command:
-        message = "is missing; give what each worker runs, for example [torchrun, train.py]"
-        yield Problem(("command",), message)
-    groups = enumerate(spec.extra_worker_groups)
-    every: list[tuple[Path, WorkerFields]] = [
-        ((), spec),
-        *((("extraWorkerGroups", i), group) for i, group in groups),
-    ]
-    for (at, own), group in zip(every, spec.groups(), strict=True):
-        if own.template is not None and not group.command:
-            message = "has no command in the container that trains; give what it is to run"
-            yield Problem((*at, "template"), message)
-        limits = (own.resources and own.resources.limits) or {}
-        limited = spec.gpu_resource in limits or limit(own.template, spec.gpu_resource)
-        if own.gpus_per_worker is not None and limited:
-            message = f"is given, and a limit of {spec.gpu_resource}, too; remove one of the two"
-            yield Problem((*at, "gpusPerWorker"), message)
-        given = [field for field in INSTEAD_OF_TEMPLATE if getattr(own, field)]
-        if own.template is None and spec.template is not None and given:
-            yield Problem(at, BESIDE_MAIN_TEMPLATE)
-        for field in given if own.template is not None else ():
-            message = "cannot be combined with template; move it into the template's container"
-            yield Problem((*at, field), message)
-
-
-def _snapshot(spec: DDPJobSpec) -> Iterator[Problem]:
-    if spec.snapshot.uri is not None and spec.snapshot.storage is not None:
-        message = "is given, and snapshot.storage, too; remove one of the two"
-        yield Problem(("snapshot", "uri"), message)
-
-
-def _launcher(spec: DDPJobSpec) -> Iterator[Problem]:
-    message = NOT_BELOW.get(spec.launcher)
-    if message and any(runs_torchrun(each.command) for each in spec.groups()):
-        yield Problem(("launcher",), message)
-    never = ONE_ENTRY_POINT if spec.sagemaker else MPIRUN_STARTS_ALL
-    for i, group in enumerate(spec.extra_worker_groups):
-        if (spec.sagemaker or spec.launcher == "mpi") and (group.command or group.args):
-            field = "command" if group.command else "args"
-            yield Problem(("extraWorkerGroups", i, field), never)
-    several = sum(group.maximum for group in spec.groups()) > 1
-    if several and any(is_standalone(group.command) for group in spec.groups()):
-        message = "has --standalone, which is for a job of one worker; remove it, or the others"
-        yield Problem(("command",), message)
-
-
-def _sagemaker(spec: DDPJobSpec) -> Iterator[Problem]:
-    if spec.sagemaker is not None:
-        template = spec.template is not None
-        found = sagemaker_problems(
-            spec.sagemaker, spec.entry_point, spec.launcher, template=template
-        )
-        yield from (Problem(tuple(field.split(".")), message) for field, message in found)
-
-
-def _not_yet(spec: DDPJobSpec) -> Iterator[Problem]:
-    for field in NOT_YET:
-        if getattr(spec, to_snake(field)) is not None:
-            yield Problem((field,), "is not supported by this version; remove it")
