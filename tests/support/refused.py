@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ddpjob_operator.api.fields import MAX_FILES, MAX_GROUPS, MAX_LIST, MAX_TEXT
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.api.spec_rules import NOT_YET
+from ddpjob_operator.api.spec.fields import MAX_FILES, MAX_GROUPS, MAX_LIST, MAX_TEXT
+from ddpjob_operator.api.spec.rules import NOT_YET
 
 Object = dict[str, Any]
 

@@ -15,9 +15,9 @@ from typing import Any
 import yaml
 
 from ddpjob_operator.api import constants
-from ddpjob_operator.api.fields import MAX_INTEGER, MAX_NAME
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.api.spec_rules import NOT_YET
+from ddpjob_operator.api.spec.fields import MAX_INTEGER, MAX_NAME
+from ddpjob_operator.api.spec.rules import NOT_YET
 
 Schema = dict[str, Any]
 

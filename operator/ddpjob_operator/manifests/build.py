@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ddpjob_operator.api import constants
-from ddpjob_operator.api.sagemaker import BASE, SageMaker
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.api.worker_groups import TRAINER, Group, trainer
+from ddpjob_operator.api.spec.sagemaker import BASE, SageMaker
+from ddpjob_operator.api.spec.worker_groups import TRAINER, Group, trainer
 from ddpjob_operator.manifests.environment import (
     agent_environment,
     device_environment,

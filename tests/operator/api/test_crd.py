@@ -10,7 +10,7 @@ import yaml
 
 from ddpjob_operator.api.crd import COLUMNS, Schema, build_crd, build_schema, to_yaml
 from ddpjob_operator.api.rule import VALIDATIONS
-from ddpjob_operator.api.spec_rules import NOT_YET
+from ddpjob_operator.api.spec.rules import NOT_YET
 
 ROOT = Path(__file__).resolve().parents[3]
 ETCD_LIMIT = 262_144  # of the annotation in which `kubectl apply` keeps what was applied

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from ddpjob_operator.api.errors import explain_errors
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.api.spec_rules import NOT_YET
+from ddpjob_operator.api.spec.rules import NOT_YET
 
 MINIMAL = {"replicas": 2, "command": ["torchrun", "train.py"]}
 SPOT = {"name": "spot", "replicas": 2}

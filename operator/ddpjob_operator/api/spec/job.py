@@ -15,9 +15,12 @@ from typing import Annotated, Literal, Self
 from annotated_types import MaxLen
 from pydantic import Field, model_validator
 
-from ddpjob_operator.api import cel, constants
+from ddpjob_operator.api import constants
 from ddpjob_operator.api.base import Model, ObservedModel
-from ddpjob_operator.api.fields import (
+from ddpjob_operator.api.problem import InvalidError
+from ddpjob_operator.api.rule import Rule
+from ddpjob_operator.api.spec import cel
+from ddpjob_operator.api.spec.fields import (
     GPU_RESOURCE,
     MAX_GROUPS,
     MAX_NAME,
@@ -32,16 +35,12 @@ from ddpjob_operator.api.fields import (
     SnapshotSpec,
     Text,
 )
-from ddpjob_operator.api.pinned_fields import pinned_rules
-from ddpjob_operator.api.problem import InvalidError
-from ddpjob_operator.api.rule import Rule
-from ddpjob_operator.api.sagemaker import SageMaker
-from ddpjob_operator.api.spec_rules import SPEC_RULES
+from ddpjob_operator.api.spec.pinned_fields import pinned_rules
+from ddpjob_operator.api.spec.rules import SPEC_RULES
+from ddpjob_operator.api.spec.sagemaker import SageMaker
+from ddpjob_operator.api.spec.worker_groups import ExtraWorkerGroup, Group, WorkerFields, resolve
 from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_operator.api.worker_groups import ExtraWorkerGroup, Group, WorkerFields, resolve
 from ddpjob_protocol.control import Policy
-
-__all__ = ["DDPJob", "DDPJobSpec", "DDPJobStatus", "ExtraWorkerGroup", "Group", "Metadata"]
 
 
 class DDPJobSpec(WorkerFields):

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic.alias_generators import to_snake
 
-from ddpjob_operator.api import cel
-from ddpjob_operator.api.fields import GPU_RESOURCE
 from ddpjob_operator.api.problem import Problem
 from ddpjob_operator.api.rule import Rule
-from ddpjob_operator.api.sagemaker import LAUNCHERS
-from ddpjob_operator.api.torchrun_command import MODULES, is_standalone, runs_torchrun
-from ddpjob_operator.api.worker_groups import (
+from ddpjob_operator.api.spec import cel
+from ddpjob_operator.api.spec.fields import GPU_RESOURCE
+from ddpjob_operator.api.spec.sagemaker import LAUNCHERS
+from ddpjob_operator.api.spec.worker_groups import (
     INSTEAD_OF_TEMPLATE,
     WorkerFields,
     limit,
     minimum_of,
     rules_of_each_group,
 )
+from ddpjob_operator.api.torchrun_command import MODULES, is_standalone, runs_torchrun
 
 if TYPE_CHECKING:
-    from ddpjob_operator.api.spec import DDPJobSpec
+    from ddpjob_operator.api.spec.job import DDPJobSpec
 
 # Fields without an implementation: any value is rejected. A version that implements a field removes
 # its row.

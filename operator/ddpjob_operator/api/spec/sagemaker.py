@@ -16,10 +16,10 @@ from typing import Annotated, Any, Literal
 from annotated_types import MaxLen
 from pydantic import Field
 
-from ddpjob_operator.api import cel
 from ddpjob_operator.api.base import Model
-from ddpjob_operator.api.fields import MAX_NAME, NAME, Argument
 from ddpjob_operator.api.rule import Rule
+from ddpjob_operator.api.spec import cel
+from ddpjob_operator.api.spec.fields import MAX_NAME, NAME, Argument
 
 BASE = "/opt/ml"  # folder in a pod, as on SageMaker
 MAX_CHANNELS = 20  # the limit of SageMaker

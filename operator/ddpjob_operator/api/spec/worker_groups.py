@@ -1,6 +1,6 @@
 """Groups of workers: the fields in a job's spec, and their resolved values.
 
-May not: compare groups with each other; `spec_rules` does that.
+May not: compare groups with each other; `rules` does that.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from pydantic import Field
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.base import Model
-from ddpjob_operator.api.fields import (
+from ddpjob_operator.api.rule import Rule
+from ddpjob_operator.api.spec.fields import (
     Command,
     Count,
     DnsLabel,
@@ -23,7 +24,6 @@ from ddpjob_operator.api.fields import (
     Resources,
     Text,
 )
-from ddpjob_operator.api.rule import Rule
 
 TRAINER = "trainer"  # name of the container that trains; default: the first container
 

@@ -2,7 +2,7 @@
 
 The bounds are generous. The API server needs them to estimate the cost of its checks.
 
-May not: compare one part with another; `spec` does that.
+May not: compare one part with another; `rules` does that.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import AllowInfNan, Field, SkipValidation, Strict
 
-from ddpjob_operator.api import cel
 from ddpjob_operator.api.base import Model
 from ddpjob_operator.api.rule import ITSELF, Rule
+from ddpjob_operator.api.spec import cel
 from ddpjob_protocol import environment
 
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
