@@ -288,7 +288,7 @@ BOTH = [
     row(
         "processes_in_words",
         {"processesPerWorker": "many"},
-        "spec.processesPerWorker: %must be a whole number of at least 1, or auto, not many",
+        "spec.processesPerWorker: %must be a whole number of at least 1, or auto, not 'many'",
     ),
     row(
         "no_processes_of_a_group",

@@ -99,7 +99,7 @@ BUCKET = Rule(
 )
 PROCESSES = Rule(
     message="must be a whole number of at least 1, or auto, not %s",
-    values=(ITSELF,),
+    values=((repr, """(type(self) == int ? "%s" : "'%s'").format([self])"""),),
     check=lambda value: value == "auto" or (type(value) is int and value >= 1),
     cel="type(self) == int ? self >= 1 : self == 'auto'",
 )
