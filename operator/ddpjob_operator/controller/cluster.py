@@ -28,6 +28,7 @@ from ddpjob_operator.manifests.parse import (
     parse_pod,
     parse_service,
 )
+from ddpjob_operator.manifests.pieces import Manifest
 from ddpjob_operator.planner.actions import (
     CreateRendezvous,
     CreateService,
@@ -173,7 +174,7 @@ class Cluster:
         reflector.put(created)
         return None
 
-    def _manifest(self, job: DDPJob, action: Create, token: str) -> tuple[str, build.Manifest]:
+    def _manifest(self, job: DDPJob, action: Create, token: str) -> tuple[str, Manifest]:
         match action:
             case CreateService():
                 return "services", build.build_service(job)
