@@ -203,6 +203,11 @@ BOTH = [
         "spec.extraWorkerGroups[0].name: %'worker' is the main group's name; choose another one",
     ),
     row(
+        "name_of_a_channel",
+        {"command": ["train.py"], "sagemaker": {"channels": [{"name": "A_B", "volume": {}}]}},
+        "spec.sagemaker.channels[0].name: %'A_B' is not a valid name; use lower-case letters",
+    ),
+    row(
         "group_name",
         group(name="Spot_T4"),
         "spec.extraWorkerGroups[0].name: %'Spot_T4' is not a valid name; "
@@ -534,12 +539,6 @@ ONLY_THE_MODEL = [
         },
         "spec.gpusPerWorker: is given, and a limit of nvidia.com/gpu, too",
         why="a template is opaque to CEL",
-    ),
-    row(
-        "name_of_a_channel",
-        {"command": ["train.py"], "sagemaker": {"channels": [{"name": "A_B", "volume": {}}]}},
-        "spec.sagemaker.channels[0].name: 'A_B' is not a valid name; use lower-case letters",
-        why="the API server checks the length of this name, the operator its characters",
     ),
     Row(
         "empty_section",

@@ -8,7 +8,6 @@ May not: know pods or volumes; the creator of a worker passes the path of the fo
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -19,7 +18,7 @@ from pydantic import Field
 from ddpjob_operator.api.base import Model
 from ddpjob_operator.api.rule import Rule
 from ddpjob_operator.api.spec import cel
-from ddpjob_operator.api.spec.fields import MAX_NAME, NAME, Argument
+from ddpjob_operator.api.spec.fields import Argument, DnsLabel
 
 BASE = "/opt/ml"  # folder in a pod, as on SageMaker
 MAX_CHANNELS = 20  # the limit of SageMaker
@@ -38,16 +37,10 @@ STARTS = {
 }
 
 
-# The API server leaves the characters of a channel's name to the operator.
-ChannelName = Annotated[
-    str, dataclasses.replace(NAME, cel=""), Field(json_schema_extra={"maxLength": MAX_NAME})
-]
-
-
 class Channel(Model):
     """Data that every worker reads."""
 
-    name: ChannelName = Field(description="Name of the channel: its folder, and SM_CHANNEL_NAME.")
+    name: DnsLabel = Field(description="Name of the channel: its folder, and SM_CHANNEL_NAME.")
     volume: dict[str, Any] = Field(description="Volume that holds it, as in a pod.")
 
 
