@@ -46,11 +46,8 @@ from ddpjob_operator.planner.actions import (
 )
 from ddpjob_operator.planner.observed import Observed
 from ddpjob_operator.planner.planner import plan
-from ddpjob_operator.rendezvous.client import (
-    ServiceClient,
-    ServiceUnavailableError,
-    connect_directly,
-)
+from ddpjob_operator.rendezvous.client import ServiceClient, connect_directly
+from ddpjob_operator.rendezvous.session import Polling, RendezvousSession
 from ddpjob_protocol.codec import encode
 from ddpjob_protocol.control import Expectation, Report
 from ddpjob_protocol.environment import (
@@ -64,8 +61,8 @@ from ddpjob_protocol.environment import (
     Launcher,
 )
 
-POLL_SECONDS = 30.0
 RETRY_SECONDS = 0.2
+POLLING = Polling(wait_seconds=30.0, longest_retry_seconds=RETRY_SECONDS, only_news=False)
 RESYNC_SECONDS = 1.0
 # Simulated nodes share a host name, so Open MPI would use shared memory between them. They also
 # share cores, so a waiting process must yield.
@@ -126,8 +123,7 @@ class LocalBackend:
         self.service = self._service(port)
         address = connect_directly(self._network.host, self.service.port)
         self._client = ServiceClient(address, self._token)
-        self.report: Report | None = None
-        self._sent: tuple[int, int, Expectation] | None = None
+        self._session: RendezvousSession | None = None
         self._stopping = False
         self._chaos_from: float | None = None
 
@@ -135,6 +131,11 @@ class LocalBackend:
     def status(self) -> DDPJobStatus:
         """Status from the last pass."""
         return self.job.status
+
+    @property
+    def report(self) -> Report | None:
+        """Newest report of the rendezvous service."""
+        return self._session.report if self._session else None
 
     @property
     def logs(self) -> Path:
@@ -145,16 +146,16 @@ class LocalBackend:
         """Run until the job is finished or `stop` is called; leave no process running."""
         build_agent(self._agent, compiled=True)
         sweep(self._uid)
-        poll = asyncio.ensure_future(self._poll())
         try:
-            while not self._stopping and not poll.done():
+            while not self._stopping and not (self._session and self._session.failed):
                 requeue_after = await self._reconcile()
                 if self.status.completion_time and not self._has_workers():
                     break
                 await self._inject_due_faults()
                 await self._wait(requeue_after)
         finally:
-            poll.cancel()
+            if self._session:
+                self._session.cancel()
             self._forks.disable()
             await self.nodes.stop()
             self._forks.close()
@@ -163,8 +164,7 @@ class LocalBackend:
             self._scratch.cleanup()
             for event in self._chaos:
                 self._timeline.chaos(f"{event.action}={event.when} was never due")
-            with contextlib.suppress(asyncio.CancelledError):
-                await poll
+            await self._end_session()
         return self.status
 
     def _has_workers(self) -> bool:
@@ -208,9 +208,11 @@ class LocalBackend:
                 raise AssertionError("the address of a local service always exists")
             case CreateRendezvous():
                 await self.service.start(action.term)
+                self._session = RendezvousSession(self._client, POLLING, self._on_report)
+                self._session.start()
             case DeleteRendezvous():
                 await self.service.stop()
-                self.report = None
+                await self._end_session()
             case CreateWorker():
                 self.nodes.create(self._pod(action))
             case DeleteWorker():
@@ -219,30 +221,19 @@ class LocalBackend:
                 await self._expect(action.expectation)
 
     async def _expect(self, expectation: Expectation) -> None:
-        service = (self.report.term, self.report.boot) if self.report else (0, 0)
-        if self._sent == (*service, expectation):
-            return
-        try:
-            await self._client.expect(expectation)
-            self._sent = (*service, expectation)
-        except ServiceUnavailableError:
+        if self._session is None or not await self._session.expect(expectation):
             asyncio.get_running_loop().call_later(RETRY_SECONDS, self._wake.set)
 
-    async def _poll(self) -> None:
-        """Follow the service's report."""
-        version = 0
-        while True:
-            try:
-                report = await self._client.report(after=version, wait=POLL_SECONDS)
-            except ServiceUnavailableError:
-                version = 0
-                await asyncio.sleep(RETRY_SECONDS)
-                continue
-            version = report.version
-            self.report = report
-            self._state.write("report.json", encode(report))
-            self._timeline.follow(report)
+    def _on_report(self) -> None:
+        if self.report is not None:
+            self._state.write("report.json", encode(self.report))
+            self._timeline.follow(self.report)
             self._wake.set()
+
+    async def _end_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
     async def _inject_due_faults(self) -> None:
         if self.report is None or not self.report.memberships or self.status.completion_time:

@@ -12,7 +12,7 @@ from typing import Any
 from ddpjob_operator.api import constants
 from ddpjob_operator.kube.interface import ApiError, ApiServer
 from ddpjob_operator.rendezvous.client import ServiceUnavailableError, Transport
-from ddpjob_operator.rendezvous.report_poller import Key
+from ddpjob_operator.rendezvous.session_pool import Key
 from ddpjob_protocol.environment import ENV_TOKEN
 from ddpjob_protocol.membership import Membership
 from support.reconciling.training import OVER, Service

@@ -16,7 +16,7 @@ from ddpjob_operator.api import constants
 from ddpjob_operator.controller.controller import Controller
 from ddpjob_operator.controller.settings import Settings
 from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
-from ddpjob_operator.rendezvous.report_poller import Key
+from ddpjob_operator.rendezvous.session_pool import Key
 from support.reconciling.nodes import Nodes
 from support.reconciling.training import Service
 from support.reconciling.view import View
