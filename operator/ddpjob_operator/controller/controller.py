@@ -51,9 +51,14 @@ class Controller:
             transport_for = direct_transport if kube.in_cluster else proxied
         self._sessions = SessionPool(transport_for, self._queue.add)
         self.cluster = Cluster(
-            self._kube, settings.agent_image, settings.namespaces, self.changed, clock
+            self._kube,
+            settings.agent_image,
+            settings.namespaces,
+            self._sessions,
+            self.changed,
+            clock,
         )
-        self._reconciler = Reconciler(self.cluster, self._sessions, self.metrics)
+        self._reconciler = Reconciler(self.cluster, self.metrics)
         self.metrics.waiting.set_function(lambda: len(self._queue))
         self.metrics.delay.set_function(self._queue.oldest_waiting)
 

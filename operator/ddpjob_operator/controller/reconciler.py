@@ -28,11 +28,10 @@ from ddpjob_operator.planner.actions import (
     DeleteWorker,
     Expect,
 )
-from ddpjob_operator.planner.observed import Observed, Rejection
+from ddpjob_operator.planner.observed import Rejection
 from ddpjob_operator.planner.planner import plan
 from ddpjob_operator.rendezvous.session import RendezvousSession
-from ddpjob_operator.rendezvous.session_pool import Key, ServiceId, SessionPool
-from ddpjob_protocol.control import Report
+from ddpjob_operator.rendezvous.session_pool import Key
 
 CREATES_AT_ONCE = 8  # creations of one job
 REFUSED_SECONDS = 10.0  # until a rejected creation is tried again
@@ -44,9 +43,8 @@ log = logging.getLogger("ddpjob.reconciler")
 class Reconciler:
     """A runner of passes over jobs."""
 
-    def __init__(self, cluster: Cluster, sessions: SessionPool, metrics: Metrics) -> None:
+    def __init__(self, cluster: Cluster, metrics: Metrics) -> None:
         self._cluster = cluster
-        self._sessions = sessions
         self._metrics = metrics
         self._states: dict[Key, str] = {}
 
@@ -69,19 +67,16 @@ class Reconciler:
     async def _reconcile_job(
         self, key: Key, raw: dict[str, Any], job: DDPJob, now: datetime
     ) -> float | None:
-        observed = await self._cluster.observe(job)
-        token = self._cluster.token(job)
-        session = self._session(key, observed, token)
-        observed = dataclasses.replace(observed, report=_report(session, observed))
-        if session is not None and session.awaiting_first_report:
+        seen = await self._cluster.observe(job)
+        if seen.session is not None and seen.session.awaiting_first_report:
             return None  # avoids the state Unknown at each start of the operator
-        planned = plan(observed, now)
-        rejections = await self._execute(job, planned.actions, token)
+        planned = plan(seen.observed, now)
+        rejections = await self._execute(job, planned.actions, seen.token)
         after = planned.requeue_after
         if rejections:
-            planned = plan(dataclasses.replace(observed, rejections=tuple(rejections)), now)
+            planned = plan(dataclasses.replace(seen.observed, rejections=tuple(rejections)), now)
             after = _earlier(after, REFUSED_SECONDS)
-        if not await self._send_expectation(session, planned.actions):
+        if not await self._send_expectation(seen.session, planned.actions):
             after = _earlier(after, EXPECT_SECONDS)
         if planned.status != job.status:
             await self._cluster.write_status(raw, planned.status.to_json())
@@ -127,16 +122,6 @@ class Reconciler:
                 return session is not None and await session.expect(action.expectation)
         return True
 
-    def _session(self, key: Key, observed: Observed, token: str) -> RendezvousSession | None:
-        """Return the session with the observed service; keep it while the service is not ready."""
-        seen = observed.rendezvous
-        if seen is None:
-            self._sessions.close(key)
-            return None
-        if not seen.ready:
-            return self._sessions.get(key)
-        return self._sessions.open(key, ServiceId(observed.job.metadata.uid, seen.term, token))
-
     async def _write_invalid(
         self, raw: dict[str, Any], error: ValidationError, now: datetime
     ) -> float | None:
@@ -154,7 +139,7 @@ class Reconciler:
         return None
 
     def _forget(self, key: Key) -> None:
-        self._sessions.close(key)
+        self._cluster.forget(key)
         self._count(key, None)
 
     def _count(self, key: Key, state: str | None) -> None:
@@ -168,11 +153,3 @@ class Reconciler:
 
 def _earlier(after: float | None, seconds: float) -> float:
     return seconds if after is None else min(after, seconds)
-
-
-def _report(session: RendezvousSession | None, observed: Observed) -> Report | None:
-    """Return the report, or None if it comes from another service than the observed one."""
-    report, seen = session.report if session else None, observed.rendezvous
-    if report is None or seen is None or (seen.ready and report.term != seen.term):
-        return None
-    return report
