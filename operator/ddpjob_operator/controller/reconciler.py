@@ -26,12 +26,12 @@ from ddpjob_operator.planner.actions import (
     CreateWorker,
     DeleteRendezvous,
     DeleteWorker,
-    Expect,
 )
 from ddpjob_operator.planner.observed import Rejection
 from ddpjob_operator.planner.planner import plan
 from ddpjob_operator.rendezvous.session import RendezvousSession
 from ddpjob_operator.rendezvous.session_pool import Key
+from ddpjob_protocol.control import Expectation
 
 CREATES_AT_ONCE = 8  # creations of one job
 REFUSED_SECONDS = 10.0  # until a rejected creation is tried again
@@ -76,7 +76,7 @@ class Reconciler:
         if rejections:
             planned = plan(dataclasses.replace(seen.observed, rejections=tuple(rejections)), now)
             after = _earlier(after, REFUSED_SECONDS)
-        if not await self._send_expectation(seen.session, planned.actions):
+        if not await _send(planned.expectation, seen.session):
             after = _earlier(after, EXPECT_SECONDS)
         if planned.status != job.status:
             await self._cluster.write_status(raw, planned.status.to_json())
@@ -95,8 +95,6 @@ class Reconciler:
         creations = []
         for action in actions:
             match action:
-                case Expect():
-                    pass  # sent after the rejections are known
                 case DeleteWorker() | DeleteRendezvous():
                     await self._cluster.delete(job, action)
                 case CreateWorker():
@@ -112,15 +110,6 @@ class Reconciler:
         for _, group in itertools.groupby(creations, key=lambda action: action.group):
             rejections += filter(None, await asyncio.gather(*map(create, group)))
         return rejections
-
-    async def _send_expectation(
-        self, session: RendezvousSession | None, actions: Iterable[Action]
-    ) -> bool:
-        """Send the planned expectation, if any; return False if the service does not answer."""
-        for action in actions:
-            if isinstance(action, Expect):
-                return session is not None and await session.expect(action.expectation)
-        return True
 
     async def _write_invalid(
         self, raw: dict[str, Any], error: ValidationError, now: datetime
@@ -149,6 +138,11 @@ class Reconciler:
         if state is not None:
             self._states[key] = state
             self._metrics.jobs.labels(state).inc()
+
+
+async def _send(expectation: Expectation | None, session: RendezvousSession | None) -> bool:
+    """Send the expectation, if any; return False if the service does not answer."""
+    return expectation is None or (session is not None and await session.expect(expectation))
 
 
 def _earlier(after: float | None, seconds: float) -> float:

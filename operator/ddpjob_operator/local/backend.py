@@ -42,7 +42,6 @@ from ddpjob_operator.planner.actions import (
     CreateWorker,
     DeleteRendezvous,
     DeleteWorker,
-    Expect,
 )
 from ddpjob_operator.planner.observed import Observed
 from ddpjob_operator.planner.planner import plan
@@ -195,6 +194,8 @@ class LocalBackend:
         planned = plan(observed, datetime.now(UTC))
         for action in planned.actions:
             await self._execute(action)
+        if planned.expectation is not None:
+            await self._expect(planned.expectation)
         if planned.status != self.status:
             self.job = self.job.model_copy(update={"status": planned.status})
             self._state.write("status.json", planned.status.model_dump(by_alias=True, mode="json"))
@@ -217,8 +218,6 @@ class LocalBackend:
                 self.nodes.create(self._pod(action))
             case DeleteWorker():
                 self.nodes.delete(action.name)
-            case Expect():
-                await self._expect(action.expectation)
 
     async def _expect(self, expectation: Expectation) -> None:
         if self._session is None or not await self._session.expect(expectation):
