@@ -35,6 +35,7 @@ from ddpjob_operator.planner.actions import (
 from ddpjob_operator.planner.observed import Observed, Rejection, Rendezvous
 from ddpjob_operator.rendezvous.session import RendezvousSession
 from ddpjob_operator.rendezvous.session_pool import Key, ServiceId, SessionPool
+from ddpjob_operator.request import Request
 from ddpjob_protocol.control import Report
 
 Create = CreateService | CreateRendezvous | CreateWorker
@@ -83,7 +84,7 @@ class Cluster:
     async def job(self, namespace: str, name: str) -> dict[str, Any] | None:
         """Read a job from the API server; return None if the job does not exist."""
         try:
-            found: dict[str, Any] = await self._kube.request("GET", _job(namespace, name))
+            found: dict[str, Any] = await self._kube.send(Request("GET", _job(namespace, name)))
         except ApiError as error:
             if error.status == NOT_FOUND:
                 return None
@@ -146,7 +147,7 @@ class Cluster:
             return ""
         path = f"/api/v1/namespaces/{job.metadata.namespace}/persistentvolumeclaims/{claim}"
         try:
-            found = await self._kube.request("GET", path)
+            found = await self._kube.send(Request("GET", path))
         except ApiError as error:
             if error.status in (NOT_FOUND, *REFUSED):
                 return ""  # the scheduler reports a missing claim
@@ -163,7 +164,7 @@ class Cluster:
         name = manifest["metadata"]["name"]
         try:
             query = {"fieldValidation": "Strict"}
-            created = await self._kube.request("POST", path, query=query, body=manifest)
+            created = await self._kube.send(Request("POST", path, query=query, body=manifest))
         except ApiError as error:
             if error.status == CONFLICT:
                 return await self._already_there(job, plural, f"{path}/{name}")
@@ -185,7 +186,7 @@ class Cluster:
     async def _already_there(self, job: DDPJob, plural: Plural, path: str) -> Rejection | None:
         """Adopt the job's own object from an unanswered create; reject a foreign object."""
         try:
-            found = await self._kube.request("GET", path)
+            found = await self._kube.send(Request("GET", path))
         except ApiError as error:
             if error.status == NOT_FOUND:
                 return None
@@ -212,7 +213,7 @@ class Cluster:
         path = f"/api/v1/namespaces/{job.metadata.namespace}/pods/{name}"
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
         try:
-            deleted = await self._kube.request("DELETE", path, body=body)
+            deleted = await self._kube.send(Request("DELETE", path, body=body))
         except ApiError as error:
             if error.status not in (NOT_FOUND, CONFLICT):
                 raise
@@ -224,7 +225,7 @@ class Cluster:
         """Write the status of a job; raise ApiError 409 if the job has changed since the read."""
         metadata = raw["metadata"]
         path = _job(metadata["namespace"], metadata["name"]) + "/status"
-        await self._kube.request("PUT", path, body={**raw, "status": status})
+        await self._kube.send(Request("PUT", path, body={**raw, "status": status}))
 
     async def emit(self, raw: Mapping[str, Any], event: Event) -> None:
         """Post an event; if the post fails, log a warning."""
@@ -253,7 +254,7 @@ class Cluster:
         }
         path = f"/api/v1/namespaces/{metadata['namespace']}/events"
         try:
-            await self._kube.request("POST", path, body=body)
+            await self._kube.send(Request("POST", path, body=body))
         except (ApiError, UnreachableError) as error:
             log.warning("cannot post event %s: %s", event.reason, error)
 

@@ -5,7 +5,7 @@ May not: know what is sent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
 from typing import Any
 
 from ddpjob_operator.api import constants
@@ -16,6 +16,7 @@ from ddpjob_operator.rendezvous.client import (
     connect_directly,
 )
 from ddpjob_operator.rendezvous.session_pool import Key
+from ddpjob_operator.request import Request
 
 
 def proxy_transport(kube: ApiServer, key: Key) -> Transport:
@@ -23,19 +24,9 @@ def proxy_transport(kube: ApiServer, key: Key) -> Transport:
     service = f"{constants.service_name(key.name)}:{constants.SERVICE_PORT}"
     base = f"/api/v1/namespaces/{key.namespace}/services/{service}/proxy"
 
-    async def send(
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        body: Mapping[str, Any] | None,
-        timeout: float,  # noqa: ASYNC109 - passed to the client
-    ) -> Any:
+    async def send(request: Request) -> Any:
         try:
-            return await kube.request(
-                method, base + path, query=query, headers=headers, body=body, timeout=timeout
-            )
+            return await kube.send(dataclasses.replace(request, path=base + request.path))
         except (ApiError, UnreachableError) as error:
             raise ServiceUnavailableError(str(error)) from error
 

@@ -8,6 +8,7 @@ from ddpjob_operator.controller.transports import direct_transport
 from ddpjob_operator.kube.interface import ApiServer
 from ddpjob_operator.planner.actions import CreateWorker, DeleteWorker
 from ddpjob_operator.rendezvous.session_pool import SessionPool
+from ddpjob_operator.request import Request
 from support.builders import make_job
 from support.objects import Api
 
@@ -31,10 +32,10 @@ def test_a_successor_of_the_same_name_is_not_deleted(api: Api) -> None:
         for cluster in (late, prompt):
             assert await cluster.create(job, CreateWorker(POD, MAIN_GROUP, 0, 1), "token") is None
             if cluster is late:
-                await kube.request("DELETE", PATH)
+                await kube.send(Request("DELETE", PATH))
         await late.delete(job, DeleteWorker(POD))
-        assert (await kube.request("GET", PATH))["metadata"]["name"] == POD
+        assert (await kube.send(Request("GET", PATH)))["metadata"]["name"] == POD
         await prompt.delete(job, DeleteWorker(POD))
-        assert (await kube.request("GET", PATH.rpartition("/")[0]))["items"] == []
+        assert (await kube.send(Request("GET", PATH.rpartition("/")[0])))["items"] == []
 
     api(body)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError
 from ddpjob_operator.rendezvous.session import Polling, RendezvousSession
+from ddpjob_operator.request import Request
 from ddpjob_protocol.control import Expectation
 from support import fake_time
 from support.reconciling.training import Service
@@ -30,19 +31,10 @@ class Shell:
     def called(self) -> None:
         self.calls.append(asyncio.get_running_loop().time())
 
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        body: Mapping[str, Any] | None,
-        timeout: float,  # noqa: ASYNC109 - as the protocol has it
-    ) -> Any:
+    async def _send(self, request: Request) -> Any:
         if self.service is None:
             raise ServiceUnavailableError("connection refused")
-        return await self.service.answer(method, path, query, headers, body)
+        return await self.service.answer(request)
 
 
 def play(story: Callable[[Shell], Awaitable[None]]) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from ddpjob_operator.rendezvous.client import ServiceUnavailableError, Transport
 from ddpjob_operator.rendezvous.session_pool import Key, ServiceId, SessionPool
+from ddpjob_operator.request import Request
 from ddpjob_protocol.control import Report
 from support import fake_time
 from support.builders import make_report, make_worker
@@ -48,19 +49,11 @@ class Following:
         self.pool.open(key, ServiceId(uid, term, TOKEN))
 
     def _way(self, name: str) -> Transport:
-        async def send(
-            method: str,
-            path: str,
-            *,
-            query: Mapping[str, str],
-            headers: Mapping[str, str],
-            body: Mapping[str, Any] | None,
-            timeout: float,  # noqa: ASYNC109 - as the protocol has it
-        ) -> Any:
-            self.requests.append((name, query))
+        async def send(request: Request) -> Any:
+            self.requests.append((name, request.query))
             if name not in self.services:
                 raise ServiceUnavailableError("connection refused")
-            return await self.services[name].answer(method, path, query, headers, body)
+            return await self.services[name].answer(request)
 
         return send
 
