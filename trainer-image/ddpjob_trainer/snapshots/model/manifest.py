@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ddpjob_trainer.snapshots.model.fencing import Fence, Owner
+from ddpjob_trainer.snapshots.model.fencing import Fence, Origin, Owner
 from ddpjob_trainer.snapshots.model.selection import Candidate
 from ddpjob_trainer.tensors.safetensors_writer import FileDigest
 
@@ -120,18 +120,15 @@ def candidate_of(manifest: dict[str, Any]) -> Candidate:
     """Return the candidate that describes this snapshot to all ranks."""
     state = {part: node for part, node in manifest["state"].items() if part != "random"}
     content = [manifest["step"], manifest["files"], state]  # equal in each copy
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return Candidate(manifest["step"], digest, origin_of(manifest).writer)
+
+
+def origin_of(manifest: dict[str, Any]) -> Origin:
+    """Return the step and the writer; the writer's fence is 0 if there was no fence."""
     writer = manifest.get("writer")
-    return Candidate(
-        manifest["step"],
-        hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(),
-        writer and Owner(str(writer["job"]), str(writer["membership"])),
-    )
-
-
-def fence_of(manifest: dict[str, Any]) -> int:
-    """Return the number of the writer's fence; 0 if there was no fence."""
-    number: int = manifest.get("fence", 0)
-    return number
+    owner = writer and Owner(str(writer["job"]), str(writer["membership"]))
+    return Origin(manifest["step"], owner, manifest.get("fence", 0))
 
 
 @functools.cache
