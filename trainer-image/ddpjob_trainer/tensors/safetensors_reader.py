@@ -5,24 +5,19 @@ This module does not know training state or folders. `safetensors_writer` writes
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import queue
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from ddpjob_trainer import host_memory
 from ddpjob_trainer.tensors.safetensors_writer import CHUNK_BYTES, NAMES, hasher, raw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from io import FileIO
     from pathlib import Path
-
-READERS = 2  # reading threads for a file in memory, beside the checksum's; 1 for a disk
 
 
 class TensorSpec(NamedTuple):
@@ -65,21 +60,20 @@ class SafetensorsReader:
         Raise OSError, ValueError, RuntimeError, and the exceptions of `each`.
         """
         found = {name: torch.empty(shape, dtype=kind) for name, kind, shape in self.outlines}
-        pieces = list(_pieces(found.values(), self._begin))
-        files: queue.SimpleQueue[FileIO] = queue.SimpleQueue()
-        count = READERS if host_memory.is_memory_filesystem(self._path.parent) else 1
-        with contextlib.ExitStack() as stack:
-            for _ in range(count):
-                files.put(stack.enter_context(self._path.open("rb", buffering=0)))
-            readers = stack.enter_context(ThreadPoolExecutor(count))
-            stack.callback(readers.shutdown, cancel_futures=True)
-            filled = readers.map(lambda piece: _fill(files, piece), pieces)
-            for piece, _ in zip(pieces, filled, strict=True):
-                for view in piece.views:
-                    self._digest.update(view)
-                if each is not None:
-                    for tensor in piece.whole:
-                        each(tensor)
+        pieces = list(_pieces(found.values()))
+        with self._path.open("rb", buffering=0) as file:
+            file.seek(self._begin)
+            reader = ThreadPoolExecutor(1)  # reads while this thread computes the checksum
+            try:
+                filled = reader.map(lambda piece: _fill(file, piece), pieces)
+                for piece, _ in zip(pieces, filled, strict=True):
+                    for view in piece.views:
+                        self._digest.update(view)
+                    if each is not None:
+                        for tensor in piece.whole:
+                            each(tensor)
+            finally:
+                reader.shutdown(cancel_futures=True)
         return found, self._digest.hexdigest()
 
 
@@ -118,15 +112,14 @@ def _read_header(content: memoryview, end: int) -> tuple[int, list[TensorSpec]]:
 
 
 class _Piece(NamedTuple):
-    """A range of the file that one thread reads."""
+    """A range of the file that is read at once."""
 
-    at: int  # offset in the file
     views: list[memoryview]  # memory to fill, in order
     whole: list[torch.Tensor]  # complete with this piece
 
 
-def _pieces(tensors: Iterable[torch.Tensor], at: int) -> Iterator[_Piece]:
-    piece, size = _Piece(at, [], []), 0
+def _pieces(tensors: Iterable[torch.Tensor]) -> Iterator[_Piece]:
+    piece, size = _Piece([], []), 0
     for tensor in tensors:
         rest = raw(tensor.view(-1).view(torch.uint8)) if tensor.numel() else memoryview(b"")
         while rest:
@@ -136,27 +129,22 @@ def _pieces(tensors: Iterable[torch.Tensor], at: int) -> Iterator[_Piece]:
             size += len(view)
             if rest:
                 yield piece
-                piece, size = _Piece(piece.at + size, [], []), 0
+                piece, size = _Piece([], []), 0
         piece.whole.append(tensor)
         if size == CHUNK_BYTES:
             yield piece
-            piece, size = _Piece(piece.at + size, [], []), 0
+            piece, size = _Piece([], []), 0
     yield piece
 
 
-def _fill(files: queue.SimpleQueue[FileIO], piece: _Piece) -> None:
-    file = files.get()
-    try:
-        file.seek(piece.at)
-        for view in piece.views:
-            rest = view
-            while rest:
-                count = file.readinto(rest)
-                if not count:
-                    raise ValueError("the file ends early")
-                rest = rest[count:]
-    finally:
-        files.put(file)
+def _fill(file: FileIO, piece: _Piece) -> None:
+    for view in piece.views:
+        rest = view
+        while rest:
+            count = file.readinto(rest)
+            if not count:
+                raise ValueError("the file ends early")
+            rest = rest[count:]
 
 
 def checksum(path: Path, kind: str) -> str:

@@ -44,7 +44,6 @@ class StagedState:
         self._image = SafetensorsBuffer(tensors)
         self._copying = CopyJob()
         self._begins: list[int] = []  # offset in the file of each piece to copy
-        self.whole_size = self._image.size  # bytes of the tensors' file, or of all files together
 
     @property
     def size(self) -> int:

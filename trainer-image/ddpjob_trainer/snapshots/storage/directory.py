@@ -18,7 +18,7 @@ import secrets
 import shutil
 from typing import TYPE_CHECKING
 
-from ddpjob_trainer import collectives, host_memory
+from ddpjob_trainer import collectives
 from ddpjob_trainer.collectives import StorageGroup
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.snapshots.model import manifest
@@ -167,12 +167,6 @@ class DirectoryStorage:
         with self._attempt_folder():
             self._retain(newest)
         return sorted({*before} - {*self.all_steps()})
-
-    def held_in_memory(self) -> int | None:
-        """Return the bytes of memory that snapshots use; None on a disk."""
-        if not host_memory.is_memory_filesystem(self.directory):
-            return None
-        return sum(self.info(step).size for step in self.all_steps())
 
     def path(self, step: int) -> Path:
         """Return the path of the folder for this step, which need not exist."""

@@ -192,10 +192,6 @@ class ObjectStorage:
         self._retain(newest)
         return sorted({*before} - {*self.all_steps()})
 
-    def held_in_memory(self) -> int | None:
-        """Return None: the snapshots are not in this machine's memory."""
-        return None
-
     def name(self, step: int) -> str:
         """Return the snapshot's name for log lines and errors."""
         return f"{self._objects.uri}/{manifest.name_of(step)}"
