@@ -53,7 +53,7 @@ class Origin(NamedTuple):
     """The step of a snapshot, and its writer as far as a reader knows it."""
 
     step: int
-    writer: Owner | None
+    writer: Owner | None  # None: the writer's fence is gone, and the manifest is not read
     number: int | None  # of the writer's fence; None beside the fences of another storage
 
 

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FORMAT = "ddpjob-snapshot"
-VERSION = 3
-READABLE = (1, 2, 3)
-OF_ONE_FILE = 2  # the version of a snapshot with one file: older libraries can read this version
+VERSION = 1
 TENSORS = "tensors.safetensors"
 MANIFEST = "manifest.json"
 
@@ -60,7 +58,7 @@ def build(step: int, state: dict[str, Any], files: Mapping[str, FileDigest], fen
     """Return the manifest of a state behind a fence, whose tensors are in `files`."""
     return json.dumps({
         "format": FORMAT,
-        "version": VERSION if len(files) > 1 else OF_ONE_FILE,
+        "version": VERSION,
         "step": step,
         "fence": fence.number,
         "writer": {"job": fence.owner.job, "membership": fence.owner.membership},
@@ -72,17 +70,16 @@ def build(step: int, state: dict[str, Any], files: Mapping[str, FileDigest], fen
 
 
 def parse(raw: bytes) -> dict[str, Any]:
-    """Return the manifest. Raise UnusableError if the format is foreign or newer."""
+    """Return the manifest. Raise UnusableError if the format is foreign or of another version."""
     try:
         manifest = json.loads(raw)
     except ValueError:
         raise UnusableError(f"it is damaged: {MANIFEST} is not JSON") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise UnusableError(f"it is not a ddpjob snapshot: {MANIFEST} does not say {FORMAT}")
-    if manifest.get("version") not in READABLE:
+    if manifest.get("version") != VERSION:
         raise UnusableError(
-            f"it has format version {manifest.get('version')}, this ddpjob_trainer reads up to "
-            f"{VERSION}"
+            f"it has format version {manifest.get('version')}, this ddpjob_trainer reads {VERSION}"
         )
     return manifest
 
@@ -121,14 +118,17 @@ def candidate_of(manifest: dict[str, Any]) -> Candidate:
     state = {part: node for part, node in manifest["state"].items() if part != "random"}
     content = [manifest["step"], manifest["files"], state]  # equal in each copy
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    return Candidate(manifest["step"], digest, origin_of(manifest).writer)
+    return Candidate(manifest["step"], digest, writer_of(manifest))
 
 
 def origin_of(manifest: dict[str, Any]) -> Origin:
-    """Return the step and the writer; the writer's fence is 0 if there was no fence."""
-    writer = manifest.get("writer")
-    owner = writer and Owner(str(writer["job"]), str(writer["membership"]))
-    return Origin(manifest["step"], owner, manifest.get("fence", 0))
+    """Return the step and the writer."""
+    return Origin(manifest["step"], writer_of(manifest), manifest["fence"])
+
+
+def writer_of(manifest: dict[str, Any]) -> Owner:
+    """Return the writer."""
+    return Owner(str(manifest["writer"]["job"]), str(manifest["writer"]["membership"]))
 
 
 @functools.cache

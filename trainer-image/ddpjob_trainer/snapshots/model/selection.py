@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ddpjob_protocol.membership import MembershipId
 from ddpjob_trainer.snapshots.model.fencing import Origin, is_fenced
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from ddpjob_protocol.membership import MembershipId
     from ddpjob_trainer.snapshots.model.fencing import Fence, Owner
 
 
@@ -22,7 +22,7 @@ class Candidate(NamedTuple):
 
     step: int
     digest: str  # equal for equal contents
-    writer: Owner | None  # None: written without an owner
+    writer: Owner
 
 
 class StorageContents(NamedTuple):
@@ -67,8 +67,7 @@ def select_snapshot(
 
 
 def _age(offer: Candidate) -> tuple[int, MembershipId, str]:
-    order = offer.writer.order if offer.writer else MembershipId(0, 0, 0)
-    return offer.step, order, offer.digest
+    return offer.step, offer.writer.order, offer.digest
 
 
 def _is_fenced_anywhere(
