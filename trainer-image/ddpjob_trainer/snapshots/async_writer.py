@@ -99,8 +99,7 @@ class AsyncWriter:
         if wait or not fits.copies:
             work()
         else:
-            content.allocate(self._memory)
-            self._copying = content.copy(stable_storages)
+            self._copying = content.copy(self._memory, stable_storages)
             self._background.start(partial(self._copy_and_write, self._copying, work))
         return True
 
