@@ -23,7 +23,7 @@ import psutil
 from benchmarks.processes import Processes
 from benchmarks.trials import NODES, PATIENCE_SECONDS, POLL_SECONDS, WORKLOADS, Change, TrialError
 
-from ddpjob_operator.local.nodes import kill_all
+from ddpjob_operator.local.processes import kill_all
 from ddpjob_operator.local.rendezvous_process import free_port, is_free
 
 DEFAULT: Mapping[str, int] = {}

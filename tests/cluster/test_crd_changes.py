@@ -8,7 +8,7 @@ import pytest
 
 from cluster.control_plane import ControlPlane
 from cluster.jobs import Jobs
-from ddpjob_operator.api.cel_rules import PINNED, PINNED_IN_GROUPS, WHILE_IT_RUNS
+from ddpjob_operator.api.spec.pinned_fields import PINNED, PINNED_IN_GROUPS, WHILE_IT_RUNS
 from support.builders import make_status
 from support.refused import SPOT, TEMPLATE, Object, build_job, group, has
 

@@ -20,6 +20,7 @@ pytest.register_assert_rewrite(
 from cluster.control_plane import ControlPlane  # noqa: E402
 from ddpjob_operator.kube.client import KubeClient  # noqa: E402
 from ddpjob_operator.kube.interface import ApiError, ApiServer  # noqa: E402
+from ddpjob_operator.request import Request  # noqa: E402
 from support.reconciling.ends import *  # noqa: E402, F403
 from support.reconciling.life import *  # noqa: E402, F403
 from support.reconciling.stage import Play, Stage, staged  # noqa: E402
@@ -38,9 +39,9 @@ class Quota:
     async def allow_pods(self, count: int | None) -> None:
         path = f"{self._base}/resourcequotas"
         if count is None:
-            await self._kube.request("DELETE", f"{path}/few")
+            await self._kube.send(Request("DELETE", f"{path}/few"))
             return
-        pods = await self._kube.request("GET", f"{self._base}/pods")
+        pods = await self._kube.send(Request("GET", f"{self._base}/pods"))
         hard = {"pods": str(count)}
         body = {
             "apiVersion": "v1",
@@ -48,7 +49,7 @@ class Quota:
             "metadata": {"name": "few"},
             "spec": {"hard": hard},
         }
-        await self._kube.request("POST", path, body=body)
+        await self._kube.send(Request("POST", path, body=body))
         # It counts as used up until that is noticed: only a refusal shows that it is in force.
         await self._count(hard, count)
         await self._until(refused=True)
@@ -58,9 +59,9 @@ class Quota:
 
     async def _count(self, hard: dict[str, str], used: int) -> None:
         path = f"{self._base}/resourcequotas/few"
-        quota = await self._kube.request("GET", path)
+        quota = await self._kube.send(Request("GET", path))
         quota["status"] = {"hard": hard, "used": {"pods": str(used)}}
-        await self._kube.request("PUT", f"{path}/status", body=quota)
+        await self._kube.send(Request("PUT", f"{path}/status", body=quota))
 
     async def _until(self, *, refused: bool) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -76,8 +77,8 @@ class Quota:
             "spec": {"containers": [{"name": "probe", "image": "probe"}]},
         }
         try:
-            await self._kube.request(
-                "POST", f"{self._base}/pods", query={"dryRun": "All"}, body=pod
+            await self._kube.send(
+                Request("POST", f"{self._base}/pods", query={"dryRun": "All"}, body=pod)
             )
         except ApiError:
             return True

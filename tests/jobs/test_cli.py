@@ -122,6 +122,21 @@ def run_to_end_beside(folder: Path) -> tuple[int, str]:
         command.kill()
 
 
+def test_chaos_comes_in_its_order_and_what_was_never_due_is_told(tmp_path: Path) -> None:
+    events = "process:node-0=step12,kill:node-9=step13,rendezvous=step14,join=0.1s,drain=90000s"
+    with started(tmp_path, *RUN, "--chaos", events) as command:
+        command.until(lambda: "node-2 comes up" in command.output, "the last of them")
+        finish(tmp_path, command)
+    lines = map(json.loads, (command.state / "timeline.jsonl").read_text().splitlines())
+    assert [line["text"] for line in lines if line["kind"] == "chaos"] == [
+        "process on node-0",
+        "no node node-9 to kill",
+        "the rendezvous service is killed",
+        "node-2 comes up",
+        "drain=90000s was never due",
+    ]
+
+
 def test_two_jobs_with_state_folders_of_their_own(tmp_path: Path) -> None:
     with started(tmp_path) as first:
         first.until_stepping()

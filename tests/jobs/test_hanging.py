@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.local.nodes import marked
+from ddpjob_operator.local.processes import marked
 from ddpjob_protocol.control import Policy
 from ddpjob_protocol.environment import ENV_WORKER
 from support.driving import Run, in_background, job_text, running

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import psutil
 import pytest
 
-from ddpjob_operator.local.nodes import SimulatedPod
+from ddpjob_operator.local.pods import SimulatedPod
 from ddpjob_protocol.control import ServiceState
 from ddpjob_protocol.environment import ENV_PROCESSES
 from support.driving import Run, job_text, running

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from ddpjob_operator.local.backend import ENV_FORKSERVER
-from ddpjob_operator.local.nodes import marked, rank_of
+from ddpjob_operator.local.environment import ENV_FORKSERVER
+from ddpjob_operator.local.processes import marked, rank_of
 from ddpjob_protocol.environment import ENV_WORKER
 from support.command import started, write_job
 from support.driving import Run, job_text, running

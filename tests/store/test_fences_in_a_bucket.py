@@ -73,7 +73,7 @@ def test_all_that_hold_for_a_directory_are_here() -> None:
     """But those of folders that somebody made, deleted or could not write."""
     of_folders = {
         "test_a_fence_that_cannot_be_read_is_passed_over",
-        "test_snapshots_from_before_there_were_fences_count",
+        "test_without_fences_every_snapshot_counts",
         "test_a_job_starts_where_no_fence_can_be_written",
     }
     assert {n for n in vars(in_a_directory) if n.startswith("test_")} - of_folders < {*globals()}

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from ddpjob_operator.kube.interface import ApiError, ApiServer
+from ddpjob_operator.request import Request
 from support.fake_objects import (
     JOBS,
     JSON,
@@ -151,21 +152,13 @@ class FakeKube(Watches, ApiServer):
 
     # --- the API ----------------------------------------------------------------------------------
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout: float = 30,  # noqa: ASYNC109 - as the protocol has it
-    ) -> Any:
+    async def send(self, request: Request) -> Any:
+        method, path = request.method, request.path
         target = self._enter(method, path)
         await asyncio.sleep(0)  # others may come first
-        if method == "PATCH" and (headers or {}).get("Content-Type") != MERGE_PATCH:
+        if method == "PATCH" and request.headers.get("Content-Type") != MERGE_PATCH:
             raise ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type")
-        answer = copy_of(self._answer(method, target, query or {}, copy_of(body)))
+        answer = copy_of(self._answer(method, target, request.query, copy_of(request.body)))
         self.tell()
         self.after_request(method, path)
         return answer

@@ -9,7 +9,7 @@ from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus, MembershipStatus
 from ddpjob_operator.planner.conditions import find
 from ddpjob_operator.planner.observed import Observed, Phase, Rejection, Rendezvous, Worker
-from ddpjob_operator.planner.planner import CreateWorker, Expect, Plan, plan
+from ddpjob_operator.planner.planner import CreateWorker, Plan, plan
 from ddpjob_protocol.control import Expectation, Report
 from support.builders import NOW, make_job, make_status, make_worker
 
@@ -60,11 +60,11 @@ def create(index: int, incarnation: int = 1, group: str = "worker") -> CreateWor
     return CreateWorker(name, group, index, incarnation)
 
 
-def expect(*workers: Worker | CreateWorker, draining: tuple[Worker, ...] = ()) -> Expect:
-    """The action that announces these workers."""
+def expect(*workers: Worker | CreateWorker, draining: tuple[Worker, ...] = ()) -> Expectation:
+    """What the service is told to expect: these workers."""
     names = tuple(worker.name for worker in workers)
     gone = tuple(worker.name for worker in draining)
-    return Expect(Expectation(names, gone, make_job().policy()))
+    return Expectation(names, gone, make_job().policy())
 
 
 def membership_of(*workers: Worker, id_: str = "1.1.1") -> MembershipStatus:

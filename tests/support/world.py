@@ -23,7 +23,6 @@ from ddpjob_operator.planner.planner import (
     CreateWorker,
     DeleteRendezvous,
     DeleteWorker,
-    Expect,
     Plan,
     plan,
 )
@@ -121,12 +120,11 @@ class World:
             yield planned
         if rejections:
             planned = plan(dataclasses.replace(observed, rejections=tuple(rejections)), self.now)
+        if planned.expectation is not None:
             refused = {refusal.name for refusal in rejections}
-            for action in planned.actions:
-                if isinstance(action, Expect):
-                    assert refused.isdisjoint(action.expectation.workers)
-                    self.execute(action)
-                    yield planned
+            assert refused.isdisjoint(planned.expectation.workers)
+            self.expect(planned.expectation)
+            yield planned
         if not status_first:
             self._write(planned.status)
             yield planned
@@ -156,12 +154,14 @@ class World:
             case DeleteWorker(name):
                 if name in self.pods:
                     self.pods[name] = dataclasses.replace(self.pods[name], deleting=True)
-            case Expect(expectation):
-                assert self.service is not None
-                assert self.service.ready
-                if self.has_service_object:
-                    self.service.expectation = expectation
         return None
+
+    def expect(self, expectation: Expectation) -> None:
+        """Tell the service, if it is reached."""
+        assert self.service is not None
+        assert self.service.ready
+        if self.has_service_object:
+            self.service.expectation = expectation
 
     def _full(self) -> bool:
         used = sum(not pod.terminal for pod in self.pods.values()) + (self.service is not None)
@@ -246,11 +246,11 @@ class World:
             self.tick()
             self.now += timedelta(seconds=planned.requeue_after or 0)
             after = (self.status, dict(self.pods), self.service and self.service.term)
-            quiet = all(isinstance(action, Expect) for action in planned.actions)
-            if before == after and quiet and not self._unheard(planned):
+            if before == after and not planned.actions and not self._unheard(planned):
                 return passes
         raise AssertionError("no fixed point after 60 passes")
 
     def _unheard(self, planned: Plan) -> bool:
         again = plan(self.observe(), self.now)
-        return again.actions != planned.actions or again.status != self.status
+        changed = (again.actions, again.expectation) != (planned.actions, planned.expectation)
+        return changed or again.status != self.status

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ddpjob_trainer.errors import SnapshotError
+from ddpjob_trainer.snapshots.model import manifest
 from ddpjob_trainer.snapshots.model.manifest import UnusableError
 from ddpjob_trainer.snapshots.storage import resolve
 from ddpjob_trainer.snapshots.storage.base import SnapshotStorage
@@ -77,8 +78,8 @@ def _list(given: argparse.Namespace, place: SnapshotStorage) -> int:
         size, seconds = place.info(step)
         written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
         try:
-            writer = place.check(step, content=False).get("writer") or {}
-            note = f"membership {writer['membership']}" if writer.get("job") else ""
+            writer = manifest.writer_of(place.check(step, content=False))
+            note = str(writer) if writer.job else ""
         except UnusableError as why:
             note = f"unusable: {why}"
         else:

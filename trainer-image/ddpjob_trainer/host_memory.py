@@ -1,19 +1,17 @@
-"""Reads the free memory of this process from its cgroups, and detects file systems in memory.
+"""Reads the free memory of this process from its cgroups.
 
-Supports both versions of cgroups, inside and outside of a container.
-May not: know the use of the memory.
+It supports both versions of cgroups, inside and outside of a container. It does not depend on the
+use of the memory.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
 from pathlib import Path
 from typing import NamedTuple
 
 CGROUPS = Path("/sys/fs/cgroup")
 PROC = Path("/proc/self")
-IN_MEMORY = frozenset(("tmpfs", "ramfs"))
 
 
 class MemoryHeadroom(NamedTuple):
@@ -46,19 +44,6 @@ def memory_headroom(cgroups: Path = CGROUPS, proc: Path = PROC) -> MemoryHeadroo
         if folder.is_relative_to(top) and (room := _room(folder, files)) is not None
     ]
     return min(found, key=lambda room: room.free, default=None)
-
-
-def is_memory_filesystem(directory: Path, proc: Path = PROC) -> bool:
-    """Return whether a directory, or its nearest existing parent, is on a file system in memory."""
-    there = next(each for each in (directory, *directory.parents) if each.exists()).resolve()
-    kinds: dict[Path, str] = {}
-    with contextlib.suppress(OSError):
-        for line in (proc / "mountinfo").read_text().splitlines():
-            mount, _, source = line.partition(" - ")
-            at = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), mount.split()[4])
-            kinds[Path(at)] = source.split()[0]
-    mounted = next((each for each in (there, *there.parents) if each in kinds), None)
-    return mounted is not None and kinds[mounted] in IN_MEMORY
 
 
 def _hierarchies(cgroups: Path, proc: Path) -> list[tuple[Path, str, _Files]]:

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from ddpjob_operator.api.base import InvalidError, Path, Problem, spell
+from ddpjob_operator.api.problem import InvalidError, Path, Problem, spell
 from ddpjob_operator.api.spec import DDPJob
 
 Names = tuple[str, ...]

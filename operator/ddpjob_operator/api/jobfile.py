@@ -12,8 +12,8 @@ import yaml
 from pydantic import ValidationError
 
 from ddpjob_operator.api import constants, mpirun_command
-from ddpjob_operator.api.base import Path, Problem
 from ddpjob_operator.api.errors import explain_errors
+from ddpjob_operator.api.problem import Path, Problem
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.torchrun_command import inelastic_flags, single_process_script
 

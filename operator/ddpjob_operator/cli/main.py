@@ -24,8 +24,9 @@ from ddpjob_operator.api import jobfile
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.cli import operator
-from ddpjob_operator.local.backend import LocalBackend, search_path
+from ddpjob_operator.local.backend import LocalBackend
 from ddpjob_operator.local.chaos import GRAMMAR, ChaosError, ChaosEvent, parse_chaos
+from ddpjob_operator.local.environment import search_path
 from ddpjob_operator.local.rendezvous_process import PortInUseError
 from ddpjob_operator.local.state_dir import AlreadyRunningError, JobStateDir, StateDirError
 from ddpjob_operator.local.timeline import Timeline

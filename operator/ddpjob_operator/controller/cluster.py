@@ -1,33 +1,30 @@
-"""Reads and changes the objects of a job in the cluster.
+"""Observes a job with all its objects in the cluster, and changes these objects.
 
-Reflectors supply Pods and Services. Every pass reads the job itself again. Every write may be
-repeated safely: names are deterministic, and deletions carry the UID.
+Every pass reads the job itself again. Every write may be repeated safely: names are
+deterministic, and deletions carry the UID.
 May not: decide what `plan` decides.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.controller.children import Children, Plural
 from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError, pages
 from ddpjob_operator.kube.reflector import PAGE, Reflector
 from ddpjob_operator.manifests import build
-from ddpjob_operator.manifests.parse import (
-    Pod,
-    RendezvousService,
-    controller,
-    parse_pod,
-    parse_service,
-)
+from ddpjob_operator.manifests.parse import controller
+from ddpjob_operator.manifests.pieces import Manifest
 from ddpjob_operator.planner.actions import (
     CreateRendezvous,
     CreateService,
@@ -36,7 +33,11 @@ from ddpjob_operator.planner.actions import (
     DeleteWorker,
     Event,
 )
-from ddpjob_operator.planner.observed import Observed, Rejection
+from ddpjob_operator.planner.observed import Observed, Rejection, Rendezvous
+from ddpjob_operator.rendezvous.session import RendezvousSession
+from ddpjob_operator.rendezvous.session_pool import Key, ServiceId, SessionPool
+from ddpjob_operator.request import Request
+from ddpjob_protocol.control import Report
 
 Create = CreateService | CreateRendezvous | CreateWorker
 Delete = DeleteRendezvous | DeleteWorker
@@ -44,9 +45,16 @@ NOT_FOUND, CONFLICT = 404, 409
 MAX_EVENT_MESSAGE = 1024  # characters; limit of the API server
 REFUSED = (400, 403, 422)  # an unchanged retry gets the same answer
 
-T = TypeVar("T", Pod, RendezvousService)
-
 log = logging.getLogger("ddpjob.cluster")
+
+
+@dataclasses.dataclass(frozen=True)
+class Observation:
+    """Everything that a pass knows of a job."""
+
+    observed: Observed
+    token: str  # token of the job's pods; a new token if the job has no pod
+    session: RendezvousSession | None  # session with the observed rendezvous service
 
 
 class Cluster:
@@ -57,43 +65,27 @@ class Cluster:
         kube: ApiServer,
         agent_image: str,
         namespaces: tuple[str, ...],
+        sessions: SessionPool,
         on_change: Callable[[str, str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kube = kube
         self._agent_image = agent_image
         self._scopes = {each: f"/namespaces/{each}" for each in namespaces} or {"": ""}
-
-        def changed(thing: Pod | RendezvousService) -> None:
-            on_change(thing.namespace, thing.job)
-
-        def follow(plural: str, trim: Callable[[dict[str, Any]], T]) -> dict[str, Reflector[T]]:
-            return {
-                namespace: Reflector(
-                    kube,
-                    f"/api/v1{scope}/{plural}",
-                    constants.LABEL_JOB,
-                    trim,
-                    changed,
-                    clock=clock,
-                )
-                for namespace, scope in self._scopes.items()
-            }
-
-        self._pods = follow("pods", parse_pod)
-        self._addresses = follow("services", parse_service)
+        self._children = Children(kube, self._scopes, on_change, clock)
+        self._sessions = sessions
 
     @property
     def reflectors(self) -> list[Reflector[Any]]:
         """All reflectors, for the controller to run and the health checks to watch."""
-        return [*self._pods.values(), *self._addresses.values()]
+        return self._children.reflectors
 
     # --- reading ----------------------------------------------------------------------------------
 
     async def job(self, namespace: str, name: str) -> dict[str, Any] | None:
         """Read a job from the API server; return None if the job does not exist."""
         try:
-            found: dict[str, Any] = await self._kube.request("GET", _job(namespace, name))
+            found: dict[str, Any] = await self._kube.send(Request("GET", _job(namespace, name)))
         except ApiError as error:
             if error.status == NOT_FOUND:
                 return None
@@ -112,35 +104,51 @@ class Cluster:
                 ]
         return found
 
-    async def observe(self, job: DDPJob) -> Observed:
-        """Return the observed objects of the job, without the report."""
-        pods = self._pods_of(job)
+    async def observe(self, job: DDPJob) -> Observation:
+        """Return the input of the planner, and what is needed to execute the plan."""
+        claim = await self._single_node_claim(job)
+        pods = self._children.pods(job)
         alive = [p.rendezvous for p in pods if p.rendezvous and p.live]
         ended = [p for p in pods if p.rendezvous and not p.live and not p.deleting]
         newest = max(alive, key=lambda rendezvous: rendezvous.term, default=None)
-        return Observed(
+        token = next((p.token for p in pods if p.token), None) or secrets.token_urlsafe(32)
+        session = self._session(job, newest, token)
+        observed = Observed(
             job=job,
             workers=tuple(pod.worker for pod in pods if pod.worker),
             rendezvous=newest,
+            report=_report(session, newest),
             terminated_terms=tuple(p.rendezvous.term for p in ended if p.rendezvous),
-            service=any(a.owner == job.metadata.uid for a in _of(self._addresses, job)),
-            single_node_claim=await self._single_node_claim(job),
+            service=self._children.has_service(job),
+            single_node_claim=claim,
         )
+        return Observation(observed, token, session)
 
-    def token(self, job: DDPJob) -> str:
-        """Return the token of the job's pods, or a new token if the job has no pod."""
-        held = (pod.token for pod in self._pods_of(job) if pod.token)
-        return next(held, None) or secrets.token_urlsafe(32)
+    def forget(self, key: Key) -> None:
+        """End the session of a job that no longer exists."""
+        self._sessions.close(key)
+
+    def _session(
+        self, job: DDPJob, newest: Rendezvous | None, token: str
+    ) -> RendezvousSession | None:
+        """Return the session with this service; keep the session while the service is not ready."""
+        key = Key(job.metadata.namespace, job.metadata.name)
+        if newest is None:
+            self._sessions.close(key)
+        elif newest.ready:
+            self._sessions.open(key, ServiceId(job.metadata.uid, newest.term, token))
+        return self._sessions.get(key)
 
     async def _single_node_claim(self, job: DDPJob) -> str:
+        """Return the job's snapshot claim if only one node can use it but several nodes need it."""
         source = (job.spec.snapshot.storage or {}).get("persistentVolumeClaim")
         claim = source.get("claimName") if isinstance(source, Mapping) else None
-        nodes = {p.worker.node for p in self._pods_of(job) if p.worker and p.worker.live}
+        nodes = {p.worker.node for p in self._children.pods(job) if p.worker and p.worker.live}
         if not claim or len(nodes - {None}) < 2:
             return ""
         path = f"/api/v1/namespaces/{job.metadata.namespace}/persistentvolumeclaims/{claim}"
         try:
-            found = await self._kube.request("GET", path)
+            found = await self._kube.send(Request("GET", path))
         except ApiError as error:
             if error.status in (NOT_FOUND, *REFUSED):
                 return ""  # the scheduler reports a missing claim
@@ -148,32 +156,26 @@ class Cluster:
         modes = set(found["spec"].get("accessModes") or ())
         return "" if modes & {"ReadWriteMany", "ReadOnlyMany"} else str(claim)
 
-    def _pods_of(self, job: DDPJob) -> list[Pod]:
-        return [p for p in _of(self._pods, job) if p.owner == job.metadata.uid]
-
     # --- writing ----------------------------------------------------------------------------------
 
     async def create(self, job: DDPJob, action: Create, token: str) -> Rejection | None:
         """Create a child; return a rejection if a retry cannot succeed."""
-        kind, manifest = self._manifest(job, action, token)
-        path = f"/api/v1/namespaces/{job.metadata.namespace}/{kind}"
+        plural, manifest = self._manifest(job, action, token)
+        path = f"/api/v1/namespaces/{job.metadata.namespace}/{plural}"
         name = manifest["metadata"]["name"]
-        namespace = job.metadata.namespace
-        pods, addresses = _scoped(self._pods, namespace), _scoped(self._addresses, namespace)
-        reflector: Reflector[Any] = pods if kind == "pods" else addresses
         try:
             query = {"fieldValidation": "Strict"}
-            created = await self._kube.request("POST", path, query=query, body=manifest)
+            created = await self._kube.send(Request("POST", path, query=query, body=manifest))
         except ApiError as error:
             if error.status == CONFLICT:
-                return await self._already_there(job, f"{path}/{name}", reflector)
+                return await self._already_there(job, plural, f"{path}/{name}")
             if error.status not in REFUSED:
                 raise
             return Rejection(name, _rejection_reason(error), error.message)
-        reflector.put(created)
+        self._children.put(plural, created)
         return None
 
-    def _manifest(self, job: DDPJob, action: Create, token: str) -> tuple[str, build.Manifest]:
+    def _manifest(self, job: DDPJob, action: Create, token: str) -> tuple[Plural, Manifest]:
         match action:
             case CreateService():
                 return "services", build.build_service(job)
@@ -182,19 +184,17 @@ class Cluster:
             case CreateWorker():
                 return "pods", build.build_worker(job, action, self._agent_image, token)
 
-    async def _already_there(
-        self, job: DDPJob, path: str, reflector: Reflector[Any]
-    ) -> Rejection | None:
+    async def _already_there(self, job: DDPJob, plural: Plural, path: str) -> Rejection | None:
         """Adopt the job's own object from an unanswered create; reject a foreign object."""
         try:
-            found = await self._kube.request("GET", path)
+            found = await self._kube.send(Request("GET", path))
         except ApiError as error:
             if error.status == NOT_FOUND:
                 return None
             raise
         name = found["metadata"]["name"]
         if controller(found["metadata"]) == job.metadata.uid:
-            reflector.put(found)
+            self._children.put(plural, found)
             return None
         text = f"'{name}' exists and does not belong to this job; delete or rename it"
         labels = found["metadata"].get("labels") or {}
@@ -208,25 +208,25 @@ class Cluster:
             name = action.name
         else:
             name = constants.rendezvous_name(job.metadata.name, action.term)
-        uid = next((pod.uid for pod in self._pods_of(job) if pod.name == name), None)
+        uid = next((pod.uid for pod in self._children.pods(job) if pod.name == name), None)
         if uid is None:
             return
         path = f"/api/v1/namespaces/{job.metadata.namespace}/pods/{name}"
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
         try:
-            deleted = await self._kube.request("DELETE", path, body=body)
+            deleted = await self._kube.send(Request("DELETE", path, body=body))
         except ApiError as error:
             if error.status not in (NOT_FOUND, CONFLICT):
                 raise
         else:
             if deleted.get("kind") == "Pod" and deleted["metadata"].get("deletionTimestamp"):
-                _scoped(self._pods, job.metadata.namespace).put(deleted)
+                self._children.put("pods", deleted)
 
     async def write_status(self, raw: Mapping[str, Any], status: Mapping[str, Any]) -> None:
         """Write the status of a job; raise ApiError 409 if the job has changed since the read."""
         metadata = raw["metadata"]
         path = _job(metadata["namespace"], metadata["name"]) + "/status"
-        await self._kube.request("PUT", path, body={**raw, "status": status})
+        await self._kube.send(Request("PUT", path, body={**raw, "status": status}))
 
     async def emit(self, raw: Mapping[str, Any], event: Event) -> None:
         """Post an event; if the post fails, log a warning."""
@@ -255,19 +255,17 @@ class Cluster:
         }
         path = f"/api/v1/namespaces/{metadata['namespace']}/events"
         try:
-            await self._kube.request("POST", path, body=body)
+            await self._kube.send(Request("POST", path, body=body))
         except (ApiError, UnreachableError) as error:
             log.warning("cannot post event %s: %s", event.reason, error)
 
 
-def _scoped(reflectors: Mapping[str, Reflector[T]], namespace: str) -> Reflector[T]:
-    """Return the reflector of this namespace."""
-    return reflectors[namespace if namespace in reflectors else ""]
-
-
-def _of(reflectors: Mapping[str, Reflector[T]], job: DDPJob) -> tuple[T, ...]:
-    namespace = job.metadata.namespace
-    return _scoped(reflectors, namespace).by_job(namespace, job.metadata.name)
+def _report(session: RendezvousSession | None, newest: Rendezvous | None) -> Report | None:
+    """Return the report, or None if it comes from another service than the newest one."""
+    report = session.report if session else None
+    if report is None or newest is None or (newest.ready and report.term != newest.term):
+        return None
+    return report
 
 
 def _job(namespace: str, name: str) -> str:

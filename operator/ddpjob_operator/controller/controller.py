@@ -1,4 +1,4 @@
-"""Assembles and runs the operator: queue, reflectors, followers, passes, health.
+"""Assembles and runs the operator: queue, reflectors, sessions, passes, health.
 
 May not: use kopf, which only names changed jobs, or decide anything.
 """
@@ -6,6 +6,7 @@ May not: use kopf, which only names changed jobs, or decide anything.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import random
 import time
@@ -13,12 +14,13 @@ from collections.abc import Callable
 
 from ddpjob_operator.controller.cluster import CONFLICT, Cluster
 from ddpjob_operator.controller.metrics import InstrumentedApiServer, Metrics
-from ddpjob_operator.controller.reconciler import Reconciler, direct_transport, proxy_transport
+from ddpjob_operator.controller.reconciler import Reconciler
 from ddpjob_operator.controller.settings import Settings
+from ddpjob_operator.controller.transports import direct_transport, proxy_transport
 from ddpjob_operator.controller.workqueue import WorkQueue
 from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
 from ddpjob_operator.rendezvous.client import Transport
-from ddpjob_operator.rendezvous.report_poller import Key, ReportPoller
+from ddpjob_operator.rendezvous.session_pool import Key, SessionPool
 
 RESYNC_SECONDS = 300.0  # every job is reconciled again, to repair missed changes
 FROZEN_SECONDS = 120.0  # longest healthy pass or wait in the queue
@@ -44,21 +46,19 @@ class Controller:
         self._kube = InstrumentedApiServer(kube, self.metrics)
         self._settings = settings
         self._queue: WorkQueue[Key] = WorkQueue(first_retry=0.2, time=clock)
-        self._followers = ReportPoller(self._queue.add)
+        if transport_for is None:
+            proxied = functools.partial(proxy_transport, self._kube)
+            transport_for = direct_transport if kube.in_cluster else proxied
+        self._sessions = SessionPool(transport_for, self._queue.add)
         self.cluster = Cluster(
-            self._kube, settings.agent_image, settings.namespaces, self.changed, clock
+            self._kube,
+            settings.agent_image,
+            settings.namespaces,
+            self._sessions,
+            self.changed,
+            clock,
         )
-        self._reconciler = Reconciler(
-            self.cluster,
-            self._followers,
-            self.metrics,
-            transport_for
-            or (
-                direct_transport
-                if kube.in_cluster
-                else lambda key: proxy_transport(self._kube, key)
-            ),
-        )
+        self._reconciler = Reconciler(self.cluster, self.metrics)
         self.metrics.waiting.set_function(lambda: len(self._queue))
         self.metrics.delay.set_function(self._queue.oldest_waiting)
 
@@ -78,7 +78,7 @@ class Controller:
                 for _ in range(self._settings.workers):
                     group.create_task(self._work())
         finally:
-            await self._followers.close()
+            await self._sessions.close_all()
 
     def problems(self) -> list[str]:
         """Return the reasons to restart this operator; an empty list if healthy."""

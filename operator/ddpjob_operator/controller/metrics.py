@@ -11,6 +11,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
+from ddpjob_operator.request import Request
 
 
 class Metrics:
@@ -50,22 +51,11 @@ class InstrumentedApiServer:
         self._requests = metrics.requests
         self.in_cluster = kube.in_cluster
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout: float = 30,  # noqa: ASYNC109 - passed to the client
-    ) -> Any:
+    async def send(self, request: Request) -> Any:
         """Forward to the client, counted and timed."""
         code = "200"
         try:
-            return await self._kube.request(
-                method, path, query=query, body=body, headers=headers, timeout=timeout
-            )
+            return await self._kube.send(request)
         except ApiError as error:
             code = str(error.status)
             raise
@@ -73,7 +63,7 @@ class InstrumentedApiServer:
             code = "none"
             raise
         finally:
-            self._requests.labels(method, _resource(path), code).inc()
+            self._requests.labels(request.method, _resource(request.path), code).inc()
 
     def watch(
         self, path: str, *, query: Mapping[str, str], silence: float

@@ -9,37 +9,29 @@ import asyncio
 import dataclasses
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import ValidationError
 
-from ddpjob_operator.api import constants
 from ddpjob_operator.api.errors import explain_errors
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.controller.cluster import Cluster
 from ddpjob_operator.controller.metrics import Metrics
-from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
 from ddpjob_operator.planner import status_builder
 from ddpjob_operator.planner.actions import (
     Action,
     CreateWorker,
     DeleteRendezvous,
     DeleteWorker,
-    Expect,
 )
-from ddpjob_operator.planner.observed import Observed, Rejection
+from ddpjob_operator.planner.observed import Rejection
 from ddpjob_operator.planner.planner import plan
-from ddpjob_operator.rendezvous.client import (
-    ServiceClient,
-    ServiceUnavailableError,
-    Transport,
-    connect_directly,
-)
-from ddpjob_operator.rendezvous.report_poller import Key, ReportPoller
-from ddpjob_protocol.control import Expectation, Report
+from ddpjob_operator.rendezvous.session import RendezvousSession
+from ddpjob_operator.rendezvous.session_pool import Key
+from ddpjob_protocol.control import Expectation
 
 CREATES_AT_ONCE = 8  # creations of one job
 REFUSED_SECONDS = 10.0  # until a rejected creation is tried again
@@ -51,18 +43,9 @@ log = logging.getLogger("ddpjob.reconciler")
 class Reconciler:
     """A runner of passes over jobs."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        followers: ReportPoller,
-        metrics: Metrics,
-        transport_for: Callable[[Key], Transport],
-    ) -> None:
+    def __init__(self, cluster: Cluster, metrics: Metrics) -> None:
         self._cluster = cluster
-        self._followers = followers
         self._metrics = metrics
-        self._transport_for = transport_for
-        self._sent: dict[Key, tuple[str, int, int, Expectation]] = {}  # by UID, term, boot
         self._states: dict[Key, str] = {}
 
     async def reconcile(self, key: Key) -> float | None:
@@ -84,19 +67,16 @@ class Reconciler:
     async def _reconcile_job(
         self, key: Key, raw: dict[str, Any], job: DDPJob, now: datetime
     ) -> float | None:
-        observed = await self._cluster.observe(job)
-        token = self._cluster.token(job)
-        observed = dataclasses.replace(observed, report=self._report(key, observed, token))
-        if self._followers.awaiting_first_report(key):
+        seen = await self._cluster.observe(job)
+        if seen.session is not None and seen.session.awaiting_first_report:
             return None  # avoids the state Unknown at each start of the operator
-        planned = plan(observed, now)
-        rejections = await self._execute(job, planned.actions, token)
+        planned = plan(seen.observed, now)
+        rejections = await self._execute(job, planned.actions, seen.token)
         after = planned.requeue_after
         if rejections:
-            planned = plan(dataclasses.replace(observed, rejections=tuple(rejections)), now)
+            planned = plan(dataclasses.replace(seen.observed, rejections=tuple(rejections)), now)
             after = _earlier(after, REFUSED_SECONDS)
-        silent = not await self._send_expectation(key, job, planned.actions)
-        if silent:
+        if not await _send(planned.expectation, seen.session):
             after = _earlier(after, EXPECT_SECONDS)
         if planned.status != job.status:
             await self._cluster.write_status(raw, planned.status.to_json())
@@ -115,8 +95,6 @@ class Reconciler:
         creations = []
         for action in actions:
             match action:
-                case Expect():
-                    pass  # sent after the rejections are known
                 case DeleteWorker() | DeleteRendezvous():
                     await self._cluster.delete(job, action)
                 case CreateWorker():
@@ -132,41 +110,6 @@ class Reconciler:
         for _, group in itertools.groupby(creations, key=lambda action: action.group):
             rejections += filter(None, await asyncio.gather(*map(create, group)))
         return rejections
-
-    async def _send_expectation(self, key: Key, job: DDPJob, actions: Iterable[Action]) -> bool:
-        """Send the planned expectation, if any; return False if the service does not answer."""
-        for action in actions:
-            if isinstance(action, Expect):
-                return await self._expect(key, job.metadata.uid, action.expectation)
-        return True
-
-    async def _expect(self, key: Key, uid: str, expectation: Expectation) -> bool:
-        """Send an expectation once; return False if the service does not answer."""
-        client, report = self._followers.client(key), self._followers.report(key)
-        service = (uid, report.term, report.boot) if report else (uid, 0, 0)
-        if client is None:
-            return False
-        if self._sent.get(key) == (*service, expectation):
-            return True
-        try:
-            await client.expect(expectation)
-        except ServiceUnavailableError as error:
-            log.debug("%s/%s: the service does not answer: %s", *key, error)
-            return False
-        self._sent[key] = (*service, expectation)
-        return True
-
-    def _report(self, key: Key, observed: Observed, token: str) -> Report | None:
-        """Return the report of the observed service, or None if it comes from another service."""
-        seen = observed.rendezvous
-        if seen is None or not seen.ready:
-            if seen is None:
-                self._followers.unsubscribe(key)
-            return self._followers.report(key)
-        client = ServiceClient(self._transport_for(key), token)
-        self._followers.subscribe(key, observed.job.metadata.uid, seen.term, token, client)
-        report = self._followers.report(key)
-        return report if report and report.term == seen.term else None
 
     async def _write_invalid(
         self, raw: dict[str, Any], error: ValidationError, now: datetime
@@ -185,8 +128,7 @@ class Reconciler:
         return None
 
     def _forget(self, key: Key) -> None:
-        self._followers.unsubscribe(key)
-        self._sent.pop(key, None)
+        self._cluster.forget(key)
         self._count(key, None)
 
     def _count(self, key: Key, state: str | None) -> None:
@@ -198,36 +140,10 @@ class Reconciler:
             self._metrics.jobs.labels(state).inc()
 
 
+async def _send(expectation: Expectation | None, session: RendezvousSession | None) -> bool:
+    """Send the expectation, if any; return False if the service does not answer."""
+    return expectation is None or (session is not None and await session.expect(expectation))
+
+
 def _earlier(after: float | None, seconds: float) -> float:
     return seconds if after is None else min(after, seconds)
-
-
-def proxy_transport(kube: ApiServer, key: Key) -> Transport:
-    """Return a transport through the API server, for an operator outside the cluster."""
-    service = f"{constants.service_name(key.name)}:{constants.SERVICE_PORT}"
-    base = f"/api/v1/namespaces/{key.namespace}/services/{service}/proxy"
-
-    async def send(
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        body: Mapping[str, Any] | None,
-        timeout: float,  # noqa: ASYNC109 - passed to the client
-    ) -> Any:
-        try:
-            return await kube.request(
-                method, base + path, query=query, headers=headers, body=body, timeout=timeout
-            )
-        except (ApiError, UnreachableError) as error:
-            raise ServiceUnavailableError(str(error)) from error
-
-    return send
-
-
-def direct_transport(key: Key) -> Transport:
-    """Return a direct transport to a job's service, for an operator in the cluster."""
-    return connect_directly(
-        f"{constants.service_name(key.name)}.{key.namespace}.svc", constants.SERVICE_PORT
-    )

@@ -30,6 +30,7 @@ from kubernetes.aio import config
 
 from ddpjob_operator.kube.auth import ConfigError, Credentials, from_kubeconfig, from_pod, in_pod
 from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
+from ddpjob_operator.request import Request
 
 CONNECT_SECONDS = 10.0
 LOAD_SECONDS = 30.0  # longest wait of a request for new credentials.
@@ -86,27 +87,18 @@ class KubeClient(ApiServer):
         }
         return {name: value for name, value in fields.items() if value}
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout: float = 30,  # noqa: ASYNC109 - passed to the client
-    ) -> Any:
+    async def send(self, request: Request) -> Any:
         """Return the answer's JSON; raise ApiError or UnreachableError. Each attempt may time out."""
-        limits = aiohttp.ClientTimeout(total=timeout)
+        limits = aiohttp.ClientTimeout(total=request.timeout)
         attempt = 0
         while True:
             used = self._api
             try:
-                async with self._receive(method, path, query, body, headers, limits) as response:
+                async with self._receive(request, limits) as response:
                     return _parse(response, await response.read())
             except (ApiError, UnreachableError) as error:
                 renewed = self._api is not used
-                pause = _pause(method, path, error, attempt, renewed=renewed)
+                pause = _pause(request, error, attempt, renewed=renewed)
                 if pause is None:
                     raise
             await asyncio.sleep(pause)
@@ -115,10 +107,10 @@ class KubeClient(ApiServer):
     async def watch(
         self, path: str, *, query: Mapping[str, str], silence: float
     ) -> AsyncIterator[dict[str, Any]]:
-        """Yield events, including errors, until the server ends the watch; raise as `request`."""
+        """Yield events, including errors, until the server ends the watch; raise as `send`."""
         limits = aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=silence)
-        query = {**query, "watch": "true"}
-        async with self._receive("GET", path, query, None, None, limits) as response:
+        request = Request("GET", path, {**query, "watch": "true"})
+        async with self._receive(request, limits) as response:
             rest = b""
             async for chunk in response.content.iter_any():
                 *lines, rest = (rest + chunk).split(b"\n")
@@ -127,24 +119,18 @@ class KubeClient(ApiServer):
 
     @contextlib.asynccontextmanager
     async def _receive(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None,
-        body: Mapping[str, Any] | None,
-        headers: Mapping[str, str] | None,
-        limits: aiohttp.ClientTimeout,
+        self, request: Request, limits: aiohttp.ClientTimeout
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Make one attempt; raise ApiError or UnreachableError, also while the body is read."""
         api, response = self._api, None
         host = api.configuration.host
         try:
             prepared = await api.client.param_serialize(
-                method,
-                path,
-                query_params=dict(query or {}),
-                header_params={"Accept": "application/json", **(headers or {})},
-                body=None if body is None else dict(body),
+                request.method,
+                request.path,
+                query_params=dict(request.query),
+                header_params={"Accept": "application/json", **request.headers},
+                body=None if request.body is None else dict(request.body),
                 auth_settings=["BearerToken"],
             )
             answer = await api.client.call_api(*prepared, _request_timeout=limits)
@@ -195,12 +181,12 @@ class KubeClient(ApiServer):
 
 
 def _pause(
-    method: str, path: str, error: ApiError | UnreachableError, attempt: int, *, renewed: bool
+    request: Request, error: ApiError | UnreachableError, attempt: int, *, renewed: bool
 ) -> float | None:
     """Return the seconds until the next attempt, or None if the failure is final."""
     if isinstance(error, ApiError) and error.status == 401:
         return 0.0 if renewed and attempt == 0 else None
-    if PROXIED.search(path):
+    if PROXIED.search(request.path):
         return None
     jitter = random.uniform(1.0, 1.5)  # noqa: S311 - not a secret
     if isinstance(error, ApiError):
@@ -212,7 +198,7 @@ def _pause(
             return None
     if isinstance(error.__cause__, TimeoutError):
         return None
-    again = method == "GET" and attempt < READ_AGAIN
+    again = request.method == "GET" and attempt < READ_AGAIN
     return READ_AGAIN_SECONDS * 2**attempt * jitter if again else None
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol
 
+from ddpjob_operator.request import Request
+
 
 class ApiError(Exception):
     """The API server rejected a request."""
@@ -34,22 +36,13 @@ class ApiServer(Protocol):
 
     in_cluster: bool  # the operator can reach services by name
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout: float = 30,  # noqa: ASYNC109 - the client knows the cause
-    ) -> Any:
+    async def send(self, request: Request) -> Any:
         """Return the answer's JSON; raise ApiError or UnreachableError. Each attempt may time out."""
 
     def watch(
         self, path: str, *, query: Mapping[str, str], silence: float
     ) -> AsyncIterator[dict[str, Any]]:
-        """Yield events, including errors, until the server ends the watch; raise as `request`.
+        """Yield events, including errors, until the server ends the watch; raise as `send`.
 
         If no byte arrives for `silence` seconds, the server counts as unreachable.
         """
@@ -64,7 +57,7 @@ async def pages(
     """Yield the pages of a list; the query sets their length."""
     query = dict(query)
     while True:
-        page = await kube.request("GET", path, query=query)
+        page = await kube.send(Request("GET", path, query=query))
         yield page
         if not page["metadata"].get("continue"):
             return

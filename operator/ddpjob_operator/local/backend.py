@@ -10,10 +10,8 @@ import asyncio
 import contextlib
 import os
 import secrets
-import signal
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,14 +21,17 @@ from ddpjob_operator.agent_bundle import build_agent
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.local.chaos import ChaosEvent
-from ddpjob_operator.local.nodes import (
-    NodeNetwork,
-    SeparateNetworks,
-    SimulatedNodes,
-    SimulatedPod,
-    TrainingProcess,
-    sweep,
+from ddpjob_operator.local.environment import (
+    ENV_FORKSERVER,
+    MPI_ON_ONE_MACHINE,
+    SHARED_CORES,
+    inherited_environment,
 )
+from ddpjob_operator.local.faults import FaultInjector
+from ddpjob_operator.local.networks import NodeNetwork, SeparateNetworks
+from ddpjob_operator.local.nodes import SimulatedNodes
+from ddpjob_operator.local.pods import SimulatedPod, TrainingProcess
+from ddpjob_operator.local.processes import sweep
 from ddpjob_operator.local.rendezvous_process import RendezvousProcess
 from ddpjob_operator.local.state_dir import JobStateDir
 from ddpjob_operator.local.timeline import Timeline
@@ -42,15 +43,11 @@ from ddpjob_operator.planner.actions import (
     CreateWorker,
     DeleteRendezvous,
     DeleteWorker,
-    Expect,
 )
 from ddpjob_operator.planner.observed import Observed
 from ddpjob_operator.planner.planner import plan
-from ddpjob_operator.rendezvous.client import (
-    ServiceClient,
-    ServiceUnavailableError,
-    connect_directly,
-)
+from ddpjob_operator.rendezvous.client import ServiceClient, connect_directly
+from ddpjob_operator.rendezvous.session import Polling, RendezvousSession
 from ddpjob_protocol.codec import encode
 from ddpjob_protocol.control import Expectation, Report
 from ddpjob_protocol.environment import (
@@ -64,29 +61,9 @@ from ddpjob_protocol.environment import (
     Launcher,
 )
 
-POLL_SECONDS = 30.0
 RETRY_SECONDS = 0.2
+POLLING = Polling(wait_seconds=30.0, longest_retry_seconds=RETRY_SECONDS, only_news=False)
 RESYNC_SECONDS = 1.0
-# Simulated nodes share a host name, so Open MPI would use shared memory between them. They also
-# share cores, so a waiting process must yield.
-MPI_ON_ONE_MACHINE = {
-    "OMPI_MCA_pml": "ob1",
-    "OMPI_MCA_btl": "tcp,self",
-    "OMPI_MCA_coll": "^han,sm,xhc",
-    "OMPI_MCA_btl_tcp_if_include": "127.0.0.0/8",
-    "OMPI_MCA_mpi_yield_when_idle": "1",
-    "PRTE_MCA_hwloc_default_binding_policy": "none",
-}
-# torchrun sets this for several processes on a machine, but sees one simulated node only.
-SHARED_CORES = {"OMP_NUM_THREADS": "1"}
-ENV_FORKSERVER = "DDPJOB_FORKSERVER"  # socket of a running fork server, see ADR 0035
-# Variables that other launchers set for their processes.
-FOREIGN = frozenset(
-    {
-        "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-        "NNODES", "NODE_RANK", "NPROC_PER_NODE",
-    }
-)  # fmt: skip
 
 
 class LocalBackend:
@@ -113,7 +90,6 @@ class LocalBackend:
         self._timeline = timeline
         self._workdir = workdir
         self._environment = inherited_environment(environment)
-        self._chaos = list(chaos or [])
         self._token = secrets.token_urlsafe(32)
         self._scratch = tempfile.TemporaryDirectory(prefix="ddpjob-local-")
         self._folder = Path(self._scratch.name)
@@ -124,17 +100,21 @@ class LocalBackend:
         self._forks = AgentForkServer(log, environment.get(ENV_FORKSERVER, ""))
         self.nodes = SimulatedNodes(nodes, self._uid, self._wake.set, self._network, self._forks)
         self.service = self._service(port)
+        self._faults = FaultInjector(chaos or (), self.nodes, self.service, timeline)
         address = connect_directly(self._network.host, self.service.port)
         self._client = ServiceClient(address, self._token)
-        self.report: Report | None = None
-        self._sent: tuple[int, int, Expectation] | None = None
+        self._session: RendezvousSession | None = None
         self._stopping = False
-        self._chaos_from: float | None = None
 
     @property
     def status(self) -> DDPJobStatus:
         """Status from the last pass."""
         return self.job.status
+
+    @property
+    def report(self) -> Report | None:
+        """Newest report of the rendezvous service."""
+        return self._session.report if self._session else None
 
     @property
     def logs(self) -> Path:
@@ -145,26 +125,24 @@ class LocalBackend:
         """Run until the job is finished or `stop` is called; leave no process running."""
         build_agent(self._agent, compiled=True)
         sweep(self._uid)
-        poll = asyncio.ensure_future(self._poll())
         try:
-            while not self._stopping and not poll.done():
+            while not self._stopping and not (self._session and self._session.failed):
                 requeue_after = await self._reconcile()
                 if self.status.completion_time and not self._has_workers():
                     break
-                await self._inject_due_faults()
+                self._inject_due_faults()
                 await self._wait(requeue_after)
         finally:
-            poll.cancel()
+            if self._session:
+                self._session.cancel()
             self._forks.disable()
             await self.nodes.stop()
             self._forks.close()
             await self.service.stop()
             sweep(self._uid)
             self._scratch.cleanup()
-            for event in self._chaos:
-                self._timeline.chaos(f"{event.action}={event.when} was never due")
-            with contextlib.suppress(asyncio.CancelledError):
-                await poll
+            self._faults.report_missed()
+            await self._end_session()
         return self.status
 
     def _has_workers(self) -> bool:
@@ -195,6 +173,8 @@ class LocalBackend:
         planned = plan(observed, datetime.now(UTC))
         for action in planned.actions:
             await self._execute(action)
+        if planned.expectation is not None:
+            await self._expect(planned.expectation)
         if planned.status != self.status:
             self.job = self.job.model_copy(update={"status": planned.status})
             self._state.write("status.json", planned.status.model_dump(by_alias=True, mode="json"))
@@ -208,49 +188,34 @@ class LocalBackend:
                 raise AssertionError("the address of a local service always exists")
             case CreateRendezvous():
                 await self.service.start(action.term)
+                self._session = RendezvousSession(self._client, POLLING, self._on_report)
+                self._session.start()
             case DeleteRendezvous():
                 await self.service.stop()
-                self.report = None
+                await self._end_session()
             case CreateWorker():
                 self.nodes.create(self._pod(action))
             case DeleteWorker():
                 self.nodes.delete(action.name)
-            case Expect():
-                await self._expect(action.expectation)
 
     async def _expect(self, expectation: Expectation) -> None:
-        service = (self.report.term, self.report.boot) if self.report else (0, 0)
-        if self._sent == (*service, expectation):
-            return
-        try:
-            await self._client.expect(expectation)
-            self._sent = (*service, expectation)
-        except ServiceUnavailableError:
+        if self._session is None or not await self._session.expect(expectation):
             asyncio.get_running_loop().call_later(RETRY_SECONDS, self._wake.set)
 
-    async def _poll(self) -> None:
-        """Follow the service's report."""
-        version = 0
-        while True:
-            try:
-                report = await self._client.report(after=version, wait=POLL_SECONDS)
-            except ServiceUnavailableError:
-                version = 0
-                await asyncio.sleep(RETRY_SECONDS)
-                continue
-            version = report.version
-            self.report = report
-            self._state.write("report.json", encode(report))
-            self._timeline.follow(report)
+    def _on_report(self) -> None:
+        if self.report is not None:
+            self._state.write("report.json", encode(self.report))
+            self._timeline.follow(self.report)
             self._wake.set()
 
-    async def _inject_due_faults(self) -> None:
-        if self.report is None or not self.report.memberships or self.status.completion_time:
-            return
-        self._chaos_from = self._chaos_from or time.monotonic()
-        elapsed = time.monotonic() - self._chaos_from
-        while self._chaos and self._chaos[0].is_due(self.report, elapsed):
-            self._timeline.chaos(inject_fault(self._chaos.pop(0), self.nodes, self.service))
+    async def _end_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def _inject_due_faults(self) -> None:
+        if self.report and self.report.memberships and not self.status.completion_time:
+            self._faults.inject_due(self.report)
 
     # --- pods -------------------------------------------------------------------------------------
 
@@ -294,41 +259,3 @@ class LocalBackend:
 
     def _agent_command(self, *arguments: str) -> list[str]:
         return [sys.executable, str(self._agent), "--die-with-parent", *arguments]
-
-
-def inherited_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without the variables of other jobs and launchers."""
-    foreign = ("DDPJOB_", "PET_", "TORCHELASTIC_")
-    kept = {k: v for k, v in environment.items() if not k.startswith(foreign) and k not in FOREIGN}
-    return {**kept, "PATH": search_path()}
-
-
-def search_path() -> str:
-    """Return PATH with the folder of this Python, which holds torchrun, in front."""
-    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-
-
-def inject_fault(event: ChaosEvent, nodes: SimulatedNodes, service: RendezvousProcess) -> str:
-    """Execute a chaos event; return a description for people."""
-    if event.action == "join":
-        return f"{nodes.add()} comes up"
-    if event.action == "rendezvous":
-        service.kill()
-        return "the rendezvous service is killed"
-    node = event.node or next(reversed(nodes.busy()), None)
-    if node not in nodes.up:
-        return f"no node {node or 'with a worker'} to {event.action}"
-    match event.action:
-        case "kill":
-            nodes.kill(node)
-        case "drain":
-            nodes.drain(node)
-        case "freeze":
-            nodes.signal(node, signal.SIGSTOP)
-        case "thaw":
-            nodes.signal(node, signal.SIGCONT)
-        case "agent":
-            nodes.kill_agent(node)
-        case "process":
-            nodes.kill_process(node)
-    return f"{event.action} on {node}"

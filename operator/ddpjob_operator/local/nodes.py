@@ -1,7 +1,6 @@
 """Simulated nodes: pods as process trees, one worker on each node, and ways to break them.
 
-Replaces kubelet and scheduler: places and starts pods, and detects their end. The processes of a
-pod are the descendants of its agent and every process with the pod's name in its environment.
+Replaces kubelet and scheduler: places and starts pods, and detects their end.
 May not: decide which pods should exist.
 """
 
@@ -9,101 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
-import os
-import signal
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Callable, Coroutine
 
 import psutil
 
 from ddpjob_agent.forkserver.agents import AgentForkServer, ForkedAgent
 from ddpjob_agent.forkserver.channel import AGENT, ForkRequest
 from ddpjob_agent.worker.launch import import_environment
-from ddpjob_operator.planner.actions import CreateWorker
-from ddpjob_operator.planner.observed import Phase, Worker
-from ddpjob_protocol.environment import ENV_ADDRESS, ENV_JOB_UID, ENV_WORKER, GRACE_SECONDS
+from ddpjob_operator.local.networks import NodeNetwork, within
+from ddpjob_operator.local.pods import SimulatedPod
+from ddpjob_operator.local.processes import kill_all, pod_processes, rank_of, sweep
+from ddpjob_operator.planner.observed import Phase
+from ddpjob_protocol.environment import ENV_WORKER, GRACE_SECONDS
 from ddpjob_protocol.exit_codes import Exit
-
-NO_NODE = "no free node: every running node already has a worker"
-
-
-class TrainingProcess(NamedTuple):
-    """The command and number of a pod's training processes."""
-
-    command: Sequence[str]
-    processes: int
-
-
-@dataclasses.dataclass(eq=False)
-class SimulatedPod:
-    """A worker pod; `process` is its agent."""
-
-    created: CreateWorker
-    command: list[str]  # starts the agent
-    environment: Mapping[str, str]
-    workdir: Path
-    log: Path
-    forked: TrainingProcess | None = None  # for a warm start: the agent's training processes
-    node: str | None = None
-    process: asyncio.subprocess.Process | ForkedAgent | None = None
-    phase: Phase = Phase.PENDING
-    message: str = ""
-    deleting: bool = False
-
-    @property
-    def name(self) -> str:
-        """Name of the worker."""
-        return self.created.name
-
-    def observe(self) -> Worker:
-        """Return the worker as the operator observes it."""
-        return Worker(
-            name=self.name,
-            group=self.created.group,
-            index=self.created.index,
-            incarnation=self.created.incarnation,
-            phase=self.phase,
-            node=self.node,
-            unschedulable=None if self.node else NO_NODE,
-            deleting=self.deleting,
-            message=self.message,
-        )
-
-
-# Variables of torch and of Open MPI.
-RANKS = (("RANK", "LOCAL_RANK"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"))
-
-
-class NodeNetwork:
-    """A network in which all nodes and the service share one loopback address."""
-
-    host = "127.0.0.1"  # address of the service
-
-    def namespace(self, _node: str) -> str:
-        """Return the file of a node's network namespace; empty: no separate namespace."""
-        return ""
-
-    def environment(self, _node: str) -> Mapping[str, str]:
-        """Return the variables with the address of a pod on a node."""
-        return {ENV_ADDRESS: self.host}
-
-    def workdir(self, _node: str, given: Path) -> Path:
-        """Return the working directory on a node; all nodes share one folder."""
-        return given
-
-
-class SeparateNetworks(NodeNetwork):
-    """A network with one address per node, for scripts that distinguish hosts by address."""
-
-    def __init__(self) -> None:
-        self._addresses: dict[str, str] = {}
-
-    def environment(self, node: str) -> Mapping[str, str]:
-        """Return the variables with the node's own address."""
-        new = f"127.0.1.{len(self._addresses) + 1}"
-        return {ENV_ADDRESS: self._addresses.setdefault(node, new)}
 
 
 class SimulatedNodes:
@@ -276,58 +193,10 @@ class SimulatedNodes:
     def _processes_of(self, pod: SimulatedPod | None) -> list[psutil.Process]:
         if pod is None:
             return []
-        processes = {p.pid: p for p in marked(self._uid) if _environ(p).get(ENV_WORKER) == pod.name}
-        if pod.process is not None and pod.process.returncode is None:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                agent = psutil.Process(pod.process.pid)
-                processes |= {p.pid: p for p in (agent, *agent.children(recursive=True))}
-        return list(processes.values())
+        agent = pod.process if pod.process and pod.process.returncode is None else None
+        return pod_processes(self._uid, pod.name, agent.pid if agent else None)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def within(network: str) -> list[str]:
-    """Return the command prefix for a network namespace."""
-    return ["nsenter", f"--net={network}"] if network else []
-
-
-def marked(uid: str) -> list[psutil.Process]:
-    """Return the living processes with the job's UID in their environment."""
-    return [p for p in psutil.process_iter() if _environ(p).get(ENV_JOB_UID) == uid]
-
-
-def sweep(uid: str) -> None:
-    """Kill the remaining processes of a job."""
-    while processes := marked(uid):
-        kill_all(processes)
-
-
-def kill_all(processes: Iterable[psutil.Process]) -> None:
-    """Kill processes; a SIGSTOP to all prevents reactions to a process's death."""
-    processes = list(processes)
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for process in processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.send_signal(number)
-
-
-def rank_of(process: psutil.Process) -> int | None:
-    """Return the rank of a training process, or None for another process."""
-    parent, environment = process.parent(), _environ(process)
-    for rank, local_rank in RANKS:
-        if rank in environment and local_rank in environment:
-            is_child = parent is not None and rank in _environ(parent)
-            return None if is_child else int(environment[rank])
-    return None
-
-
-def _environ(process: psutil.Process) -> dict[str, str]:
-    try:
-        if process.status() == psutil.STATUS_ZOMBIE or process.pid == os.getpid():
-            return {}
-        return process.environ()
-    except (psutil.Error, OSError):
-        return {}

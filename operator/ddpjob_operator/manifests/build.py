@@ -10,18 +10,29 @@ May not: call the API server, or validate a manifest; the API server validates e
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from ddpjob_operator.api import constants
-from ddpjob_operator.api.sagemaker import BASE, SageMaker
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.api.worker_groups import TRAINER, Group, trainer
+from ddpjob_operator.api.spec.sagemaker import BASE, SageMaker
+from ddpjob_operator.api.spec.worker_groups import TRAINER, Group, trainer
 from ddpjob_operator.manifests.environment import (
     agent_environment,
     device_environment,
     network_environment,
     sagemaker_environment,
+)
+from ddpjob_operator.manifests.pieces import (
+    Manifest,
+    as_list,
+    as_mapping,
+    object_metadata,
+    quantities,
+    small_resources,
+    texts,
+    tolerate_unreachable,
+    variables,
 )
 from ddpjob_operator.planner.actions import CreateRendezvous, CreateWorker
 from ddpjob_protocol.environment import (
@@ -35,15 +46,12 @@ from ddpjob_protocol.environment import (
     GRACE_SECONDS,
 )
 
-Manifest = dict[str, Any]
-
 AGENT_IN_IMAGE = "/opt/ddpjob/agent.pyz"
 AGENT_FOLDER = "/ddpjob"
 SNAPSHOT_FOLDER = "/snapshots"
 STATE_FOLDER = "/state"
 # Seconds until the rendezvous pod is evicted from a node that the control plane has lost.
 RENDEZVOUS_TOLERATION_SECONDS = 5
-_UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _CONFINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 # Security context of the containers from the agent's image.
 _OURS = {**_CONFINED, "readOnlyRootFilesystem": True, "runAsNonRoot": True}
@@ -64,7 +72,7 @@ def build_service(job: DDPJob) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _metadata(job, constants.service_name(job.metadata.name), labels),
+        "metadata": object_metadata(job, constants.service_name(job.metadata.name), labels),
         "spec": {"selector": labels, "ports": [port]},
     }
 
@@ -85,24 +93,24 @@ def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, token: s
             *("python3", AGENT_IN_IMAGE, "rendezvous", "--port", str(constants.SERVICE_PORT)),
             *("--term", str(action.term), "--boot-file", f"{STATE_FOLDER}/boot"),
         ],
-        "env": _variables({ENV_TOKEN: token, ENV_JOB_UID: job.metadata.uid}),
+        "env": variables({ENV_TOKEN: token, ENV_JOB_UID: job.metadata.uid}),
         "ports": [{"name": "rendezvous", "containerPort": constants.SERVICE_PORT}],
         "readinessProbe": {
             "httpGet": {"path": "/healthz", "port": "rendezvous"},
             "periodSeconds": 2,
             "timeoutSeconds": 5,
         },
-        "resources": _resources("64Mi", cpu="1", memory="256Mi"),
+        "resources": small_resources("64Mi", cpu="1", memory="256Mi"),
         "securityContext": _OURS,
         "volumeMounts": [{"name": "state", "mountPath": STATE_FOLDER}],
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     inherited = _inherited(job)
-    tolerations = _tolerations(inherited, RENDEZVOUS_TOLERATION_SECONDS)
+    tolerations = tolerate_unreachable(inherited, RENDEZVOUS_TOLERATION_SECONDS)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": _metadata(job, action.name, labels),
+        "metadata": object_metadata(job, action.name, labels),
         "spec": {
             **inherited,
             "containers": [container],
@@ -135,8 +143,8 @@ def build_worker(job: DDPJob, action: CreateWorker, image: str, token: str) -> M
         constants.LABEL_INDEX: str(action.index),
         constants.LABEL_INCARNATION: str(action.incarnation),
     }
-    given = _mapping(template.get("metadata"))
-    metadata = _metadata(job, action.name, {**_mapping(given.get("labels")), **labels})
+    given = as_mapping(template.get("metadata"))
+    metadata = object_metadata(job, action.name, {**as_mapping(given.get("labels")), **labels})
     if given.get("annotations"):
         metadata["annotations"] = given["annotations"]
     return {
@@ -160,9 +168,9 @@ def _worker_spec(
         ("ddpjob-tmp", {"emptyDir": {}}, "/tmp"),  # noqa: S108 - private to the pod
         *(_sagemaker_volumes(job.spec.sagemaker) if job.spec.sagemaker else ()),
     )
-    mounts = _list(container.get("volumeMounts"))
-    taken = {path.rstrip("/") for path in _texts(mounts, "mountPath")}
-    volumes = _list(spec.get("volumes"))
+    mounts = as_list(container.get("volumeMounts"))
+    taken = {path.rstrip("/") for path in texts(mounts, "mountPath")}
+    volumes = as_list(spec.get("volumes"))
     for volume, source, path in provided:
         if path not in taken or path == AGENT_FOLDER:  # the API server rejects duplicates
             volumes.append({**source, "name": volume})
@@ -170,21 +178,21 @@ def _worker_spec(
     container.update(
         command=["python3", f"{AGENT_FOLDER}/agent.pyz", "worker", "--"],
         args=list(group.command),
-        env=_environment(job, group, name, token, grace, _list(container.get("env"))),
+        env=_environment(job, group, name, token, grace, as_list(container.get("env"))),
         volumeMounts=mounts,
     )
     container.setdefault("securityContext", _CONFINED)
     container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     if group.gpus:
-        limits = {**_mapping(_mapping(container.get("resources")).get("limits"))}
+        limits = {**as_mapping(as_mapping(container.get("resources")).get("limits"))}
         limits[job.spec.gpu_resource] = str(group.gpus)
-        container["resources"] = {**_mapping(container.get("resources")), "limits": limits}
-    as_root = _mapping(spec.get("securityContext")).get("runAsUser") == 0
+        container["resources"] = {**as_mapping(container.get("resources")), "limits": limits}
+    as_root = as_mapping(spec.get("securityContext")).get("runAsUser") == 0
     install = {
         "name": "ddpjob-agent",
         "image": image,
         "command": ["cp", AGENT_IN_IMAGE, f"{AGENT_FOLDER}/agent.pyz"],
-        "resources": _resources("16Mi", cpu="500m", memory="64Mi"),
+        "resources": small_resources("16Mi", cpu="500m", memory="64Mi"),
         "securityContext": {**_OURS, "runAsNonRoot": not as_root},
         "volumeMounts": [{"name": "ddpjob-agent", "mountPath": AGENT_FOLDER}],
     }
@@ -194,8 +202,8 @@ def _worker_spec(
         "securityContext": _SECCOMP,
         "terminationGracePeriodSeconds": GRACE_SECONDS,
         **spec,
-        "tolerations": _tolerations(spec, int(job.spec.elastic.orphan_seconds)),
-        "initContainers": [install, *_list(spec.get("initContainers"))],
+        "tolerations": tolerate_unreachable(spec, int(job.spec.elastic.orphan_seconds)),
+        "initContainers": [install, *as_list(spec.get("initContainers"))],
         "volumes": volumes,
         "restartPolicy": "Never",
     }
@@ -214,7 +222,7 @@ def _template(group: Group) -> Manifest:
         "name": TRAINER,
         "image": group.image or "",
         "env": [entry.to_json() for entry in group.env],
-        "resources": _quantities(group.resources.to_json()),
+        "resources": quantities(group.resources.to_json()),
     }
     return {"spec": {"containers": [container]}}
 
@@ -223,7 +231,7 @@ def _environment(
     job: DDPJob, group: Group, name: str, token: str, grace: Any, user: list[Any]
 ) -> list[Manifest]:
     service = f"{constants.service_name(job.metadata.name)}.{job.metadata.namespace}.svc"
-    ours = _variables(
+    ours = variables(
         {
             **agent_environment(job, group),
             ENV_WORKER: name,
@@ -235,82 +243,20 @@ def _environment(
     )
     source = {"fieldRef": {"fieldPath": "status.podIP"}}
     ours.append({"name": ENV_ADDRESS, "valueFrom": source})
-    taken, reserved = set(_texts(user, "name")), set(_texts(ours, "name"))
+    taken, reserved = set(texts(user, "name")), set(texts(ours, "name"))
     offered = {
         **network_environment(job),
         **device_environment(job),
         **sagemaker_environment(job, group, BASE),
     }
     offered = {name: value for name, value in offered.items() if name not in taken}
-    kept = [each for each in user if not reserved.intersection(_texts([each], "name"))]
-    return [*_variables(offered), *kept, *ours]
-
-
-def _metadata(job: DDPJob, name: str, labels: Mapping[str, str]) -> Manifest:
-    owner = {
-        "apiVersion": constants.API_VERSION,
-        "kind": constants.KIND,
-        "name": job.metadata.name,
-        "uid": job.metadata.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-    return {
-        "name": name,
-        "namespace": job.metadata.namespace,
-        "labels": dict(labels),
-        "ownerReferences": [owner],
-    }
+    kept = [each for each in user if not reserved.intersection(texts([each], "name"))]
+    return [*variables(offered), *kept, *ours]
 
 
 def _inherited(job: DDPJob) -> Manifest:
     """Return the scheduling and image pull fields of the main group's template."""
     template = job.spec.groups()[0].template or {}
-    spec = _mapping(template.get("spec"))
+    spec = as_mapping(template.get("spec"))
     fields = ("tolerations", "imagePullSecrets", "priorityClassName", "schedulerName")
     return {field: spec[field] for field in fields if field in spec}
-
-
-def _tolerations(spec: Manifest, seconds: int) -> list[Manifest]:
-    """Return the pod's tolerations, and a time limit on unreachable nodes unless one is set."""
-    given = _list(spec.get("tolerations"))
-    known = set(_texts(given, "key"))
-    ours = [
-        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
-        for key in _UNREACHABLE
-        if key not in known
-    ]
-    return [*given, *ours]
-
-
-def _resources(request: str, **limits: str) -> Manifest:
-    """Return requests and limits of the operator's containers; a quota may require limits."""
-    return {"requests": {"cpu": "10m", "memory": request}, "limits": limits}
-
-
-def _variables(values: Mapping[str, str]) -> list[Manifest]:
-    return [{"name": name, "value": value} for name, value in values.items()]
-
-
-def _quantities(resources: Manifest) -> Manifest:
-    return {
-        kind: {name: str(amount) for name, amount in amounts.items()}
-        for kind, amounts in resources.items()
-    }
-
-
-def _texts(entries: Iterable[Any], field: str) -> Iterator[str]:
-    """Yield the values of a field from the entries in which the value is text."""
-    for entry in entries:
-        value = entry.get(field) if isinstance(entry, dict) else None
-        if isinstance(value, str):
-            yield value
-
-
-def _list(value: object) -> list[Any]:
-    """Return a copy of a list; wrap any other value, so that the API server rejects it."""
-    return list(value) if isinstance(value, list) else [] if value is None else [value]
-
-
-def _mapping(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}

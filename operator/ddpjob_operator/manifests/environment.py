@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from ddpjob_operator.api.spec import DDPJob, Group
+from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.api.spec.worker_groups import Group
 from ddpjob_protocol.environment import (
     ENV_JOB,
     ENV_JOB_UID,

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from ddpjob_protocol.control import Expectation
-
 
 @dataclasses.dataclass(frozen=True)
 class CreateService:
@@ -47,14 +45,7 @@ class DeleteWorker:
     name: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Expect:
-    """Send the expected workers to the rendezvous service; every pass plans this action."""
-
-    expectation: Expectation
-
-
-Action = CreateService | CreateRendezvous | DeleteRendezvous | CreateWorker | DeleteWorker | Expect
+Action = CreateService | CreateRendezvous | DeleteRendezvous | CreateWorker | DeleteWorker
 
 
 @dataclasses.dataclass(frozen=True)

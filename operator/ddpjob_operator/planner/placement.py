@@ -24,7 +24,7 @@ from datetime import datetime, timedelta
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.api.worker_groups import Group
+from ddpjob_operator.api.spec.worker_groups import Group
 from ddpjob_operator.planner.actions import CreateWorker, DeleteWorker
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
 from ddpjob_protocol.control import Report, ServiceState

@@ -1,9 +1,9 @@
 """The policy of the operator as one pure function from an observation to a plan.
 
-Theory of operation. A pass observes, plans, executes the actions in their order, writes the
-status, then emits the events. If a pass dies at any point, the next pass observes again and
-reaches the same result. Two facts cannot be observed. One pass writes each of them to the status,
-and the next pass acts on it:
+Theory of operation. A pass observes, plans, executes the actions in their order, sends the
+expectation, writes the status, then emits the events. If a pass dies at any point, the next pass
+observes again and reaches the same result. Two facts cannot be observed. One pass writes each of
+them to the status, and the next pass acts on it:
 
 - The term of the rendezvous service, before the service is created. Once a service was observed
   and its term recorded, the operator sends the expected workers. Without them, the service forms
@@ -36,7 +36,6 @@ from ddpjob_operator.planner.actions import (
     DeleteRendezvous,
     DeleteWorker,
     Event,
-    Expect,
 )
 from ddpjob_operator.planner.observed import Observed, Phase
 from ddpjob_operator.planner.placement import WorkerPlan, plan_workers
@@ -53,7 +52,6 @@ __all__ = [
     "DeleteRendezvous",
     "DeleteWorker",
     "Event",
-    "Expect",
     "Plan",
     "plan",
 ]
@@ -64,11 +62,12 @@ END_SECONDS = 30.0  # time for the workers of a finished job to end, if their po
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The work of one pass: actions in their order, then the status, then the events."""
+    """The work of one pass: actions in their order, then expectation, status and events."""
 
     actions: tuple[Action, ...]
     status: DDPJobStatus
     events: tuple[Event, ...] = ()
+    expectation: Expectation | None = None  # None: the pass sends none
     requeue_after: float | None = None  # seconds until the next pass, even without a change
 
 
@@ -108,7 +107,6 @@ def _plan_active(observed: Observed, report: Report | None, now: datetime) -> Pl
     actions = (
         *_service_actions(observed),
         *_rendezvous(observed),
-        *_expect(observed, roster),
         *roster.create,
         *roster.delete,
     )
@@ -119,7 +117,13 @@ def _plan_active(observed: Observed, report: Report | None, now: datetime) -> Pl
         *events.replacement_events(observed, roster),
         *events.change_events(observed, status),
     )
-    return Plan(actions, status, told, _requeue_after(observed, status, roster, now))
+    return Plan(
+        actions,
+        status,
+        told,
+        expectation=_expectation(observed, roster),
+        requeue_after=_requeue_after(observed, status, roster, now),
+    )
 
 
 def _plan_suspended(observed: Observed, now: datetime) -> Plan:
@@ -201,23 +205,21 @@ def _rendezvous(observed: Observed) -> Iterator[Action]:
         yield CreateRendezvous(constants.rendezvous_name(observed.job.metadata.name, term), term)
 
 
-def _expect(observed: Observed, roster: WorkerPlan) -> Iterator[Action]:
+def _expectation(observed: Observed, roster: WorkerPlan) -> Expectation | None:
     seen, status = observed.rendezvous, observed.job.status
     recorded = status.rendezvous_term == status.observed_rendezvous_term
     if seen is None or not seen.ready or not recorded or seen.term != status.rendezvous_term:
-        return
+        return None
     stay = [worker.name for worker in roster.kept if worker not in roster.stuck]
     refused = {refusal.name for refusal in observed.rejections}
     come = [action.name for action in roster.create if action.name not in refused]
     leaving = [worker for worker in observed.workers if worker.deleting and not worker.terminal]
     go = {worker.name for worker in (*roster.draining, *leaving)}
-    yield Expect(
-        Expectation(
-            workers=tuple(sorted(stay + come)),
-            draining=tuple(sorted(go)),
-            policy=observed.job.policy(),
-            failures=status.restarts.application,
-        )
+    return Expectation(
+        workers=tuple(sorted(stay + come)),
+        draining=tuple(sorted(go)),
+        policy=observed.job.policy(),
+        failures=status.restarts.application,
     )
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from ddpjob_operator.api.spec import DDPJobSpec
-from ddpjob_operator.api.worker_groups import Group
+from ddpjob_operator.api.spec.worker_groups import Group
 from ddpjob_operator.planner.observed import Observed
 from ddpjob_protocol.control import Report, ServiceState
 from ddpjob_protocol.warnings import JobWarning, WarningReason

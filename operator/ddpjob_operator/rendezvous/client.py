@@ -7,11 +7,12 @@ May not: decide anything or keep state.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import aiohttp
 
+from ddpjob_operator.request import Request
 from ddpjob_protocol.codec import decode, encode
 from ddpjob_protocol.control import TOKEN_HEADER, Expectation, Report
 
@@ -22,21 +23,8 @@ class ServiceUnavailableError(Exception):
     """The service does not answer; the caller may retry."""
 
 
-class Transport(Protocol):
-    """A function that sends a request and returns JSON or raises ServiceUnavailableError."""
-
-    def __call__(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        body: Mapping[str, Any] | None,
-        timeout: float,
-    ) -> Awaitable[Any]:
-        """Send the request; `timeout` is in seconds."""
-        ...
+# Sends a request and returns JSON, or raises ServiceUnavailableError.
+Transport = Callable[[Request], Awaitable[Any]]
 
 
 class ServiceClient:
@@ -52,7 +40,8 @@ class ServiceClient:
         With `only_news`, training progress alone does not end the wait.
         """
         query = {"after": str(after), "timeout": f"{wait:g}", "news": str(int(only_news))}
-        answer = await self._request("GET", "/report", query, None, wait)
+        limit = wait + MARGIN_SECONDS
+        answer = await self._send(Request("GET", "/report", query, None, self._headers, limit))
         try:
             return decode(Report, answer)
         except (KeyError, TypeError, ValueError) as error:
@@ -60,52 +49,29 @@ class ServiceClient:
 
     async def expect(self, expectation: Expectation) -> None:
         """Send the expected workers to the service."""
-        await self._request("PUT", "/expected", {}, encode(expectation), 0.0)
-
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        body: Mapping[str, Any] | None,
-        wait: float,
-    ) -> Any:
-        return await self._send(
-            method,
-            path,
-            query=query,
-            headers=self._headers,
-            body=body,
-            timeout=wait + MARGIN_SECONDS,
-        )
+        body, headers = encode(expectation), self._headers
+        await self._send(Request("PUT", "/expected", {}, body, headers, MARGIN_SECONDS))
 
 
 def connect_directly(host: str, port: int) -> Transport:
     """Return a transport to a service that is reachable by name or address."""
 
-    async def send(
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        body: Mapping[str, Any] | None,
-        timeout: float,  # noqa: ASYNC109 - the client knows the cause
-    ) -> Any:
+    async def send(request: Request) -> Any:
         try:
             async with aiohttp.request(
-                method,
-                f"http://{host}:{port}{path}",
-                params=query,
-                headers=headers,
-                data=None if body is None else json.dumps(body),
-                timeout=aiohttp.ClientTimeout(total=timeout),
+                request.method,
+                f"http://{host}:{port}{request.path}",
+                params=request.query,
+                headers=request.headers,
+                data=None if request.body is None else json.dumps(request.body),
+                timeout=aiohttp.ClientTimeout(total=request.timeout),
             ) as response:
                 answer = await response.json()
         except (OSError, TimeoutError, ValueError, aiohttp.ClientError) as error:
             raise ServiceUnavailableError(str(error) or "no answer in time") from error
         if response.status != 200:
-            raise ServiceUnavailableError(f"{method} {path}: {response.status} {answer}")
+            what = f"{request.method} {request.path}: {response.status} {answer}"
+            raise ServiceUnavailableError(what)
         return answer
 
     return send

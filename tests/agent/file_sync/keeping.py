@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from ddpjob_operator.local.nodes import kill_all, marked, sweep
+from ddpjob_operator.local.processes import kill_all, marked, sweep
 from ddpjob_operator.local.rendezvous_process import free_port
 from ddpjob_operator.rendezvous.client import (
     ServiceClient,

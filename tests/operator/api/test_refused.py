@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 
 import pytest
 from pydantic import ValidationError
 
-from ddpjob_operator.api.cel_rules import Placed, build_rules
+from ddpjob_operator.api.crd import Schema, build_schema
 from ddpjob_operator.api.errors import explain_errors
+from ddpjob_operator.api.rule import VALIDATIONS
 from support.refused import (
     BOTH,
     ONLY_THE_API_SERVER,
@@ -51,16 +53,21 @@ def test_every_difference_has_a_reason() -> None:
 
 def test_every_rule_has_a_row() -> None:
     said = [row.says for row in (*BOTH, *ONLY_THE_API_SERVER)]
-    patterns = [
-        pattern_of(placed) for placed in build_rules() if "oldSelf" not in placed[1]["rule"]
-    ]
-    assert patterns
+    patterns = list(patterns_in(build_schema(), ""))
+    assert len(patterns) > 40
     assert not [each for each in patterns if not any(re.fullmatch(each, words) for words in said)]
 
 
-def pattern_of(placed: Placed) -> str:
-    """What a row says that breaks this rule."""
-    path, rule = placed
-    place = (path + rule.get("fieldPath", "")).removeprefix(".").replace(".*", "[0]")
-    words = rule.get("message") or json.JSONDecoder().raw_decode(rule["messageExpression"])[0]
-    return re.escape(f"{place}: %{words}").replace("%s", ".*")
+def patterns_in(schema: Schema, path: str) -> Iterator[str]:
+    """What rows say that break the rules of this schema."""
+    for rule in schema.get(VALIDATIONS, ()):
+        if "oldSelf" not in rule["rule"]:
+            place = (path + rule.get("fieldPath", "")).removeprefix(".")
+            text = (
+                rule.get("message") or json.JSONDecoder().raw_decode(rule["messageExpression"])[0]
+            )
+            yield re.escape(f"{place}: %{text}").replace("%s", ".*")
+    for name, field in schema.get("properties", {}).items():
+        yield from patterns_in(field, f"{path}.{name}")
+    if "items" in schema:
+        yield from patterns_in(schema["items"], f"{path}[0]")

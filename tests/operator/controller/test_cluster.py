@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from ddpjob_operator.api.constants import MAIN_GROUP
 from ddpjob_operator.controller.cluster import Cluster
+from ddpjob_operator.controller.transports import direct_transport
 from ddpjob_operator.kube.interface import ApiServer
 from ddpjob_operator.planner.actions import CreateWorker, DeleteWorker
+from ddpjob_operator.rendezvous.session_pool import SessionPool
+from ddpjob_operator.request import Request
 from support.builders import make_job
 from support.objects import Api
 
@@ -13,19 +16,26 @@ POD = "digits-worker-000-1"
 PATH = f"/api/v1/namespaces/default/pods/{POD}"
 
 
+def nobody(*_: object) -> None:
+    """Nobody waits for changes."""
+
+
 def test_a_successor_of_the_same_name_is_not_deleted(api: Api) -> None:
     job = make_job()
     job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": "one"})})
 
     async def body(kube: ApiServer) -> None:
-        late, prompt = (Cluster(kube, "agent:1", (), lambda *_: None) for _ in range(2))
+        late, prompt = (
+            Cluster(kube, "agent:1", (), SessionPool(direct_transport, nobody), nobody)
+            for _ in range(2)
+        )
         for cluster in (late, prompt):
             assert await cluster.create(job, CreateWorker(POD, MAIN_GROUP, 0, 1), "token") is None
             if cluster is late:
-                await kube.request("DELETE", PATH)
+                await kube.send(Request("DELETE", PATH))
         await late.delete(job, DeleteWorker(POD))
-        assert (await kube.request("GET", PATH))["metadata"]["name"] == POD
+        assert (await kube.send(Request("GET", PATH)))["metadata"]["name"] == POD
         await prompt.delete(job, DeleteWorker(POD))
-        assert (await kube.request("GET", PATH.rpartition("/")[0]))["items"] == []
+        assert (await kube.send(Request("GET", PATH.rpartition("/")[0])))["items"] == []
 
     api(body)

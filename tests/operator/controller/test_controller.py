@@ -10,6 +10,7 @@ from typing import Any
 from ddpjob_operator.controller.controller import Controller
 from ddpjob_operator.controller.settings import Settings
 from ddpjob_operator.kube.interface import ApiError, UnreachableError
+from ddpjob_operator.request import Request
 from support import fake_time
 from support.fake_kube import FakeKube
 from support.objects import job
@@ -80,7 +81,7 @@ def test_a_pass_that_hangs_makes_it_unhealthy_until_it_ends() -> None:
 
         wire.before = hang
         async with running(wire) as controller:
-            await kube.request("POST", JOBS.format("default"), body=job("digits"))
+            await kube.send(Request("POST", JOBS.format("default"), body=job("digits")))
             controller.changed("default", "digits")
             await asyncio.sleep(100)
             assert controller.problems() == []
@@ -104,7 +105,7 @@ def test_one_job_that_hangs_keeps_no_other_one_waiting() -> None:
         wire.before = hang
         async with running(wire, workers=2) as controller:
             for name in ("slow", "digits"):
-                await kube.request("POST", JOBS.format("default"), body=job(name))
+                await kube.send(Request("POST", JOBS.format("default"), body=job(name)))
                 controller.changed("default", name)
             await asyncio.sleep(10)
             assert kube.job("digits")["status"]["rendezvousTerm"] == 1

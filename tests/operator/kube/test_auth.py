@@ -19,6 +19,7 @@ from ddpjob_operator.kube import client
 from ddpjob_operator.kube.auth import ConfigError
 from ddpjob_operator.kube.client import KubeClient
 from ddpjob_operator.kube.interface import ApiError, UnreachableError
+from ddpjob_operator.request import Request
 from support.http_server import (
     CERTIFICATE,
     Answer,
@@ -54,7 +55,7 @@ def only(*tokens: str) -> Answer:
 
 
 async def ask(kube: KubeClient) -> None:
-    assert await kube.request("GET", PODS) == LIST
+    assert await kube.send(Request("GET", PODS)) == LIST
 
 
 async def watched(kube: KubeClient) -> Any:
@@ -259,7 +260,7 @@ def test_a_token_that_has_expired_is_replaced(run: Callable[[Rotating], None]) -
         await ask(kube)
         source.tell("new")
         server.answers = [only("new")]
-        assert await kube.request("POST", PODS, body={}) == LIST
+        assert await kube.send(Request("POST", PODS, body={})) == LIST
         await ask(kube)
         assert server.tokens() == ["old", "old", "new", "new"]
 

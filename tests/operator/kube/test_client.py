@@ -15,6 +15,7 @@ from ddpjob_operator.kube import client
 from ddpjob_operator.kube.client import KubeClient
 from ddpjob_operator.kube.interface import ApiError, UnreachableError
 from ddpjob_operator.local.rendezvous_process import free_port
+from ddpjob_operator.request import Request
 from support.http_server import (
     Answer,
     Server,
@@ -73,7 +74,7 @@ def test_what_users_wrote_arrives_unchanged(run: Callable[..., None]) -> None:
     }
 
     async def body(kube: KubeClient, server: Server) -> None:
-        assert await kube.request("POST", PODS, body=template) == {"kind": "Pod"}
+        assert await kube.send(Request("POST", PODS, body=template)) == {"kind": "Pod"}
         [seen] = server.seen
         assert json.loads(seen.body) == template
         assert (seen.method, seen.path) == ("POST", PODS)
@@ -91,8 +92,8 @@ def test_what_users_wrote_arrives_unchanged(run: Callable[..., None]) -> None:
 @pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])
 def test_an_empty_body_is_a_body(run: Callable[..., None], method: str) -> None:
     async def body(kube: KubeClient, server: Server) -> None:
-        await kube.request(method, PODS, body={})
-        await kube.request(method, PODS)
+        await kube.send(Request(method, PODS, body={}))
+        await kube.send(Request(method, PODS))
         assert [seen.body for seen in server.seen] == [b"{}", b""]
 
     run(body, OK)
@@ -106,7 +107,7 @@ def test_a_query_arrives_as_it_was_meant(run: Callable[..., None]) -> None:
     }
 
     async def body(kube: KubeClient, server: Server) -> None:
-        await kube.request("GET", PODS, query=query)
+        await kube.send(Request("GET", PODS, query=query))
         async for _ in kube.watch(PODS, query=query, silence=60):
             pass
         assert [seen.query for seen in server.seen] == [query, {**query, "watch": "true"}]
@@ -118,7 +119,7 @@ def test_headers_are_the_callers(run: Callable[..., None]) -> None:
     headers = {"Content-Type": "application/merge-patch+json", "X-Token": "t"}
 
     async def body(kube: KubeClient, server: Server) -> None:
-        await kube.request("PATCH", PODS, body={"a": None}, headers=headers)
+        await kube.send(Request("PATCH", PODS, body={"a": None}, headers=headers))
         [seen] = server.seen
         assert json.loads(seen.body) == {"a": None}
         assert seen.headers["content-type"] == "application/merge-patch+json"
@@ -130,7 +131,7 @@ def test_headers_are_the_callers(run: Callable[..., None]) -> None:
 
 def test_no_content_is_none(run: Callable[..., None]) -> None:
     async def body(kube: KubeClient, server: Server) -> None:
-        assert await kube.request("GET", PODS) is None
+        assert await kube.send(Request("GET", PODS)) is None
 
     run(body, answer(""))
 
@@ -143,7 +144,7 @@ def test_any_number_of_watches_leave_room_for_requests(run: Callable[..., None])
         server.answers = [either]
         watches = [asyncio.ensure_future(told(kube)) for _ in range(150)]
         await server.until_seen(150)
-        assert await kube.request("GET", PODS) == {"kind": "Pod"}
+        assert await kube.send(Request("GET", PODS)) == {"kind": "Pod"}
         for each in watches:
             each.cancel()
         await asyncio.gather(*watches, return_exceptions=True)
@@ -178,7 +179,7 @@ def test_a_refusal_is_told_in_the_servers_words(
 ) -> None:
     async def body(kube: KubeClient, server: Server) -> None:
         with pytest.raises(ApiError) as error:
-            await kube.request("POST", PODS, body={})
+            await kube.send(Request("POST", PODS, body={}))
         found = error.value
         assert (found.status, found.reason, found.message) == (status, reason, message)
         assert found.retry_after is None
@@ -193,7 +194,7 @@ def test_a_refusal_is_told_in_the_servers_words(
 def test_a_read_that_is_refused_is_not_repeated(run: Callable[..., None], status: int) -> None:
     async def body(kube: KubeClient, server: Server) -> None:
         with pytest.raises(ApiError):
-            await kube.request("GET", PODS)
+            await kube.send(Request("GET", PODS))
         assert len(server.seen) == 1
 
     run(body, refusal(status, "Refused", "no"))
@@ -202,7 +203,7 @@ def test_a_read_that_is_refused_is_not_repeated(run: Callable[..., None], status
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE"])
 def test_a_server_that_is_too_busy_is_asked_again(run: Callable[..., None], method: str) -> None:
     async def body(kube: KubeClient, server: Server) -> None:
-        assert await kube.request(method, PODS) == {"kind": "Pod"}
+        assert await kube.send(Request(method, PODS)) == {"kind": "Pod"}
         assert len(server.seen) == 4
 
     run(body, BUSY, BUSY, BUSY, OK)
@@ -211,7 +212,7 @@ def test_a_server_that_is_too_busy_is_asked_again(run: Callable[..., None], meth
 def test_a_server_that_is_always_too_busy_is_not_asked_for_ever(run: Callable[..., None]) -> None:
     async def body(kube: KubeClient, server: Server) -> None:
         with pytest.raises(ApiError, match="slow down") as error:
-            await kube.request("POST", PODS, body={})
+            await kube.send(Request("POST", PODS, body={}))
         assert (error.value.status, error.value.retry_after) == (429, 0)
         assert len(server.seen) == 1 + client.RETRIES_WHEN_THROTTLED
 
@@ -221,7 +222,7 @@ def test_a_server_that_is_always_too_busy_is_not_asked_for_ever(run: Callable[..
 def test_who_asks_decides_whether_to_wait_for_long(run: Callable[..., None]) -> None:
     async def body(kube: KubeClient, server: Server) -> None:
         with pytest.raises(ApiError) as error:
-            await kube.request("GET", PODS)
+            await kube.send(Request("GET", PODS))
         assert error.value.retry_after == 3600
         assert len(server.seen) == 1
 
@@ -231,7 +232,7 @@ def test_who_asks_decides_whether_to_wait_for_long(run: Callable[..., None]) -> 
 def test_a_date_to_come_back_is_not_understood_and_does_no_harm(run: Callable[..., None]) -> None:
     async def body(kube: KubeClient, server: Server) -> None:
         with pytest.raises(ApiError) as error:
-            await kube.request("POST", PODS, body={})
+            await kube.send(Request("POST", PODS, body={}))
         assert error.value.retry_after is None
 
     run(body, refusal(503, "Unavailable", "no", Retry_After="Wed, 21 Oct 2026 07:28:00 GMT"))
@@ -246,10 +247,10 @@ FAILURES = [refusal(503, "ServiceUnavailable", "etcd is away"), hang_up]
 @pytest.mark.parametrize("failure", FAILURES, ids=["503", "hangs up"])
 def test_a_read_is_repeated_a_little(run: Callable[..., None], failure: Answer) -> None:
     async def body(kube: KubeClient, server: Server) -> None:
-        assert await kube.request("GET", PODS) == {"kind": "Pod"}
+        assert await kube.send(Request("GET", PODS)) == {"kind": "Pod"}
         server.answers = [failure]
         with pytest.raises((ApiError, UnreachableError)):
-            await kube.request("GET", PODS)
+            await kube.send(Request("GET", PODS))
 
     run(body, failure, failure, OK)
 
@@ -258,7 +259,7 @@ def test_a_read_is_repeated_a_little(run: Callable[..., None], failure: Answer) 
 def test_a_write_is_sent_once(run: Callable[..., None], failure: Answer) -> None:
     async def body(kube: KubeClient, server: Server) -> None:
         with pytest.raises((ApiError, UnreachableError)):
-            await kube.request("POST", PODS, body={})
+            await kube.send(Request("POST", PODS, body={}))
         assert len(server.seen) == 1
 
     run(body, failure)
@@ -270,7 +271,7 @@ def test_what_a_proxied_service_says_is_its_own_word(
 ) -> None:
     async def body(kube: KubeClient, server: Server) -> None:
         with pytest.raises(ApiError):
-            await kube.request("GET", PROXIED)
+            await kube.send(Request("GET", PROXIED))
         assert len(server.seen) == 1
 
     run(body, failure)
@@ -278,7 +279,7 @@ def test_what_a_proxied_service_says_is_its_own_word(
 
 def test_a_namespace_called_proxy_is_no_proxy(run: Callable[..., None]) -> None:
     async def body(kube: KubeClient, server: Server) -> None:
-        await kube.request("GET", "/api/v1/namespaces/proxy/services")
+        await kube.send(Request("GET", "/api/v1/namespaces/proxy/services"))
         assert len(server.seen) == 2
 
     run(body, BUSY, OK)
@@ -288,7 +289,7 @@ def test_a_namespace_called_proxy_is_no_proxy(run: Callable[..., None]) -> None:
 def test_an_answer_that_does_not_come_in_time(run: Callable[..., None], method: str) -> None:
     async def body(kube: KubeClient, server: Server) -> None:
         with pytest.raises(UnreachableError, match=rf"no answer from {server.url} within 0\.05 s"):
-            await kube.request(method, PODS, timeout=0.05)
+            await kube.send(Request(method, PODS, timeout=0.05))
         assert len(server.seen) <= 1
 
     run(body, silence)
@@ -302,7 +303,7 @@ def test_an_answer_that_stops_in_the_middle(
 ) -> None:
     async def body(kube: KubeClient, server: Server) -> None:
         with pytest.raises(UnreachableError, match=message):
-            await kube.request("POST", PODS, body={}, timeout=1)
+            await kube.send(Request("POST", PODS, body={}, timeout=1))
 
     run(body, stream(b'{"items": [', then=then))
 
@@ -311,7 +312,7 @@ def test_nobody_listens(tmp_path: Path) -> None:
     async def main() -> None:
         url = f"http://127.0.0.1:{free_port()}"
         async with connected(kubeconfig(tmp_path / "kubeconfig", url)) as kube:
-            for asking in (kube.request("GET", PODS), told(kube)):
+            for asking in (kube.send(Request("GET", PODS)), told(kube)):
                 with pytest.raises(UnreachableError, match=rf"{url} cannot be reached: .*onnect"):
                     await asking
 

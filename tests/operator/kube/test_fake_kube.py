@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ddpjob_operator.kube.interface import ApiError, UnreachableError
+from ddpjob_operator.request import Request
 from support import fake_time
 from support.fake_kube import FakeKube
 from support.objects import job, pod
@@ -50,9 +51,9 @@ def owned_by(owner: dict[str, Any], name: str) -> dict[str, Any]:
 
 def test_every_request_is_logged() -> None:
     async def body(kube: FakeKube) -> None:
-        made = await kube.request("POST", PODS, body=pod("a"))
+        made = await kube.send(Request("POST", PODS, body=pod("a")))
         with pytest.raises(ApiError):
-            await kube.request("GET", f"{PODS}/b")
+            await kube.send(Request("GET", f"{PODS}/b"))
         await watched(kube, version(made))
         assert kube.calls == [("POST", PODS), ("GET", f"{PODS}/b"), ("WATCH", PODS)]
 
@@ -67,7 +68,7 @@ def test_a_client_may_crash_before_or_after_a_write(moment: str) -> None:
 
         setattr(kube, moment, crash)
         with pytest.raises(CrashError):
-            await kube.request("POST", PODS, body=pod("a"))
+            await kube.send(Request("POST", PODS, body=pod("a")))
         assert len(kube.pods()) == (moment == "after_request")
 
     run(body)
@@ -78,15 +79,15 @@ def test_some_requests_are_refused_for_some_time() -> None:
         kube.refuse("POST", "pods", QUOTA, times=2)
         for _ in range(2):
             with pytest.raises(ApiError, match="exceeded quota"):
-                await kube.request("POST", PODS, body=pod("a"))
-            await kube.request("POST", JOBS, body=job(f"job-{len(kube.calls)}"))
-        await kube.request("POST", PODS, body=pod("a"))
+                await kube.send(Request("POST", PODS, body=pod("a")))
+            await kube.send(Request("POST", JOBS, body=job(f"job-{len(kube.calls)}")))
+        await kube.send(Request("POST", PODS, body=pod("a")))
         kube.refuse("GET", "pods", QUOTA)
         for _ in range(3):
             with pytest.raises(ApiError, match="exceeded quota"):
-                await kube.request("GET", f"{PODS}/a")
+                await kube.send(Request("GET", f"{PODS}/a"))
         kube.allow()
-        await kube.request("GET", f"{PODS}/a")
+        await kube.send(Request("GET", f"{PODS}/a"))
 
     run(body)
 
@@ -95,11 +96,11 @@ def test_pages_expire() -> None:
     async def body(kube: FakeKube) -> None:
         for name in "abc":
             kube.add(pod(name))
-        page = await kube.request("GET", PODS, query={"limit": "2"})
+        page = await kube.send(Request("GET", PODS, query={"limit": "2"}))
         kube.compact()
         query = {"limit": "2", "continue": page["metadata"]["continue"]}
         with pytest.raises(ApiError) as error:
-            await kube.request("GET", PODS, query=query)
+            await kube.send(Request("GET", PODS, query=query))
         assert (error.value.status, error.value.reason) == (410, "Expired")
 
     run(body)
@@ -107,9 +108,9 @@ def test_pages_expire() -> None:
 
 def test_what_was_returned_is_not_what_is_kept() -> None:
     async def body(kube: FakeKube) -> None:
-        made = await kube.request("POST", PODS, body=pod("a"))
+        made = await kube.send(Request("POST", PODS, body=pod("a")))
         made["metadata"]["labels"]["x"] = "y"
-        for found in (kube.pods()["a"], await kube.request("GET", f"{PODS}/a")):
+        for found in (kube.pods()["a"], await kube.send(Request("GET", f"{PODS}/a"))):
             assert "x" not in found["metadata"]["labels"]
 
     run(body)
@@ -118,7 +119,7 @@ def test_what_was_returned_is_not_what_is_kept() -> None:
 def test_what_is_no_json_is_not_taken() -> None:
     async def body(kube: FakeKube) -> None:
         with pytest.raises(TypeError):
-            await kube.request("POST", PODS, body={**pod("a"), "spec": {"x": object()}})
+            await kube.send(Request("POST", PODS, body={**pod("a"), "spec": {"x": object()}}))
 
     run(body)
 
@@ -218,7 +219,7 @@ def test_scheduler_and_kubelet() -> None:
         assert found["status"]["conditions"] == [{"type": "PodScheduled", "status": "True"}]
         with pytest.raises(AssertionError, match="a is not deleted"):
             kube.finish_deletion("default", "a")
-        await kube.request("DELETE", f"{PODS}/a")
+        await kube.send(Request("DELETE", f"{PODS}/a"))
         kube.finish_deletion("default", "a")
         assert kube.pods() == {}
         told = ["MODIFIED"] * 4 + ["DELETED"]
@@ -236,7 +237,7 @@ def test_garbage_is_what_has_no_owner_left() -> None:
         kube.bind("default", "a-1", "node-1")
         kube.collect_garbage()
         assert len(kube.pods()) == 4
-        await kube.request("DELETE", f"{JOBS}/a")
+        await kube.send(Request("DELETE", f"{JOBS}/a"))
         kube.collect_garbage()
         assert sorted(kube.pods()) == ["a-1", "b-0", "nobodys"]
         assert "deletionTimestamp" in kube.pods()["a-1"]["metadata"]
@@ -252,7 +253,7 @@ def test_an_owner_deleted_in_the_foreground_goes_last() -> None:
         owner = kube.add(job("a"))
         kube.add(owned_by(owner, "a-0"))
         kube.bind("default", "a-0", "node-1")
-        await kube.request("DELETE", f"{JOBS}/a", body={"propagationPolicy": "Foreground"})
+        await kube.send(Request("DELETE", f"{JOBS}/a", body={"propagationPolicy": "Foreground"}))
         for _ in range(2):
             kube.collect_garbage()
             assert "deletionTimestamp" in kube.pods()["a-0"]["metadata"]

@@ -14,6 +14,7 @@ import pytest
 from ddpjob_operator.kube import reflector
 from ddpjob_operator.kube.interface import ApiError, UnreachableError
 from ddpjob_operator.kube.reflector import Reflector
+from ddpjob_operator.request import Request
 from support import fake_time
 from support.fake_kube import FakeKube
 from support.following import Following, Thing, following, trim
@@ -58,7 +59,7 @@ def count(kube: FakeKube, method: str) -> int:
 
 
 async def create(kube: FakeKube, name: str, **options: Any) -> dict[str, Any]:
-    made: dict[str, Any] = await kube.request("POST", PODS, body=pod(name, **options))
+    made: dict[str, Any] = await kube.send(Request("POST", PODS, body=pod(name, **options)))
     return made
 
 
@@ -67,12 +68,12 @@ async def touch(kube: FakeKube, name: str) -> dict[str, Any]:
     made = kube.pods()[name]
     annotations = made["metadata"].setdefault("annotations", {})
     annotations["touched"] = str(int(annotations.get("touched", "0")) + 1)
-    changed: dict[str, Any] = await kube.request("PUT", f"{PODS}/{name}", body=made)
+    changed: dict[str, Any] = await kube.send(Request("PUT", f"{PODS}/{name}", body=made))
     return changed
 
 
 async def delete(kube: FakeKube, name: str) -> None:
-    await kube.request("DELETE", f"{PODS}/{name}")
+    await kube.send(Request("DELETE", f"{PODS}/{name}"))
 
 
 # Lists
@@ -729,9 +730,9 @@ async def act(kube: FakeKube, step: str, name: str) -> dict[str, Any] | None:
             answer = await touch(kube, name)
         case "move" if there:
             there["metadata"]["labels"][JOB_LABEL] = "letters"
-            answer = await kube.request("PUT", f"{PODS}/{name}", body=there)
+            answer = await kube.send(Request("PUT", f"{PODS}/{name}", body=there))
         case "delete" if there:
-            answer = await kube.request("DELETE", f"{PODS}/{name}")
+            answer = await kube.send(Request("DELETE", f"{PODS}/{name}"))
         case "bind" if there and "nodeName" not in there["spec"]:
             kube.bind("default", name, "node-1")
         case "finish" if there and "deletionTimestamp" in there["metadata"]:

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from ddpjob_operator.planner.observed import Phase, Worker
-from ddpjob_operator.planner.planner import CreateWorker, DeleteWorker
-from ddpjob_protocol.control import Report, ServiceState
+from ddpjob_operator.planner.planner import Action, CreateWorker, DeleteWorker
+from ddpjob_protocol.control import Expectation, Report, ServiceState
 from support.builders import NOW, make_job, make_membership, make_report, make_round, make_worker
 from support.planning import (
     FAILED,
@@ -28,55 +28,65 @@ second_1 = make_worker(1, 2)
 
 
 @pytest.mark.parametrize(
-    ("workers", "report", "actions"),
+    ("workers", "report", "expectation", "actions"),
     [
-        pytest.param((W0, W1), None, (expect(W0, W1),), id="all_there"),
-        pytest.param((W0,), None, (expect(W0, create(1)), create(1)), id="one_never_made"),
+        pytest.param((W0, W1), None, expect(W0, W1), (), id="all_there"),
+        pytest.param((W0,), None, expect(W0, create(1)), (create(1),), id="one_never_made"),
         pytest.param(
             (W0,),
             make_report(W0, W1),
-            (expect(W0, create(1, 2)), create(1, 2)),
+            expect(W0, create(1, 2)),
+            (create(1, 2),),
             id="gone_and_known_from_the_report",
         ),
         pytest.param(
             (W0, make_worker(1, phase=FAILED)),
             make_report(W0, W1),
-            (expect(W0, create(1, 2)), create(1, 2), DeleteWorker(W1.name)),
+            expect(W0, create(1, 2)),
+            (create(1, 2), DeleteWorker(W1.name)),
             id="ended",
         ),
         pytest.param(
             (W0, make_worker(1, phase=Phase.SUCCEEDED)),
             None,
-            (expect(W0, create(1, 2)), create(1, 2), DeleteWorker(W1.name)),
+            expect(W0, create(1, 2)),
+            (create(1, 2), DeleteWorker(W1.name)),
             id="ended_well_before_the_job",
         ),
         pytest.param(
             (W0, make_worker(1, deleting=True)),
             None,
-            (expect(W0, create(1, 2), draining=(W1,)), create(1, 2)),
+            expect(W0, create(1, 2), draining=(W1,)),
+            (create(1, 2),),
             id="hangs_in_its_deletion",
         ),
         pytest.param(
             (W0, make_worker(1, deleting=True), make_worker(1, 2)),
             None,
-            (expect(W0, second_1, draining=(W1,)),),
+            expect(W0, second_1, draining=(W1,)),
+            (),
             id="replaced_already",
         ),
         pytest.param(
-            (W0, make_worker(1, phase=PENDING)), None, (expect(W0, W1),), id="still_pending"
+            (W0, make_worker(1, phase=PENDING)), None, expect(W0, W1), (), id="still_pending"
         ),
         pytest.param(
             (W0, make_worker(1, phase=PENDING, unschedulable="no GPU")),
             None,
-            (expect(W0),),
+            expect(W0),
+            (),
             id="unschedulable_is_not_waited_for",
         ),
     ],
 )
 def test_workers_are_made_and_replaced(
-    workers: tuple[Worker, ...], report: Report | None, actions: tuple[object, ...]
+    workers: tuple[Worker, ...],
+    report: Report | None,
+    expectation: Expectation,
+    actions: tuple[Action, ...],
 ) -> None:
-    assert decide(workers=workers, report=report).actions == actions
+    planned = decide(workers=workers, report=report)
+    assert (planned.expectation, planned.actions) == (expectation, actions)
 
 
 def test_incarnation_is_one_more_than_status_and_old_rounds_know() -> None:
@@ -89,66 +99,80 @@ def test_incarnation_is_one_more_than_status_and_old_rounds_know() -> None:
 
 def test_groups_are_made_alike() -> None:
     job = make_job(replicas=1, extraWorkerGroups=[{"name": "spot", "replicas": 1}])
-    assert decide(job).actions[1:] == (create(0), create(0, group="spot"))
+    assert decide(job).actions == (create(0), create(0, group="spot"))
 
 
 @pytest.mark.parametrize(
-    ("replicas", "workers", "report", "actions"),
+    ("replicas", "workers", "report", "expectation", "actions"),
     [
         pytest.param(
             2,
             (W0, W1, W2, W3),
             make_report(W0, W1, W2, W3),
-            (expect(W0, W1, draining=(W2, W3)),),
+            expect(W0, W1, draining=(W2, W3)),
+            (),
             id="highest_index_first_and_kept_while_it_trains",
         ),
         pytest.param(
             2,
             (W0, W1, W2),
             make_report(W0, W1),
-            (expect(W0, W1, draining=(W2,)), DeleteWorker(W2.name)),
+            expect(W0, W1, draining=(W2,)),
+            (DeleteWorker(W2.name),),
             id="deleted_when_the_others_train_without_it",
         ),
         pytest.param(
             2,
             (W0, W1, W2),
             None,
-            (expect(W0, W1, draining=(W2,)),),
+            expect(W0, W1, draining=(W2,)),
+            (),
             id="kept_while_nothing_is_known",
         ),
         pytest.param(
             2,
             (W0, make_worker(1, phase=PENDING), W2),
             make_report(W0, W2),
-            (expect(W0, W2, draining=(W1,)), DeleteWorker(W1.name)),
+            expect(W0, W2, draining=(W1,)),
+            (DeleteWorker(W1.name),),
             id="pending_before_running",
         ),
         pytest.param(
             1,
             (W0, make_worker(1, phase=PENDING), make_worker(2, phase=PENDING)),
             None,
-            (expect(W0, draining=(W1, W2)), DeleteWorker(W1.name), DeleteWorker(W2.name)),
+            expect(W0, draining=(W1, W2)),
+            (DeleteWorker(W1.name), DeleteWorker(W2.name)),
             id="pending_ones_never_ran",
         ),
         pytest.param(
             2,
             (W0, W1, W2),
             make_report(W0, W1, W2, state=ServiceState.WAITING),
-            (expect(W0, W1, draining=(W2,)), DeleteWorker(W2.name)),
+            expect(W0, W1, draining=(W2,)),
+            (DeleteWorker(W2.name),),
             id="deleted_when_nothing_runs",
         ),
     ],
 )
 def test_workers_drain(
-    replicas: int, workers: tuple[Worker, ...], report: Report | None, actions: tuple[object, ...]
+    replicas: int,
+    workers: tuple[Worker, ...],
+    report: Report | None,
+    expectation: Expectation,
+    actions: tuple[Action, ...],
 ) -> None:
-    assert decide(make_job(replicas), workers, report=report).actions == actions
+    planned = decide(make_job(replicas), workers, report=report)
+    assert (planned.expectation, planned.actions) == (expectation, actions)
 
 
 def test_a_group_that_is_no_more_drains() -> None:
     other = make_worker(0, group="spot")
     planned = decide(make_job(1), (W0, other), report=make_report(W0))
-    assert planned.actions == (expect(W0, draining=(other,)), DeleteWorker(other.name))
+    assert (planned.expectation, planned.actions) == (
+        expect(W0, draining=(other,)),
+        (DeleteWorker(other.name),),
+    )
 
 
 def test_a_free_index_below_a_running_one_is_used_first() -> None:
@@ -161,7 +185,7 @@ BROKEN = make_worker(1, 3, phase=FAILED, message="image has no python3")
 
 def test_a_worker_that_ends_before_it_joins_is_replaced_after_a_pause() -> None:
     planned = decide(workers=(W0, BROKEN), report=make_report(W0))
-    assert planned.actions == (expect(W0),)
+    assert (planned.expectation, planned.actions) == (expect(W0), ())
     assert planned.status.replace_after == NOW + timedelta(seconds=10)
     assert planned.requeue_after == 10
     text = "digits-worker-001-3 ended before it joined: image has no python3; "

@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from ddpjob_operator.planner.observed import Observed, Rendezvous
-from ddpjob_operator.planner.planner import CreateRendezvous, CreateService, DeleteRendezvous, plan
+from ddpjob_operator.planner.planner import (
+    Action,
+    CreateRendezvous,
+    CreateService,
+    DeleteRendezvous,
+    plan,
+)
+from ddpjob_protocol.control import Expectation
 from support.builders import NOW, make_job, make_report
 from support.planning import UP, W0, W1, create, decide, expect
 
@@ -26,26 +33,29 @@ def test_second_pass_creates_the_service_and_all_workers_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rendezvous", "observed", "terms", "actions"),
+    ("rendezvous", "observed", "terms", "expectation", "actions"),
     [
-        pytest.param(None, 0, (1, 0), (CreateRendezvous("digits-rendezvous-1", 1),), id="to_come"),
-        pytest.param(Rendezvous(1), 0, (1, 1), (), id="seen_first"),
-        pytest.param(UP, 0, (1, 1), (), id="told_nothing_before_it_is_recorded"),
-        pytest.param(Rendezvous(1), 1, (1, 1), (), id="not_ready"),
-        pytest.param(UP, 1, (1, 1), (expect(W0, W1),), id="ready"),
-        pytest.param(None, 1, (2, 1), (), id="gone"),
-        pytest.param(Rendezvous(3, ready=True), 1, (3, 3), (), id="ahead_of_the_status"),
+        pytest.param(
+            None, 0, (1, 0), None, (CreateRendezvous("digits-rendezvous-1", 1),), id="to_come"
+        ),
+        pytest.param(Rendezvous(1), 0, (1, 1), None, (), id="seen_first"),
+        pytest.param(UP, 0, (1, 1), None, (), id="told_nothing_before_it_is_recorded"),
+        pytest.param(Rendezvous(1), 1, (1, 1), None, (), id="not_ready"),
+        pytest.param(UP, 1, (1, 1), expect(W0, W1), (), id="ready"),
+        pytest.param(None, 1, (2, 1), None, (), id="gone"),
+        pytest.param(Rendezvous(3, ready=True), 1, (3, 3), None, (), id="ahead_of_the_status"),
     ],
 )
 def test_epoch_is_written_before_the_service_is_created(
     rendezvous: Rendezvous | None,
     observed: int,
     terms: tuple[int, int],
-    actions: tuple[object, ...],
+    expectation: Expectation | None,
+    actions: tuple[Action, ...],
 ) -> None:
     planned = decide(workers=(W0, W1), rendezvous=rendezvous, observed_rendezvous_term=observed)
     assert (planned.status.rendezvous_term, planned.status.observed_rendezvous_term) == terms
-    assert planned.actions == actions
+    assert (planned.expectation, planned.actions) == (expectation, actions)
 
 
 def test_a_service_of_an_older_epoch_is_replaced() -> None:
@@ -64,7 +74,7 @@ def test_the_address_is_made_where_it_is_missing_before_anything_needs_it() -> N
     service = CreateRendezvous("digits-rendezvous-1", 1)
     assert planned.actions == (CreateService(), service, create(0), create(1))
     planned = decide(workers=(W0, W1), service=False, report=make_report(W0, W1))
-    assert planned.actions == (CreateService(), expect(W0, W1))
+    assert (planned.expectation, planned.actions) == (expect(W0, W1), (CreateService(),))
 
 
 @pytest.mark.parametrize(
@@ -93,7 +103,7 @@ def test_a_service_that_has_ended_is_removed_and_replaced(
     rendezvous: Rendezvous | None,
     status: dict[str, Any],
     terms: tuple[int, int],
-    actions: tuple[object, ...],
+    actions: tuple[Action, ...],
 ) -> None:
     planned = decide(workers=(W0, W1), rendezvous=rendezvous, terminated_terms=(1,), **status)
     assert (planned.status.rendezvous_term, planned.status.observed_rendezvous_term) == terms

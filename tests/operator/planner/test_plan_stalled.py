@@ -170,7 +170,7 @@ def test_running_says_what_the_service_waits_for() -> None:
 
 def test_who_is_refused_is_not_expected() -> None:
     planned = decide(workers=(W0,), rejections=(REFUSED,))
-    assert planned.actions == (expect(W0), create(1))
+    assert (planned.expectation, planned.actions) == (expect(W0), (create(1),))
 
 
 def test_a_refusal_stalls_a_job_that_does_not_run() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddpjob_operator.kube.interface import ApiServer
+from ddpjob_operator.request import Request
 from support.following import following
 from support.objects import JOB_LABEL, Api, pod, until
 
@@ -17,8 +18,8 @@ def path(namespace: str) -> str:
 def test_what_is_there_already_is_listed(api: Api, path: str) -> None:
     async def body(kube: ApiServer) -> None:
         for name, job in {"b": "digits", "a": "digits", "c": "letters"}.items():
-            await kube.request("POST", path, body=pod(name, job))
-        await kube.request("POST", path, body=pod("other", labels={}))
+            await kube.send(Request("POST", path, body=pod(name, job)))
+        await kube.send(Request("POST", path, body=pod("other", labels={})))
         async with following(kube, path) as found:
             await found.reflector.synced.wait()
             assert found.names() == ["a", "b"]
@@ -43,13 +44,13 @@ def test_changes_are_followed(api: Api, path: str) -> None:
     async def body(kube: ApiServer) -> None:
         async with following(kube, path) as found:
             await found.reflector.synced.wait()
-            made = await kube.request("POST", path, body=pod("a"))
+            made = await kube.send(Request("POST", path, body=pod("a")))
             await until(lambda: found.names() == ["a"], "a is there")
             made["metadata"]["labels"]["x"] = "y"
-            newer = await kube.request("PUT", f"{path}/a", body=made)
+            newer = await kube.send(Request("PUT", f"{path}/a", body=made))
             version = newer["metadata"]["resourceVersion"]
             await until(lambda: found.job()[0].version == version, "a has changed")
-            await kube.request("DELETE", f"{path}/a")
+            await kube.send(Request("DELETE", f"{path}/a"))
             await until(lambda: found.names() == [], "a is gone")
             assert found.seen == {"digits": ()}
 
@@ -58,11 +59,11 @@ def test_changes_are_followed(api: Api, path: str) -> None:
 
 def test_a_pod_that_changes_its_job_is_told_to_both(api: Api, path: str) -> None:
     async def body(kube: ApiServer) -> None:
-        made = await kube.request("POST", path, body=pod("a"))
+        made = await kube.send(Request("POST", path, body=pod("a")))
         async with following(kube, path) as found:
             await found.reflector.synced.wait()
             made["metadata"]["labels"][JOB_LABEL] = "letters"
-            made = await kube.request("PUT", f"{path}/a", body=made)
+            made = await kube.send(Request("PUT", f"{path}/a", body=made))
             await until(lambda: found.names("letters") == ["a"], "a has moved")
             assert found.names() == []
             assert {job: len(things) for job, things in found.seen.items()} == {
@@ -70,7 +71,7 @@ def test_a_pod_that_changes_its_job_is_told_to_both(api: Api, path: str) -> None
                 "letters": 1,
             }
             made["metadata"]["labels"] = {}
-            await kube.request("PUT", f"{path}/a", body=made)
+            await kube.send(Request("PUT", f"{path}/a", body=made))
             await until(lambda: found.names("letters") == [], "a is nobody's")
 
     api(body)
@@ -81,9 +82,9 @@ def test_what_was_created_is_seen_at_once_and_told_once(api: Api, path: str) -> 
         async with following(kube, path) as found:
             await found.reflector.synced.wait()
             for name in "abc":
-                found.reflector.put(await kube.request("POST", path, body=pod(name)))
+                found.reflector.put(await kube.send(Request("POST", path, body=pod(name))))
                 assert name in found.names()
-            await kube.request("POST", path, body=pod("d"))
+            await kube.send(Request("POST", path, body=pod("d")))
             await until(lambda: "d" in found.names(), "the watch has told of all")
             assert sorted(found.told) == ["a", "b", "c", "d"]
 
@@ -92,10 +93,10 @@ def test_what_was_created_is_seen_at_once_and_told_once(api: Api, path: str) -> 
 
 def test_what_was_deleted_is_seen_to_go_and_stays_away(api: Api, path: str) -> None:
     async def body(kube: ApiServer) -> None:
-        made = await kube.request("POST", path, body=pod("a"))
+        made = await kube.send(Request("POST", path, body=pod("a")))
         async with following(kube, path) as found:
             await found.reflector.synced.wait()
-            gone = await kube.request("DELETE", f"{path}/a")
+            gone = await kube.send(Request("DELETE", f"{path}/a"))
             found.reflector.put(gone)
             assert all(thing.deleting for thing in found.job())
             await until(lambda: found.names() == [], "a is gone")
@@ -108,13 +109,13 @@ def test_what_was_deleted_is_seen_to_go_and_stays_away(api: Api, path: str) -> N
 
 def test_a_successor_of_the_same_name_is_another_pod(api: Api, path: str) -> None:
     async def body(kube: ApiServer) -> None:
-        await kube.request("POST", path, body=pod("a"))
+        await kube.send(Request("POST", path, body=pod("a")))
         async with following(kube, path) as found:
             await found.reflector.synced.wait()
-            await kube.request("DELETE", f"{path}/a")
-            made = await kube.request("POST", path, body=pod("a"))
+            await kube.send(Request("DELETE", f"{path}/a"))
+            made = await kube.send(Request("POST", path, body=pod("a")))
             found.reflector.put(made)
-            await kube.request("POST", path, body=pod("z"))
+            await kube.send(Request("POST", path, body=pod("z")))
             await until(lambda: "z" in found.names(), "the watch has told of all")
             assert found.job()[0].uid == made["metadata"]["uid"]
             assert found.names() == ["a", "z"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob_operator.rendezvous.report_poller import Key
+from ddpjob_operator.rendezvous.session_pool import Key
 from support.reconciling.nodes import ended, token_of
 from support.reconciling.stage import Play, Stage
 from support.reconciling.view import View

@@ -6,13 +6,14 @@ Agents live in running worker pods, a rendezvous service in a ready rendezvous p
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.kube.interface import ApiError, ApiServer
 from ddpjob_operator.rendezvous.client import ServiceUnavailableError, Transport
-from ddpjob_operator.rendezvous.report_poller import Key
+from ddpjob_operator.rendezvous.session_pool import Key
+from ddpjob_operator.request import Request
 from ddpjob_protocol.environment import ENV_TOKEN
 from ddpjob_protocol.membership import Membership
 from support.reconciling.training import OVER, Service
@@ -46,7 +47,7 @@ class Nodes:
         for namespace in self._namespaces:
             base = f"/api/v1/namespaces/{namespace}"
             query = {"labelSelector": constants.LABEL_JOB}
-            listed = await self._kube.request("GET", f"{base}/pods", query=query)
+            listed = await self._kube.send(Request("GET", f"{base}/pods", query=query))
             pods = [{"apiVersion": "v1", "kind": "Pod", **pod} for pod in listed["items"]]
             free = self.capacity - sum("nodeName" in pod["spec"] for pod in pods)
             for pod in pods:
@@ -57,9 +58,9 @@ class Nodes:
                         raise
             self._train(namespace, pods)
             if self.deleted_jobs:
-                services = await self._kube.request("GET", f"{base}/services", query=query)
+                services = await self._kube.send(Request("GET", f"{base}/services", query=query))
                 for each in filter(self._is_orphan, services["items"]):
-                    await self._kube.request("DELETE", f"{base}/services/{name_of(each)}")
+                    await self._kube.send(Request("DELETE", f"{base}/services/{name_of(each)}"))
 
     async def _act(self, path: str, pod: JSON, free: int) -> bool:
         """What becomes of one pod next; whether it has taken a node."""
@@ -68,7 +69,7 @@ class Nodes:
             if metadata["name"] not in self.silent:
                 await self.remove(path, metadata["uid"])
         elif self._is_orphan(pod):
-            await self._kube.request("DELETE", path)
+            await self._kube.send(Request("DELETE", path))
         elif "nodeName" not in pod["spec"]:
             if free > 0:
                 await self._bind(path, pod)
@@ -89,17 +90,19 @@ class Nodes:
             "gracePeriodSeconds": 0,
             "preconditions": {"uid": uid},
         }
-        await self._kube.request("DELETE", path, body=body)
+        await self._kube.send(Request("DELETE", path, body=body))
 
     async def set_status(self, path: str, pod: JSON, status: JSON) -> None:
         """As a kubelet does."""
         body = {**pod, "status": {**pod["status"], **status}}
-        await self._kube.request("PUT", f"{path}/status", body=body)
+        await self._kube.send(Request("PUT", f"{path}/status", body=body))
 
     async def _bind(self, path: str, pod: JSON) -> None:
         target = {"apiVersion": "v1", "kind": "Node", "name": f"node-{name_of(pod)}"}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name_of(pod)}}
-        await self._kube.request("POST", f"{path}/binding", body={**binding, "target": target})
+        await self._kube.send(
+            Request("POST", f"{path}/binding", body={**binding, "target": target})
+        )
 
     def _is_orphan(self, obj: JSON) -> bool:
         owners = obj["metadata"].get("ownerReferences", ())
@@ -161,20 +164,12 @@ class Nodes:
     def way(self, key: Key, wire: Wire) -> Transport:
         """The operator's way to whichever service the job has; what it says counts as a write."""
 
-        async def send(
-            method: str,
-            path: str,
-            *,
-            query: Mapping[str, str],
-            headers: Mapping[str, str],
-            body: Mapping[str, Any] | None,
-            timeout: float,  # noqa: ASYNC109 - as the protocol has it
-        ) -> Any:
+        async def send(request: Request) -> Any:
             await wire.still_alive()
             if key not in self.services:
                 raise ServiceUnavailableError("nothing listens there")
-            answer = await self.services[key].answer(method, path, query, headers, body)
-            await wire.written(Call(method, path, body))
+            answer = await self.services[key].answer(request)
+            await wire.written(Call(request.method, request.path, request.body))
             return answer
 
         return send

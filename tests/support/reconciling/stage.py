@@ -16,7 +16,8 @@ from ddpjob_operator.api import constants
 from ddpjob_operator.controller.controller import Controller
 from ddpjob_operator.controller.settings import Settings
 from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
-from ddpjob_operator.rendezvous.report_poller import Key
+from ddpjob_operator.rendezvous.session_pool import Key
+from ddpjob_operator.request import Request
 from support.reconciling.nodes import Nodes
 from support.reconciling.training import Service
 from support.reconciling.view import View
@@ -111,28 +112,28 @@ class Stage:
             "metadata": {"name": name},
             "spec": {"replicas": 2, "maxReplicas": 9, **own, **spec},
         }
-        await self.kube.request("POST", JOBS.format(namespace or self.namespace), body=body)
+        await self.kube.send(Request("POST", JOBS.format(namespace or self.namespace), body=body))
 
     async def change(self, name: str = "digits", **spec: Any) -> None:
         """Edit the spec; None removes a field."""
         kind = {"Content-Type": "application/merge-patch+json"}
         path = f"{JOBS.format(self.namespace)}/{name}"
-        await self.kube.request("PATCH", path, body={"spec": spec}, headers=kind)
+        await self.kube.send(Request("PATCH", path, body={"spec": spec}, headers=kind))
 
     async def delete(self, name: str = "digits") -> None:
         """The job; the garbage collector deletes what belonged to it."""
         path = f"{JOBS.format(self.namespace)}/{name}"
-        job = await self.kube.request("GET", path)
-        await self.kube.request("DELETE", path)
+        job = await self.kube.send(Request("GET", path))
+        await self.kube.send(Request("DELETE", path))
         self.nodes.deleted_jobs.add(job["metadata"]["uid"])
 
     async def delete_pod(self, name: str, *, vanishes: bool = False) -> None:
         """Somebody deletes a pod; or it is gone at once, with its node."""
-        pod = await self.kube.request("GET", self.pod_path(name))
+        pod = await self.kube.send(Request("GET", self.pod_path(name)))
         if vanishes:
             await self.nodes.remove(self.pod_path(name), pod["metadata"]["uid"])
         else:
-            await self.kube.request("DELETE", self.pod_path(name))
+            await self.kube.send(Request("DELETE", self.pod_path(name)))
 
     def pod_path(self, name: str) -> str:
         return f"/api/v1/namespaces/{self.namespace}/pods/{name}"
@@ -145,15 +146,15 @@ class Stage:
     async def view(self, name: str = "digits", namespace: str = "") -> View:
         namespace = namespace or self.namespace
         try:
-            job = await self.kube.request("GET", f"{JOBS.format(namespace)}/{name}")
+            job = await self.kube.send(Request("GET", f"{JOBS.format(namespace)}/{name}"))
         except ApiError as error:
             if error.status != 404:
                 raise
             job = {"metadata": {"name": name}}
         query = {"labelSelector": f"{constants.LABEL_JOB}={name}"}
         base = f"/api/v1/namespaces/{namespace}"
-        pods = await self.kube.request("GET", f"{base}/pods", query=query)
-        services = await self.kube.request("GET", f"{base}/services", query=query)
+        pods = await self.kube.send(Request("GET", f"{base}/pods", query=query))
+        services = await self.kube.send(Request("GET", f"{base}/services", query=query))
         return View(
             job,
             {pod["metadata"]["name"]: pod for pod in pods["items"]},
@@ -162,7 +163,7 @@ class Stage:
 
     async def events(self, name: str = "digits") -> list[str]:
         """Reason and message of all events about a job."""
-        listed = await self.kube.request("GET", f"/api/v1/namespaces/{self.namespace}/events")
+        listed = await self.kube.send(Request("GET", f"/api/v1/namespaces/{self.namespace}/events"))
         mine = [each for each in listed["items"] if each["involvedObject"]["name"] == name]
         return [f"{each['reason']}: {each['message']}" for each in mine]
 

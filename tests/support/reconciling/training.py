@@ -10,10 +10,11 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 from ddpjob_operator.rendezvous.client import ServiceUnavailableError
+from ddpjob_operator.request import Request
 from ddpjob_protocol.codec import decode, encode
 from ddpjob_protocol.control import TOKEN_HEADER, Expectation, Report, ServiceState
 from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
@@ -48,18 +49,12 @@ class Service:
         membership = self.report.membership
         return [member.worker for member in membership.members] if membership else []
 
-    async def answer(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        body: Mapping[str, Any] | None,
-    ) -> Any:
+    async def answer(self, request: Request) -> Any:
         """As the real one, over HTTP."""
-        if headers.get(TOKEN_HEADER) != self.token:
+        query, body = request.query, request.body
+        if request.headers.get(TOKEN_HEADER) != self.token:
             raise ServiceUnavailableError("403: the token is not that of the job")
-        match method, path:
+        match request.method, request.path:
             case "GET", "/report":
                 after, only_news = int(query["after"]), query["news"] == "1"
                 with contextlib.suppress(TimeoutError):
@@ -74,7 +69,7 @@ class Service:
                 assert body is not None
                 self.expected.append(decode(Expectation, body))
                 return {}
-        raise AssertionError(f"the operator may not ask for {method} {path}")
+        raise AssertionError(f"the operator may not ask for {request.method} {request.path}")
 
     def tell(self, **changes: Any) -> None:
         """The report changes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ddpjob_operator.request import Request
 from support.reconciling.life import training, worker
 from support.reconciling.stage import JOBS, Play, Stage
 from support.reconciling.wire import Call
@@ -82,15 +83,15 @@ def test_somebody_elses_pod_of_our_name_is_told_of_and_left_alone(play: Play) ->
             "metadata": {"name": worker(0)},
             "spec": {"containers": [{"name": "own", "image": "own:1"}]},
         }
-        foreign = await stage.kube.request("POST", path, body=body)
+        foreign = await stage.kube.send(Request("POST", path, body=body))
         await stage.create(replicas=2, minReplicas=2)
         view = await stage.until(lambda view: view.is_stalled("PodRefused"), "it is told")
         assert "delete or rename it" in view.condition("Stalled")["message"]
         await stage.calm()
-        found = await stage.kube.request("GET", f"{path}/{worker(0)}")
+        found = await stage.kube.send(Request("GET", f"{path}/{worker(0)}"))
         assert found["metadata"]["uid"] == foreign["metadata"]["uid"]
         assert "deletionTimestamp" not in found["metadata"]
-        await stage.kube.request("DELETE", f"{path}/{worker(0)}")
+        await stage.kube.send(Request("DELETE", f"{path}/{worker(0)}"))
         stage.hurry()
         await stage.until(lambda view: view.trains("000-1", "001-1"), "it runs")
 
@@ -101,10 +102,10 @@ def test_a_deleted_service_is_made_again(play: Play) -> None:
     async def story(stage: Stage) -> None:
         before = await training(stage, "000-1", "001-1")
         path = f"/api/v1/namespaces/{stage.namespace}/services/digits-rendezvous"
-        old = await stage.kube.request("DELETE", path)
+        old = await stage.kube.send(Request("DELETE", path))
         view = await stage.until(lambda view: view.services, "it is there again")
         assert view.services == ["digits-rendezvous"]
-        new = await stage.kube.request("GET", path)
+        new = await stage.kube.send(Request("GET", path))
         gone = old["details"]["uid"] if old["kind"] == "Status" else old["metadata"]["uid"]
         assert new["metadata"]["uid"] != gone
         assert (await stage.calm()).uids() == before.uids()
@@ -122,9 +123,9 @@ def test_a_status_that_somebody_else_writes_at_the_same_time_is_written_anew(pla
             if call.kind == "PUT ddpjobs/status" and meddled < 5:
                 meddled += 1
                 path = f"{JOBS.format(stage.namespace)}/digits"
-                job = await stage.kube.request("GET", path)
+                job = await stage.kube.send(Request("GET", path))
                 job["status"] = {**job.get("status", {}), "snapshot": {"step": meddled}}
-                await stage.kube.request("PUT", f"{path}/status", body=job)
+                await stage.kube.send(Request("PUT", f"{path}/status", body=job))
 
         stage.wire.before = meddle
         await training(stage, "000-1", "001-1")

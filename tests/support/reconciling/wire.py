@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from typing import Any, NamedTuple
 
 from ddpjob_operator.kube.interface import ApiServer
+from ddpjob_operator.request import Request
 
 
 class Call(NamedTuple):
@@ -43,24 +44,13 @@ class Wire(ApiServer):
         """How many requests of each kind there were."""
         return Counter(call.kind for call in self.calls)
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout: float = 30,  # noqa: ASYNC109 - as the protocol has it
-    ) -> Any:
+    async def send(self, request: Request) -> Any:
         await self.still_alive()
-        call = Call(method, path, body)
+        call = Call(request.method, request.path, request.body)
         self.calls.append(call)
         await self.before(call)
-        answer = await self._kube.request(
-            method, path, query=query, body=body, headers=headers, timeout=timeout
-        )
-        self.changes += method != "GET"
+        answer = await self._kube.send(request)
+        self.changes += request.method != "GET"
         await self.written(call)
         return answer
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from ddpjob_trainer.collectives import StorageGroup
 from ddpjob_trainer.snapshots import write_round
 from ddpjob_trainer.snapshots.model.fencing import Fence
+from ddpjob_trainer.snapshots.model.flat_state import FlatState
 from ddpjob_trainer.snapshots.model.staging import StagedState
 from ddpjob_trainer.snapshots.model.write_plan import WriteAssignment, never
 from ddpjob_trainer.snapshots.storage.base import SnapshotStorage
@@ -23,13 +24,13 @@ def content_of(
     step: int, run: Run, rank: int, fence: Fence, word: str, over: Callable[[], bool] = never
 ) -> tuple[StagedState, WriteAssignment]:
     """What one rank writes; the caller has seen to it that the state is large enough."""
-    content = StagedState(step, training_state.collect(run.model, None, optimizer=run.optimizer))
+    state = FlatState(step, training_state.collect(run.model, None, optimizer=run.optimizer))
     still = training_state.changed_by_step(run.model, run.optimizer)
     call = WriteRound(is_free=True, fence=fence.number, attempt_id=word)
-    part = write_round.assign_part(content, still, BOTH, rank, call, over)
+    part = write_round.assign_part(state, still, BOTH, rank, call, over)
     assert part is not None
     assert part.writers == 2
-    return content, part
+    return StagedState(state, part.names), part
 
 
 def publish(place: SnapshotStorage, step: int, run: Run, fence: Fence) -> None:

@@ -16,7 +16,7 @@ import torch
 from ddpjob_trainer import FencedError, SnapshotError, Snapshots, host_memory
 from ddpjob_trainer.host_memory import MemoryHeadroom
 from ddpjob_trainer.snapshots.async_writer import AsyncWriter
-from ddpjob_trainer.snapshots.model.manifest import TENSORS, name_of
+from ddpjob_trainer.snapshots.model.manifest import name_of
 from ddpjob_trainer.snapshots.storage import durable
 from ddpjob_trainer.snapshots.storage.directory import DirectoryStorage
 from ddpjob_trainer.tensors.safetensors_writer import SafetensorsBuffer
@@ -246,22 +246,3 @@ def test_a_state_that_somebody_else_changes_meanwhile_is_not_saved(
     with pytest.raises(SnapshotError, match="changed while it was copied"):
         snapshots.save(3, **run.parts())
     assert list(tmp_path.glob("step-*")) == []
-
-
-def test_a_directory_in_memory_keeps_what_the_limit_allows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = Run()
-    run.train(1)
-    directory, alone = tmp_path / "in_memory", tmp_path / "alone"
-    Snapshots(alone).save(1, **run.parts(), wait=True)
-    size = (alone / name_of(1) / TENSORS).stat().st_size
-    monkeypatch.setattr(host_memory, "is_memory_filesystem", lambda _: True)
-    leave(monkeypatch, 4 * size)
-    snapshots = Snapshots(directory, keep=3)
-    for step in range(1, 6):
-        snapshots.save(step, **run.parts(), wait=True)
-    assert DirectoryStorage(directory, 1).steps() == [5, 4]
-    leave(monkeypatch, 2 * size - 1)
-    with pytest.raises(SnapshotError, match="it must hold two"):
-        Snapshots(tmp_path / "another").save(1, **run.parts())

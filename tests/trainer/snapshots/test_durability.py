@@ -204,7 +204,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "tensors missing": (lambda p: (p / TENSORS).unlink(), "tensors.safetensors is missing"),
     "manifest cut": (lambda p: os.truncate(p / MANIFEST, 40), "is not JSON"),
     "name of another step": (renamed, "it holds step 4"),
-    "newer format": (lambda p: edit(p, version=4), "format version 4, .* reads up to 3"),
+    "newer format": (lambda p: edit(p, version=2), "format version 2, .* reads 1"),
     "unknown checksum": (with_unknown_checksum, "its checksum is md9, which needs"),
     "foreign format": (lambda p: edit(p, format="other"), "not a ddpjob snapshot"),
     "foreign folder": (other_folder, "manifest.json is missing"),

@@ -231,7 +231,7 @@ def test_who_only_looks_overtakes_nobody(
         directory.save(training, 3)
 
 
-def test_snapshots_from_before_there_were_fences_count(directory: Directory) -> None:
+def test_without_fences_every_snapshot_counts(directory: Directory) -> None:
     snapshots, _ = directory.start("1.1.1")
     directory.save(snapshots, 1)
     for path in directory.path.glob("fence-*"):

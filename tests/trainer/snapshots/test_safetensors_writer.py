@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 
 import pytest
@@ -12,8 +10,7 @@ import torch
 import xxhash
 
 from ddpjob_trainer import SnapshotError, Snapshots
-from ddpjob_trainer.snapshots.model.manifest import MANIFEST, TENSORS, name_of
-from ddpjob_trainer.snapshots.storage import durable, snapshot_dir
+from ddpjob_trainer.snapshots.storage import durable
 from ddpjob_trainer.tensors import safetensors_writer
 from ddpjob_trainer.tensors.safetensors_writer import TYPES, SafetensorsBuffer, StagingBuffer
 from trainer.runs import Run, assert_same
@@ -98,23 +95,3 @@ def test_without_xxhash_the_checksum_is_another(
     loaded = Snapshots(tmp_path).load(**run.parts())
     assert loaded is not None
     assert loaded.step == 2
-
-
-def test_snapshots_of_format_1_are_read(tmp_path: Path) -> None:
-    """As version 0.1 wrote them: SHA-256, no data."""
-    run = Run()
-    run.train(3)
-    path = tmp_path / name_of(3)
-    Snapshots(tmp_path).save(3, **run.parts(), wait=True)
-    manifest = json.loads((path / MANIFEST).read_bytes())
-    safetensors.torch.save_file(safetensors.torch.load_file(path / TENSORS), path / TENSORS)
-    content = (path / TENSORS).read_bytes()
-    file = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
-    raw = json.dumps(manifest | {"version": 1, "files": {TENSORS: file}}).encode()
-    (path / MANIFEST).write_bytes(raw)
-    (path / snapshot_dir.COMMIT).write_text(f"{hashlib.sha256(raw).hexdigest()}  {MANIFEST}\n")
-    again = Run(seed=1)
-    loaded = Snapshots(tmp_path).load(**again.parts())
-    assert loaded is not None
-    assert loaded.step == 3
-    assert_same(again.weights(), run.weights())

@@ -80,9 +80,10 @@ def test_of_a_membership_that_went_on_twice_the_second_time_counts() -> None:
     assert found.step == 30
 
 
-def test_who_did_not_say_what_it_is_counts() -> None:
-    old = Candidate(30, "30", None)
+def test_a_process_of_no_job_counts_beside_a_job() -> None:
     alone = Candidate(40, "40", Owner("", "1a2b"))
     fence = Fence(1, by("1.1.2"), 20)
-    found = select_snapshot([holding(0, old, fences=(fence,)), holding(1, alone)], self_owner=ME)
+    found = select_snapshot(
+        [holding(0, offer(30), fences=(fence,)), holding(1, alone)], self_owner=ME
+    )
     assert found == Selection(40, "40", frozenset({1}))

@@ -60,6 +60,12 @@ class TrainState:
         optimizer.register_step_post_hook(self._stepped)
 
     @property
+    def steps_done(self) -> int:
+        """Steps done; the state must exist."""
+        assert self.done is not None
+        return self.done
+
+    @property
     def progress(self) -> StateVersion | None:
         """Steps done and the membership of the last step; None without a state."""
         return None if self.done is None else StateVersion(self.done, self.done_in)

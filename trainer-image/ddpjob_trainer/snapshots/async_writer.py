@@ -39,7 +39,6 @@ class AsyncWriter:
     def __init__(self, place: SnapshotStorage) -> None:
         self._place = place
         self._memory = StagingBuffer()
-        self._wanted = place.keep
         self._fit: tuple[int, MemoryPlan] | None = None  # bytes of a snapshot, and their plan
         self._background = Background("ddpjob-snapshot")
         self._copying = CopyJob()
@@ -100,8 +99,7 @@ class AsyncWriter:
         if wait or not fits.copies:
             work()
         else:
-            content.allocate(self._memory)
-            self._copying = content.copy(stable_storages)
+            self._copying = content.copy(self._memory, stable_storages)
             self._background.start(partial(self._copy_and_write, self._copying, work))
         return True
 
@@ -128,11 +126,8 @@ class AsyncWriter:
         """Return the plan, computed once per size so that reports do not vary with memory use."""
         size = content.tensors_size
         if self._fit is None or self._fit[0] != size:
-            found = plan_memory(
-                size, self._wanted, host_memory.memory_headroom(),
-                whole=content.whole_size, copied=self._memory.size, held=self._place.held_in_memory(),
-            )  # fmt: skip
-            self._fit, self._place.keep = (size, found), found.keep
+            found = plan_memory(size, host_memory.memory_headroom(), self._memory.size)
+            self._fit = size, found
             if found.problem:
                 _log.warning("%s", found.problem)
         return self._fit[1]

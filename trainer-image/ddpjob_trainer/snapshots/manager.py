@@ -33,10 +33,11 @@ from ddpjob_trainer.snapshots import write_round
 from ddpjob_trainer.snapshots.async_writer import AsyncWriter
 from ddpjob_trainer.snapshots.loading import SnapshotLoader
 from ddpjob_trainer.snapshots.model.fencing import Owner
+from ddpjob_trainer.snapshots.model.flat_state import FlatState
 from ddpjob_trainer.snapshots.model.staging import StagedState
-from ddpjob_trainer.snapshots.model.write_plan import ALONE, is_large
+from ddpjob_trainer.snapshots.model.write_plan import is_large
 from ddpjob_trainer.snapshots.storage import resolve
-from ddpjob_trainer.snapshots.write_round import WriteRound
+from ddpjob_trainer.snapshots.write_round import SOLO, WriteRound
 from ddpjob_trainer.snapshots.writer_fence import WriterFence
 from ddpjob_trainer.tensors import rng_state, training_state
 
@@ -150,36 +151,35 @@ class Snapshots:
         shares = self._may_share and is_large(training_state.is_on_all(model, optimizer))
         if not (shares or self._is_writer):
             return True
-        agreed = None
-        if shares:
-            self.discover_storage_group()
-            agreed = self._agree_on_write(wait=wait)
-        is_free = agreed is not None if shares else wait or not self._writer.is_busy
-        if not is_free:
+        agreed = self._agree_on_write(shares=shares, wait=wait)
+        if agreed is None:
             self._writer.skip(step)
             return False
-        what = training_state.collect(model, extra, **parts)
-        what["random"] = rng_state.to_plain(rng_state.get_state())
-        content = StagedState(step, what)
-        still = training_state.changed_by_step(model, optimizer)
-        part = ALONE
-        if agreed is not None and agreed.attempt_id:
-            owner = self._owner
-            mine = write_round.assign_part(
-                content, still, self._seers, _rank(), agreed, lambda: self._owner != owner
-            )
-            if mine is None:
-                return True
-            part = mine
+        collected = training_state.collect(model, extra, **parts)
+        collected["random"] = rng_state.to_plain(rng_state.get_state())
+        state = FlatState(step, collected)
+        still, owner = training_state.changed_by_step(model, optimizer), self._owner
+        part = write_round.assign_part(
+            state, still, self._seers, _rank(), agreed, lambda: self._owner != owner
+        )
+        if part is None:
+            return True
         self._make_wait(optimizer)
         return self._writer.save(
-            step, content, self._turn.fence, owner=self._owner, part=part, stable_storages=still, wait=wait,
+            step, StagedState(state, part.names), self._turn.fence, owner=owner, part=part,
+            stable_storages=still, wait=wait,
             report=partial(progress.saved, place=_rank(), places=self._seers.places),
         )  # fmt: skip
 
-    def _agree_on_write(self, *, wait: bool) -> WriteRound | None:
-        """Return the agreed round; if the fence fails, the writer saves alone and reports why."""
+    def _agree_on_write(self, *, shares: bool, wait: bool) -> WriteRound | None:
+        """Return the agreed round; None if a writer is busy.
+
+        If the fence fails, the writer saves alone and reports why.
+        """
         is_free, fence = wait or not self._writer.is_busy, 0
+        if not shares:
+            return SOLO if is_free else None
+        self.discover_storage_group()
         is_hindered = False
         if self._is_writer and is_free:
             try:
@@ -187,7 +187,7 @@ class Snapshots:
             except (SnapshotError, OSError):
                 is_free, is_hindered = False, True
         agreed = write_round.agree_on_write(self._seers, is_free=is_free, fence=fence)
-        return WriteRound(True, 0, "") if is_hindered else agreed
+        return SOLO if is_hindered else agreed
 
     def wait(self) -> None:
         """Wait until all snapshots are durable. Raise SnapshotError if one cannot be saved."""

@@ -9,13 +9,13 @@ import secrets
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddpjob_trainer import collectives
-from ddpjob_trainer.snapshots.model.write_plan import WriteAssignment, divide
+from ddpjob_trainer.snapshots.model.write_plan import ALONE, WriteAssignment, divide
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ddpjob_trainer.collectives import StorageGroup
-    from ddpjob_trainer.snapshots.model.staging import StagedState
+    from ddpjob_trainer.snapshots.model.flat_state import FlatState
 
 
 class WriteRound(NamedTuple):
@@ -23,7 +23,10 @@ class WriteRound(NamedTuple):
 
     is_free: bool
     fence: int  # number of the first rank's fence; 0 on other ranks
-    attempt_id: str
+    attempt_id: str  # empty if the first rank of a storage writes alone
+
+
+SOLO = WriteRound(is_free=True, fence=0, attempt_id="")
 
 
 def agree_on_write(seers: StorageGroup, *, is_free: bool, fence: int) -> WriteRound | None:
@@ -34,22 +37,25 @@ def agree_on_write(seers: StorageGroup, *, is_free: bool, fence: int) -> WriteRo
 
 
 def assign_part(
-    content: StagedState,
+    state: FlatState,
     still: set[int],
     seers: StorageGroup,
     rank: int,
     agreed: WriteRound,
     over: Callable[[], bool],
 ) -> WriteAssignment | None:
-    """Reduce `content` to this rank's part and return the part; None if there is none."""
-    sizes = content.sizes(still)
-    division = divide(sizes, len(seers.ranks))
+    """Return this rank's part of the state; None if there is none."""
+    if not agreed.attempt_id:
+        return ALONE
+    shared = {name: tensor.nbytes for name, tensor in state.inside(still).items()}
+    division = divide(shared, len(seers.ranks))
     number = seers.ranks.index(rank)
     if number >= len(division):
         return None
-    outlines = tuple(map(content.outline, division))
+    names = division[number]
     if number == 0:
-        content.exclude({*sizes} - division[0])
-    else:
-        content.select(division[number])
-    return WriteAssignment(number, len(division), agreed.attempt_id, agreed.fence, outlines, over)
+        names |= state.tensors.keys() - shared.keys()
+    outlines = tuple(map(state.outline, division))
+    return WriteAssignment(
+        number, len(division), agreed.attempt_id, agreed.fence, outlines, over, names
+    )

@@ -1,28 +1,23 @@
 """Reads tensors from a safetensors file and computes its checksum, in one pass.
 
-May not: know of training state and folders, or write such a file (`safetensors_writer`).
+This module does not know training state or folders. `safetensors_writer` writes such files.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import queue
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from ddpjob_trainer import host_memory
 from ddpjob_trainer.tensors.safetensors_writer import CHUNK_BYTES, NAMES, hasher, raw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from io import FileIO
     from pathlib import Path
-
-READERS = 2  # reading threads for a file in memory, beside the checksum's; 1 for a disk
 
 
 class TensorSpec(NamedTuple):
@@ -44,30 +39,16 @@ class SafetensorsReader:
     def __init__(self, path: Path, kind: str) -> None:
         """Read the header; `kind` is that of the checksum.
 
-        Raises OSError, KeyError, TypeError and ValueError.
+        Raise OSError, KeyError, TypeError or ValueError.
         """
         self._digest = hasher(kind)
         with path.open("rb", buffering=0) as file:
             size = file.read(8)
-            text = file.read(int.from_bytes(size, "little"))
+            header = size + file.read(int.from_bytes(size, "little"))
             end = os.fstat(file.fileno()).st_size
-        self._path, self._begin = path, 8 + len(text)
-        self._digest.update(size + text)
-        self._header = json.loads(text)
-        self._header.pop("__metadata__", None)
-        names = sorted(self._header, key=lambda name: self._header[name]["data_offsets"])
-        self.outlines = [self._outline(name) for name in names]
-        at = 0
-        for outline in self.outlines:
-            begin, at = at, at + outline.size
-            if self._header[outline.name]["data_offsets"] != [begin, at]:
-                raise ValueError(f"{outline.name} lies elsewhere than after what is before it")
-        if at != end - self._begin:
-            raise ValueError(f"its tensors take {at} bytes of {end - self._begin}")
-
-    def _outline(self, name: str) -> TensorSpec:
-        entry = self._header[name]
-        return TensorSpec(name, NAMES[entry["dtype"]], tuple(map(int, entry["shape"])))
+        self._digest.update(header)
+        self._path = path
+        self._begin, self.outlines = _read_header(memoryview(header), end)
 
     def read(
         self, each: Callable[[torch.Tensor], None] | None = None
@@ -75,38 +56,70 @@ class SafetensorsReader:
         """Return the tensors, each in its own aligned memory, and the checksum.
 
         Mapped tensors would not be aligned: their sums round differently, and the resumed run would
-        diverge from an undisturbed one. Calls `each` with every tensor, before its verification.
-        Raises OSError, ValueError and RuntimeError, and the exceptions of `each`.
+        diverge from an undisturbed one. Call `each` with every tensor, before its verification.
+        Raise OSError, ValueError, RuntimeError, and the exceptions of `each`.
         """
         found = {name: torch.empty(shape, dtype=kind) for name, kind, shape in self.outlines}
-        pieces = list(_pieces(found.values(), self._begin))
-        files: queue.SimpleQueue[FileIO] = queue.SimpleQueue()
-        count = READERS if host_memory.is_memory_filesystem(self._path.parent) else 1
-        with contextlib.ExitStack() as stack:
-            for _ in range(count):
-                files.put(stack.enter_context(self._path.open("rb", buffering=0)))
-            readers = stack.enter_context(ThreadPoolExecutor(count))
-            stack.callback(readers.shutdown, cancel_futures=True)
-            filled = readers.map(lambda piece: _fill(files, piece), pieces)
-            for piece, _ in zip(pieces, filled, strict=True):
-                for view in piece.views:
-                    self._digest.update(view)
-                if each is not None:
-                    for tensor in piece.whole:
-                        each(tensor)
-        return {name: found[name] for name in self._header}, self._digest.hexdigest()
+        pieces = list(_pieces(found.values()))
+        with self._path.open("rb", buffering=0) as file:
+            file.seek(self._begin)
+            reader = ThreadPoolExecutor(1)  # reads while this thread computes the checksum
+            try:
+                filled = reader.map(lambda piece: _fill(file, piece), pieces)
+                for piece, _ in zip(pieces, filled, strict=True):
+                    for view in piece.views:
+                        self._digest.update(view)
+                    if each is not None:
+                        for tensor in piece.whole:
+                            each(tensor)
+            finally:
+                reader.shutdown(cancel_futures=True)
+        return found, self._digest.hexdigest()
+
+
+def tensors(block: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return aligned copies of the tensors of a safetensors file in memory.
+
+    Raise KeyError, TypeError, ValueError or RuntimeError for an invalid file.
+    """
+    at, outlines = _read_header(raw(block), block.numel())
+    found = {}
+    for each in outlines:
+        found[each.name] = block[at : at + each.size].clone().view(each.kind).view(each.shape)
+        at += each.size
+    return found
+
+
+def _read_header(content: memoryview, end: int) -> tuple[int, list[TensorSpec]]:
+    """Return the offset of the first tensor, and the tensors' outlines in the file's order.
+
+    `content` begins like the file, whose size is `end`. Raise KeyError, TypeError or ValueError,
+    also if the tensors do not fill the file.
+    """
+    begin = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(bytes(content[8:begin]))
+    header.pop("__metadata__", None)
+    outlines, at = [], begin
+    for name, entry in sorted(header.items(), key=lambda each: each[1]["data_offsets"]):
+        outline = TensorSpec(name, NAMES[entry["dtype"]], tuple(map(int, entry["shape"])))
+        if entry["data_offsets"] != [at - begin, at - begin + outline.size]:
+            raise ValueError(f"{name} does not begin where the tensor before it ends")
+        outlines.append(outline)
+        at += outline.size
+    if at != end:
+        raise ValueError(f"its tensors end at byte {at} of {end}")
+    return begin, outlines
 
 
 class _Piece(NamedTuple):
-    """A range of the file that one thread reads."""
+    """A range of the file that is read at once."""
 
-    at: int  # offset in the file
     views: list[memoryview]  # memory to fill, in order
     whole: list[torch.Tensor]  # complete with this piece
 
 
-def _pieces(tensors: Iterable[torch.Tensor], at: int) -> Iterator[_Piece]:
-    piece, size = _Piece(at, [], []), 0
+def _pieces(tensors: Iterable[torch.Tensor]) -> Iterator[_Piece]:
+    piece, size = _Piece([], []), 0
     for tensor in tensors:
         rest = raw(tensor.view(-1).view(torch.uint8)) if tensor.numel() else memoryview(b"")
         while rest:
@@ -116,48 +129,26 @@ def _pieces(tensors: Iterable[torch.Tensor], at: int) -> Iterator[_Piece]:
             size += len(view)
             if rest:
                 yield piece
-                piece, size = _Piece(piece.at + size, [], []), 0
+                piece, size = _Piece([], []), 0
         piece.whole.append(tensor)
         if size == CHUNK_BYTES:
             yield piece
-            piece, size = _Piece(piece.at + size, [], []), 0
+            piece, size = _Piece([], []), 0
     yield piece
 
 
-def _fill(files: queue.SimpleQueue[FileIO], piece: _Piece) -> None:
-    file = files.get()
-    try:
-        file.seek(piece.at)
-        for view in piece.views:
-            rest = view
-            while rest:
-                count = file.readinto(rest)
-                if not count:
-                    raise ValueError("the file ends early")
-                rest = rest[count:]
-    finally:
-        files.put(file)
-
-
-def tensors(block: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return aligned copies of the tensors of a safetensors file in memory.
-
-    Raises KeyError, TypeError, ValueError and RuntimeError for an invalid file.
-    """
-    content = raw(block)
-    begin = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(bytes(content[8:begin]))
-    header.pop("__metadata__", None)
-    found = {}
-    for name, entry in header.items():
-        first, last = entry["data_offsets"]
-        data = block[begin + first : begin + last].clone()
-        found[name] = data.view(NAMES[entry["dtype"]]).view(entry["shape"])
-    return found
+def _fill(file: FileIO, piece: _Piece) -> None:
+    for view in piece.views:
+        rest = view
+        while rest:
+            count = file.readinto(rest)
+            if not count:
+                raise ValueError("the file ends early")
+            rest = rest[count:]
 
 
 def checksum(path: Path, kind: str) -> str:
-    """Return the checksum of a file. Raises OSError, and ValueError for an unavailable kind."""
+    """Return the checksum of a file. Raise OSError, or ValueError for an unavailable kind."""
     digest = hasher(kind)
     with path.open("rb", buffering=0) as file:
         while block := file.read(CHUNK_BYTES):

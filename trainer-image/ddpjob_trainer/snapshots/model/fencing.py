@@ -2,10 +2,11 @@
 
 A group of processes may be fenced without notice, for example behind a network partition, and
 continue to train. Its snapshots do not count beyond the step from which its successor resumed. Each
-snapshot names its writer's fence, and a later fence limits all earlier ones. So a late write never
-wins. The only requirement is that two processes cannot create the same record: no clock, no lock,
-no service. This module must not depend on the storage of the records; see `dir_fences` and
-`object_fences`.
+snapshot names its writer and the writer's fence, and a later fence limits all earlier ones. Of two
+memberships of one job, the order of the memberships decides which fence is later. Between other
+owners, the number decides, which means nothing in another storage. So a late write never wins. The
+only requirement is that two processes cannot create the same record: no clock, no lock, no service.
+This module must not depend on the storage of the records; see `dir_fences` and `object_fences`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ class Owner(NamedTuple):
     job: str  # the job's uid
     membership: str
 
+    @property
+    def order(self) -> MembershipId:
+        """The order of the memberships of one job; below all of them for a process alone."""
+        return MembershipId.parse(self.membership) if self.job else MembershipId(0, 0, 0)
+
     def __str__(self) -> str:
         return f"membership {self.membership}" if self.job else f"process {self.membership}"
 
@@ -43,16 +49,32 @@ class Fence(NamedTuple):
     step: int
 
 
-def fence_limit(fences: Iterable[Fence], number: int) -> int | None:
-    """Return the last step whose snapshot behind fence `number` counts; None without a limit."""
-    later = {fence.owner: fence.step for fence in fences if fence.number > number}  # by age
-    return min(later.values(), default=None)
+class Origin(NamedTuple):
+    """The step of a snapshot, and its writer as far as a reader knows it."""
+
+    step: int
+    writer: Owner | None  # None: the writer's fence is gone, and the manifest is not read
+    number: int | None  # of the writer's fence; None beside the fences of another storage
 
 
-def is_fenced(step: int, number: int, fences: Iterable[Fence]) -> bool:
-    """Return whether a snapshot of this step, written behind fence `number`, does not count."""
-    last = fence_limit(fences, number)
-    return last is not None and step > last
+def is_fenced(origin: Origin, fences: Iterable[Fence], chooser: Owner | None = None) -> bool:
+    """Return whether a later owner has resumed from an earlier step: the snapshot does not count.
+
+    `fences` are those of one storage, by number; only the last one of each owner binds. The fences
+    of `chooser`, which still selects its snapshot, do not bind.
+    """
+    last = {fence.owner: fence for fence in fences if fence.owner != chooser}
+    return any(
+        fence.step < origin.step and _is_later(fence, origin.writer, origin.number)
+        for fence in last.values()
+    )
+
+
+def _is_later(fence: Fence, owner: Owner | None, number: int | None) -> bool:
+    """Return whether a fence is later than an owner and the number of its fence."""
+    if owner is not None and owner.job and fence.owner.job == owner.job and fence.owner != owner:
+        return fence.owner.order > owner.order
+    return number is not None and fence.number > number
 
 
 class FenceStorage(Protocol):
@@ -95,7 +117,10 @@ class FenceLog:
         Raise FencedError if a later membership has resumed.
         """
         while True:
-            self._check_order(owner)
+            if later := self._later_than(owner, None):
+                raise FencedError(
+                    f"{self._resumed(later)}: {owner} is an earlier membership and may not save."
+                )
             fence = Fence(max(self._records.numbers(), default=0) + 1, owner, step)
             record = {"job": owner.job, "membership": owner.membership, "step": step}
             if self._records.create(fence.number, json.dumps(record).encode()):
@@ -104,22 +129,18 @@ class FenceLog:
 
     def check(self, own: Fence) -> None:
         """Raise FencedError if another owner has resumed since. Raise OSError."""
-        for fence in self.all():
-            if fence.number > own.number and fence.owner != own.owner:
-                raise FencedError(
-                    f"{fence.owner} has resumed from step {fence.step} in {self._records.where}:"
-                    f" {own.owner} is fenced, and its snapshots would not count."
-                )
+        if later := self._later_than(own.owner, own.number):
+            raise FencedError(
+                f"{self._resumed(later)}: {own.owner} is fenced, and its snapshots would not count."
+            )
 
-    def _check_order(self, owner: Owner) -> None:
-        for fence in self.all():
-            if not owner.job or fence.owner.job != owner.job:
-                continue
-            if MembershipId.parse(fence.owner.membership) > MembershipId.parse(owner.membership):
-                raise FencedError(
-                    f"{fence.owner} has resumed from step {fence.step} in {self._records.where}:"
-                    f" {owner} is an earlier membership and may not save."
-                )
+    def _later_than(self, owner: Owner, number: int | None) -> Fence | None:
+        """Return the first later fence of another owner. Raise OSError."""
+        others = (fence for fence in self.all() if fence.owner != owner)
+        return next((fence for fence in others if _is_later(fence, owner, number)), None)
+
+    def _resumed(self, fence: Fence) -> str:
+        return f"{fence.owner} has resumed from step {fence.step} in {self._records.where}"
 
     def _read(self, number: int) -> Fence | None:
         record = self._records.read(number)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ddpjob_trainer.snapshots.model.fencing import Fence, Owner
+from ddpjob_trainer.snapshots.model.fencing import Fence, Origin, Owner
 from ddpjob_trainer.snapshots.model.selection import Candidate
 from ddpjob_trainer.tensors.safetensors_writer import FileDigest
 
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FORMAT = "ddpjob-snapshot"
-VERSION = 3
-READABLE = (1, 2, 3)
-OF_ONE_FILE = 2  # the version of a snapshot with one file: older libraries can read this version
+VERSION = 1
 TENSORS = "tensors.safetensors"
 MANIFEST = "manifest.json"
 
@@ -60,7 +58,7 @@ def build(step: int, state: dict[str, Any], files: Mapping[str, FileDigest], fen
     """Return the manifest of a state behind a fence, whose tensors are in `files`."""
     return json.dumps({
         "format": FORMAT,
-        "version": VERSION if len(files) > 1 else OF_ONE_FILE,
+        "version": VERSION,
         "step": step,
         "fence": fence.number,
         "writer": {"job": fence.owner.job, "membership": fence.owner.membership},
@@ -72,17 +70,16 @@ def build(step: int, state: dict[str, Any], files: Mapping[str, FileDigest], fen
 
 
 def parse(raw: bytes) -> dict[str, Any]:
-    """Return the manifest. Raise UnusableError if the format is foreign or newer."""
+    """Return the manifest. Raise UnusableError if the format is foreign or of another version."""
     try:
         manifest = json.loads(raw)
     except ValueError:
         raise UnusableError(f"it is damaged: {MANIFEST} is not JSON") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise UnusableError(f"it is not a ddpjob snapshot: {MANIFEST} does not say {FORMAT}")
-    if manifest.get("version") not in READABLE:
+    if manifest.get("version") != VERSION:
         raise UnusableError(
-            f"it has format version {manifest.get('version')}, this ddpjob_trainer reads up to "
-            f"{VERSION}"
+            f"it has format version {manifest.get('version')}, this ddpjob_trainer reads {VERSION}"
         )
     return manifest
 
@@ -120,18 +117,18 @@ def candidate_of(manifest: dict[str, Any]) -> Candidate:
     """Return the candidate that describes this snapshot to all ranks."""
     state = {part: node for part, node in manifest["state"].items() if part != "random"}
     content = [manifest["step"], manifest["files"], state]  # equal in each copy
-    writer = manifest.get("writer")
-    return Candidate(
-        manifest["step"],
-        hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(),
-        writer and Owner(str(writer["job"]), str(writer["membership"])),
-    )
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return Candidate(manifest["step"], digest, writer_of(manifest))
 
 
-def fence_of(manifest: dict[str, Any]) -> int:
-    """Return the number of the writer's fence; 0 if there was no fence."""
-    number: int = manifest.get("fence", 0)
-    return number
+def origin_of(manifest: dict[str, Any]) -> Origin:
+    """Return the step and the writer."""
+    return Origin(manifest["step"], writer_of(manifest), manifest["fence"])
+
+
+def writer_of(manifest: dict[str, Any]) -> Owner:
+    """Return the writer."""
+    return Owner(str(manifest["writer"]["job"]), str(manifest["writer"]["membership"]))
 
 
 @functools.cache

@@ -1,19 +1,19 @@
 """The choice of the snapshot from which all ranks resume, given each storage's contents: pure.
 
-The newest snapshot that counts wins, in any storage. A snapshot of a fenced membership does not
-count. Within a storage, its fences decide (`fencing.fence_limit`); between storages, the order of
-the memberships decides.
+The newest snapshot that counts wins, in any storage. Each storage lists the snapshots that its own
+fences do not exclude. The fences of another storage may exclude them, too; see `fencing`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ddpjob_protocol.membership import MembershipId
+from ddpjob_trainer.snapshots.model.fencing import Origin, is_fenced
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from ddpjob_protocol.membership import MembershipId
     from ddpjob_trainer.snapshots.model.fencing import Fence, Owner
 
 
@@ -22,7 +22,7 @@ class Candidate(NamedTuple):
 
     step: int
     digest: str  # equal for equal contents
-    writer: Owner | None  # None: written without an owner
+    writer: Owner
 
 
 class StorageContents(NamedTuple):
@@ -52,17 +52,12 @@ def select_snapshot(
 
     An entry of `excluded` is the lowest rank of a storage and the digest of an unusable snapshot.
     """
-    fences = {
-        fence
-        for holding in storages
-        for fence in {each.owner: each for each in holding.fences}.values()  # the owner's last
-        if fence.owner != self_owner
-    }
     usable = [
         (offer, holding.ranks)
         for holding in storages
         for offer in holding.candidates
-        if (holding.ranks[0], offer.digest) not in excluded and not _is_overtaken(offer, fences)
+        if (holding.ranks[0], offer.digest) not in excluded
+        and not _is_fenced_anywhere(offer, storages, self_owner)
     ]
     if not usable:
         return None
@@ -72,21 +67,11 @@ def select_snapshot(
 
 
 def _age(offer: Candidate) -> tuple[int, MembershipId, str]:
-    return offer.step, _order(offer.writer), offer.digest
+    return offer.step, offer.writer.order, offer.digest
 
 
-def _order(owner: Owner | None) -> MembershipId:
-    return MembershipId.parse(owner.membership) if owner and owner.job else MembershipId(0, 0, 0)
-
-
-def _is_overtaken(offer: Candidate, fences: Collection[Fence]) -> bool:
-    """Return whether a later membership of the writer's job has resumed from an earlier step."""
-    writer = offer.writer
-    if writer is None or not writer.job:
-        return False
-    return any(
-        fence.owner.job == writer.job
-        and _order(fence.owner) > _order(writer)
-        and fence.step < offer.step
-        for fence in fences
-    )
+def _is_fenced_anywhere(
+    offer: Candidate, storages: Sequence[StorageContents], chooser: Owner
+) -> bool:
+    origin = Origin(offer.step, offer.writer, number=None)
+    return any(is_fenced(origin, holding.fences, chooser) for holding in storages)

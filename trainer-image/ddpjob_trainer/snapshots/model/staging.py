@@ -1,19 +1,18 @@
-"""A state ready for a write: copied into memory, with its size known before the first byte.
+"""A state on its way into a file, whose size is known before the first byte.
 
+The tensors are copied into memory, or, if memory is short, read while the file is written.
 This module must not depend on the destination.
 """
 
 from __future__ import annotations
 
 import bisect
-import hashlib
 import json
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.snapshots.model import manifest
-from ddpjob_trainer.tensors import serialization
 from ddpjob_trainer.tensors.copy_jobs import CopyJob
 from ddpjob_trainer.tensors.safetensors_writer import SafetensorsBuffer, StagingBuffer
 
@@ -23,72 +22,45 @@ if TYPE_CHECKING:
     import torch
 
     from ddpjob_trainer.snapshots.model.fencing import Fence
+    from ddpjob_trainer.snapshots.model.flat_state import FlatState
     from ddpjob_trainer.tensors.safetensors_writer import FileDigest
 
 PIECE_BYTES = 4 << 20  # copied by one thread at a time
 
 
 class StagedState:
-    """The state after a number of steps."""
+    """The tensors of a state, or of one part of it, ready for a write."""
 
-    def __init__(self, step: int, state: dict[str, Any]) -> None:
-        """Flatten the state. Raise SnapshotError if a value has no form in a snapshot."""
-        self._step = step
-        self._state: dict[str, Any] = {}
-        tensors: dict[str, torch.Tensor] = {}
-        for part, value in state.items():
-            self._state[part], found = serialization.flatten(value, part)
-            tensors.update(found)
-        self._tensors = tensors
-        self._versions = {name: tensor._version for name, tensor in tensors.items()}  # noqa: SLF001
-        self._image = SafetensorsBuffer(tensors)
+    def __init__(self, state: FlatState, names: Collection[str] | None = None) -> None:
+        """Lay out the file of these tensors, by default of all."""
+        self._state = state
+        chosen = state.tensors if names is None else names
+        self._tensors = {name: each for name, each in state.tensors.items() if name in chosen}
+        self._versions = {name: each._version for name, each in self._tensors.items()}  # noqa: SLF001
+        self._image = SafetensorsBuffer(self._tensors)
         self._copying = CopyJob()
         self._begins: list[int] = []  # offset in the file of each piece to copy
-        self.whole_size = self._image.size  # bytes of the tensors' file, or of all files together
 
     @property
     def size(self) -> int:
         """Bytes in total, within a few kilobytes."""
-        return self._image.size + len(json.dumps(self._state)) + 4096
+        return self._image.size + len(json.dumps(self._state.values)) + 4096
 
     @property
     def tensors_size(self) -> int:
         """Bytes of the tensors' file."""
         return self._image.size
 
-    def sizes(self, storages: Container[int]) -> dict[str, int]:
-        """Return the bytes of each tensor inside of these storages."""
-        return {name: tensor.nbytes for name, tensor in self._inside(storages).items()}
+    def copy(self, memory: StagingBuffer, stable_storages: Container[int]) -> CopyJob:
+        """Copy the tensors except these storages, given by address; return the job for those.
 
-    def outline(self, names: Iterable[str]) -> str:
-        """Return a digest that is equal for tensors of equal names, types and shapes."""
-        given = [(name, self._tensors[name]) for name in sorted(names)]
-        told = [[name, str(tensor.dtype), [*tensor.shape]] for name, tensor in given]
-        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
-
-    def select(self, names: Container[str]) -> None:
-        """Keep only these tensors in the file, which is then one part of the state."""
-        self._tensors = {name: each for name, each in self._tensors.items() if name in names}
-        self._image = SafetensorsBuffer(self._tensors)
-
-    def exclude(self, names: Container[str]) -> None:
-        """Keep all tensors but these in the file."""
-        self.select({name for name in self._tensors if name not in names})
-
-    def allocate(self, memory: StagingBuffer) -> None:
-        """Allocate memory for a copy; without a copy, the state must not change during the write.
-
-        Raise SnapshotError if there is not enough memory.
+        Copied tensors may change afterwards; without a copy, no tensor may change during the write.
+        This method and the job raise SnapshotError if a tensor has changed since the construction.
+        This method also raises it if there is not enough memory.
         """
         self._image.allocate(memory)
-
-    def copy(self, stable_storages: Container[int]) -> CopyJob:
-        """Copy the state except these storages, given by address; return the job that copies those.
-
-        Copied tensors may change afterwards. If a tensor has changed since the construction, this
-        method and the job raise SnapshotError.
-        """
-        later = self._inside(stable_storages)
+        stable = self._state.inside(stable_storages)
+        later = {name: each for name, each in self._tensors.items() if name in stable}
         self._copy([name for name in self._tensors if name not in later])
         begins = self._image.begins(later)
         pieces = list(_pieces({name: later[name] for name in begins}))
@@ -103,13 +75,6 @@ class StagedState:
     def _copy(self, names: Collection[str]) -> None:
         self._image.copy(names)
         self._check(names)
-
-    def _inside(self, storages: Container[int]) -> dict[str, torch.Tensor]:
-        return {
-            name: tensor
-            for name, tensor in self._tensors.items()
-            if tensor.untyped_storage().data_ptr() in storages
-        }
 
     def stream_to(self, into: Callable[[Iterator[memoryview]], object]) -> FileDigest:
         """Stream the tensors' file to `into`, chunk by chunk, during the rest of the copy.
@@ -127,12 +92,12 @@ class StagedState:
 
     def record(self, files: Mapping[str, FileDigest], fence: Fence) -> bytes:
         """Return the manifest for these files."""
-        return manifest.build(self._step, self._state, files, fence)
+        return manifest.build(self._state.step, self._state.values, files, fence)
 
     def _check(self, names: Iterable[str]) -> None:
         if any(self._tensors[name]._version != self._versions[name] for name in names):  # noqa: SLF001 - torch's own way to find it out
             raise SnapshotError(
-                f"Step {self._step} is not saved: the model or the optimizer's state was changed "
+                f"Step {self._state.step} is not saved: the model or the optimizer's state was changed "
                 "while it was copied, and not by the optimizer's step. Change it before save(), or "
                 "save with wait=True."
             )

@@ -29,7 +29,7 @@ class PartsMissingError(Exception):
 
 
 class WriteAssignment(NamedTuple):
-    """The part of one writer."""
+    """The part of one writer: the tensors of `names`, or all tensors without names."""
 
     number: int  # 0: the first writer, which also writes unshared state, and commits
     writers: int
@@ -37,6 +37,7 @@ class WriteAssignment(NamedTuple):
     fence: int  # number of the first writer's fence
     outlines: tuple[str, ...]  # of each part's tensors
     is_cancelled: Callable[[], bool]  # True if no writer needs to wait any more
+    names: frozenset[str] | None = None
 
 
 def never() -> bool:

@@ -79,9 +79,6 @@ class SnapshotStorage(Protocol):
     def prune(self) -> list[int]:
         """Delete snapshots that retention does not keep; return their steps. Raise OSError."""
 
-    def held_in_memory(self) -> int | None:
-        """Return the bytes of memory that snapshots use; None if they are elsewhere."""
-
     def name(self, step: int) -> str:
         """Return the snapshot's name for log lines and errors."""
 

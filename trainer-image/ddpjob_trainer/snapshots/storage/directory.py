@@ -18,7 +18,7 @@ import secrets
 import shutil
 from typing import TYPE_CHECKING
 
-from ddpjob_trainer import collectives, host_memory
+from ddpjob_trainer import collectives
 from ddpjob_trainer.collectives import StorageGroup
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.snapshots.model import manifest
@@ -126,8 +126,8 @@ class DirectoryStorage:
 
         The fences of `chooser`, which still selects its snapshot, do not limit the result.
         """
-        fences = [fence for fence in self._fences.all() if fence.owner != chooser]
-        return [s for s in self.all_steps() if not _is_overtaken(self.path(s), fences)]
+        fences = self._fences.all()
+        return [s for s in self.all_steps() if not _is_fenced(self.path(s), fences, chooser)]
 
     def list_candidates(self, ranks: tuple[int, ...], chooser: Owner) -> StorageContents:
         """Return the snapshots in this directory from which `chooser` may select. Raise OSError.
@@ -167,12 +167,6 @@ class DirectoryStorage:
         with self._attempt_folder():
             self._retain(newest)
         return sorted({*before} - {*self.all_steps()})
-
-    def held_in_memory(self) -> int | None:
-        """Return the bytes of memory that snapshots use; None on a disk."""
-        if not host_memory.is_memory_filesystem(self.directory):
-            return None
-        return sum(self.info(step).size for step in self.all_steps())
 
     def path(self, step: int) -> Path:
         """Return the path of the folder for this step, which need not exist."""
@@ -226,12 +220,12 @@ class DirectoryStorage:
                 raise
 
     def _counts(self, path: Path) -> bool:
-        return _whole(path, content=True) and not _is_overtaken(path, self._fences.all())
+        return _whole(path, content=True) and not _is_fenced(path, self._fences.all())
 
     def _retain(self, newest: int) -> None:
         fences = self._fences.all()
-        overtaken = [s for s in self.all_steps() if _is_overtaken(self.path(s), fences)]
-        for step in [*steps_to_delete(self.complete(), newest, self.keep), *overtaken]:
+        fenced = [s for s in self.all_steps() if _is_fenced(self.path(s), fences)]
+        for step in [*steps_to_delete(self.complete(), newest, self.keep), *fenced]:
             self._discard(self.path(step))
 
     @staticmethod
@@ -277,13 +271,13 @@ def _locked(descriptor: int, operation: int) -> bool:
     return True
 
 
-def _is_overtaken(path: Path, fences: list[Fence]) -> bool:
+def _is_fenced(path: Path, fences: list[Fence], chooser: Owner | None = None) -> bool:
     """Return whether a snapshot is whole, but fenced by another owner's resume."""
     try:
         found = snapshot_dir.check(path, content=False)
     except UnusableError:
         return False
-    return is_fenced(found["step"], manifest.fence_of(found), fences)
+    return is_fenced(manifest.origin_of(found), fences, chooser)
 
 
 def _whole(path: Path, *, content: bool) -> bool:

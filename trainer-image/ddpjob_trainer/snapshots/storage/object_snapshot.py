@@ -104,8 +104,8 @@ class ObjectListing:
                 raise UnusableError("it is damaged: its manifest does not match its name")
             found = manifest.parse(raw)
             manifest.check_step(found, manifest.name_of(copy.step))
-            if manifest.fence_of(found) != copy.fence:
-                raise UnusableError(f"it was renamed: it is of fence {manifest.fence_of(found)}")
+            if (number := manifest.origin_of(found).number) != copy.fence:
+                raise UnusableError(f"it was renamed: it is of fence {number}")
             self._manifests[copy.manifest] = found
         for name, expected in manifest.files_of(found).items():
             if name not in copy.files:

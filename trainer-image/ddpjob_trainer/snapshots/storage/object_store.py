@@ -19,7 +19,7 @@ from ddpjob_trainer import collectives
 from ddpjob_trainer.collectives import StorageGroup
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.snapshots.model import manifest
-from ddpjob_trainer.snapshots.model.fencing import Fence, FenceLog, Owner, is_fenced
+from ddpjob_trainer.snapshots.model.fencing import Fence, FenceLog, Origin, Owner, is_fenced
 from ddpjob_trainer.snapshots.model.manifest import TENSORS, UnusableError
 from ddpjob_trainer.snapshots.model.retention import steps_to_delete
 from ddpjob_trainer.snapshots.model.selection import Candidate, StorageContents
@@ -124,8 +124,8 @@ class ObjectStorage:
 
         The fences of `chooser`, which still selects its snapshot, do not limit the result.
         """
-        fences = [fence for fence in self._fences.all() if fence.owner != chooser]
-        return _steps(copy for copy in self._shown() if not _is_overtaken(copy, fences))
+        fences = self._fences.all()
+        return _steps(copy for copy in self._shown() if not _is_fenced(copy, fences, chooser))
 
     def all_steps(self) -> list[int]:
         """Return the steps of all snapshots, newest first. Raise OSError."""
@@ -140,9 +140,8 @@ class ObjectStorage:
         offers: list[Candidate] = []
         unusable: list[str] = []
         fences = self._fences.all()
-        others = [fence for fence in fences if fence.owner != chooser]
         for copy in self._shown():
-            if _is_overtaken(copy, others):
+            if _is_fenced(copy, fences, chooser):
                 continue
             try:
                 offers.append(manifest.candidate_of(self._copies.manifest(copy)))
@@ -193,10 +192,6 @@ class ObjectStorage:
         self._retain(newest)
         return sorted({*before} - {*self.all_steps()})
 
-    def held_in_memory(self) -> int | None:
-        """Return None: the snapshots are not in this machine's memory."""
-        return None
-
     def name(self, step: int) -> str:
         """Return the snapshot's name for log lines and errors."""
         return f"{self._objects.uri}/{manifest.name_of(step)}"
@@ -221,12 +216,12 @@ class ObjectStorage:
         """Return the snapshots of one step, those that count first. Raise OSError."""
         fences = self._fences.all()
         copies = [copy for copy in self._shown() if copy.step == step]
-        return sorted(copies, key=lambda copy: _is_overtaken(copy, fences))
+        return sorted(copies, key=lambda copy: _is_fenced(copy, fences))
 
     def _complete(
         self, copies: Sequence[StoredSnapshot], fences: Sequence[Fence]
     ) -> list[StoredSnapshot]:
-        return [c for c in copies if self._is_whole(c) and not _is_overtaken(c, fences)]
+        return [c for c in copies if self._is_whole(c) and not _is_fenced(c, fences)]
 
     def _is_whole(self, copy: StoredSnapshot) -> bool:
         try:
@@ -255,7 +250,7 @@ class ObjectStorage:
         for copy in copies:
             is_stale = copy.manifest is None and now - copy.written.written > PATIENCE
             is_more = copy.step in gone and copy in complete
-            if is_stale or is_more or (_is_overtaken(copy, fences) and self._is_known(copy)):
+            if is_stale or is_more or (_is_fenced(copy, fences) and self._is_known(copy)):
                 self._objects.delete(*copy.names)
 
     def _is_known(self, copy: StoredSnapshot) -> bool:
@@ -264,8 +259,10 @@ class ObjectStorage:
         return is_half or self._is_whole(copy)
 
 
-def _is_overtaken(copy: StoredSnapshot, fences: Iterable[Fence]) -> bool:
-    return is_fenced(copy.step, copy.fence, fences)
+def _is_fenced(copy: StoredSnapshot, fences: Sequence[Fence], chooser: Owner | None = None) -> bool:
+    """Return whether a snapshot is fenced; its fence, if it still exists, names the writer."""
+    writer = next((fence.owner for fence in fences if fence.number == copy.fence), None)
+    return is_fenced(Origin(copy.step, writer, copy.fence), fences, chooser)
 
 
 def _steps(copies: Iterable[StoredSnapshot]) -> list[int]:

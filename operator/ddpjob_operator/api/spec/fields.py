@@ -2,30 +2,33 @@
 
 The bounds are generous. The API server needs them to estimate the cost of its checks.
 
-May not: compare one part with another; `spec` does that.
+May not: compare one part with another; `rules` does that.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, MaxLen, MinLen
-from pydantic import AfterValidator, AllowInfNan, BeforeValidator, Field, Strict
+from pydantic import AllowInfNan, Field, SkipValidation, Strict
 
 from ddpjob_operator.api.base import Model
+from ddpjob_operator.api.rule import ITSELF, Rule
+from ddpjob_operator.api.spec import cel
 from ddpjob_protocol import environment
 
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-JOB_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # a Service is named after the job
 ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
-# Patterns for paths of files; the API server's rules use them, too.
+# Patterns for paths of files.
 CONTROL = r"[\x00-\x1f\x7f]"
 ABOVE = r"(^|/)[.][.](/|$)"
 WHOLE_FOLDER = r"^[./]+$"
 SNAPSHOT_URI = re.compile(environment.SNAPSHOT_URI)
 ENV_PREFIX = "DDPJOB_"  # prefix of the variables for the agent and the trainer library
+GPU_RESOURCE = "nvidia.com/gpu"
 MAX_NAME = 63
 MAX_ENV_NAME = 200  # with 253, the API server rejects the rules as too expensive
 MAX_INTEGER = 2**31 - 1  # int32, which clients in every language can read
@@ -37,62 +40,69 @@ MAX_FILES = 16  # all paths share one environment variable
 MAX_ARGUMENT = 131_071  # characters of an argument or variable; the limit of Linux
 
 
-def _dns_label(name: str) -> str:
-    if not DNS_LABEL.fullmatch(name) or len(name) > MAX_NAME:
-        raise ValueError(
-            f"'{name}' is not a valid name; use lower-case letters, digits and '-', "
-            f"with a letter or digit first and last, {MAX_NAME} at most"
-        )
-    return name
+def _first_twice(values: Iterable[str]) -> str:
+    return next((value for value, count in Counter(values).items() if count > 1), "")
 
 
-def _job_name(name: str) -> str:
-    if not JOB_NAME.fullmatch(name) or len(name) > MAX_NAME:
-        raise ValueError(
-            f"'{name}' is not a valid name of a job; begin with a lower-case letter, continue with "
-            f"lower-case letters, digits and '-', with a letter or digit last, {MAX_NAME} at most"
-        )
-    return name
-
-
-def _env_name(name: str) -> str:
-    if not ENV_NAME.fullmatch(name) or len(name) > MAX_ENV_NAME:
-        raise ValueError(f"'{name}' is not a valid name of an environment variable")
-    if name.startswith(ENV_PREFIX):
-        raise ValueError(f"'{name}' is set by ddpjob; choose a name that does not begin so")
-    return name
-
-
-def _file(path: str) -> str:
-    if re.search(CONTROL, path):
-        raise ValueError(f"{path!r} has a character that does not print; remove that")
-    if re.search(ABOVE, path):
-        raise ValueError(f"'{path}' leads out with '..'; write the path without")
-    if re.search(WHOLE_FOLDER, path):
-        raise ValueError(f"'{path}' stands for all that is there; name what the script saves to")
-    return path
-
-
-def _each_once(files: tuple[str, ...]) -> tuple[str, ...]:
-    twice = [path for path, count in Counter(files).items() if count > 1]
-    if twice:
-        raise ValueError(f"'{twice[0]}' is given more than once; keep one")
-    return files
-
-
-def _uri(text: str) -> str:
-    if not SNAPSHOT_URI.fullmatch(text):
-        raise ValueError(
-            f"'{text}' is no bucket with a prefix; give one as in s3://bucket/jobs/digits "
-            "(s3, gs or az)"
-        )
-    return text
-
-
-def _processes(value: object) -> object:
-    if value == "auto" or (type(value) is int and value >= 1):
-        return value
-    raise ValueError(f"must be a whole number of at least 1, or auto, not {value!r}")
+NAME = Rule(
+    message="'%s' is not a valid name; use lower-case letters, digits and '-', "
+    f"with a letter or digit first and last, {MAX_NAME} at most",
+    values=(ITSELF,),
+    check=lambda name: DNS_LABEL.fullmatch(name) and len(name) <= MAX_NAME,
+    cel=cel.matches("self", DNS_LABEL),
+)
+VARIABLE_NAME = Rule(
+    message="'%s' is not a valid name of an environment variable",
+    values=(ITSELF,),
+    check=lambda name: ENV_NAME.fullmatch(name) and len(name) <= MAX_ENV_NAME,
+    cel=cel.matches("self", ENV_NAME),
+)
+NOT_RESERVED = Rule(
+    message="'%s' is set by ddpjob; choose a name that does not begin so",
+    values=(ITSELF,),
+    check=lambda name: not name.startswith(ENV_PREFIX),
+    cel=f"!self.startsWith('{ENV_PREFIX}')",
+)
+VARIABLES_ONCE = Rule(  # in the CRD, the name is the key of the list
+    message="'%s' is given more than once; keep one",
+    values=((lambda env: _first_twice(entry.name for entry in env), ""),),
+    check=lambda env: not _first_twice(entry.name for entry in env),
+)
+PRINTABLE = Rule(
+    message="has a character that does not print; remove that",
+    check=lambda path: not re.search(CONTROL, path),
+    cel=f"!{cel.finds('self', CONTROL)}",
+)
+NOT_ABOVE = Rule(
+    message="'%s' leads out with '..'; write the path without",
+    values=(ITSELF,),
+    check=lambda path: not re.search(ABOVE, path),
+    cel=f"!{cel.finds('self', ABOVE)}",
+)
+NOT_WHOLE_FOLDER = Rule(
+    message="'%s' stands for all that is there; name what the script saves to",
+    values=(ITSELF,),
+    check=lambda path: not re.search(WHOLE_FOLDER, path) or re.search(ABOVE, path),
+    cel=f"!{cel.finds('self', WHOLE_FOLDER)} || {cel.finds('self', ABOVE)}",
+)
+FILES_ONCE = Rule(
+    message="'%s' is given more than once; keep one",
+    values=((_first_twice, "self.filter(a, !self.exists_one(b, a == b))[0]"),),
+    check=lambda files: not _first_twice(files),
+    cel="self.all(a, self.exists_one(b, a == b))",
+)
+BUCKET = Rule(
+    message="'%s' is no bucket with a prefix; give one as in s3://bucket/jobs/digits (s3, gs or az)",
+    values=(ITSELF,),
+    check=SNAPSHOT_URI.fullmatch,
+    cel=cel.matches("self", SNAPSHOT_URI),
+)
+PROCESSES = Rule(
+    message="must be a whole number of at least 1, or auto, not %s",
+    values=((repr, """(type(self) == int ? "%s" : "'%s'").format([self])"""),),
+    check=lambda value: value == "auto" or (type(value) is int and value >= 1),
+    cel="type(self) == int ? self >= 1 : self == 'auto'",
+)
 
 
 Text = Annotated[str, MinLen(1), MaxLen(MAX_TEXT)]
@@ -105,16 +115,13 @@ Seconds = Annotated[float, Strict(), AllowInfNan(False), Ge(0), Le(MAX_INTEGER)]
 OrphanSeconds = Annotated[Seconds, Ge(5)]  # seconds; several heartbeats
 HeartbeatSeconds = Annotated[Seconds, Ge(2)]  # seconds; the interval of heartbeats is 1 s
 Flag = Annotated[bool, Strict()]
-# The check explains the limit of a name's length; the schema states the limit.
-DnsLabel = Annotated[
-    str, AfterValidator(_dns_label), Field(json_schema_extra={"maxLength": MAX_NAME})
-]
-JobName = Annotated[str, AfterValidator(_job_name)]
+# The rule explains the limit of a name's length; the schema states the limit.
+DnsLabel = Annotated[str, NAME, Field(json_schema_extra={"maxLength": MAX_NAME})]
 EnvName = Annotated[
-    str, AfterValidator(_env_name), Field(json_schema_extra={"maxLength": MAX_ENV_NAME})
+    str, VARIABLE_NAME, NOT_RESERVED, Field(json_schema_extra={"maxLength": MAX_ENV_NAME})
 ]
-FilePath = Annotated[Text, AfterValidator(_file)]
-Processes = Annotated[int | Literal["auto"], BeforeValidator(_processes)]
+FilePath = Annotated[Text, PRINTABLE, NOT_ABOVE, NOT_WHOLE_FOLDER]
+Processes = Annotated[int | Literal["auto"], SkipValidation, PROCESSES]
 
 
 class EnvVar(Model):
@@ -127,14 +134,7 @@ class EnvVar(Model):
     )
 
 
-def _distinct(env: tuple[EnvVar, ...]) -> tuple[EnvVar, ...]:
-    twice = [name for name, count in Counter(entry.name for entry in env).items() if count > 1]
-    if twice:
-        raise ValueError(f"'{twice[0]}' is given more than once; keep one")
-    return env
-
-
-Env = Annotated[tuple[EnvVar, ...], MaxLen(MAX_LIST), AfterValidator(_distinct)]
+Env = Annotated[tuple[EnvVar, ...], MaxLen(MAX_LIST), VARIABLES_ONCE]
 
 
 class Resources(Model):
@@ -192,10 +192,19 @@ class Elastic(Model):
 class SnapshotSpec(Model):
     """Storage of the training state, and the frequency of snapshots."""
 
+    RULES = (
+        Rule(
+            field="uri",
+            message="is given, and snapshot.storage, too; remove one of the two",
+            check=lambda snapshot: snapshot.uri is None or snapshot.storage is None,
+            cel="!has(self.uri) || !has(self.storage)",
+        ),
+    )
+
     storage: dict[str, Any] | None = Field(
         default=None, description="Volume that keeps the snapshots, as in a pod."
     )
-    uri: Annotated[Text, AfterValidator(_uri)] | None = Field(
+    uri: Annotated[Text, BUCKET] | None = Field(
         default=None,
         description="Bucket that keeps the snapshots, instead of storage: s3://bucket/prefix, gs:// or az://. "
         "Credentials come from the workers' environment.",
@@ -206,7 +215,7 @@ class SnapshotSpec(Model):
     keep: Positive | None = Field(
         default=None, description="Number of snapshots to keep. Defaults to the script's value."
     )
-    files: Annotated[tuple[FilePath, ...], MaxLen(MAX_FILES), AfterValidator(_each_once)] = Field(
+    files: Annotated[tuple[FilePath, ...], MaxLen(MAX_FILES), FILES_ONCE] = Field(
         default=(),
         description="Files in which a script without ddpjob_trainer saves its state. ddpjob keeps the "
         "newest complete replica and sends it to every worker. Use paths, patterns (ckpt/*.pt) or "

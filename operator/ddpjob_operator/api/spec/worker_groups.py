@@ -1,6 +1,6 @@
 """Groups of workers: the fields in a job's spec, and their resolved values.
 
-May not: compare groups with each other; `spec` does that.
+May not: compare groups with each other; `rules` does that.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from typing import Any
 
 from pydantic import Field
 
+from ddpjob_operator.api import constants
 from ddpjob_operator.api.base import Model
-from ddpjob_operator.api.fields import (
+from ddpjob_operator.api.rule import Rule
+from ddpjob_operator.api.spec.fields import (
     Command,
     Count,
     DnsLabel,
@@ -41,6 +43,52 @@ class Group:
     env: tuple[EnvVar, ...]  # one of each name
     resources: Resources
     template: dict[str, Any] | None
+
+
+ABOVE_MAXIMUM = "is %s, above maxReplicas (%s); lower it or raise maxReplicas"
+INSTEAD_OF_TEMPLATE = ("image", "command", "args", "env", "resources")
+
+
+def minimum_of(group: str, default: str = "0") -> str:
+    """Return CEL for the minimum of a group."""
+    return f"(has({group}.minReplicas) ? {group}.minReplicas : {default})"
+
+
+def _beside_template(field: str) -> Rule:
+    empty = "" if field in ("image", "resources") else f" || size(self.{field}) == 0"
+    return Rule(
+        field=field,
+        message="cannot be combined with template; move it into the template's container",
+        check=lambda own: own.template is None or not getattr(own, field),
+        cel=f"!has(self.template) || !has(self.{field}){empty}",
+    )
+
+
+def rules_of_each_group(minimum: str) -> tuple[Rule, ...]:
+    """Return the rules of main and extra groups; `minimum` is CEL for the minimum of the group."""
+    size, most = "self.replicas", "self.maxReplicas"
+    return (
+        Rule(
+            field="minReplicas",
+            message=ABOVE_MAXIMUM,
+            values=((lambda own: own.least, minimum), (lambda own: own.max_replicas, most)),
+            check=lambda own: own.in_order,
+            cel=f"!has({most}) || {minimum} <= {most}",
+        ),
+        Rule(
+            field="replicas",
+            message=ABOVE_MAXIMUM,
+            values=((lambda own: own.replicas, size), (lambda own: own.max_replicas, most)),
+            check=lambda own: not own.in_order or own.replicas <= own.most,
+            cel=f"!has({most}) || {size} <= {most} || {minimum} > {most}",
+        ),
+        Rule(  # CEL cannot read a template
+            field="template",
+            message="has no command in the container that trains; give what it is to run",
+            check=lambda own: own.template is None or _command(own, own),
+        ),
+        *map(_beside_template, INSTEAD_OF_TEMPLATE),
+    )
 
 
 class WorkerFields(Model):
@@ -87,9 +135,34 @@ class WorkerFields(Model):
         "resources. The container 'trainer', or else the first container, trains.",
     )
 
+    @property
+    def least(self) -> int:
+        """Minimum number of workers of this group."""
+        raise NotImplementedError
+
+    @property
+    def most(self) -> int:
+        """Maximum number of workers of this group."""
+        return self.replicas if self.max_replicas is None else self.max_replicas
+
+    @property
+    def in_order(self) -> bool:
+        """True if the minimum is not above the maximum that the user gave."""
+        return self.max_replicas is None or self.least <= self.max_replicas
+
 
 class ExtraWorkerGroup(WorkerFields):
     """A further group, for workers of another kind."""
+
+    RULES = (
+        *rules_of_each_group(minimum_of("self")),
+        Rule(
+            field="name",
+            message=f"'{constants.MAIN_GROUP}' is the main group's name; choose another one",
+            check=lambda group: group.name != constants.MAIN_GROUP,
+            cel=f"self.name != '{constants.MAIN_GROUP}'",
+        ),
+    )
 
     name: DnsLabel = Field(description="Name of the group, unique in the job.")
     min_replicas: Replicas = Field(
@@ -98,10 +171,13 @@ class ExtraWorkerGroup(WorkerFields):
         "count.",
     )
 
+    @property
+    def least(self) -> int:
+        """Minimum number of workers of this group."""
+        return self.min_replicas
 
-def resolve(
-    main: WorkerFields, own: WorkerFields, name: str, minimum: int, gpu_resource: str
-) -> Group:
+
+def resolve(main: WorkerFields, own: WorkerFields, name: str, gpu_resource: str) -> Group:
     """Return a group with its defaults and the values inherited from the main group."""
     heirs = main if own.template is None else own
     template = heirs.template
@@ -113,8 +189,8 @@ def resolve(
     return Group(
         name=name,
         replicas=own.replicas,
-        minimum=minimum,
-        maximum=own.replicas if own.max_replicas is None else own.max_replicas,
+        minimum=own.least,
+        maximum=own.most,
         gpus=gpus,
         processes=(gpus or 1) if processes == "auto" else processes,
         image=own.image or heirs.image,

@@ -1,4 +1,4 @@
-"""ReportPoller: the services that it follows, and the reports that it passes on."""
+"""SessionPool: the services that it follows, and the reports that it passes on."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError
-from ddpjob_operator.rendezvous.report_poller import Key, ReportPoller
+from ddpjob_operator.rendezvous.client import ServiceUnavailableError, Transport
+from ddpjob_operator.rendezvous.session_pool import Key, ServiceId, SessionPool
+from ddpjob_operator.request import Request
 from ddpjob_protocol.control import Report
 from support import fake_time
 from support.builders import make_report, make_worker
@@ -20,44 +21,49 @@ TOKEN = "secret"
 
 
 class Following:
-    """ReportPoller of services that the test has, and whom they told of when."""
+    """A pool of sessions with services that the test has, and whom they told of when."""
 
     def __init__(self) -> None:
         self.services: dict[str, Service] = {}
         self.requests: list[tuple[str, Mapping[str, str]]] = []
         self.told: list[tuple[Key, Report | None]] = []
-        self.followers = ReportPoller(
-            lambda key: self.told.append((key, self.followers.report(key)))
+        self.name = ""
+        self.pool = SessionPool(
+            lambda _: self._way(self.name), lambda key: self.told.append((key, self.report(key)))
         )
+
+    def report(self, key: Key = KEY) -> Report | None:
+        session = self.pool.get(key)
+        return session.report if session else None
+
+    def awaits(self) -> bool:
+        session = self.pool.get(KEY)
+        return session is not None and session.awaiting_first_report
 
     def serve(self, name: str = "first", term: int = 1) -> Service:
         self.services[name] = Service(term, TOKEN, None, pod=name)
         return self.services[name]
 
     def follow(self, name: str = "first", term: int = 1, key: Key = KEY, uid: str = "u") -> None:
-        async def send(
-            method: str,
-            path: str,
-            *,
-            query: Mapping[str, str],
-            headers: Mapping[str, str],
-            body: Mapping[str, Any] | None,
-            timeout: float,  # noqa: ASYNC109 - as the protocol has it
-        ) -> Any:
-            self.requests.append((name, query))
+        self.name = name
+        self.pool.open(key, ServiceId(uid, term, TOKEN))
+
+    def _way(self, name: str) -> Transport:
+        async def send(request: Request) -> Any:
+            self.requests.append((name, request.query))
             if name not in self.services:
                 raise ServiceUnavailableError("connection refused")
-            return await self.services[name].answer(method, path, query, headers, body)
+            return await self.services[name].answer(request)
 
-        self.followers.subscribe(key, uid, term, TOKEN, ServiceClient(send, TOKEN))
+        return send
 
 
 def play(story: Callable[[Following], Awaitable[None]]) -> None:
     async def main() -> None:
         following = Following()
         await story(following)
-        await following.followers.close()
-        assert len(following.followers) == 0
+        await following.pool.close_all()
+        assert len(following.pool) == 0
 
     fake_time.run(main())
 
@@ -66,9 +72,9 @@ def test_the_first_report_and_every_news_is_told_at_once() -> None:
     async def story(it: Following) -> None:
         service = it.serve()
         it.follow()
-        assert it.followers.awaiting_first_report(KEY)
+        assert it.awaits()
         await asyncio.sleep(0.1)
-        assert not it.followers.awaiting_first_report(KEY)
+        assert not it.awaits()
         service.tell(reason="two are here")
         await asyncio.sleep(0.1)
         assert [report and report.reason for _, report in it.told] == ["waits", "two are here"]
@@ -102,7 +108,7 @@ def test_a_service_that_does_not_answer_is_told_of_once_and_asked_less_and_less(
         assert len(it.requests) < 25
         it.serve()
         await asyncio.sleep(6)
-        assert it.followers.report(KEY) is not None
+        assert it.report() is not None
 
     play(story)
 
@@ -118,7 +124,7 @@ def test_a_service_that_begins_anew_is_asked_for_everything() -> None:
         old.close()
         new = it.serve()
         await asyncio.sleep(1)
-        assert it.followers.report(KEY) == new.report
+        assert it.report() == new.report
         assert it.requests[-2][1]["after"] == "0"
 
     play(story)
@@ -132,12 +138,12 @@ def test_another_service_of_a_job_is_followed_instead(changed: dict[str, Any]) -
         it.follow()
         await asyncio.sleep(0.1)
         it.follow("second", **changed)
-        assert it.followers.report(KEY) is None
+        assert it.report() is None
         await asyncio.sleep(0.1)
         it.services["first"].tell(reason="late")
         await asyncio.sleep(0.1)
-        assert it.followers.report(KEY) == second.report
-        assert len(it.followers) == 1
+        assert it.report() == second.report
+        assert len(it.pool) == 1
         assert len(it.told) == 2
 
     play(story)
@@ -162,11 +168,11 @@ def test_what_is_forgotten_is_asked_no_more() -> None:
         it.follow()
         it.follow(key=other)
         await asyncio.sleep(0.1)
-        it.followers.unsubscribe(KEY)
-        it.followers.unsubscribe(KEY)
-        assert it.followers.report(KEY) is None
-        assert it.followers.client(KEY) is None
-        assert not it.followers.awaiting_first_report(KEY)
+        it.pool.close(KEY)
+        it.pool.close(KEY)
+        assert it.report() is None
+        assert it.pool.get(KEY) is None
+        assert not it.awaits()
         service.tell(reason="late")
         await asyncio.sleep(0.1)
         assert [key for key, _ in it.told] == [KEY, other, other]
@@ -181,10 +187,10 @@ def test_an_answer_that_is_no_report_does_not_end_the_following() -> None:
         service.report = _Odd()  # type: ignore[assignment]
         it.follow()
         await asyncio.sleep(1)
-        assert it.followers.report(KEY) is None
+        assert it.report() is None
         service.report = make_report(make_worker(), version=good.version)
         await asyncio.sleep(6)
-        assert it.followers.report(KEY) == service.report
+        assert it.report() == service.report
 
     play(story)
 

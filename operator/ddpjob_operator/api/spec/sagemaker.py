@@ -9,14 +9,16 @@ May not: know pods or volumes; the creator of a worker passes the path of the fo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from annotated_types import MaxLen
 from pydantic import Field
 
 from ddpjob_operator.api.base import Model
-from ddpjob_operator.api.fields import Argument, DnsLabel
+from ddpjob_operator.api.rule import Rule
+from ddpjob_operator.api.spec import cel
+from ddpjob_operator.api.spec.fields import Argument, DnsLabel
 
 BASE = "/opt/ml"  # folder in a pod, as on SageMaker
 MAX_CHANNELS = 20  # the limit of SageMaker
@@ -27,12 +29,6 @@ PROPRIETARY = {
     "smp": "is smp, SageMaker's own library, which runs only there; FSDP2 and tensor parallelism "
     "of torch do the same, with torch_distributed: see docs/bring-your-own.md",
 }
-NO_ENTRY_POINT = (
-    "must begin with the entry point, such as train.py; sagemaker.distribution chooses the launcher"
-)
-ONE_ENTRY_POINT = "is never run: with sagemaker all groups have the same entry point; remove it"
-LAUNCHER_GIVEN = "is set by sagemaker.distribution; remove it"
-TEMPLATE_GIVEN = "cannot be combined with template; give image, command and resources instead"
 LAUNCHERS = {"pytorchddp": "torchrun", "torch_distributed": "torchrun", "mpi": "mpi"}
 STARTS = {
     "torchrun": ("torchrun",),
@@ -48,8 +44,19 @@ class Channel(Model):
     volume: dict[str, Any] = Field(description="Volume that holds it, as in a pod.")
 
 
+def _replaced(value: str, message: str) -> Rule:
+    return Rule(
+        field="distribution",
+        message=message,
+        check=lambda sagemaker: sagemaker.distribution != value,
+        cel=f"!{cel.is_one_of('self.distribution', value)}",
+    )
+
+
 class SageMaker(Model):
     """For scripts that were written for SageMaker: the command is the entry point."""
+
+    RULES = tuple(_replaced(value, message) for value, message in PROPRIETARY.items())
 
     distribution: Literal["pytorchddp", "torch_distributed", "mpi", "smddp", "smp"] | None = Field(
         default=None,
@@ -104,20 +111,6 @@ class SageMaker(Model):
             "SM_NUM_GPUS": str(gpus),
             "SM_LOG_LEVEL": "20",
         }
-
-
-def find_problems(
-    sagemaker: SageMaker, entry_point: Sequence[str], launcher: str, *, template: bool
-) -> Iterator[tuple[str, str]]:
-    """Yield the fields of the spec that conflict with sagemaker, each with a message."""
-    if sagemaker.distribution in PROPRIETARY:
-        yield "sagemaker.distribution", PROPRIETARY[sagemaker.distribution]
-    if template:
-        yield "sagemaker", TEMPLATE_GIVEN
-    elif entry_point and not entry_point[0].endswith(".py"):
-        yield "command", NO_ENTRY_POINT
-    if launcher not in ("torchrun", sagemaker.launcher):
-        yield "launcher", LAUNCHER_GIVEN
 
 
 def _flag(name: str) -> str:

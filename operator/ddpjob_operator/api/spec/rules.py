@@ -1,0 +1,288 @@
+"""The rules between fields of a spec, and between a spec and its extra groups.
+
+May not: check a group alone; `worker_groups` does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pydantic.alias_generators import to_snake
+
+from ddpjob_operator.api.problem import Problem
+from ddpjob_operator.api.rule import Rule
+from ddpjob_operator.api.spec import cel
+from ddpjob_operator.api.spec.fields import GPU_RESOURCE
+from ddpjob_operator.api.spec.sagemaker import LAUNCHERS
+from ddpjob_operator.api.spec.worker_groups import (
+    INSTEAD_OF_TEMPLATE,
+    WorkerFields,
+    limit,
+    minimum_of,
+    rules_of_each_group,
+)
+from ddpjob_operator.api.torchrun_command import MODULES, is_standalone, runs_torchrun
+
+if TYPE_CHECKING:
+    from ddpjob_operator.api.spec.job import DDPJobSpec
+
+# Fields without an implementation: any value is rejected. A version that implements a field removes
+# its row.
+NOT_YET = (
+    "scheduling",
+    "ttlSecondsAfterFinished",
+)
+REQUIRED = "FieldValueRequired"
+PAUSED, GROUPS = cel.paused("self"), cel.groups("self")
+
+
+class GroupRule(Rule):
+    """A rule about an extra group that reads fields of the spec: `self` and `g` in CEL.
+
+    The API server cannot point to one group, so its message names the group.
+    """
+
+    def find_problems(self, subject: Any) -> Iterator[Problem]:
+        """Yield a problem for each group of the spec that breaks the rule."""
+        for i, group in enumerate(subject.extra_worker_groups):
+            if self.check is not None and not self.check(subject, group):
+                yield Problem((cel.GROUPS, i, *self.path), self.text(subject, group))
+
+    def to_json(self) -> dict[str, str]:
+        """Return the rule in the form of the API server."""
+        broken = f"{GROUPS}.filter(g, !({self.cel}))"
+        shown = ("g.name", *(value for _, value in self.values))
+        values = [f"{broken}.map(g, {value})[0]" for value in shown]
+        subject = f"{self.field} of group '%s' " if self.field else "group '%s' "
+        holds = f"{GROUPS}.all(g, {self.cel})"
+        return self.build(holds, subject + self.message, *values, field=cel.GROUPS)
+
+
+# --- sizes ---------------------------------------------------------------------------------------
+
+MINIMUM = minimum_of("self", "(self.replicas == 0 ? 0 : 1)")
+MINIMUM_OF_GROUP = minimum_of("g")
+BELOW_MINIMUM = "is %s, below minReplicas (%s); raise it or lower minReplicas"
+
+
+def _reaches_minimum(spec: DDPJobSpec, own: WorkerFields) -> bool:
+    return spec.paused or not own.in_order or own.replicas >= own.least
+
+
+def _reaches_minimum_in_cel(own: str, minimum: str) -> str:
+    in_order = f"(!has({own}.maxReplicas) || {minimum} <= {own}.maxReplicas)"
+    return f"{PAUSED} || !{in_order} || {own}.replicas >= {minimum}"
+
+
+SIZES = (
+    *rules_of_each_group(MINIMUM),
+    Rule(
+        field="replicas",
+        message=BELOW_MINIMUM,
+        values=(
+            (lambda spec: spec.replicas, "self.replicas"),
+            (lambda spec: spec.least, MINIMUM),
+        ),
+        check=lambda spec: _reaches_minimum(spec, spec),
+        cel=_reaches_minimum_in_cel("self", MINIMUM),
+    ),
+    GroupRule(
+        field="replicas",
+        message=BELOW_MINIMUM,
+        values=(
+            (lambda _, group: group.replicas, "g.replicas"),
+            (lambda _, group: group.least, MINIMUM_OF_GROUP),
+        ),
+        check=_reaches_minimum,
+        cel=_reaches_minimum_in_cel("g", MINIMUM_OF_GROUP),
+    ),
+    GroupRule(  # in the CRD, the name is the key of the list
+        field="name",
+        message="'%s' is another group's name already; choose another one",
+        values=((lambda _, group: group.name, "g.name"),),
+        check=lambda spec, group: group is _first_of_name(spec, group.name),
+    ),
+)
+
+
+def _first_of_name(spec: DDPJobSpec, name: str) -> WorkerFields:
+    return next(group for group in spec.extra_worker_groups if group.name == name)
+
+
+# --- what a worker runs --------------------------------------------------------------------------
+
+GPU_LIMIT = "is given, and a limit of %s, too; remove one of the two"
+RESOURCE = f"(has(self.gpuResource) ? self.gpuResource : '{GPU_RESOURCE}')"
+
+
+def _gives_gpus_once(spec: DDPJobSpec, own: WorkerFields) -> bool:
+    limits = (own.resources and own.resources.limits) or {}
+    limited = spec.gpu_resource in limits or limit(own.template, spec.gpu_resource)
+    return own.gpus_per_worker is None or not limited
+
+
+def _gives_gpus_once_in_cel(own: str) -> str:
+    limits = f"has({own}.resources) && has({own}.resources.limits)"
+    return f"!has({own}.gpusPerWorker) || !({limits} && {RESOURCE} in {own}.resources.limits)"
+
+
+SOURCES = (
+    Rule(
+        field="command",
+        message="is missing; give what each worker runs, for example [torchrun, train.py]",
+        check=lambda spec: spec.template is not None or spec.command,
+        cel=f"has(self.template) || {cel.given('self.command')}",
+        reason=REQUIRED,
+    ),
+    Rule(  # the local back end needs no image
+        field="image",
+        message="is missing; give the image that the workers run",
+        cel="has(self.template) || has(self.image)",
+        reason=REQUIRED,
+    ),
+    GroupRule(
+        message="has image, command, args, env or resources beside the main group's template; "
+        "give the group a template of its own",
+        check=lambda spec, group: (
+            spec.template is None
+            or group.template is not None
+            or not any(getattr(group, field) for field in INSTEAD_OF_TEMPLATE)
+        ),
+        cel="!has(self.template) || has(g.template) || !(has(g.image) || has(g.resources) || "
+        + " || ".join(cel.given(f"g.{field}") for field in ("command", "args", "env"))
+        + ")",
+    ),
+    Rule(
+        field="gpusPerWorker",
+        message=GPU_LIMIT,
+        values=((lambda spec: spec.gpu_resource, RESOURCE),),
+        check=lambda spec: _gives_gpus_once(spec, spec),
+        cel=_gives_gpus_once_in_cel("self"),
+    ),
+    GroupRule(
+        field="gpusPerWorker",
+        message=GPU_LIMIT,
+        values=((lambda spec, _: spec.gpu_resource, RESOURCE),),
+        check=_gives_gpus_once,
+        cel=_gives_gpus_once_in_cel("g"),
+    ),
+)
+
+
+# --- what starts the processes -------------------------------------------------------------------
+
+PROGRAM = "self.command[0] == 'torchrun' || self.command[0].endsWith('/torchrun')"
+MODULE = (
+    "size(self.command) > 2 && self.command[1] == '-m' && "
+    f"self.command[2] in [{', '.join(map(repr, MODULES))}]"
+)
+TORCHRUN = f"{cel.given('self.command')} && ({PROGRAM} || ({MODULE}))"
+
+
+def _not_above_torchrun(launcher: str, message: str) -> Rule:
+    return Rule(  # CEL cannot compare the launcher with the commands of templates and groups
+        field="launcher",
+        message=message,
+        check=lambda spec: (
+            spec.launcher != launcher
+            or not any(runs_torchrun(group.command) for group in spec.groups())
+        ),
+        cel=f"!({cel.is_one_of('self.launcher', launcher)} && {TORCHRUN})",
+    )
+
+
+def _started_by_mpirun(field: str) -> Rule:
+    return GroupRule(
+        field=field,
+        message="is never run: mpirun starts the processes of all workers, from the first one; "
+        "remove it",
+        check=lambda spec, group: (
+            spec.sagemaker is not None or spec.launcher != "mpi" or getattr(group, field) is None
+        ),
+        cel=f"has(self.sagemaker) || !{cel.is_one_of('self.launcher', 'mpi')} || !has(g.{field})",
+    )
+
+
+def _of_all_groups(field: str) -> Rule:
+    return GroupRule(
+        field=field,
+        message="is never run: with sagemaker all groups have the same entry point; remove it",
+        check=lambda spec, group: spec.sagemaker is None or getattr(group, field) is None,
+        cel=f"!has(self.sagemaker) || !has(g.{field})",
+    )
+
+
+def _is_alone(spec: DDPJobSpec) -> bool:
+    several = sum(group.maximum for group in spec.groups()) > 1
+    return not several or not any(is_standalone(group.command) for group in spec.groups())
+
+
+LAUNCHER = (
+    _not_above_torchrun(
+        "python",
+        "is python, but a command runs torchrun, which would know of one worker only; "
+        "leave launcher away",
+    ),
+    _not_above_torchrun(
+        "mpi",
+        "is mpi, but a command runs torchrun, which would run at the first worker only; "
+        "leave launcher away, or put mpirun in its place",
+    ),
+    *(
+        rule(field)
+        for rule in (_started_by_mpirun, _of_all_groups)
+        for field in ("command", "args")
+    ),
+    Rule(  # CEL cannot separate torchrun's flags from the script's
+        field="command",
+        message="has --standalone, which is for a job of one worker; remove it, or the others",
+        check=_is_alone,
+    ),
+)
+
+DISTRIBUTION = "self.sagemaker.distribution"
+BY_TORCHRUN = (name for name, launcher in LAUNCHERS.items() if launcher == "torchrun")
+RESOLVED = (
+    f"({cel.is_one_of(DISTRIBUTION, 'mpi')} ? 'mpi' : "
+    f"{cel.is_one_of(DISTRIBUTION, *BY_TORCHRUN)} ? 'torchrun' : 'python')"
+)
+SAGEMAKER = (
+    Rule(
+        field="sagemaker",
+        message="cannot be combined with template; give image, command and resources instead",
+        check=lambda spec: spec.sagemaker is None or spec.template is None,
+        cel="!has(self.sagemaker) || !has(self.template)",
+    ),
+    Rule(
+        field="command",
+        message="must begin with the entry point, such as train.py; "
+        "sagemaker.distribution chooses the launcher",
+        check=lambda spec: (
+            spec.sagemaker is None or not spec.command or spec.command[0].endswith(".py")
+        ),
+        cel=f"!(has(self.sagemaker) && {cel.given('self.command')}) || "
+        "self.command[0].endsWith('.py')",
+    ),
+    Rule(
+        field="launcher",
+        message="is set by sagemaker.distribution; remove it",
+        check=lambda spec: (
+            spec.sagemaker is None or spec.launcher in ("torchrun", spec.sagemaker.launcher)
+        ),
+        cel="!has(self.sagemaker) || !has(self.launcher) || self.launcher == 'torchrun' || "
+        f"self.launcher == {RESOLVED}",
+    ),
+)
+
+
+def _not_yet(field: str) -> Rule:
+    return Rule(
+        field=field,
+        message="is not supported by this version; remove it",
+        check=lambda spec: getattr(spec, to_snake(field)) is None,
+        cel=f"!has(self.{field})",
+    )
+
+
+SPEC_RULES = (*SIZES, *SOURCES, *LAUNCHER, *SAGEMAKER, *map(_not_yet, NOT_YET))

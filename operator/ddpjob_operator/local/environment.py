@@ -1,0 +1,44 @@
+"""The environment of the processes of a local job.
+
+May not: start processes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+# Simulated nodes share a host name, so Open MPI would use shared memory between them. They also
+# share cores, so a waiting process must yield.
+MPI_ON_ONE_MACHINE = {
+    "OMPI_MCA_pml": "ob1",
+    "OMPI_MCA_btl": "tcp,self",
+    "OMPI_MCA_coll": "^han,sm,xhc",
+    "OMPI_MCA_btl_tcp_if_include": "127.0.0.0/8",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "PRTE_MCA_hwloc_default_binding_policy": "none",
+}
+# torchrun sets this for several processes on a machine, but sees one simulated node only.
+SHARED_CORES = {"OMP_NUM_THREADS": "1"}
+ENV_FORKSERVER = "DDPJOB_FORKSERVER"  # socket of a running fork server, see ADR 0035
+# Variables that other launchers set for their processes.
+FOREIGN = frozenset(
+    {
+        "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+        "NNODES", "NODE_RANK", "NPROC_PER_NODE",
+    }
+)  # fmt: skip
+
+
+def inherited_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without the variables of other jobs and launchers."""
+    foreign = ("DDPJOB_", "PET_", "TORCHELASTIC_")
+    kept = {k: v for k, v in environment.items() if not k.startswith(foreign) and k not in FOREIGN}
+    return {**kept, "PATH": search_path()}
+
+
+def search_path() -> str:
+    """Return PATH with the folder of this Python, which holds torchrun, in front."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])

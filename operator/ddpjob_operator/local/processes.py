@@ -1,0 +1,70 @@
+"""The processes of a local job, found by their environment.
+
+May not: know pods or nodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterable
+
+import psutil
+
+from ddpjob_protocol.environment import ENV_JOB_UID, ENV_WORKER
+
+# Variables of torch and of Open MPI.
+RANKS = (("RANK", "LOCAL_RANK"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"))
+
+
+def marked(uid: str) -> list[psutil.Process]:
+    """Return the living processes with the job's UID in their environment."""
+    return [p for p in psutil.process_iter() if _environ(p).get(ENV_JOB_UID) == uid]
+
+
+def sweep(uid: str) -> None:
+    """Kill the remaining processes of a job."""
+    while processes := marked(uid):
+        kill_all(processes)
+
+
+def kill_all(processes: Iterable[psutil.Process]) -> None:
+    """Kill processes; a SIGSTOP to all prevents reactions to a process's death."""
+    processes = list(processes)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+
+def rank_of(process: psutil.Process) -> int | None:
+    """Return the rank of a training process, or None for another process."""
+    parent, environment = process.parent(), _environ(process)
+    for rank, local_rank in RANKS:
+        if rank in environment and local_rank in environment:
+            is_child = parent is not None and rank in _environ(parent)
+            return None if is_child else int(environment[rank])
+    return None
+
+
+def pod_processes(uid: str, worker: str, agent: int | None) -> list[psutil.Process]:
+    """Return the processes with the pod's name in their environment, the agent and its descendants.
+
+    `agent` is the process id of a running agent.
+    """
+    processes = {p.pid: p for p in marked(uid) if _environ(p).get(ENV_WORKER) == worker}
+    if agent is not None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            root = psutil.Process(agent)
+            processes |= {p.pid: p for p in (root, *root.children(recursive=True))}
+    return list(processes.values())
+
+
+def _environ(process: psutil.Process) -> dict[str, str]:
+    try:
+        if process.status() == psutil.STATUS_ZOMBIE or process.pid == os.getpid():
+            return {}
+        return process.environ()
+    except (psutil.Error, OSError):
+        return {}

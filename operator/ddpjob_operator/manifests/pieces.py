@@ -1,0 +1,82 @@
+"""Pieces of manifests that several objects share, and careful access to what users wrote.
+
+A template may have any shape: the API server validates it, not this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from ddpjob_operator.api import constants
+from ddpjob_operator.api.spec import DDPJob
+
+Manifest = dict[str, Any]
+
+_UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+
+
+def object_metadata(job: DDPJob, name: str, labels: Mapping[str, str]) -> Manifest:
+    """Return the metadata of an object that the job owns."""
+    owner = {
+        "apiVersion": constants.API_VERSION,
+        "kind": constants.KIND,
+        "name": job.metadata.name,
+        "uid": job.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    return {
+        "name": name,
+        "namespace": job.metadata.namespace,
+        "labels": dict(labels),
+        "ownerReferences": [owner],
+    }
+
+
+def tolerate_unreachable(spec: Manifest, seconds: int) -> list[Manifest]:
+    """Return the pod's tolerations, and a time limit on unreachable nodes unless one is set."""
+    given = as_list(spec.get("tolerations"))
+    known = set(texts(given, "key"))
+    ours = [
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
+        for key in _UNREACHABLE
+        if key not in known
+    ]
+    return [*given, *ours]
+
+
+def small_resources(request: str, **limits: str) -> Manifest:
+    """Return requests and limits of the operator's own containers; a quota may require limits."""
+    return {"requests": {"cpu": "10m", "memory": request}, "limits": limits}
+
+
+def variables(values: Mapping[str, str]) -> list[Manifest]:
+    """Return environment variables in the form of a container."""
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def quantities(resources: Manifest) -> Manifest:
+    """Return requests and limits with each amount as text."""
+    return {
+        kind: {name: str(amount) for name, amount in amounts.items()}
+        for kind, amounts in resources.items()
+    }
+
+
+def texts(entries: Iterable[Any], field: str) -> Iterator[str]:
+    """Yield the values of a field from the entries in which the value is text."""
+    for entry in entries:
+        value = entry.get(field) if isinstance(entry, dict) else None
+        if isinstance(value, str):
+            yield value
+
+
+def as_list(value: object) -> list[Any]:
+    """Return a copy of a list; wrap any other value, so that the API server rejects it."""
+    return list(value) if isinstance(value, list) else [] if value is None else [value]
+
+
+def as_mapping(value: object) -> dict[str, Any]:
+    """Return a mapping, or an empty one for any other value."""
+    return value if isinstance(value, dict) else {}

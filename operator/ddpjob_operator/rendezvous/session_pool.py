@@ -1,0 +1,76 @@
+"""The sessions of the operator with the rendezvous services of all jobs.
+
+A report with news calls back at once. If only the training has advanced, a session calls back at
+intervals, because each call costs a write of the status.
+May not: decide anything, or call the API server itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ddpjob_operator.rendezvous.client import ServiceClient, Transport
+from ddpjob_operator.rendezvous.session import Polling, RendezvousSession
+
+POLLING = Polling(wait_seconds=10.0, longest_retry_seconds=5.0, only_news=True)
+
+
+class Key(NamedTuple):
+    """Namespace and name of a job."""
+
+    namespace: str
+    name: str
+
+
+class ServiceId(NamedTuple):
+    """Identity of a rendezvous service; a successor has another one."""
+
+    job_uid: str
+    term: int
+    token: str
+
+
+class SessionPool:
+    """One session for each job whose service was observed."""
+
+    def __init__(
+        self, transport_for: Callable[[Key], Transport], on_report: Callable[[Key], None]
+    ) -> None:
+        self._transport_for = transport_for
+        self._on_report = on_report
+        self._sessions: dict[Key, tuple[ServiceId, RendezvousSession]] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, key: Key, service: ServiceId) -> RendezvousSession:
+        """Return the session with this service; end a session with an earlier service."""
+        old = self._sessions.get(key)
+        if old is not None and old[0] == service:
+            return old[1]
+        self.close(key)
+        client = ServiceClient(self._transport_for(key), service.token)
+        session = RendezvousSession(client, POLLING, functools.partial(self._on_report, key))
+        self._sessions[key] = service, session
+        session.start()
+        return session
+
+    def get(self, key: Key) -> RendezvousSession | None:
+        """Return the session of a job, or None if no service was observed."""
+        found = self._sessions.get(key)
+        return found[1] if found else None
+
+    def close(self, key: Key) -> None:
+        """End the session of a job and drop its report."""
+        found = self._sessions.pop(key, None)
+        if found is not None:
+            found[1].cancel()
+
+    async def close_all(self) -> None:
+        """End all sessions."""
+        sessions = [session for _, session in self._sessions.values()]
+        self._sessions.clear()
+        await asyncio.gather(*(each.close() for each in sessions), return_exceptions=True)

@@ -1,0 +1,105 @@
+"""RendezvousSession: when an expectation is sent, and how the polling ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError
+from ddpjob_operator.rendezvous.session import Polling, RendezvousSession
+from ddpjob_operator.request import Request
+from ddpjob_protocol.control import Expectation
+from support import fake_time
+from support.reconciling.training import Service
+
+TOKEN = "secret"
+ONE, TWO = Expectation(workers=("a",)), Expectation(workers=("a", "b"))
+POLLING = Polling(wait_seconds=30.0, longest_retry_seconds=0.2, only_news=False)
+
+
+class Shell:
+    """A session with a service that the test has, and when it called back."""
+
+    def __init__(self) -> None:
+        self.service: Service | None = Service(1, TOKEN, None, pod="x")
+        self.calls: list[float] = []
+        self.session = RendezvousSession(ServiceClient(self._send, TOKEN), POLLING, self.called)
+
+    def called(self) -> None:
+        self.calls.append(asyncio.get_running_loop().time())
+
+    async def _send(self, request: Request) -> Any:
+        if self.service is None:
+            raise ServiceUnavailableError("connection refused")
+        return await self.service.answer(request)
+
+
+def play(story: Callable[[Shell], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await story(Shell())
+
+    fake_time.run(main())
+
+
+def test_an_expectation_is_sent_unless_this_service_has_it() -> None:
+    async def story(shell: Shell) -> None:
+        first = shell.service
+        assert first is not None
+        shell.session.start()
+        await asyncio.sleep(1)
+        for expectation in (ONE, ONE, TWO, TWO, ONE):
+            assert await shell.session.expect(expectation)
+        assert first.expected == [ONE, TWO, ONE]
+        second = shell.service = Service(1, TOKEN, None, boot=2, pod="x")
+        first.close()
+        await asyncio.sleep(1)
+        assert await shell.session.expect(ONE)
+        assert second.expected == [ONE]
+        await shell.session.close()
+
+    play(story)
+
+
+def test_an_expectation_without_an_answer_is_sent_again() -> None:
+    async def story(shell: Shell) -> None:
+        service, shell.service = shell.service, None
+        assert service is not None
+        assert not await shell.session.expect(ONE)
+        shell.service = service
+        assert await shell.session.expect(ONE)
+        assert service.expected == [ONE]
+
+    play(story)
+
+
+def test_every_new_report_calls_back_and_the_same_report_does_not() -> None:
+    async def story(shell: Shell) -> None:
+        assert shell.service is not None
+        shell.session.start()
+        await asyncio.sleep(100)
+        assert shell.calls == [0.0]
+        shell.service.tell(step=1)
+        await asyncio.sleep(100)
+        assert shell.calls == [0.0, 100.0]
+        await shell.session.close()
+
+    play(story)
+
+
+def test_an_unexpected_error_ends_the_polling_and_close_raises_it() -> None:
+    async def story(shell: Shell) -> None:
+        def fail() -> None:
+            raise ZeroDivisionError
+
+        session = RendezvousSession(ServiceClient(shell._send, TOKEN), POLLING, fail)
+        session.start()
+        failed = [session.failed]
+        await asyncio.sleep(1)
+        assert [*failed, session.failed] == [False, True]
+        with pytest.raises(ZeroDivisionError):
+            await session.close()
+
+    play(story)

@@ -1,0 +1,161 @@
+"""A process as a member of one group after the other, as its agent assigns.
+
+A process leaves its group after a stop step that all ranks share, or at once if the group broke. In
+a new group, the ranks agree on the newest state, and those with an older one or none receive it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from torch import distributed
+
+from ddpjob_protocol.environment import ENV_MEMBERSHIP, ENV_STORE
+from ddpjob_trainer.tensors import rng_state
+from ddpjob_trainer.transfer.agreement import BEGINNING, Agreement, StateVersion, agree, exchange
+
+if TYPE_CHECKING:
+    import torch
+
+    from ddpjob_protocol.membership import Membership
+    from ddpjob_protocol.process import Assignment
+    from ddpjob_trainer.agent_link.connection import AgentConnection
+    from ddpjob_trainer.elastic.data_feed import DataFeed
+    from ddpjob_trainer.elastic.ddp_model import ElasticModel
+    from ddpjob_trainer.elastic.group_breaks import GroupBreaks
+    from ddpjob_trainer.elastic.live_snapshots import LiveSnapshots
+    from ddpjob_trainer.elastic.process_group import ElasticProcessGroup
+    from ddpjob_trainer.elastic.train_state import TrainState
+
+
+class GroupMember:
+    """One process and its groups, one at a time."""
+
+    def __init__(
+        self,
+        group: ElasticProcessGroup,
+        breaks: GroupBreaks,
+        model: ElasticModel,
+        training: TrainState,
+        feed: DataFeed | None,
+        snapshots: LiveSnapshots,
+        device: torch.device,
+    ) -> None:
+        self._group = group
+        self._breaks = breaks
+        self._model = model
+        self._training = training
+        self._feed = feed
+        self._snapshots = snapshots
+        self._device = device
+        self._membership: Membership | None = None
+
+    def join_alone(self) -> None:
+        """Join the group of torchrun's environment, or a group of this process alone."""
+        if "RANK" in os.environ:
+            distributed.init_process_group(self._group.backend)
+        else:
+            store = distributed.HashStore()
+            distributed.init_process_group(self._group.backend, store=store, rank=0, world_size=1)
+        world_size = distributed.get_world_size()
+        self._exchange_state(Agreement((None,) * world_size), None, distributed.get_rank())
+        if self._feed is not None:
+            self._feed.sync_speeds()
+
+    def follow(self, line: AgentConnection) -> bool:
+        """Follow the assignments until this process is in a new group, or may start a step.
+
+        Return True in a new group. Raise SystemExit if the agent has assigned the end.
+        """
+        while True:
+            place = line.assignment
+            if place.membership is None:
+                if self._has_passed(place.last_step):
+                    self._pause(line, place)
+                    continue
+            elif self._is_left_for(place.membership):
+                if self._regroup(line, place, place.membership):
+                    return True
+                continue
+            if line.may_start_step(self._training.steps_done):
+                return False
+            line.wait_for_change(place)
+
+    def leave(self) -> None:
+        """Leave the group, if there is one."""
+        self._model.unwrap()
+        self._group.destroy()
+        self._membership = None
+
+    def _pause(self, line: AgentConnection, place: Assignment) -> None:
+        """Leave the group and wait for another assignment. Raise SystemExit if none will come."""
+        if place.save and self._membership is not None:
+            self._snapshots.save_before_exit()
+        self.leave()
+        if place.leave:
+            raise SystemExit(0)
+        line.left_group(None)
+        line.wait_for_change(place)
+
+    def _is_left_for(self, other: Membership) -> bool:
+        mine = self._membership
+        if mine is None:
+            return True
+        return other.id > mine.id and (
+            other.stops_at_once(mine.id) or self._has_passed(other.after)
+        )
+
+    def _has_passed(self, after: int | None) -> bool:
+        """Return whether the group has done its stop step."""
+        if self._membership is None or after is None or self._breaks.is_broken:
+            return True
+        return self._training.steps_done > after
+
+    def _regroup(
+        self, line: AgentConnection, assignment: Assignment, membership: Membership
+    ) -> bool:
+        """Join a membership's group; return False if the group broke or is superseded."""
+        self.leave()
+        self._snapshots.forget()
+        line.left_group(membership)
+        rank = assignment.first_rank + int(os.environ.get("LOCAL_RANK", "0"))
+        try:
+            store = self._group.connect_store(os.environ[ENV_STORE], str(membership.id))
+            if not line.entering_group(membership):
+                return False
+            agreement = agree(store, rank, membership.world_size, self._training.progress)
+            self._group.init(store, rank, membership.world_size)
+            os.environ.update(
+                RANK=str(rank),
+                WORLD_SIZE=str(membership.world_size),
+                **{ENV_MEMBERSHIP: str(membership.id)},
+            )
+            self._exchange_state(agreement, membership.snapshot_step, rank)
+            if self._feed is not None:
+                self._feed.sync_speeds()
+        except RuntimeError as error:
+            self._breaks.handle(error)
+            self.leave()
+            return False
+        self._membership, self._training.membership = membership, membership.id
+        line.entered_group(membership)
+        return True
+
+    def _exchange_state(self, agreement: Agreement, snapshot_step: int | None, rank: int) -> None:
+        """Bring this process to the state that all ranks resume from."""
+        newest = agreement.newest
+        is_old = newest is None or newest.step < (snapshot_step or 0)
+        if is_old and self._snapshots.load():
+            return
+        if newest is None:  # no process has a state: all begin like rank 0
+            newest = StateVersion(0, BEGINNING)
+            agreement = Agreement((newest, *[None] * (len(agreement.states) - 1)))
+        taken = exchange(agreement, rank, self._device, self._training.collect)
+        with self._training.changing:
+            if taken is not None:
+                self._snapshots.wait_for_copy()
+                self._training.restore(taken)
+                rng_state.draw_from(taken["extra"]["random"], rank)
+            self._training.done, self._training.done_in = newest
+        self._snapshots.resume_from(newest.step)
