@@ -1,0 +1,141 @@
+"""`ddpjob` against a real API server: real processes, one job, many commands.
+
+There is no kubelet here: the status is written as the operator writes it. tests/e2e reads logs.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cluster.control_plane import ControlPlane, Object
+from cluster.jobs import Jobs
+from ddpjob_operator.cli.common import ExitCode
+
+DDPJOB = Path(sys.executable).with_name("ddpjob")
+PATIENCE_SECONDS = 120
+JOB: Object = {
+    "apiVersion": "ddpjob.io/v1alpha1",
+    "kind": "DDPJob",
+    "metadata": {"name": "digits"},
+    "spec": {"image": "trainer", "command": ["torchrun", "train.py"], "replicas": 2},
+}
+
+
+class Shell:
+    """A user's shell: a kubeconfig whose context names the test's namespace."""
+
+    def __init__(self, server: ControlPlane, namespace: str, folder: Path) -> None:
+        config = yaml.safe_load(server.kubeconfig.read_text())
+        config["contexts"][0]["context"]["namespace"] = namespace
+        self.folder = folder
+        self.kubeconfig = folder / "kubeconfig"
+        self.kubeconfig.write_text(yaml.safe_dump(config))
+
+    def start(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
+        """A command that runs."""
+        return subprocess.Popen(
+            [DDPJOB, *arguments],
+            cwd=self.folder,
+            env={**os.environ, "KUBECONFIG": str(self.kubeconfig), **env},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def fails(self, code: ExitCode, *arguments: str, stdin: str = "", **env: str) -> str:
+        """What a command prints that ends with this code; a Python traceback is never part of it."""
+        with self.start(*arguments, **env) as process:
+            out, err = process.communicate(stdin, PATIENCE_SECONDS)
+        assert process.returncode == code, f"{arguments}: {process.returncode}\n{out}{err}"
+        assert "Traceback" not in err
+        return out + err
+
+    def __call__(self, *arguments: str, stdin: str = "") -> str:
+        """What a command prints, which must succeed."""
+        return self.fails(ExitCode.OK, *arguments, stdin=stdin)
+
+    def write(self, name: str, *jobs: Object) -> str:
+        """The name of a job file."""
+        (self.folder / name).write_text(yaml.safe_dump_all(jobs))
+        return name
+
+
+@pytest.fixture
+def ddpjob(jobs: Jobs, tmp_path: Path) -> Shell:
+    return Shell(jobs.server, jobs.namespace, tmp_path)
+
+
+def named(name: str, **spec: object) -> Object:
+    return {**JOB, "metadata": {"name": name}, "spec": {**JOB["spec"], **spec}}
+
+
+def test_a_job_is_made_changed_and_deleted(ddpjob: Shell, jobs: Jobs) -> None:
+    file = ddpjob.write("job.yaml", JOB)
+    assert ddpjob("get") == f"no jobs in namespace {jobs.namespace}\n"
+    assert ddpjob("apply", "-f", file) == "ddpjob/digits created\n"
+    assert ddpjob("apply", "-f", file) == "ddpjob/digits unchanged\n"
+    several = yaml.safe_dump_all([named("digits", maxReplicas=4), named("other")])
+    printed = ddpjob("apply", "-f", "-", stdin=several)
+    assert printed == "ddpjob/digits configured\nddpjob/other created\n"
+    heads, *rows = (line.split() for line in ddpjob("get").splitlines())
+    assert heads == ["NAME", "STATE", "READY", "WORLD", "PROGRESS", "RESTARTS", "AGE"]
+    assert [row[:3] for row in rows] == [[n, "Pending", "-"] for n in ("digits", "other")]
+    assert ddpjob("scale", "digits", "3") == "ddpjob/digits scaled to 3\n"
+    assert jobs.get()["spec"]["replicas"] == 3
+    ddpjob("suspend", "-q", "digits", "other")
+    assert jobs.get()["spec"]["suspend"] is True
+    assert ddpjob("resume", "digits") == "ddpjob/digits resumed\n"
+    assert jobs.get()["spec"]["suspend"] is False
+    shown = ddpjob("get", "digits", "-o", "yaml")
+    assert yaml.safe_load(shown)["spec"]["maxReplicas"] == 4
+    assert ddpjob("apply", "-f", "-", stdin=shown) == "ddpjob/digits unchanged\n"
+    assert ddpjob("delete", "digits", "other", "--wait") == (
+        "ddpjob/digits deleted\nddpjob/other deleted\n"
+    )
+    assert jobs.names() == []
+
+
+def test_nothing_is_applied_if_one_document_is_wrong(ddpjob: Shell, jobs: Jobs) -> None:
+    file = ddpjob.write("jobs.yaml", JOB, named("other", replica=2))
+    said = ddpjob.fails(ExitCode.INVALID, "apply", "-f", file)
+    assert said.startswith(f"{file}: line 21: spec.replica: unknown field 'replica'")
+    assert jobs.names() == []
+
+
+def test_errors_have_a_code_a_cause_and_a_remedy(ddpjob: Shell, jobs: Jobs) -> None:
+    jobs.create(named("digits", maxReplicas=2))
+    absent = ddpjob.fails(ExitCode.REJECTED, "get", "nobody")
+    assert absent.startswith(f"there is no job nobody in namespace {jobs.namespace}; `ddpjob get")
+    rejected = ddpjob.fails(ExitCode.REJECTED, "scale", "digits", "3")
+    assert "spec.replicas: " in rejected
+    assert "above maxReplicas (2)" in rejected
+    nowhere = ddpjob.fails(ExitCode.REJECTED, "apply", "-n", "nowhere", "-f", "-", stdin=text())
+    assert 'namespaces "nowhere" not found' in nowhere
+    missing = ddpjob.fails(ExitCode.INVALID, "get", KUBECONFIG="/nowhere/config")
+    assert missing.startswith("there is no kubeconfig at /nowhere/config")
+    unknown = ddpjob.fails(ExitCode.INVALID, "get", "--context", "other")
+    assert "cannot be used" in unknown
+    assert ddpjob.fails(ExitCode.INVALID, "scale", "digits").startswith("Usage: ddpjob scale ")
+
+
+def test_rights_and_servers_that_are_missing(ddpjob: Shell, jobs: Jobs) -> None:
+    config = yaml.safe_load(ddpjob.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": "guessed"}
+    ddpjob.kubeconfig.write_text(yaml.safe_dump(config))
+    assert "rejected your credentials (401)" in ddpjob.fails(ExitCode.REJECTED, "get")
+    config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    ddpjob.kubeconfig.write_text(yaml.safe_dump(config))
+    said = ddpjob.fails(ExitCode.UNREACHABLE, "get")
+    assert said.startswith("https://127.0.0.1:1 cannot be reached: ")
+    assert "Connection refused" in said
+
+
+def text() -> str:
+    return str(yaml.safe_dump(JOB))
