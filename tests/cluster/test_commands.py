@@ -6,6 +6,7 @@ There is no kubelet here: the status is written as the operator writes it. tests
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,16 @@ import yaml
 
 from cluster.control_plane import ControlPlane, Object
 from cluster.jobs import Jobs
+from ddpjob_operator.api.constants import ConditionType, Reason
+from ddpjob_operator.api.status import (
+    DDPJobStatus,
+    MembershipStatus,
+    ProgressStatus,
+    RestartsStatus,
+)
 from ddpjob_operator.cli.common import ExitCode
+from ddpjob_operator.planner.conditions import condition
+from support.builders import NOW, make_status
 
 DDPJOB = Path(sys.executable).with_name("ddpjob")
 PATIENCE_SECONDS = 120
@@ -135,6 +145,112 @@ def test_rights_and_servers_that_are_missing(ddpjob: Shell, jobs: Jobs) -> None:
     said = ddpjob.fails(ExitCode.UNREACHABLE, "get")
     assert said.startswith("https://127.0.0.1:1 cannot be reached: ")
     assert "Connection refused" in said
+
+
+STATUS = make_status(
+    state="Stalled",
+    observed_generation=1,
+    conditions=(
+        condition(ConditionType.RUNNING, False, Reason.WAITING, "1 of 2 workers"),
+        condition(ConditionType.STALLED, True, Reason.TOO_FEW_PLACED, "no node has 8 GPUs"),
+    ),
+    membership=MembershipStatus(
+        id="1.1.3", workers=("digits-worker-000-1",), world_size=1, since=NOW, cause="lost"
+    ),
+    restarts=RestartsStatus(application=1, infrastructure=2, total=3, repeated_steps=1),
+    progress=ProgressStatus(step=40, total_steps=100, metrics={"loss": 0.5}),
+    ready="1/2",
+)
+RUNNING = STATUS.model_copy(
+    update={
+        "state": "Running",
+        "conditions": (condition(ConditionType.RUNNING, True, Reason.TRAINING, "2 workers"),),
+    }
+)
+
+
+def ended(kind: ConditionType, reason: Reason, message: str) -> DDPJobStatus:
+    conditions = (condition(kind, True, reason, message),)
+    return STATUS.model_copy(update={"state": str(kind), "conditions": conditions})
+
+
+def post_event(jobs: Jobs, job: Object) -> None:
+    about = {field: job["metadata"][field] for field in ("name", "namespace", "uid")}
+    event = {
+        "metadata": {"generateName": "digits-", "namespace": jobs.namespace},
+        "involvedObject": {"apiVersion": job["apiVersion"], "kind": "DDPJob", **about},
+        "reason": "WorkerLost",
+        "message": "membership 1.1.3 with 1 workers",
+        "type": "Warning",
+        "lastTimestamp": job["metadata"]["creationTimestamp"],
+    }
+    jobs.server.send("POST", f"/api/v1/namespaces/{jobs.namespace}/events", event)
+
+
+def test_the_story_of_a_job(ddpjob: Shell, jobs: Jobs) -> None:
+    post_event(jobs, jobs.create(JOB))
+    jobs.write_status(STATUS)
+    told = ddpjob("describe", "digits")
+    assert told.startswith(f"digits (namespace {jobs.namespace})\n\nState       Stalled\n")
+    for line in (
+        "Workers     1/2 run",
+        "Progress    40/100 steps; loss 0.5",
+        "Restarts    3 (1 failure, 2 losses); 1 step repeated",
+        "            TooFewPlaced: no node has 8 GPUs",
+        "Waits for   1 of 2 workers",
+    ):
+        assert f"\n{line}\n" in told
+    assert "! membership 1.1.3 with 1 workers" in told
+    heads, row = ddpjob("events", "digits").splitlines()
+    assert heads.split() == ["AGE", "REASON", "MESSAGE"]
+    assert row.split()[1:] == ["WorkerLost", "!", *"membership 1.1.3 with 1 workers".split()]
+    heads, row = ddpjob("top").splitlines()
+    expected = ["digits", "Stalled", "1", "40/100", "40%", "-", "-", "loss", "0.5"]
+    assert row.split() == expected
+
+
+def test_wait_follows_a_job_to_its_end_and_never_touches_it(ddpjob: Shell, jobs: Jobs) -> None:
+    jobs.create(JOB)
+    said = ddpjob.fails(ExitCode.TIMEOUT, "wait", "digits", "--timeout=0.2")
+    assert "digits has not ended within 0.2 s: Pending" in said
+    with ddpjob.start("wait", "digits") as first, ddpjob.start("wait", "digits") as second:
+        for process in (first, second):
+            assert process.stdout is not None
+            assert process.stdout.readline().split()[1] == "Pending"
+        jobs.write_status(RUNNING)
+        for process in (first, second):
+            assert process.stdout is not None
+            running = process.stdout.readline()
+            assert running.split(" ", 1)[1] == "Running: 2 workers (membership 1.1.3: lost)\n"
+        before = jobs.get()
+        second.send_signal(signal.SIGINT)
+        assert second.communicate(timeout=PATIENCE_SECONDS) == ("", "")
+        assert second.returncode == ExitCode.INTERRUPTED
+        assert jobs.get() == before
+        jobs.write_status(ended(ConditionType.COMPLETE, Reason.COMPLETED, "all done"))
+        out, err = first.communicate(timeout=PATIENCE_SECONDS)
+        assert (out.split(" ", 1)[1], err) == ("Complete: all done (membership 1.1.3: lost)\n", "")
+        assert first.returncode == ExitCode.OK
+    reason = Reason.APPLICATION_FAILED
+    jobs.write_status(ended(ConditionType.FAILED, reason, "rank 1 failed\nValueError: no data"))
+    said = ddpjob.fails(ExitCode.JOB_FAILED, "wait", "-q", "digits")
+    assert said == (
+        "digits failed: ApplicationFailed: rank 1 failed\nValueError: no data\n"
+        "logs: ddpjob logs digits --failed\n"
+    )
+
+
+def test_a_closed_reader_ends_a_watch_quietly(ddpjob: Shell, jobs: Jobs) -> None:
+    jobs.create(JOB)
+    with ddpjob.start("get", "-w") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("NAME")
+        assert process.stdout.readline().startswith("digits")
+        process.stdout.close()
+        jobs.write_status(RUNNING)
+        assert process.wait(PATIENCE_SECONDS) == ExitCode.BROKEN_PIPE
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
 
 
 def text() -> str:

@@ -33,6 +33,24 @@ COMMANDS = {
         "ddpjob apply -f job.yaml",
     ),
     "get": Entry("jobs.show:get", "List jobs, or show one.", "ddpjob get digits -o yaml"),
+    "describe": Entry(
+        "jobs.show:describe",
+        "Show the state of a job, its pods, problems and events.",
+        "ddpjob describe digits",
+    ),
+    "events": Entry(
+        "jobs.show:events", "Show the events of a job, oldest first.", "ddpjob events digits"
+    ),
+    "top": Entry(
+        "jobs.show:top",
+        "Show the progress of jobs, with -w also steps per second.",
+        "ddpjob top digits -w",
+    ),
+    "wait": Entry(
+        "jobs.follow:wait",
+        "Print changes of a job until it ends; exit with 0 if it completes, with 1 if it fails.",
+        "ddpjob wait digits --timeout 3600",
+    ),
     "scale": Entry(
         "jobs.change:scale",
         "Change the number of workers of the main group.",
