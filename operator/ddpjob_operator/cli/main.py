@@ -38,6 +38,11 @@ COMMANDS = {
         "Show the state of a job, its pods, problems and events.",
         "ddpjob describe digits",
     ),
+    "logs": Entry(
+        "jobs.job_logs:logs",
+        "Print what the workers of a job print: rank 0, one worker, all, or the first failure.",
+        "ddpjob logs digits -f",
+    ),
     "events": Entry(
         "jobs.show:events", "Show the events of a job, oldest first.", "ddpjob events digits"
     ),

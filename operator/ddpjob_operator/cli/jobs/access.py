@@ -49,8 +49,12 @@ BROKEN = (
 )  # fmt: skip
 
 
-class BrokenStreamError(Exception):
+class BrokenStreamError(CommandError):
     """The connection of a stream broke, or sent nothing within the limit."""
+
+    def __init__(self, host: str, cause: Exception) -> None:
+        message = f"the connection to {host} broke: {cause}. Repeat the command"
+        super().__init__(ExitCode.UNREACHABLE, message)
 
 
 class RejectedError(CommandError):
@@ -67,6 +71,7 @@ class Cluster:
     def __init__(self, configuration: Any, namespace: str) -> None:
         configuration.retries = False  # the library logs each attempt
         configuration.keep_alive = True
+        configuration.connection_pool_maxsize = 1000  # a stream for each worker
         self.namespace = namespace
         self.host: str = configuration.host
         self._api: Any = client.ApiClient(configuration)
@@ -93,7 +98,7 @@ class Cluster:
     def stream(
         self, path: str, query: Mapping[str, str], silence: float | None = None
     ) -> Iterator[bytes]:
-        """Yield the lines of an answer as they arrive; raise CommandError or BrokenStreamError."""
+        """Yield the lines of an answer as they arrive; raise CommandError."""
         limits = (CONNECT_SECONDS, silence)
         response = self._send("GET", path, query, None, "application/json", limits)
         rest = b""
@@ -102,7 +107,7 @@ class Cluster:
                 *lines, rest = (rest + chunk).split(b"\n")
                 yield from lines
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise BrokenStreamError(str(error)) from error
+            raise BrokenStreamError(self.host, error) from error
         finally:
             response.close()
         if rest:

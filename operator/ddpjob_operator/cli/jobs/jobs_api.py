@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.cli.common import CommandError, ExitCode
-from ddpjob_operator.cli.jobs.access import BrokenStreamError, Cluster, Object, RejectedError
+from ddpjob_operator.cli.jobs.access import Cluster, Object, RejectedError
 
 OWNER = {"fieldManager": "ddpjob"}
 PAUSE_SECONDS = 1.0  # until a watch that has ended begins again
@@ -125,8 +125,8 @@ def watch_jobs(
             yield from _differences(known, page)
             start = {**query, "watch": "true", "resourceVersion": _version(page)}
             yield from _changes(cluster, path, start, known, deadline)
-        except (BrokenStreamError, CommandError) as error:
-            if not _passes(error):
+        except CommandError as error:
+            if not may_pass(error):
                 raise
         page = None
         remaining = deadline - time.monotonic()
@@ -165,13 +165,11 @@ def _changes(
             return
 
 
-def _passes(error: Exception) -> bool:
-    """Return whether a failure of a watch may pass by itself."""
+def may_pass(error: CommandError) -> bool:
+    """Return whether a failure may pass by itself, as when an API server restarts."""
     if isinstance(error, RejectedError):
         return error.status == GONE or error.status >= 500
-    return isinstance(error, BrokenStreamError) or (
-        isinstance(error, CommandError) and error.code is ExitCode.UNREACHABLE
-    )
+    return error.code is ExitCode.UNREACHABLE
 
 
 def _version(thing: Object) -> str:
