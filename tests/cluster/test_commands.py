@@ -86,6 +86,14 @@ def named(name: str, **spec: object) -> Object:
     return {**JOB, "metadata": {"name": name}, "spec": {**JOB["spec"], **spec}}
 
 
+def test_a_cluster_without_the_operator(apiserver: ControlPlane, tmp_path: Path) -> None:
+    ddpjob = Shell(apiserver, "default", tmp_path)
+    for arguments in (("get",), ("apply", "-f", ddpjob.write("job.yaml", JOB))):
+        said = ddpjob.fails(ExitCode.REJECTED, *arguments)
+        assert f"{apiserver.url} does not know DDPJobs: the operator is not installed" in said
+        assert "helm install ddpjob-operator " in said
+
+
 def test_a_job_is_made_changed_and_deleted(ddpjob: Shell, jobs: Jobs) -> None:
     file = ddpjob.write("job.yaml", JOB)
     assert ddpjob("get") == f"no jobs in namespace {jobs.namespace}\n"
@@ -135,7 +143,7 @@ def test_errors_have_a_code_a_cause_and_a_remedy(ddpjob: Shell, jobs: Jobs) -> N
     assert ddpjob.fails(ExitCode.INVALID, "scale", "digits").startswith("Usage: ddpjob scale ")
 
 
-def test_rights_and_servers_that_are_missing(ddpjob: Shell, jobs: Jobs) -> None:
+def test_a_server_that_is_missing_or_knows_nobody(ddpjob: Shell, jobs: Jobs) -> None:
     config = yaml.safe_load(ddpjob.kubeconfig.read_text())
     config["users"][0]["user"] = {"token": "guessed"}
     ddpjob.kubeconfig.write_text(yaml.safe_dump(config))
@@ -145,6 +153,37 @@ def test_rights_and_servers_that_are_missing(ddpjob: Shell, jobs: Jobs) -> None:
     said = ddpjob.fails(ExitCode.UNREACHABLE, "get")
     assert said.startswith("https://127.0.0.1:1 cannot be reached: ")
     assert "Connection refused" in said
+
+
+def test_a_user_without_rights_learns_which_one_is_missing(ddpjob: Shell, jobs: Jobs) -> None:
+    accounts = f"/api/v1/namespaces/{jobs.namespace}/serviceaccounts"
+    jobs.server.send("POST", accounts, {"metadata": {"name": "bob"}})
+    answer = jobs.server.send("POST", f"{accounts}/bob/token", {"spec": {"audiences": []}})
+    config = yaml.safe_load(ddpjob.kubeconfig.read_text())
+    config["users"][0]["user"] = {"token": answer["status"]["token"]}
+    ddpjob.kubeconfig.write_text(yaml.safe_dump(config))
+    said = ddpjob.fails(ExitCode.REJECTED, "suspend", "digits")
+    assert 'cannot patch resource "ddpjobs" in API group "ddpjob.io"' in said
+    assert "bind the cluster role ddpjob-editor or ddpjob-viewer" in said
+
+
+def test_a_shell_completes_commands_and_job_names(ddpjob: Shell, jobs: Jobs) -> None:
+    jobs.create(JOB)
+    script = """
+eval "$(ddpjob completion bash)"
+COMP_WORDS=(ddpjob de) COMP_CWORD=1
+_ddpjob_completion ddpjob
+echo "${COMPREPLY[@]}"
+COMP_WORDS=(ddpjob describe di) COMP_CWORD=2
+_ddpjob_completion ddpjob
+echo "${COMPREPLY[@]}"
+"""
+    path = f"{DDPJOB.parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "KUBECONFIG": str(ddpjob.kubeconfig), "PATH": path}
+    done = subprocess.run(
+        ["bash", "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("describe delete\ndigits\n", "")
 
 
 STATUS = make_status(

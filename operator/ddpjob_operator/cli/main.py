@@ -8,13 +8,21 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
+from typer.completion import (  # type: ignore[attr-defined] # documented, not exported
+    completion_init,
+    get_completion_script,
+)
 from typer.core import TyperCommand, TyperGroup
 
 from ddpjob_operator.cli.common import CommandError, ExitCode, print_error
+
+PROGRAM = "ddpjob"
+ENV_COMPLETE = "_DDPJOB_COMPLETE"
 
 
 class Entry(NamedTuple):
@@ -93,6 +101,11 @@ COMMANDS = {
     "operator": Entry(
         "operator:app", "Run the operator.", "ddpjob operator run --agent-image IMAGE"
     ),
+    "completion": Entry(
+        "main:completion",
+        "Print a script that completes commands and job names: bash, zsh or fish.",
+        'eval "$(ddpjob completion bash)"',
+    ),
     "version": Entry("main:version", "Print the version.", "ddpjob version"),
 }
 
@@ -149,6 +162,19 @@ app = typer.Typer(
 )
 
 
+class Shell(StrEnum):
+    """A shell that completes."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+def completion(shell: Annotated[Shell, typer.Argument(show_default=False)]) -> None:
+    """Print a completion script."""
+    print(get_completion_script(prog_name=PROGRAM, complete_var=ENV_COMPLETE, shell=shell.value))
+
+
 def version() -> None:
     """Print the version."""
     import importlib.metadata  # noqa: PLC0415 - only needed here, and slow to import
@@ -175,9 +201,11 @@ def _ddpjob(
 
 def main() -> NoReturn:
     """Run the command."""
-    program = "kubectl ddp" if Path(sys.argv[0]).name.startswith("kubectl") else "ddpjob"
+    is_plugin = Path(sys.argv[0]).name.startswith("kubectl")
+    if ENV_COMPLETE in os.environ:
+        completion_init()
     try:
-        app(prog_name=program, complete_var="_DDPJOB_COMPLETE")
+        app(prog_name="kubectl ddp" if is_plugin else PROGRAM, complete_var=ENV_COMPLETE)
     except CommandError as error:
         print_error(str(error))
         sys.exit(error.code)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,6 +25,7 @@ from support.http_server import kubeconfig
 Object = dict[str, Any]
 JOB_PATH = "/apis/ddpjob.io/v1alpha1/namespaces/default/ddpjobs/digits"
 PODS = "/api/v1/namespaces/default/pods"
+DDPJOB = Path(sys.executable).with_name("ddpjob")
 MISSING = {"kind": "Status", "message": "not found", "details": {"name": "digits"}}
 
 
@@ -79,6 +83,13 @@ class Scripted:
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
 
+class Server(ThreadingHTTPServer):
+    """Prints nothing when a client ends in the middle of an answer."""
+
+    def handle_error(self, *arguments: object) -> None:
+        """Print nothing."""
+
+
 @contextlib.contextmanager
 def serving(scripted: Scripted) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
@@ -111,7 +122,7 @@ def serving(scripted: Scripted) -> Iterator[str]:
         def log_message(self, *arguments: object) -> None:
             """Print nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with Server(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
@@ -236,3 +247,16 @@ def test_follow_changes_over_to_the_worker_that_replaces_rank_0(
 
     two.on_log = replace
     assert run(two, tmp_path, "-f").stdout == "step 1\n\nstep 3\n"
+
+
+def test_ctrl_c_ends_the_command_and_sends_nothing(two: Scripted, tmp_path: Path) -> None:
+    with serving(two) as url:
+        config = kubeconfig(tmp_path / "kubeconfig", url)
+        command = [str(DDPJOB), "logs", "digits", "-f", "--all", "--kubeconfig", config]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, text=True, stdout=pipe, stderr=pipe) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("[worker-00")
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (ExitCode.INTERRUPTED, "")

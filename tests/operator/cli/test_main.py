@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import typer.testing
 
 from ddpjob_operator.cli.common import ExitCode
-from ddpjob_operator.cli.main import COMMANDS, app
+from ddpjob_operator.cli.main import COMMANDS, app, main
 
 ROOT = Path(__file__).resolve().parents[3]
 HEAVY = {"aiohttp", "kopf", "kubernetes", "psutil", "pydantic", "yaml", "urllib3", "asyncio"}
@@ -38,6 +39,7 @@ def test_help_lists_all_commands() -> None:
 def test_help_and_version_import_no_package_of_a_command() -> None:
     code = f"""
 import sys
+import tomllib
 from ddpjob_operator.cli.main import app
 for argument in ("--help", "--version"):
     try:
@@ -48,6 +50,23 @@ print(sorted({HEAVY!r} & sys.modules.keys()), file=sys.stderr)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == "[]\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_ask_the_command(shell: str) -> None:
+    assert f"_DDPJOB_COMPLETE=complete_{shell}" in run("completion", shell).output
+
+
+def test_as_a_plugin_it_has_the_name_of_the_plugin(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts["kubectl-ddp"] == scripts["ddpjob"]
+    monkeypatch.setattr("sys.argv", ["/bin/kubectl-ddp", "get", "-h"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert not end.value.code
+    assert "Usage: kubectl ddp get" in capsys.readouterr().out
 
 
 def test_an_unknown_command_names_a_near_one() -> None:

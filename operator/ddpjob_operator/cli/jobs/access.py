@@ -161,9 +161,10 @@ class Cluster:
                 "expired; sign in again, and check with `kubectl auth whoami`"
             )
         if status == 403 and " cannot " in message:
+            roles = "ddpjob-editor or ddpjob-viewer" if "ddpjob.io" in message else "view or edit"
             return (
                 f"you lack a right on {self.host}: {message}. An administrator can bind the "
-                "cluster role ddpjob-editor or ddpjob-viewer (docs/install.md)"
+                f"cluster role {roles} to you (docs/install.md)"
             )
         if status == 404:
             return self._explain_absence(message, details)

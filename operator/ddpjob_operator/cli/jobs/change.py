@@ -22,7 +22,6 @@ from ddpjob_operator.cli.jobs.access import (
     connect,
 )
 
-Names = Annotated[list[str], typer.Argument(help="Names of jobs.", show_default=False)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 
 
@@ -48,7 +47,7 @@ def apply(
 
 
 def scale(
-    name: Annotated[str, typer.Argument(help="Name of a job.", show_default=False)],
+    name: jobs_api.Name,
     replicas: Annotated[int, typer.Argument(min=0, help="Workers of the main group.")],
     quiet: Quiet = False,
     namespace: Namespace = None,
@@ -62,7 +61,7 @@ def scale(
 
 
 def suspend(
-    names: Names,
+    names: jobs_api.Names,
     quiet: Quiet = False,
     namespace: Namespace = None,
     context: Context = None,
@@ -76,7 +75,7 @@ def suspend(
 
 
 def resume(
-    names: Names,
+    names: jobs_api.Names,
     quiet: Quiet = False,
     namespace: Namespace = None,
     context: Context = None,
@@ -92,7 +91,7 @@ def resume(
 
 
 def delete(
-    names: Names,
+    names: jobs_api.Names,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until the jobs and their pods are gone.")
     ] = False,

@@ -15,7 +15,7 @@ from ddpjob_operator.cli.jobs.access import Context, Kubeconfig, Namespace, conn
 
 
 def wait(
-    name: Annotated[str, typer.Argument(help="Name of a job.", show_default=False)],
+    name: jobs_api.Name,
     timeout: Annotated[
         float, typer.Option(min=0, help="Seconds to wait.", show_default="no limit")
     ] = math.inf,

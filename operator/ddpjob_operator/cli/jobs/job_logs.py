@@ -42,7 +42,7 @@ class Line(NamedTuple):
 
 
 def logs(
-    name: Annotated[str, typer.Argument(help="Name of a job.", show_default=False)],
+    name: jobs_api.Name,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Until the job ends.")] = False,
     everyone: Annotated[
         bool, typer.Option("--all", help="Of all workers; each line names its worker.")

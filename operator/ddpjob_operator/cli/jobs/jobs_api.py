@@ -1,19 +1,23 @@
-"""Reads and changes DDPJobs, their pods and events through the API server.
+"""Reads and changes DDPJobs, their pods and events through the API server; completes job names.
 
 May not: print, or decide anything.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from typing import Annotated
+
+import typer
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.cli.common import CommandError, ExitCode
-from ddpjob_operator.cli.jobs.access import Cluster, Object, RejectedError
+from ddpjob_operator.cli.jobs.access import Cluster, Object, RejectedError, connect
 
 OWNER = {"fieldManager": "ddpjob"}
 PAUSE_SECONDS = 1.0  # until a watch that has ended begins again
@@ -174,3 +178,30 @@ def may_pass(error: CommandError) -> bool:
 
 def _version(thing: Object) -> str:
     return str(thing["metadata"]["resourceVersion"])
+
+
+def complete_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of jobs for a shell's completion; none if the cluster cannot be asked."""
+    given = context.params
+    with contextlib.suppress(CommandError):
+        options = (given.get(option) for option in ("namespace", "context", "kubeconfig"))
+        cluster = connect(*options)
+        names = [str(job["metadata"]["name"]) for job in read_all(cluster, cluster.namespace)]
+        return [name for name in names if name.startswith(incomplete)]
+    return []
+
+
+Name = Annotated[
+    str,
+    typer.Argument(help="Name of a job.", show_default=False, autocompletion=complete_names),
+]
+Names = Annotated[
+    list[str],
+    typer.Argument(help="Names of jobs.", show_default=False, autocompletion=complete_names),
+]
+OptionalName = Annotated[
+    str,
+    typer.Argument(
+        help="A job; all by default.", show_default=False, autocompletion=complete_names
+    ),
+]

@@ -27,8 +27,6 @@ from ddpjob_operator.cli.jobs.access import (
 
 SAMPLES = 8  # the rate is an average over the last steps that were reported
 
-Name = Annotated[str, typer.Argument(help="Name of a job.", show_default=False)]
-
 
 class Output(StrEnum):
     """A form of output."""
@@ -40,7 +38,7 @@ class Output(StrEnum):
 
 
 def get(
-    name: Annotated[str, typer.Argument(help="A job; all by default.", show_default=False)] = "",
+    name: jobs_api.OptionalName = "",
     output: Annotated[Output | None, typer.Option("--output", "-o", help="Form.")] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Print changes, too.")] = False,
     everywhere: Annotated[
@@ -73,7 +71,7 @@ def get(
 
 
 def describe(
-    name: Name,
+    name: jobs_api.Name,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
@@ -88,7 +86,7 @@ def describe(
 
 
 def events(
-    name: Name,
+    name: jobs_api.Name,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
@@ -105,7 +103,7 @@ def events(
 
 
 def top(
-    name: Annotated[str, typer.Argument(help="A job; all by default.", show_default=False)] = "",
+    name: jobs_api.OptionalName = "",
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Print each change, and measure the rate.")
     ] = False,
