@@ -240,6 +240,8 @@ def test_the_story_of_a_job(ddpjob: Shell, jobs: Jobs) -> None:
     ):
         assert f"\n{line}\n" in told
     assert "! membership 1.1.3 with 1 workers" in told
+    shown = ddpjob("get", "digits", "-o", "yaml")
+    assert ddpjob("apply", "-f", "-", stdin=shown) == "ddpjob/digits unchanged\n"
     heads, row = ddpjob("events", "digits").splitlines()
     assert heads.split() == ["AGE", "REASON", "MESSAGE"]
     assert row.split()[1:] == ["WorkerLost", "!", *"membership 1.1.3 with 1 workers".split()]

@@ -139,14 +139,16 @@ def load(name: str) -> Any:
     entry = COMMANDS[name]
     module, _, attribute = entry.target.partition(":")
     target = getattr(importlib.import_module(f"ddpjob_operator.cli.{module}"), attribute)
+    example = f"Example: {entry.example}"
     if isinstance(target, typer.Typer):
+        target.info.epilog = example
         return typer.main.get_command(target)
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     passed = {"allow_extra_args": True, "ignore_unknown_options": True}
     single.command(
         name,
         help=entry.help,
-        epilog=f"Example: {entry.example}",
+        epilog=example,
         add_help_option=not entry.passes_arguments,
         context_settings=passed if entry.passes_arguments else None,
     )(target)

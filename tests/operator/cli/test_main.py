@@ -23,7 +23,7 @@ def run(*arguments: str) -> typer.testing.Result:
     return typer.testing.CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"operator", "snapshots"}))
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"snapshots"}))
 def test_help_of_a_command_has_its_purpose_and_an_example(name: str) -> None:
     done = run(name, "-h")
     assert done.exit_code == ExitCode.OK, done.output

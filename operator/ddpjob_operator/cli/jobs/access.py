@@ -69,6 +69,8 @@ class Cluster:
     """An API server, and the namespace of the command."""
 
     def __init__(self, configuration: Any, namespace: str) -> None:
+        if not configuration.verify_ssl:
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
         configuration.retries = False  # the library logs each attempt
         configuration.keep_alive = True
         configuration.connection_pool_maxsize = 1000  # a stream for each worker
