@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from http import HTTPStatus
@@ -16,6 +17,7 @@ from kubernetes.config import new_client_from_config
 
 PATIENCE_SECONDS = 600.0  # generous: the machine may be slow and shared
 POLL_SECONDS = 0.5
+DDPJOB = Path(sys.executable).with_name("ddpjob")
 
 APIS = {"ddpjobs": "apis/ddpjob.io/v1alpha1"}  # of kinds that are not in the core
 
@@ -48,6 +50,13 @@ class Kubectl:
         head = ["kubectl", "--kubeconfig", str(self.kubeconfig), "-n", self.namespace]
         return subprocess.run(
             [*head, *arguments], input=stdin, capture_output=True, text=True, check=False
+        )
+
+    def ddpjob(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run `ddpjob` in this namespace, whatever comes of it."""
+        end = ["--kubeconfig", str(self.kubeconfig), "-n", self.namespace]
+        return subprocess.run(
+            [DDPJOB, *arguments, *end], capture_output=True, text=True, check=False
         )
 
     def get(self, kind: str, name: str = "", *, everywhere: bool = False, **selectors: str) -> Any:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
+from ddpjob_operator.cli.common import ExitCode
 from e2e.conftest import Images
 from e2e.jobs import Endless, endless
 from e2e.kubectl import Kubectl, Object
@@ -140,7 +141,8 @@ def others(namespace: Callable[[], Kubectl], images: Images) -> Others:
 
 def test_done_within_its_time(others: Others) -> None:
     kubectl = others.here
-    kubectl("wait", "--for=condition=Complete", "ddp/brief", "--timeout=300s")
+    waited = kubectl.ddpjob("wait", "brief", "--timeout", "300")
+    assert waited.returncode == ExitCode.OK, waited.stderr
     job = Endless(kubectl, "brief")
     kubectl.until(lambda: not job.uids(), "no pod: they succeeded, so none is kept")
     job.until_causes(["Started", "Completed"])
@@ -148,13 +150,22 @@ def test_done_within_its_time(others: Others) -> None:
 
 def test_job_that_fails_keeps_its_pods_and_says_why(others: Others) -> None:
     kubectl = others.here
-    kubectl("wait", "--for=condition=Failed", "ddp/broken", "--timeout=300s")
+    waited = kubectl.ddpjob("wait", "broken", "--timeout", "300")
+    assert waited.returncode == ExitCode.JOB_FAILED, waited.stderr
+    assert "ValueError: no data" in waited.stderr
     told = kubectl("describe", "ddp", "broken")
     assert "ValueError: no data" in told
     job = Endless(kubectl, "broken")
     kubectl.until(lambda: len(job.uids()) == 1, "the worker that failed")
     [name] = job.uids()
-    assert "ValueError: no data" in kubectl("logs", name)
+    for option in (["--failed"], ["--all"], ["--worker", name], ["-f"]):
+        logs = kubectl.ddpjob("logs", "broken", *option)
+        assert logs.returncode == ExitCode.OK, logs.stderr
+        assert "ValueError: no data" in logs.stdout
+    described = kubectl.ddpjob("describe", "broken")
+    assert described.returncode == ExitCode.OK, described.stderr
+    assert "ValueError: no data" in described.stdout
+    assert name in described.stdout
 
 
 def test_several_jobs_at_once_and_the_same_name_elsewhere(others: Others) -> None:

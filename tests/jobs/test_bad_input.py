@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_operator.cli.main import ExitCode
+from ddpjob_operator.cli.common import ExitCode
 from support.command import RUN, in_process, on_small_disk, run_to_end, started, write_job
 from support.driving import SCRIPT, job_text
 
@@ -203,7 +203,10 @@ def test_refused_before_anything_starts(
 def test_without_local_the_right_command_is_shown(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(GOOD + "  launcher: python\n")
     code, command = run_to_end(tmp_path, "run", "job.yaml")
-    assert command.output == "only --local is there yet: ddpjob run --local job.yaml\n"
+    assert command.output == (
+        "only --local is there yet: ddpjob run --local job.yaml; "
+        "on a cluster: ddpjob apply -f job.yaml\n"
+    )
     assert code == ExitCode.INVALID
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ddpjob_operator.cli.main import ExitCode
+from ddpjob_operator.cli.common import ExitCode
 from support.command import RUN, Command, run_to_end, started, write_job
 
 COMMAND = "[python3, train.py, end]"

@@ -1,242 +1,214 @@
-"""The `ddpjob` command: validates job files and runs them on this machine.
+"""The `ddpjob` command: one table names all commands, and the module of each.
 
-Turns errors into messages and exit codes (docs/exit-codes.md). May not: hold policy.
+A command's module is imported only if the command is named, so that help and completion are quick.
 """
 
 from __future__ import annotations
 
-import asyncio
-import importlib.metadata
+import importlib
 import os
-import shlex
-import shutil
-import signal
 import sys
-from enum import IntEnum
-from importlib.util import find_spec
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
-from rich.console import Console
+from typer.completion import (  # type: ignore[attr-defined] # documented, not exported
+    completion_init,
+    get_completion_script,
+)
+from typer.core import TyperCommand, TyperGroup
 
-from ddpjob_operator.api import jobfile
-from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_operator.cli import operator
-from ddpjob_operator.local.backend import LocalBackend
-from ddpjob_operator.local.chaos import GRAMMAR, ChaosError, ChaosEvent, parse_chaos
-from ddpjob_operator.local.environment import search_path
-from ddpjob_operator.local.rendezvous_process import PortInUseError
-from ddpjob_operator.local.state_dir import AlreadyRunningError, JobStateDir, StateDirError
-from ddpjob_operator.local.timeline import Timeline
+from ddpjob_operator.cli.common import CommandError, ExitCode, print_error
+
+PROGRAM = "ddpjob"
+ENV_COMPLETE = "_DDPJOB_COMPLETE"
 
 
-class ExitCode(IntEnum):
-    """An exit code of `ddpjob`."""
+class Entry(NamedTuple):
+    """A command: where it is, and what its help shows."""
 
-    OK = 0
-    JOB_FAILED = 1
-    INVALID = 2  # the file, an option or the command in the file
-    ALREADY_RUNNING = 3
-    PORT_IN_USE = 4
-    INTERRUPTED = 130
+    target: str  # MODULE:NAME, below this package
+    help: str
+    example: str
+    passes_arguments: bool = False  # to another program, its help included
 
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-app.add_typer(operator.app, name="operator")
-out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+COMMANDS = {
+    "apply": Entry(
+        "jobs.change:apply",
+        "Create or change the jobs in files, after a check of all of them.",
+        "ddpjob apply -f job.yaml",
+    ),
+    "get": Entry("jobs.show:get", "List jobs, or show one.", "ddpjob get digits -o yaml"),
+    "describe": Entry(
+        "jobs.show:describe",
+        "Show the state of a job, its pods, problems and events.",
+        "ddpjob describe digits",
+    ),
+    "logs": Entry(
+        "jobs.job_logs:logs",
+        "Print what the workers of a job print: rank 0, one worker, all, or the first failure.",
+        "ddpjob logs digits -f",
+    ),
+    "events": Entry(
+        "jobs.show:events", "Show the events of a job, oldest first.", "ddpjob events digits"
+    ),
+    "top": Entry(
+        "jobs.show:top",
+        "Show the progress of jobs, with -w also steps per second.",
+        "ddpjob top digits -w",
+    ),
+    "wait": Entry(
+        "jobs.follow:wait",
+        "Print changes of a job until it ends; exit with 0 if it completes, with 1 if it fails.",
+        "ddpjob wait digits --timeout 3600",
+    ),
+    "scale": Entry(
+        "jobs.change:scale",
+        "Change the number of workers of the main group.",
+        "ddpjob scale digits 4",
+    ),
+    "suspend": Entry(
+        "jobs.change:suspend",
+        "Stop a job's workers; it keeps its snapshots.",
+        "ddpjob suspend digits",
+    ),
+    "resume": Entry(
+        "jobs.change:resume",
+        "Start a suspended job again, from its newest snapshot.",
+        "ddpjob resume digits",
+    ),
+    "delete": Entry(
+        "jobs.change:delete", "Delete jobs and their pods.", "ddpjob delete digits --wait"
+    ),
+    "run": Entry(
+        "local:run",
+        "Run a job on this machine; Ctrl-C stops it, and the next run resumes from its snapshot.",
+        "ddpjob run --local job.yaml",
+    ),
+    "validate": Entry(
+        "job_files:validate",
+        "Check a job file; print each fault with its place and its remedy.",
+        "ddpjob validate job.yaml",
+    ),
+    "snapshots": Entry(
+        "local:snapshots",
+        "List, verify, prune and export snapshots: `ddpjob snapshots --help`.",
+        "ddpjob snapshots list DIRECTORY",
+        passes_arguments=True,
+    ),
+    "operator": Entry(
+        "operator:app", "Run the operator.", "ddpjob operator run --agent-image IMAGE"
+    ),
+    "completion": Entry(
+        "main:completion",
+        "Print a script that completes commands and job names: bash, zsh or fish.",
+        'eval "$(ddpjob completion bash)"',
+    ),
+    "version": Entry("main:version", "Print the version.", "ddpjob version"),
+}
 
-JobFile = Annotated[Path, typer.Argument(help="A DDPJob as YAML.", show_default=False)]
+
+class Commands(TyperGroup):
+    """The commands of the table, each loaded when it is named."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for name, entry in COMMANDS.items():
+            self.commands[name] = TyperCommand(name, help=entry.help)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Return the command that the first argument names, with its options."""
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, None if name is None else load(name), rest
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; end quietly if the reader of the output has closed it."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(ExitCode.BROKEN_PIPE) from None
+        return result
 
 
-class CommandError(Exception):
-    """A failure that ends the command with a message and an exit code."""
+def load(name: str) -> Any:
+    """Import a command and return it."""
+    entry = COMMANDS[name]
+    module, _, attribute = entry.target.partition(":")
+    target = getattr(importlib.import_module(f"ddpjob_operator.cli.{module}"), attribute)
+    example = f"Example: {entry.example}"
+    if isinstance(target, typer.Typer):
+        target.info.epilog = example
+        return typer.main.get_command(target)
+    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    passed = {"allow_extra_args": True, "ignore_unknown_options": True}
+    single.command(
+        name,
+        help=entry.help,
+        epilog=example,
+        add_help_option=not entry.passes_arguments,
+        context_settings=passed if entry.passes_arguments else None,
+    )(target)
+    return typer.main.get_command(single)
 
-    def __init__(self, code: ExitCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
+
+app = typer.Typer(
+    cls=Commands,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
-@app.command()
+class Shell(StrEnum):
+    """A shell that completes."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+def completion(shell: Annotated[Shell, typer.Argument(show_default=False)]) -> None:
+    """Print a completion script."""
+    print(get_completion_script(prog_name=PROGRAM, complete_var=ENV_COMPLETE, shell=shell.value))
+
+
 def version() -> None:
     """Print the version."""
-    out.print(f"ddpjob {importlib.metadata.version('ddpjob')}")
+    import importlib.metadata  # noqa: PLC0415 - only needed here, and slow to import
+
+    print(f"ddpjob {importlib.metadata.version('ddpjob')}")
 
 
-@app.command()
-def validate(file: JobFile) -> None:
-    """Check a job file; print each fault with its place and its remedy."""
-    job = _load(file)
-    groups = ", ".join(f"{g.name}: {g.replicas} x {g.processes}" for g in job.spec.groups())
-    out.print(f"{file}: DDPJob {job.metadata.namespace}/{job.metadata.name} is valid ({groups})")
+def _version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
 
 
-@app.command()
-def run(
-    file: JobFile,
-    local: Annotated[bool, typer.Option("--local", help="Run on this machine.")] = False,
-    chaos: Annotated[str, typer.Option(help=f"Break things: {GRAMMAR}")] = "",
-    nodes: Annotated[
-        int | None, typer.Option(min=1, help="Simulated nodes; default: one for each worker.")
-    ] = None,
-    state_dir: Annotated[Path, typer.Option(help="Folder for the state of runs.")] = Path(
-        ".ddpjob"
-    ),
-    workdir: Annotated[
-        Path | None, typer.Option(help="Working directory of the command; default: the job file's.")
-    ] = None,
-    port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Port of the rendezvous service.")
-    ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Do not resume from a snapshot.")] = False,
+@app.callback(epilog="Help for a command, with an example: ddpjob COMMAND -h")
+def _ddpjob(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
 ) -> None:
-    """Run a job until it ends; Ctrl-C stops it, and the next run resumes from its snapshot."""
-    job = _load(file)
-    if not local:
-        message = "only --local is there yet: ddpjob run --local " + str(file)
-        raise CommandError(ExitCode.INVALID, message)
-    if problem := _explain_nothing_to_run(job) or _find_cluster_only_fields(job):
-        raise CommandError(ExitCode.INVALID, f"{file}: {problem}")
-    folder = (workdir or file.parent).resolve()
-    if not folder.is_dir():
-        message = f"--workdir: there is no folder {folder}; make it or correct the path"
-        raise CommandError(ExitCode.INVALID, message)
-    _check_command(job, folder)
-    try:
-        events = parse_chaos(chaos)
-    except ChaosError as error:
-        raise CommandError(ExitCode.INVALID, str(error)) from error
-    if fresh and job.spec.snapshot.uri is not None:
-        message = f"--fresh leaves what is in {job.spec.snapshot.uri} alone: give another prefix"
-        raise CommandError(ExitCode.INVALID, message)
-    state = JobStateDir(state_dir, job.metadata.namespace, job.metadata.name)
-    try:
-        state.lock()
-    except AlreadyRunningError as error:
-        raise CommandError(ExitCode.ALREADY_RUNNING, str(error)) from error
-    except StateDirError as error:
-        raise CommandError(ExitCode.INVALID, str(error)) from error
-    resumed = state.begin(fresh=fresh)
-    wanted = sum(group.replicas for group in job.spec.groups())
-    count = wanted if nodes is None else nodes
-    out.print(f"job {job.metadata.name}: {wanted} workers, {count} nodes, state in {state.path}")
-    if resumed:
-        out.print("resuming from the last snapshot; --fresh starts from the beginning")
-    try:
-        code = asyncio.run(_run(job, state, folder, count, port, events))
-    except PortInUseError as error:
-        raise CommandError(ExitCode.PORT_IN_USE, str(error)) from error
-    finally:
-        state.unlock()
-    if code is ExitCode.INTERRUPTED:
-        again = shlex.join(["ddpjob", *(a for a in sys.argv[1:] if a != "--fresh")])
-        out.print(f"stopped; to resume from the last snapshot: {again}")
-    raise typer.Exit(code)
+    """Elastic PyTorch DDP jobs, on a Kubernetes cluster and on this machine."""
 
 
-@app.command(
-    add_help_option=False,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)
-def snapshots(context: typer.Context) -> None:
-    """List, verify, prune and export snapshots: `ddpjob snapshots --help`."""
-    missing = [name for name in ("torch", "ddpjob_trainer") if find_spec(name) is None]
-    if missing:
-        raise CommandError(
-            ExitCode.INVALID,
-            f"snapshots are read by torch, and there is no {missing[0]} here: run this where the "
-            "training runs, as `python3 -m ddpjob_trainer`",
-        )
-    os.execv(sys.executable, [sys.executable, "-m", "ddpjob_trainer", *context.args])  # noqa: S606
-
-
-async def _run(
-    job: DDPJob,
-    state: JobStateDir,
-    workdir: Path,
-    nodes: int,
-    port: int | None,
-    chaos: list[ChaosEvent],
-) -> ExitCode:
-    timeline = Timeline(out, state.path / "timeline.jsonl")
-    backend = LocalBackend(
-        job, state, timeline, workdir=workdir, nodes=nodes, port=port, chaos=chaos
-    )
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, backend.stop)
-    status = await backend.run()
-    if status.completion_time is None:
-        return ExitCode.INTERRUPTED
-    return _print_end(status, backend, timeline)
-
-
-def _print_end(status: DDPJobStatus, backend: LocalBackend, timeline: Timeline) -> ExitCode:
-    if status.state == "Complete":
-        metrics = status.progress.metrics if status.progress else {}
-        facts = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-        timeline.line("Complete", facts)
-        return ExitCode.OK
-    condition = next(c for c in status.conditions if c.type == "Failed")
-    timeline.line("Failed", f"{condition.reason}: {condition.message}")
-    err.print(f"logs: {backend.logs}")
-    return ExitCode.JOB_FAILED
-
-
-def _load(file: Path) -> DDPJob:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        message = f"cannot read {file}: {error.strerror}; give the path of a job file"
-        raise CommandError(ExitCode.INVALID, message) from error
-    except UnicodeDecodeError as error:
-        message = f"{file} is not UTF-8 text (byte {error.start + 1}); save it as UTF-8"
-        raise CommandError(ExitCode.INVALID, message) from error
-    try:
-        job = jobfile.parse(text)
-    except jobfile.JobFileError as error:
-        lines = "\n".join(f"{file}: {line}" for line in str(error).splitlines())
-        raise CommandError(ExitCode.INVALID, lines) from error
-    for warning in jobfile.warnings(job):
-        err.print(f"{file}: warning: {warning}")
-    return job
-
-
-def _explain_nothing_to_run(job: DDPJob) -> str:
-    if job.spec.suspend:
-        return "spec.suspend is true, so there is nothing to run; set it to false"
-    return "spec.replicas: is 0, and no other group has workers" if job.spec.paused else ""
-
-
-def _find_cluster_only_fields(job: DDPJob) -> str:
-    for group in job.spec.groups():
-        if group.template is not None:
-            return f"group {group.name} has a template, which needs a cluster; give command instead"
-        for entry in group.env:
-            if entry.value_from is not None:
-                return f"env {entry.name} has valueFrom, which needs a cluster; give value instead"
-    return ""
-
-
-def _check_command(job: DDPJob, workdir: Path) -> None:
-    for group in job.spec.groups():
-        program = group.command[0]
-        path = str(workdir / program) if "/" in program else program
-        own = {entry.name: entry.value for entry in group.env}
-        if shutil.which(path, path=own.get("PATH", search_path())) is None:
-            message = (
-                f"spec.command: there is no program '{program}' (group {group.name}, looked in"
-                f" {workdir if '/' in program else 'PATH'}); install it or correct the command"
-            )
-            raise CommandError(ExitCode.INVALID, message)
-
-
-def main() -> None:
+def main() -> NoReturn:
     """Run the command."""
+    is_plugin = Path(sys.argv[0]).name.startswith("kubectl")
+    if ENV_COMPLETE in os.environ:
+        completion_init()
     try:
-        app()
+        app(prog_name="kubectl ddp" if is_plugin else PROGRAM, complete_var=ENV_COMPLETE)
     except CommandError as error:
-        err.print(str(error), style="red")
+        print_error(str(error))
         sys.exit(error.code)
+    sys.exit(ExitCode.OK)

@@ -12,11 +12,11 @@ from typing import Annotated
 
 import typer
 
+from ddpjob_operator.cli.common import ExitCode
 from ddpjob_operator.controller import settings
 from ddpjob_operator.controller.settings import Settings
 from ddpjob_operator.kube.interface import ApiError, UnreachableError
 
-CANNOT_START = 2
 app = typer.Typer(no_args_is_help=True, help="Run the operator.")
 Port = Annotated[int | None, typer.Option(min=1, max=65535, show_default="none")]
 
@@ -69,4 +69,10 @@ def run(
         asyncio.run(handlers.run_operator(options))
     except (ApiError, ConfigError, UnreachableError, OSError) as error:
         typer.echo(f"ddpjob operator: {error}", err=True)
-        raise typer.Exit(CANNOT_START) from error
+        raise typer.Exit(_exit_code(error)) from error
+
+
+def _exit_code(error: Exception) -> ExitCode:
+    if isinstance(error, ApiError):
+        return ExitCode.REJECTED
+    return ExitCode.UNREACHABLE if isinstance(error, UnreachableError) else ExitCode.INVALID

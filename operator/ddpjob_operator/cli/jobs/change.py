@@ -1,0 +1,155 @@
+"""Changes jobs: `apply`, `scale`, `suspend`, `resume`, `delete`."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ddpjob_operator.cli import job_files
+from ddpjob_operator.cli.common import CommandError, ExitCode
+from ddpjob_operator.cli.job_files import JobText
+from ddpjob_operator.cli.jobs import jobs_api
+from ddpjob_operator.cli.jobs.access import (
+    Cluster,
+    Context,
+    Kubeconfig,
+    Namespace,
+    Object,
+    connect,
+)
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+
+
+def apply(
+    files: Annotated[
+        list[Path],
+        typer.Option("--filename", "-f", help="A job file, or - for stdin; may be repeated."),
+    ],
+    quiet: Quiet = False,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Create or change the jobs in files, after a check of all of them."""
+    found = [each for file in files for each in job_files.load_all(file)]
+    cluster = connect(namespace, context, kubeconfig)
+    placed = [(_namespace_of(each, namespace) or cluster.namespace, each) for each in found]
+    for where, (job, text) in placed:
+        name = job.metadata.name
+        before = jobs_api.find(cluster, where, name)
+        after = jobs_api.apply(cluster, where, name, text)
+        _report(name, _verb(before, after), quiet=quiet)
+
+
+def scale(
+    name: jobs_api.Name,
+    replicas: Annotated[int, typer.Argument(min=0, help="Workers of the main group.")],
+    quiet: Quiet = False,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Change the number of workers of the main group."""
+    cluster = connect(namespace, context, kubeconfig)
+    jobs_api.merge(cluster, name, {"spec": {"replicas": replicas}}, "scale")
+    _report(name, f"scaled to {replicas}", quiet=quiet)
+
+
+def suspend(
+    names: jobs_api.Names,
+    quiet: Quiet = False,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Stop the workers of jobs; the jobs keep their snapshots."""
+    cluster = connect(namespace, context, kubeconfig)
+    for name in names:
+        jobs_api.merge(cluster, name, {"spec": {"suspend": True}})
+        _report(name, "suspended", quiet=quiet)
+
+
+def resume(
+    names: jobs_api.Names,
+    quiet: Quiet = False,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Start suspended jobs again."""
+    cluster = connect(namespace, context, kubeconfig)
+    for name in names:
+        job = jobs_api.merge(cluster, name, {"spec": {"suspend": False}})
+        _report(name, "resumed", quiet=quiet)
+        if _has_no_workers(job):
+            typer.echo(f"{name} has no workers; give it some: ddpjob scale {name} N", err=True)
+
+
+def delete(
+    names: jobs_api.Names,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until the jobs and their pods are gone.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait.", show_default="no limit")
+    ] = math.inf,
+    quiet: Quiet = False,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Delete jobs and their pods."""
+    cluster = connect(namespace, context, kubeconfig)
+    deadline = time.monotonic() + timeout
+    for name in names:
+        jobs_api.delete(cluster, name)
+        _report(name, "deleted", quiet=quiet)
+    for name in names if wait else ():
+        _wait_until_gone(cluster, name, deadline)
+
+
+def _wait_until_gone(cluster: Cluster, name: str, deadline: float) -> None:
+    while jobs_api.find(cluster, cluster.namespace, name) or jobs_api.read_pods(cluster, name):
+        if time.monotonic() >= deadline:
+            message = f"{name} is not gone within the timeout; its pods may still be ending"
+            raise CommandError(ExitCode.TIMEOUT, message)
+        time.sleep(jobs_api.PAUSE_SECONDS)
+
+
+def _namespace_of(found: JobText, given: str | None) -> str | None:
+    """Return the namespace of a job file; raise CommandError if the option differs from it."""
+    metadata = found.job.metadata
+    own = metadata.namespace if "namespace" in metadata.model_fields_set else None
+    if own is not None and given is not None and own != given:
+        message = (
+            f"metadata.namespace of {metadata.name} is {own}, and --namespace is {given}; "
+            "remove one of them"
+        )
+        raise CommandError(ExitCode.INVALID, message)
+    return own
+
+
+def _verb(before: Object | None, after: Object) -> str:
+    if before is None:
+        return "created"
+    return "unchanged" if _wanted(before) == _wanted(after) else "configured"
+
+
+def _wanted(job: Object) -> tuple[Object | None, ...]:
+    metadata = job["metadata"]
+    return job["spec"], metadata.get("labels"), metadata.get("annotations")
+
+
+def _has_no_workers(job: Object) -> bool:
+    groups = [job["spec"], *job["spec"].get("extraWorkerGroups", ())]
+    return not any(group.get("replicas", 1) for group in groups)
+
+
+def _report(name: str, what: str, *, quiet: bool) -> None:
+    if not quiet:
+        print(f"ddpjob/{name} {what}")

@@ -1,0 +1,201 @@
+"""Shows jobs: `get`, `describe`, `events`, `top`."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+import yaml
+
+from ddpjob_operator.cli.common import CommandError, ExitCode
+from ddpjob_operator.cli.jobs import jobs_api, text
+from ddpjob_operator.cli.jobs.access import (
+    Context,
+    Kubeconfig,
+    Namespace,
+    Object,
+    RejectedError,
+    connect,
+)
+
+SAMPLES = 8  # the rate is an average over the last steps that were reported
+
+
+class Output(StrEnum):
+    """A form of output."""
+
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+
+def get(
+    name: jobs_api.OptionalName = "",
+    output: Annotated[Output | None, typer.Option("--output", "-o", help="Form.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Print changes, too.")] = False,
+    everywhere: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="Of all namespaces.")
+    ] = False,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """List jobs, or show one."""
+    if name and everywhere:
+        message = f"-A shows the jobs of all namespaces, and {name} is one job; use -n NAMESPACE"
+        raise CommandError(ExitCode.INVALID, message)
+    cluster = connect(namespace, context, kubeconfig)
+    where = None if everywhere else cluster.namespace
+    table = _JobTable(wide=output is Output.WIDE, everywhere=everywhere)
+    if watch:
+        if name:
+            jobs_api.read(cluster, name)  # a watch of an absent job would wait silently
+        for change, job in jobs_api.watch_jobs(cluster, where, name):
+            if change is jobs_api.Change.SEEN:
+                _show([job], output, table, alone=True)
+        return
+    jobs = [jobs_api.read(cluster, name)] if name else jobs_api.read_all(cluster, where)
+    if not jobs and output in (None, Output.WIDE):
+        within = "the cluster" if everywhere else f"namespace {cluster.namespace}"
+        typer.echo(f"no jobs in {within}", err=True)
+        return
+    _show(jobs, output, table, alone=bool(name))
+
+
+def describe(
+    name: jobs_api.Name,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Show state, pods, problems and events of a job."""
+    cluster = connect(namespace, context, kubeconfig)
+    job = jobs_api.read(cluster, name)
+    pods = _unless_forbidden(lambda: jobs_api.read_pods(cluster, name))
+    events = _unless_forbidden(lambda: jobs_api.read_events(cluster, job))
+    for line in text.describe(job, pods, events, datetime.now(UTC)):
+        print(line)
+
+
+def events(
+    name: jobs_api.Name,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Show the events of a job, oldest first."""
+    cluster = connect(namespace, context, kubeconfig)
+    found = jobs_api.read_events(cluster, jobs_api.read(cluster, name))
+    now = datetime.now(UTC)
+    if not found:
+        typer.echo(f"no events of {name}; the cluster keeps them for an hour or so", err=True)
+        return
+    for line in text.Table(*text.EVENT_HEADS).lines(text.event_row(each, now) for each in found):
+        print(line)
+
+
+def top(
+    name: jobs_api.OptionalName = "",
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Print each change, and measure the rate.")
+    ] = False,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Show the progress of jobs; the rate needs two reports, so it comes with -w."""
+    cluster = connect(namespace, context, kubeconfig)
+    table, meter = text.Table(*text.TOP_HEADS), Meter()
+    if not watch:
+        jobs = (
+            [jobs_api.read(cluster, name)]
+            if name
+            else jobs_api.read_all(cluster, cluster.namespace)
+        )
+        for line in table.lines(text.top_row(job, None) for job in jobs):
+            print(line)
+        return
+    if name:
+        jobs_api.read(cluster, name)
+    for change, job in jobs_api.watch_jobs(cluster, cluster.namespace, name):
+        if change is jobs_api.Change.SEEN:
+            rate = meter.measure(job, time.monotonic())
+            for line in table.lines([text.top_row(job, rate)]):
+                print(line, flush=True)
+
+
+class Meter:
+    """The rates at which the steps of jobs advance."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, deque[tuple[float, int]]] = {}
+
+    def measure(self, job: Object, now: float) -> float | None:
+        """Add the step of a job; return steps per second, or None until there are two changes."""
+        uid = job["metadata"]["uid"]
+        step = ((job.get("status") or {}).get("progress") or {}).get("step")
+        if step is None:
+            return None
+        if uid not in self._samples:  # the time of the first step seen is unknown
+            self._samples[uid] = deque([(-math.inf, step)], maxlen=SAMPLES)
+        samples = self._samples[uid]
+        if step < samples[-1][1]:
+            samples.clear()
+        if not samples or step > samples[-1][1]:
+            samples.append((now, step))
+        timed = [sample for sample in samples if sample[0] > -math.inf]
+        if len(timed) < 2:
+            return None
+        return (timed[-1][1] - timed[0][1]) / (timed[-1][0] - timed[0][0])
+
+
+def _unless_forbidden(read: Callable[[], list[Object]]) -> list[Object] | str:
+    """Return the objects, or the reason why this user may not see them."""
+    try:
+        return read()
+    except RejectedError as error:
+        if error.status == 403:
+            return str(error)
+        raise
+
+
+class _JobTable:
+    """The table of `get`."""
+
+    def __init__(self, *, wide: bool, everywhere: bool) -> None:
+        self._wide, self._everywhere = wide, everywhere
+        first = ("NAMESPACE",) if everywhere else ()
+        self._table = text.Table(*first, *text.HEADS, *(text.WIDE if wide else ()))
+
+    def show(self, jobs: list[Object]) -> None:
+        now = datetime.now(UTC)
+        for line in self._table.lines(self._row(job, now) for job in jobs):
+            print(line, flush=True)
+
+    def _row(self, job: Object, now: datetime) -> tuple[str, ...]:
+        first = (job["metadata"]["namespace"],) if self._everywhere else ()
+        return (*first, *text.job_row(job, now, wide=self._wide))
+
+
+def _show(jobs: list[Object], output: Output | None, table: _JobTable, *, alone: bool) -> None:
+    for job in jobs:
+        job["metadata"].pop("managedFields", None)
+    whole = jobs[0] if alone else {"apiVersion": "v1", "kind": "List", "items": jobs}
+    match output:
+        case Output.JSON:
+            print(json.dumps(whole, indent=2), flush=True)
+        case Output.YAML:
+            print(yaml.safe_dump(whole, sort_keys=False, explicit_start=True).rstrip(), flush=True)
+        case Output.NAME:
+            for job in jobs:
+                print(f"ddpjob.ddpjob.io/{job['metadata']['name']}", flush=True)
+        case _:
+            table.show(jobs)

@@ -1,0 +1,272 @@
+"""The text that people read of a job: rows of tables, and the description.
+
+May not: read a clock, send a request or print; the caller passes the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+Object = dict[str, Any]
+ENDED = ("Complete", "Failed")
+HEADS = ("NAME", "STATE", "READY", "WORLD", "PROGRESS", "RESTARTS", "AGE")
+TOP_HEADS = ("NAME", "STATE", "WORLD", "PROGRESS", "DONE", "STEPS/S", "ETA", "METRICS")
+WIDE = ("CAUSE", "SNAPSHOT", "MESSAGE")
+NONE = "-"
+
+
+class Table:
+    """Lines of a table whose columns keep their width from one call to the next."""
+
+    def __init__(self, *heads: str) -> None:
+        self._rows: list[Sequence[str]] = [heads]
+        self._widths = [0 for _ in heads]
+
+    def lines(self, rows: Iterable[Sequence[str]]) -> Iterator[str]:
+        """Yield the lines of new rows, the heads before the first ones."""
+        new = [*self._rows, *rows]
+        self._rows = []
+        for row in new:
+            self._widths = [max(w, len(c)) for w, c in zip(self._widths, row, strict=True)]
+        for row in new:
+            cells = (cell.ljust(width) for cell, width in zip(row, self._widths, strict=True))
+            yield "   ".join(cells).rstrip()
+
+
+def job_row(job: Object, now: datetime, *, wide: bool = False) -> tuple[str, ...]:
+    """Return the cells of a job for HEADS, or for HEADS and WIDE."""
+    metadata, status = job["metadata"], job.get("status") or {}
+    membership, restarts = status.get("membership") or {}, status.get("restarts") or {}
+    ended = state(job) in ENDED
+    row = (
+        str(metadata["name"]),
+        state(job),
+        NONE if ended else status.get("ready") or NONE,
+        NONE if ended else str(membership.get("worldSize", NONE)),
+        progress(job),
+        str(restarts.get("total", 0)),
+        age(metadata["creationTimestamp"], now),
+    )
+    snapshot = str((status.get("snapshot") or {}).get("step", NONE))
+    cause = membership.get("cause") or NONE
+    return (*row, cause, snapshot, message(job) or NONE) if wide else row
+
+
+def top_row(job: Object, rate: float | None) -> tuple[str, ...]:
+    """Return the cells of a job for TOP_HEADS."""
+    status = job.get("status") or {}
+    found = status.get("progress") or {}
+    step, total = found.get("step"), found.get("totalSteps")
+    left = total - step if total and step is not None else None
+    world = (status.get("membership") or {}).get("worldSize", NONE)
+    return (
+        str(job["metadata"]["name"]),
+        state(job),
+        NONE if state(job) in ENDED else str(world),
+        progress(job),
+        f"{step / total:.0%}" if total and step is not None else NONE,
+        NONE if rate is None else f"{rate:.3g}",
+        duration(left / rate) if left is not None and rate else NONE,
+        metrics(job) or NONE,
+    )
+
+
+def state(job: Object) -> str:
+    """Return the conditions in one word."""
+    return str((job.get("status") or {}).get("state") or "Pending")
+
+
+def message(job: Object) -> str:
+    """Return the first line of the explanation of the state."""
+    first, *_ = explanation(job).splitlines() or [""]
+    return first
+
+
+def explanation(job: Object) -> str:
+    """Return reason and message of the condition that gives the state its name."""
+    found = conditions(job)
+    condition = found.get(state(job)) or found.get("Running")
+    if condition is None:
+        return ""
+    text = str(condition.get("message") or "")
+    plain = state(job) in ("Running", "Complete", "Waiting", "Suspended")
+    return text if plain and text else f"{condition['reason']}: {text}" if text else ""
+
+
+def conditions(job: Object) -> dict[str, Object]:
+    """Return the conditions by type."""
+    return {each["type"]: each for each in (job.get("status") or {}).get("conditions") or ()}
+
+
+def progress(job: Object) -> str:
+    """Return the steps done, of all steps if their number is known."""
+    found = (job.get("status") or {}).get("progress") or {}
+    step, total = found.get("step"), found.get("totalSteps")
+    if step is None:
+        return NONE
+    return f"{step}/{total}" if total else str(step)
+
+
+def age(moment: str | None, now: datetime) -> str:
+    """Return the time since a moment, as kubectl does: 45s, 12m, 5h, 3d."""
+    return NONE if moment is None else duration((now - parse(moment)).total_seconds())
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its largest units."""
+    whole = max(int(seconds), 0)
+    for size, unit, smaller, part in ((86400, "d", 3600, "h"), (3600, "h", 60, "m")):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size}{unit}" + (f"{rest}{part}" if rest else "")
+    return f"{whole // 60}m" if whole >= 120 else f"{whole}s"
+
+
+def parse(moment: str) -> datetime:
+    """Return a time of the API server."""
+    return datetime.fromisoformat(moment).astimezone(UTC)
+
+
+# --- the description of one job -------------------------------------------------------------------
+
+
+def describe(
+    job: Object, pods: Sequence[Object] | str, events: Sequence[Object] | str, now: datetime
+) -> Iterator[str]:
+    """Yield the lines of `describe`; text in place of pods or events replaces their table."""
+    yield f"{job['metadata']['name']} (namespace {job['metadata']['namespace']})"
+    yield ""
+    for head, text in _facts(job, now):
+        yield f"{head:<12}{text}"
+    if found := list(problems(job)):
+        yield from ("", "Problems", *(f"  - {_indented(each)}" for each in found))
+    heads = ("NAME", "NODE-RANK", "STATE", "NODE", "AGE")
+    yield from _section("Pods", heads, pods, [pod_row(job, pod, now) for pod in _list(pods)])
+    rows = [event_row(event, now) for event in _list(events)]
+    yield from _section("Events", EVENT_HEADS, events, rows)
+
+
+def _facts(job: Object, now: datetime) -> Iterator[tuple[str, str]]:
+    status = job.get("status") or {}
+    condition = conditions(job).get(state(job)) or {}
+    since = condition.get("lastTransitionTime")
+    first, *rest = explanation(job).splitlines() or ["the operator has not seen the job yet"]
+    yield "State", state(job) + (f" for {age(since, now)}" if since else "")
+    yield "", _indented("\n".join((first, *rest)), 12)
+    if waits := _waits(job):
+        yield "Waits for", waits
+    if status.get("ready") and state(job) not in ENDED:
+        yield "Workers", f"{status['ready']} run"
+    if found := status.get("membership"):
+        size = f"{plural(len(found['workers']), 'worker')}, {plural(found['worldSize'], 'process')}"
+        text = f"{found['id']}: {size}, formed {age(found['since'], now)} ago: {found['cause']}"
+        yield "Membership", text
+    if (found := status.get("progress")) and found.get("step") is not None:
+        yield "Progress", "; ".join(filter(None, (f"{progress(job)} steps", metrics(job))))
+    if found := _snapshot(status.get("snapshot") or {}, now):
+        yield "Snapshot", found
+    if (found := status.get("restarts")) and found.get("total"):
+        kinds = (
+            f"{plural(found['application'], 'failure')}, {plural(found['infrastructure'], 'loss')}"
+        )
+        repeated = found.get("repeatedSteps")
+        more = f"; {plural(repeated, 'step')} repeated" if repeated else ""
+        yield "Restarts", f"{found['total']} ({kinds}){more}"
+
+
+def problems(job: Object) -> Iterator[str]:
+    """Yield the warnings that hold; incidents are events."""
+    for each in (job.get("status") or {}).get("warnings") or ():
+        if each.get("ongoing", True):
+            worker = each.get("worker")
+            yield f"{worker}: {each['message']}" if worker else str(each["message"])
+
+
+def pod_row(job: Object, pod: Object, now: datetime) -> tuple[str, ...]:
+    """Return name, node rank, state, node and age of a pod."""
+    name = pod["metadata"]["name"]
+    members = ((job.get("status") or {}).get("membership") or {}).get("workers") or ()
+    rank = str(list(members).index(name)) if name in members else NONE
+    node = (pod.get("spec") or {}).get("nodeName") or NONE
+    return name, rank, pod_state(pod), node, age(pod["metadata"].get("creationTimestamp"), now)
+
+
+def pod_state(pod: Object) -> str:
+    """Return the phase of a pod, or the reason why a container waits or has ended."""
+    if pod["metadata"].get("deletionTimestamp"):
+        return "Terminating"
+    status = pod.get("status") or {}
+    for each in (
+        *(status.get("initContainerStatuses") or ()),
+        *(status.get("containerStatuses") or ()),
+    ):
+        current = each.get("state") or {}
+        if reason := (current.get("waiting") or {}).get("reason"):
+            return str(reason)
+        if (ended := current.get("terminated")) and ended.get("exitCode"):
+            return f"{ended.get('reason') or 'Error'} (exit code {ended['exitCode']})"
+    return str(status.get("phase") or "Pending")
+
+
+EVENT_HEADS = ("AGE", "REASON", "MESSAGE")
+
+
+def event_row(event: Object, now: datetime) -> tuple[str, ...]:
+    """Return age, reason and message of an event; a mark shows a warning."""
+    moment = event.get("lastTimestamp") or event["metadata"]["creationTimestamp"]
+    mark = "! " if event.get("type") == "Warning" else ""
+    return age(moment, now), event["reason"], mark + " ".join(event["message"].split())
+
+
+def news(job: Object) -> str:
+    """Return the state, its explanation and the membership in one line."""
+    membership = (job.get("status") or {}).get("membership") or {}
+    formed = f" (membership {membership['id']}: {membership['cause']})" if membership else ""
+    return f"{state(job)}: {message(job)}{formed}" if message(job) else f"{state(job)}{formed}"
+
+
+def metrics(job: Object) -> str:
+    """Return the metrics that the script reported."""
+    found = ((job.get("status") or {}).get("progress") or {}).get("metrics") or {}
+    return ", ".join(f"{name} {value:.6g}" for name, value in found.items())
+
+
+def plural(count: int, word: str) -> str:
+    """Return a number with its word."""
+    return f"{count} {word if count == 1 else word + ('es' if word.endswith('s') else 's')}"
+
+
+def _waits(job: Object) -> str:
+    """Return what the job waits for beside the explanation of its state."""
+    kind = "Running" if state(job) == "Stalled" else "Resizing"
+    found = conditions(job).get(kind) or {}
+    waits = found.get("reason") in ("Waiting", "RendezvousNotReady", "PartlyPlaced")
+    return str(found.get("message") or "") if waits and state(job) not in ENDED else ""
+
+
+def _snapshot(found: Object, now: datetime) -> str:
+    parts = []
+    if found.get("step") is not None:
+        parts.append(f"step {found['step']}")
+    if found.get("filesSyncedAt"):
+        parts.append(f"files kept {age(found['filesSyncedAt'], now)} ago")
+    return ", ".join(parts)
+
+
+def _section(
+    head: str, heads: Sequence[str], found: Sequence[Object] | str, rows: list[tuple[str, ...]]
+) -> Iterator[str]:
+    if isinstance(found, str):
+        yield from ("", f"{head}: {found}")
+    elif rows:
+        yield from ("", head, *(f"  {line}" for line in Table(*heads).lines(rows)))
+
+
+def _list(found: Sequence[Object] | str) -> Sequence[Object]:
+    return () if isinstance(found, str) else found
+
+
+def _indented(text: str, columns: int = 4) -> str:
+    return text.replace("\n", "\n" + " " * columns)

@@ -1,0 +1,263 @@
+"""Logs of a job's workers, from a scripted API server: no other tier but e2e has a kubelet."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+import typer.testing
+
+from ddpjob_operator.cli.common import CommandError, ExitCode
+from ddpjob_operator.cli.jobs import job_logs, jobs_api
+from ddpjob_operator.cli.main import app
+from support.http_server import kubeconfig
+
+Object = dict[str, Any]
+JOB_PATH = "/apis/ddpjob.io/v1alpha1/namespaces/default/ddpjobs/digits"
+PODS = "/api/v1/namespaces/default/pods"
+DDPJOB = Path(sys.executable).with_name("ddpjob")
+MISSING = {"kind": "Status", "message": "not found", "details": {"name": "digits"}}
+
+
+def make_job(state: str = "Running", *, failure: str = "", first: str = "000-1") -> Object:
+    failed = {"type": "Failed", "status": "True", "reason": "X", "message": failure}
+    return {
+        "metadata": {"name": "digits", "namespace": "default", "uid": "u"},
+        "spec": {},
+        "status": {
+            "state": state,
+            "conditions": [failed] if failure else [],
+            "membership": {"workers": [f"digits-worker-{first}"], "since": "2026-01-01T00:00:00Z"},
+        },
+    }
+
+
+def make_pod(name: str, role: str = "worker", **state: Object) -> Object:
+    return {
+        "metadata": {
+            "name": f"digits-{name}",
+            "namespace": "default",
+            "uid": name,
+            "labels": {"ddpjob.io/role": role},
+        },
+        "spec": {"containers": [{"name": "sidecar"}, {"name": "trainer"}]},
+        "status": {"containerStatuses": [{"name": "trainer", "state": state or {"running": {}}}]},
+    }
+
+
+class Scripted:
+    """An API server with one job, its pods and their logs; a log is a list of answers."""
+
+    def __init__(self, *pods: Object, job: Object | None = None) -> None:
+        self.job = job or make_job()
+        self.pods = list(pods)
+        self.events: list[Object] = []
+        self.logs: dict[str, list[list[str | None]]] = {}
+        self.asked: list[dict[str, str]] = []  # queries of logs
+        self.on_log: Callable[[], None] = lambda: None
+
+    def answer(self, path: str) -> Object | None:
+        if path == JOB_PATH:
+            return self.job
+        if path == PODS:
+            return {"items": self.pods}
+        if path.endswith("/events"):
+            return {"items": self.events}
+        name = path.rpartition("/")[2]
+        return next((pod for pod in self.pods if pod["metadata"]["name"] == name), None)
+
+    def lines(self, pod: str, query: dict[str, str]) -> list[str | None]:
+        self.asked.append(query)
+        answers = self.logs[pod.removeprefix("digits-")]
+        self.on_log()
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+
+class Server(ThreadingHTTPServer):
+    """Prints nothing when a client ends in the middle of an answer."""
+
+    def handle_error(self, *arguments: object) -> None:
+        """Print nothing."""
+
+
+@contextlib.contextmanager
+def serving(scripted: Scripted) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            address = urlsplit(self.path)
+            if address.path.endswith("/log"):
+                self.send_log(address.path.split("/")[-2], dict(parse_qsl(address.query)))
+                return
+            found = scripted.answer(address.path)
+            body = json.dumps(found or MISSING).encode()
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def send_log(self, pod: str, query: dict[str, str]) -> None:
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            for line in scripted.lines(pod, query):
+                if line is None:  # the connection breaks
+                    self.close_connection = True
+                    return
+                data = f"{line}\n".encode()
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+            self.wfile.write(b"0\r\n\r\n")
+
+        def log_message(self, *arguments: object) -> None:
+            """Print nothing."""
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def run(scripted: Scripted, folder: Path, *arguments: str) -> typer.testing.Result:
+    with serving(scripted) as url:
+        config = kubeconfig(folder / "kubeconfig", url)
+        command = ["logs", "digits", *arguments, "--kubeconfig", config]
+        return typer.testing.CliRunner().invoke(app, command)
+
+
+def stamped(second: int, line: str) -> str:
+    return f"2026-01-01T00:00:{second:02d}.000000000Z {line}"
+
+
+@pytest.fixture
+def two() -> Scripted:
+    ended = {"exitCode": 1, "finishedAt": "2026-01-01T00:00:05Z"}
+    scripted = Scripted(
+        make_pod("rendezvous-1", "rendezvous"),
+        make_pod("worker-000-1"),
+        make_pod("worker-001-1", terminated=ended),
+        make_pod("worker-002-1", waiting={"reason": "ErrImagePull"}),
+    )
+    scripted.logs = {
+        "worker-000-1": [[stamped(1, "step 1"), stamped(2, "")]],
+        "worker-001-1": [[stamped(1, "ValueError")]],
+    }
+    return scripted
+
+
+def test_rank_0_by_default(two: Scripted, tmp_path: Path) -> None:
+    done = run(two, tmp_path, "--tail", "5")
+    assert done.stdout == "step 1\n\n"
+    assert two.asked == [{"container": "trainer", "timestamps": "true", "tailLines": "5"}]
+
+
+def test_all_workers_with_their_names(two: Scripted, tmp_path: Path) -> None:
+    done = run(two, tmp_path, "--all")
+    assert done.stdout == ("[worker-000-1] step 1\n[worker-000-1] \n[worker-001-1] ValueError\n")
+    assert done.stderr == "digits-worker-002-1 has not started: ErrImagePull\n"
+
+
+@pytest.mark.parametrize("worker", ["worker-001", "digits-worker-001-1", "worker-001-1"])
+def test_one_worker(two: Scripted, tmp_path: Path, worker: str) -> None:
+    assert run(two, tmp_path, "--worker", worker).stdout == "ValueError\n"
+
+
+def test_an_absent_worker_is_answered_with_those_that_exist(two: Scripted, tmp_path: Path) -> None:
+    error = run(two, tmp_path, "--worker", "worker-009").exception
+    assert isinstance(error, CommandError)
+    assert error.code is ExitCode.REJECTED
+    assert str(error).startswith("digits has no worker worker-009 now; it has digits-worker-000-1,")
+
+
+def test_the_first_failure(two: Scripted, tmp_path: Path) -> None:
+    two.job = make_job("Failed", failure="digits-worker-001-1: rank 1: ValueError")
+    done = run(two, tmp_path, "--failed")
+    assert done.stdout == "ValueError\n"
+    assert done.stderr == "digits-worker-001-1: rank 1: ValueError\n"
+
+
+def test_a_failure_that_names_no_worker_is_the_first_that_ended(two: Scripted) -> None:
+    assert job_logs.first_failure(make_job(), two.pods, []) == (
+        "digits-worker-001-1 failed",
+        "digits-worker-001-1",
+    )
+    with pytest.raises(CommandError, match="no worker of digits has failed"):
+        job_logs.first_failure(make_job(), two.pods[:1], [])
+
+
+def test_a_job_without_pods(tmp_path: Path) -> None:
+    error = run(Scripted(job=make_job("Complete")), tmp_path).exception
+    assert str(error).startswith("no pods of digits exist (state Complete, keepPods: Failed)")
+
+
+def test_of_a_replaced_worker_the_newest_pod_or_the_one_before() -> None:
+    pods = [make_pod(f"worker-000-{number}") for number in (9, 10, 2)]
+    for previous, expected in ((False, "worker-000-10"), (True, "worker-000-9")):
+        found = job_logs.choose(make_job(), pods, everyone=False, worker="", previous=previous)
+        assert [pod["metadata"]["uid"] for pod in found] == [expected]
+    assert job_logs.choose(make_job(), pods[:1], everyone=False, worker="", previous=True) == []
+
+
+def test_follow_survives_a_broken_connection_and_ends_with_the_job(
+    two: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_api, "PAUSE_SECONDS", 0.01)
+    first, third = stamped(1, "step 1"), stamped(3, "step 3")
+    second = [stamped(2, "step 2"), stamped(2, "loss 0.5"), stamped(2, "loss 0.5")]
+    two.logs["worker-000-1"] = [[first, *second[:2], None], [first, *second, third]]
+
+    def end() -> None:
+        if len(two.asked) == 2:
+            two.pods[1] = make_pod("worker-000-1", terminated={"exitCode": 0})
+            two.job = make_job("Complete")
+
+    two.on_log = end
+    done = run(two, tmp_path, "-f")
+    assert done.stdout == "step 1\nstep 2\nloss 0.5\nloss 0.5\nstep 3\n"
+    assert done.exit_code == ExitCode.OK
+    assert two.asked[1]["sinceTime"] == "2026-01-01T00:00:02Z"
+
+
+def test_follow_changes_over_to_the_worker_that_replaces_rank_0(
+    two: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_api, "PAUSE_SECONDS", 0.01)
+
+    def replace() -> None:
+        if len(two.asked) == 1:
+            two.pods[1] = make_pod("worker-000-2")
+            two.logs["worker-000-2"] = [[stamped(3, "step 3")]]
+            two.job = make_job(first="000-2")
+        else:
+            two.pods[1] = make_pod("worker-000-2", terminated={"exitCode": 0})
+            two.job = make_job("Complete", first="000-2")
+
+    two.on_log = replace
+    assert run(two, tmp_path, "-f").stdout == "step 1\n\nstep 3\n"
+
+
+def test_ctrl_c_ends_the_command_and_sends_nothing(two: Scripted, tmp_path: Path) -> None:
+    with serving(two) as url:
+        config = kubeconfig(tmp_path / "kubeconfig", url)
+        command = [str(DDPJOB), "logs", "digits", "-f", "--all", "--kubeconfig", config]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, text=True, stdout=pipe, stderr=pipe) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("[worker-00")
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (ExitCode.INTERRUPTED, "")

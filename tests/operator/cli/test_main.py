@@ -1,0 +1,81 @@
+"""The table of commands: all can be loaded, have help with an example, and are imported late."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import typer.testing
+
+from ddpjob_operator.cli.common import ExitCode
+from ddpjob_operator.cli.main import COMMANDS, app, main
+
+ROOT = Path(__file__).resolve().parents[3]
+HEAVY = {"aiohttp", "kopf", "kubernetes", "psutil", "pydantic", "yaml", "urllib3", "asyncio"}
+
+
+def run(*arguments: str) -> typer.testing.Result:
+    # A fixed width: the terminal of the test may be narrow.
+    return typer.testing.CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"snapshots"}))
+def test_help_of_a_command_has_its_purpose_and_an_example(name: str) -> None:
+    done = run(name, "-h")
+    assert done.exit_code == ExitCode.OK, done.output
+    assert COMMANDS[name].help in done.output
+    assert f"Example: {COMMANDS[name].example}" in done.output
+
+
+def test_help_lists_all_commands() -> None:
+    done = run("--help")
+    assert [name for name in COMMANDS if not re.search(rf"│ {name} +│?", done.output)] == []
+
+
+def test_help_and_version_import_no_package_of_a_command() -> None:
+    code = f"""
+import sys
+import tomllib
+from ddpjob_operator.cli.main import app
+for argument in ("--help", "--version"):
+    try:
+        app([argument])
+    except SystemExit as end:
+        assert not end.code
+print(sorted({HEAVY!r} & sys.modules.keys()), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "[]\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_ask_the_command(shell: str) -> None:
+    assert f"_DDPJOB_COMPLETE=complete_{shell}" in run("completion", shell).output
+
+
+def test_as_a_plugin_it_has_the_name_of_the_plugin(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts["kubectl-ddp"] == scripts["ddpjob"]
+    monkeypatch.setattr("sys.argv", ["/bin/kubectl-ddp", "get", "-h"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert not end.value.code
+    assert "Usage: kubectl ddp get" in capsys.readouterr().out
+
+
+def test_an_unknown_command_names_a_near_one() -> None:
+    done = run("gett")
+    assert done.exit_code == ExitCode.INVALID
+    assert "Did you mean 'get'?" in done.output
+
+
+def test_every_exit_code_is_explained() -> None:
+    page = (ROOT / "docs" / "exit-codes.md").read_text().partition("## The agent")[0]
+    table = dict(re.findall(r"^\| (\d+) \| (\w+) \|", page, re.MULTILINE))
+    assert table == {str(code.value): code.name for code in ExitCode}

@@ -1,0 +1,182 @@
+"""What people read of a job."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from ddpjob_operator.cli.jobs import text
+from ddpjob_operator.cli.jobs.show import Meter
+
+NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
+
+
+def moment(seconds: float) -> str:
+    return (NOW - timedelta(seconds=seconds)).isoformat().replace("+00:00", "Z")
+
+
+def job(state: str = "Running", **status: Any) -> dict[str, Any]:
+    condition = {
+        "type": state,
+        "status": "True",
+        "reason": "Training",
+        "message": "2 workers with 4 processes",
+        "lastTransitionTime": moment(200),
+    }
+    return {
+        "metadata": {"name": "digits", "namespace": "team", "creationTimestamp": moment(7300)},
+        "spec": {},
+        "status": {
+            "state": state,
+            "ready": "2/2",
+            "conditions": [condition],
+            "membership": {
+                "id": "1.1.3",
+                "workers": ["digits-worker-000-1", "digits-worker-001-1"],
+                "worldSize": 4,
+                "since": moment(100),
+                "cause": "lost",
+            },
+            "progress": {"step": 900, "totalSteps": 3000, "metrics": {"loss": 0.25}},
+            "restarts": {"total": 3, "application": 1, "infrastructure": 2, "repeatedSteps": 12},
+            "snapshot": {"step": 890},
+            **status,
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (0, "0s"),
+        (119, "119s"),
+        (120, "2m"),
+        (3600, "1h"),
+        (3661, "1h1m"),
+        (86399, "23h59m"),
+        (90000, "1d1h"),
+        (-5, "0s"),
+    ],
+)
+def test_durations(seconds: float, expected: str) -> None:
+    assert text.duration(seconds) == expected
+
+
+def test_a_job_that_runs_in_a_table() -> None:
+    lines = list(text.Table(*text.HEADS, *text.WIDE).lines([text.job_row(job(), NOW, wide=True)]))
+    assert [line.split("   ")[0] for line in lines] == ["NAME", "digits"]
+    cells = dict(zip((*text.HEADS, *text.WIDE), text.job_row(job(), NOW, wide=True), strict=True))
+    assert cells == {
+        "NAME": "digits",
+        "STATE": "Running",
+        "READY": "2/2",
+        "WORLD": "4",
+        "PROGRESS": "900/3000",
+        "RESTARTS": "3",
+        "AGE": "2h1m",
+        "CAUSE": "lost",
+        "SNAPSHOT": "890",
+        "MESSAGE": "2 workers with 4 processes",
+    }
+
+
+def test_a_job_that_the_operator_has_not_seen() -> None:
+    new = {"metadata": {"name": "digits", "creationTimestamp": moment(5)}, "spec": {}}
+    assert text.job_row(new, NOW) == ("digits", "Pending", "-", "-", "-", "0", "5s")
+
+
+def test_a_job_that_has_ended_needs_no_workers() -> None:
+    row = text.job_row(job("Complete"), NOW)
+    assert row[:4] == ("digits", "Complete", "-", "-")
+
+
+def test_the_description_of_a_job_with_problems() -> None:
+    stalled = {
+        "type": "Stalled",
+        "status": "True",
+        "reason": "ImageCannotBePulled",
+        "message": "correct the image",
+        "lastTransitionTime": moment(300),
+    }
+    waiting = {"type": "Running", "reason": "Waiting", "message": "1 of 2 workers"}
+    found = job(
+        "Stalled",
+        conditions=[stalled, waiting],
+        snapshot={},
+        warnings=[
+            {"reason": "Unreachable", "worker": "a", "message": "cannot reach b", "ongoing": True},
+            {"reason": "SnapshotDegraded", "message": "full"},
+            {"reason": "ProcessStuck", "worker": "b", "message": "hung", "ongoing": False},
+        ],
+    )
+    pods: list[dict[str, Any]] = [
+        {
+            "metadata": {"name": "digits-worker-001-1", "creationTimestamp": moment(60)},
+            "spec": {"nodeName": "n1"},
+            "status": {"phase": "Running"},
+        },
+        {
+            "metadata": {"name": "digits-worker-002-1", "creationTimestamp": moment(60)},
+            "status": {"containerStatuses": [{"state": {"waiting": {"reason": "ErrImagePull"}}}]},
+        },
+    ]
+    event = {
+        "metadata": {"creationTimestamp": moment(30)},
+        "lastTimestamp": None,
+        "type": "Warning",
+        "reason": "WorkerLost",
+        "message": "one\ntwo",
+    }
+    assert "\n".join(text.describe(found, pods, [event], NOW)) == DESCRIPTION
+
+
+DESCRIPTION = """\
+digits (namespace team)
+
+State       Stalled for 5m
+            ImageCannotBePulled: correct the image
+Waits for   1 of 2 workers
+Workers     2/2 run
+Membership  1.1.3: 2 workers, 4 processes, formed 100s ago: lost
+Progress    900/3000 steps; loss 0.25
+Restarts    3 (1 failure, 2 losses); 12 steps repeated
+
+Problems
+  - a: cannot reach b
+  - full
+
+Pods
+  NAME                  NODE-RANK   STATE          NODE   AGE
+  digits-worker-001-1   1           Running        n1     60s
+  digits-worker-002-1   -           ErrImagePull   -      60s
+
+Events
+  AGE   REASON       MESSAGE
+  30s   WorkerLost   ! one two"""
+
+
+def test_what_a_viewer_may_not_see_is_named() -> None:
+    lines = list(text.describe(job(), "you lack a right", [], NOW))
+    assert lines[-1] == "Pods: you lack a right"
+
+
+def test_the_rate_is_measured_between_changes() -> None:
+    meter = Meter()
+    rates = [meter.measure(numbered(step), at) for at, step in ((0, 10), (3, 10), (4, 20), (8, 40))]
+    assert rates == [None, None, None, 5.0]
+    assert meter.measure(numbered(5), 9) is None, "the job resumed from a snapshot"
+    assert text.top_row(numbered(50), 5.0)[3:7] == ("50/100", "50%", "5", "10s")
+
+
+def numbered(step: int) -> dict[str, Any]:
+    found = job(progress={"step": step, "totalSteps": 100})
+    found["metadata"]["uid"] = "u"
+    return found
+
+
+def test_columns_keep_their_width() -> None:
+    table = text.Table("A", "B")
+    assert list(table.lines([("wide", "1")])) == ["A      B", "wide   1"]
+    assert list(table.lines([("x", "2")])) == ["x      2"]
