@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from agent.file_sync.keeping import snapshot
+from ddpjob_agent.file_sync import syncer
 from ddpjob_agent.file_sync.inventory import LocalReplicas
 from ddpjob_agent.file_sync.local_files import ChangedError, TrackedFiles
 from ddpjob_agent.file_sync.replica import NOTHING, FileEntry, FileInstruction, Replica, digest_of
@@ -48,7 +49,7 @@ class Disk:
         path.write_bytes(content)
 
     def keep(self, seconds: float, membership: str = "1.1.1") -> Replica:
-        self.holdings.store(self.holdings.fingerprint(), (membership, seconds))
+        self.holdings.store(self.tracked.fingerprint(), (membership, seconds))
         assert self.holdings.place is not None
         return self.holdings.place.copy
 
@@ -425,6 +426,27 @@ def test_holder_dies_while_it_gives_and_another_one_is_asked(tmp_path: Path) -> 
                 assert peer.disk.read() == snapshot(1)
                 assert peer.disk.names() == ["snapshot.pt"]
             server.close()
+
+    run(body)
+
+
+def test_copy_that_takes_longer_than_the_patience_is_put_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The patience is for holders that give nothing."""
+    monkeypatch.setattr(syncer, "INSTALL_SECONDS", -1.0)
+
+    async def body() -> None:
+        async with peers(tmp_path, "a", "b") as (a, b):
+            a.disk.write(snapshot(1))
+            copy = a.disk.keep(10.0)
+            a.hear(FileInstruction("1.1.2"))
+            holder = ("127.0.0.1", (await a.told())["port"])
+            b.hear(FileInstruction("1.1.2"))
+            await b.told()
+            b.hear(FileInstruction("1.1.2", copy, (holder,), put=True))
+            await b.told(here=copy.digest)
+            assert b.keeper.obstacle == ""
 
     run(body)
 

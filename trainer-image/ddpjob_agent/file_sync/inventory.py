@@ -39,7 +39,7 @@ class LocalReplicas:
     """The tracked files of one worker, and its replicas."""
 
     def __init__(self, files: TrackedFiles, store: ReplicaStore) -> None:
-        self._files = files
+        self.files = files
         self._store = store
         self._is_cancelled = False
         self.place: InstalledReplica | None = None
@@ -52,14 +52,6 @@ class LocalReplicas:
 
     def _is_wanted(self) -> bool:
         return not self._is_cancelled
-
-    def fingerprint(self) -> tuple[FileFingerprint, ...]:
-        """Return the current fingerprint of the files."""
-        return self._files.fingerprint()
-
-    def find_corruption(self, seen: Sequence[FileFingerprint]) -> str:
-        """Return the first corruption of these files, or an empty text."""
-        return self._files.find_corruption(seen)
 
     def replicas(self, *, stable: bool) -> tuple[Replica, ...]:
         """Return the replicas to serve; `stable`: also the installed one, as no process runs."""
@@ -74,7 +66,7 @@ class LocalReplicas:
         if kept is not None:
             return kept.parts, kept.paths()
         if place is not None and place.copy.digest == digest:
-            return place.parts, [self._files.path(part.name) for part in place.parts]
+            return place.parts, [self.files.path(part.name) for part in place.parts]
         return None
 
     def verify(self, digest: str) -> bool:
@@ -86,7 +78,7 @@ class LocalReplicas:
             log.warning("the copy of membership %s is damaged", kept.copy.membership)
             self._store.delete(kept)
         elif place is not None and place.copy.digest == digest:
-            if self._files.holds(place.parts, self._is_wanted) is not None:
+            if self.files.holds(place.parts, self._is_wanted) is not None:
                 return True
             self.place = self.here = None
         return False
@@ -98,21 +90,21 @@ class LocalReplicas:
 
         `written_at` returns their time, if it is known; `members` may install replicas now.
         """
-        self._files.remove_staged(members)
-        if self._files.is_partial():
+        self.files.remove_staged(members)
+        if self.files.is_partial():
             self.place = self.here = None
             return
         self._scan(written_at)
-        if not self._files.is_tidy():
+        if not self.files.is_tidy():
             self.here = None  # installed again, once no worker's processes run
 
     def _scan(self, written_at: WrittenAt) -> None:
-        seen = self._files.fingerprint()
+        seen = self.files.fingerprint()
         if self.place is not None and self.place.seen == seen:
             self.here = self.place.copy.digest
             return
         self.place, self.here = None, None if seen else NOTHING
-        damage = self._files.find_corruption(seen)
+        damage = self.files.find_corruption(seen)
         if damage:
             log.warning("%s", damage)
         elif seen:
@@ -124,10 +116,10 @@ class LocalReplicas:
     def store(self, seen: tuple[FileFingerprint, ...], at: At) -> None:
         """Store the installed files as a replica. Raises ChangedError and OSError."""
         try:
-            kept = self._store.store(self._files, seen, at, self._is_wanted)
+            kept = self._store.store(self.files, seen, at, self._is_wanted)
             copy, parts, self.problem = kept.copy, kept.parts, ""
         except OSError as error:
-            parts = self._files.read(seen, [None] * len(seen), self._is_wanted)
+            parts = self.files.read(seen, [None] * len(seen), self._is_wanted)
             copy = Replica(*at, digest_of(parts), sum(part.size for part in parts))
             self.set_problem(error)
         self.place, self.here = InstalledReplica(copy, parts, seen), copy.digest
@@ -156,10 +148,10 @@ class LocalReplicas:
 
     def clear(self) -> None:
         """Quarantine all files, so that the script finds none. Raises OSError."""
-        for each in self._files.fingerprint():
+        for each in self.files.fingerprint():
             log.warning("%s is put aside: it is not whole, and there is no copy of it", each.name)
-            self._files.quarantine([each.name])
-        self._files.tidy()
+            self.files.quarantine([each.name])
+        self.files.tidy()
         self.place, self.here = None, NOTHING
 
     def install(self, copy: Replica) -> bool:
@@ -170,7 +162,7 @@ class LocalReplicas:
         kept = self._store.find(copy.digest)
         if kept is None or self._is_installed(copy, kept.parts):
             return kept is not None
-        targets = self._files.stage(kept.parts)
+        targets = self.files.stage(kept.parts)
         try:
             for source, target, part in zip(kept.paths(), targets, kept.parts):
                 if copy_file(source, target, self._is_wanted) != part.digest:
@@ -181,17 +173,17 @@ class LocalReplicas:
                 raise
             return False
         finally:
-            self._files.discard(targets)
+            self.files.discard(targets)
         return True
 
     def _commit(self, copy: Replica, parts: tuple[FileEntry, ...], targets: Sequence[str]) -> None:
-        self._set_installed(copy, parts, self._files.commit(parts, targets))
+        self._set_installed(copy, parts, self.files.commit(parts, targets))
 
     def _is_installed(self, copy: Replica, parts: tuple[FileEntry, ...]) -> bool:
         """Return whether the replica is installed, perhaps by another worker on a shared volume."""
-        place, seen = self.place, self._files.fingerprint()
+        place, seen = self.place, self.files.fingerprint()
         if place is None or place.seen != seen:
-            found = self._files.holds(parts, self._is_wanted)
+            found = self.files.holds(parts, self._is_wanted)
             if found is None:
                 return False
             seen = found
@@ -203,7 +195,7 @@ class LocalReplicas:
     def _set_installed(
         self, copy: Replica, parts: tuple[FileEntry, ...], seen: tuple[FileFingerprint, ...]
     ) -> None:
-        self._files.tidy()
+        self.files.tidy()
         self.place, self.here = InstalledReplica(copy, parts, seen), copy.digest
         if self._store.find(copy.digest) is None:
             with contextlib.suppress(ChangedError, OSError):
@@ -218,7 +210,7 @@ class LocalReplicas:
         """
         if to_store:
             return self._store.stage(len(parts))
-        return [] if self._is_installed(copy, parts) else self._files.stage(parts)
+        return [] if self._is_installed(copy, parts) else self.files.stage(parts)
 
     def receive(
         self, copy: Replica, parts: tuple[FileEntry, ...], targets: Sequence[str], *, to_store: bool
@@ -232,7 +224,7 @@ class LocalReplicas:
     def discard(self, targets: Sequence[str], *, to_store: bool) -> None:
         """Delete the staged files of a replica that did not arrive."""
         if targets:
-            (self._store if to_store else self._files).discard(targets)
+            (self._store if to_store else self.files).discard(targets)
 
     def on_membership(self, membership: str, members: Collection[str]) -> None:
         """Assign the installed replica to a membership that starts from it."""

@@ -45,7 +45,7 @@ class StoredReplica:
 
     copy: Replica
     parts: tuple[FileEntry, ...]
-    seen: tuple[FileFingerprint, ...]  # fingerprints of the copied files
+    seen: tuple[FileFingerprint, ...]  # of the files that were copied
     worker: str  # the worker that stored it
     path: str
 
@@ -56,29 +56,23 @@ class StoredReplica:
 
 def open_replica_store(folders: Sequence[str], worker: str) -> ReplicaStore:
     """Open a store in the first usable folder. Raises OSError if there is none."""
-    for folder in filter(None, folders[:-1]):
+    *others, last = filter(None, folders)
+    for folder in others:
         try:
-            shelf = ReplicaStore(folder, worker)
-            shelf.open()
+            return ReplicaStore(folder, worker)
         except OSError as error:
             log.warning("no copies can be kept in %s: %s", folder, error.strerror)
-        else:
-            return shelf
-    shelf = ReplicaStore(folders[-1], worker)
-    shelf.open()
-    return shelf
+    return ReplicaStore(last, worker)
 
 
 class ReplicaStore:
     """The view of one worker on a folder of replicas."""
 
     def __init__(self, folder: str, worker: str) -> None:
+        """Create the folder; delete unfinished replicas of this worker. Raises OSError."""
         self._folder = os.path.join(folder, FOLDER)
         self._worker = worker
         self._numbers = itertools.count(1)
-
-    def open(self) -> None:
-        """Create the folder; delete unfinished replicas of this worker. Raises OSError."""
         os.makedirs(self._folder, exist_ok=True)
         for name in self._unfinished():
             if _worker_of(name) == self._worker:
@@ -213,19 +207,15 @@ class ReplicaStore:
 
         Deletes the older and the unfinished replicas of workers outside the membership.
         """
-        copies = [kept for kept in self.replicas() if kept.copy.digest == digest]
-        mine = [kept for kept in copies if kept.worker == self._worker]
-        others = [kept for kept in copies if kept.worker not in members]
-        here = [kept for kept in copies if kept.worker in members]
-        for kept in mine[-1:] or ([] if here else others[-1:]):
+        found = [kept for kept in self.replicas() if kept.copy.digest == digest]
+        for kept in found[-1:]:
             with contextlib.suppress(OSError):  # another worker renamed it first
-                target = self._path(membership, 0.0)
-                if kept.path != target:
-                    os.rename(kept.path, target)
-        present = {kept.worker for kept in self.replicas() if kept.copy.membership == membership}
-        for kept in self.replicas() if present else ():
-            if kept.worker not in members and kept.copy.membership != membership:
-                self.delete(kept)
+                self._claim(kept, (membership, 0.0))
+        present = self.replicas()
+        if any(kept.copy.membership == membership for kept in present):
+            for kept in present:
+                if kept.worker not in members and kept.copy.membership != membership:
+                    self.delete(kept)
         unfinished = [name for name in self._unfinished() if _worker_of(name) not in members]
         if unfinished:
             with self._locked(wanted):  # a worker that is about to join may be writing one

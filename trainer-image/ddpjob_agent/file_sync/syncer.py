@@ -26,8 +26,6 @@ from ddpjob_agent.file_sync.watcher import FileWatcher, log_task_failure
 from ddpjob_protocol.codec import decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ddpjob_agent.file_sync.inventory import At, LocalReplicas
     from ddpjob_agent.file_sync.local_files import FileFingerprint
     from ddpjob_protocol.membership import Membership
@@ -207,9 +205,10 @@ class FileSyncer:
         until = time.monotonic() + INSTALL_SECONDS
         try:
             while self._replicas.here != instruction.digest:
-                await self._try_to_install(instruction)
-                if time.monotonic() > until:
-                    raise OSError(0, f"nobody gave them within {INSTALL_SECONDS:.0f} s")
+                if not await self._try_to_install(instruction):
+                    if time.monotonic() > until:
+                        raise OSError(0, f"nobody gave them within {INSTALL_SECONDS:.0f} s")
+                    await asyncio.sleep(RETRY_SECONDS)
         except OSError as error:
             where = f" ({error.filename})" if error.filename else ""
             what = f"{error.strerror or error}{where}"
@@ -218,14 +217,15 @@ class FileSyncer:
         else:
             await self._send_inventory(instruction.scope)
 
-    async def _try_to_install(self, instruction: FileInstruction) -> None:
+    async def _try_to_install(self, instruction: FileInstruction) -> bool:
         if instruction.copy is None:
             await self._on_disk(self._replicas.clear)
-        elif not await self._on_disk(self._replicas.install, instruction.copy):
-            if self._inventory.has(instruction.digest):
-                await self._send_inventory(instruction.scope)  # the stored replica was corrupt
-            if not await self._fetch(instruction, to_store=False):
-                await asyncio.sleep(RETRY_SECONDS)
+            return True
+        if await self._on_disk(self._replicas.install, instruction.copy):
+            return True
+        if self._inventory.has(instruction.digest):
+            await self._send_inventory(instruction.scope)  # the stored replica was corrupt
+        return await self._fetch(instruction, to_store=False)
 
     async def _store_for_others(self, instruction: FileInstruction) -> None:
         try:
@@ -250,7 +250,9 @@ class FileSyncer:
             targets[:] = await self._on_disk(work)
             return targets
 
-        for holder in self._rotate(instruction.holders):
+        others = [holder for holder in instruction.holders if holder != self._me]
+        first = self._me[1] % max(1, len(others))  # so that workers ask different holders
+        for holder in others[first:] + others[:first]:
             try:
                 parts = await fetch(holder, self._token, copy.digest, stage)
                 await self._on_disk(
@@ -264,12 +266,6 @@ class FileSyncer:
                 with contextlib.suppress(RuntimeError):  # the agent ends
                     self._disk.submit(replicas.discard, tuple(targets), to_store=to_store)
         return False
-
-    def _rotate(self, holders: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-        """Return the other holders, rotated so that workers ask different holders first."""
-        others = [holder for holder in holders if holder != self._me]
-        by = self._me[1] % max(1, len(others))
-        return others[by:] + others[:by]
 
     # --- the inventory ----------------------------------------------------------------------------
 

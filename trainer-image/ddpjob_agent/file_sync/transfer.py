@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from typing import IO, TYPE_CHECKING, Callable, Optional
+from typing import IO, TYPE_CHECKING, Callable
 
 from ddpjob_agent.file_sync.local_files import CHUNK_BYTES
 from ddpjob_agent.file_sync.replica import FileEntry, digest_of
@@ -37,8 +37,6 @@ log = logging.getLogger("ddpjob.files")
 
 Parts = tuple[FileEntry, ...]
 Source = tuple[Parts, "list[str]"]  # files and their paths
-Find = Callable[[str], Optional[Source]]
-Opened = tuple[Parts, "list[IO[bytes]]"]
 
 
 class TransferError(Exception):
@@ -52,7 +50,12 @@ class ReplicaServer:
     or corrupt.
     """
 
-    def __init__(self, token: str, find: Find, recheck: Callable[[str], Awaitable[object]]) -> None:
+    def __init__(
+        self,
+        token: str,
+        find: Callable[[str], Source | None],
+        recheck: Callable[[str], Awaitable[object]],
+    ) -> None:
         self._token = token
         self._find = find
         self._recheck = recheck
@@ -100,7 +103,9 @@ class ReplicaServer:
             connection.send({"type": "absent"})
             await connection.drain()
 
-    def _open(self, digest: str, stack: contextlib.ExitStack) -> Opened | None:
+    def _open(
+        self, digest: str, stack: contextlib.ExitStack
+    ) -> tuple[Parts, list[IO[bytes]]] | None:
         found = self._find(digest)
         if found is None:
             return None
@@ -121,10 +126,16 @@ class ReplicaServer:
     @staticmethod
     async def _stream(connection: Connection, part: FileEntry, file: IO[bytes]) -> bool:
         loop, digest = asyncio.get_running_loop(), hashlib.blake2b(digest_size=16)
-        while data := await loop.run_in_executor(None, file.read, CHUNK_BYTES):
+        while data := await loop.run_in_executor(None, _read, file):
             await loop.run_in_executor(None, digest.update, data)
             await asyncio.wait_for(connection.send_bytes(data), SILENCE_SECONDS)
         return digest.hexdigest() == part.digest
+
+
+def _read(file: IO[bytes]) -> bytes:
+    with contextlib.suppress(OSError):
+        return file.read(CHUNK_BYTES)
+    return b""  # so the digest does not match
 
 
 async def fetch(

@@ -83,7 +83,7 @@ class FileWatcher:
             else:
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._hurry.wait(), LOOK_SECONDS)
-            seen, now = await self._on_disk(self._replicas.fingerprint), time.monotonic()
+            seen, now = await self._on_disk(self._replicas.files.fingerprint), time.monotonic()
             if seen != self._seen:
                 self._seen, self._since = seen, now
             unchanged = now - self._since
@@ -97,7 +97,7 @@ class FileWatcher:
         """Store unchanged files, if they are complete; return whether they were stored."""
         if self._damaged == seen:
             return False
-        damage = await self._on_disk(self._replicas.find_corruption, seen)
+        damage = await self._on_disk(self._replicas.files.find_corruption, seen)
         if damage:
             self._damaged = seen
             log.info("%s", damage)
