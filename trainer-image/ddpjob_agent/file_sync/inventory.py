@@ -92,6 +92,7 @@ class LocalReplicas:
         """
         self.files.remove_staged(members)
         if self.files.is_partial():
+            log.warning("what is in place is of two states: an installation was interrupted")
             self.place = self.here = None
             return
         self._scan(written_at)

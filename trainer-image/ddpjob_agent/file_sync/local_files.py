@@ -196,6 +196,7 @@ class TrackedFiles:
                         os.rmdir(path)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._partial)
+            sync(os.path.dirname(self._partial))
 
     def _is_left_over(self, folder: str) -> bool:
         try:
@@ -228,8 +229,8 @@ class TrackedFiles:
             with contextlib.suppress(OSError):  # a file, or no directory yet
                 for name in os.listdir(self.path(folder)):
                     _, found, worker = name.rpartition(f".{SUFFIX}-")
-                    is_own = worker == self._worker or worker not in members
-                    if found and is_own and name.startswith(".") and not name.endswith(ASIDE):
+                    is_stale = worker == self._worker or worker not in members
+                    if found and is_stale and name.startswith(".") and not name.endswith(ASIDE):
                         os.unlink(os.path.join(self.path(folder), name))
 
     def _hidden_name(self, name: str, mark: str) -> str:

@@ -218,7 +218,8 @@ class ReplicaStore:
                     self.delete(kept)
         unfinished = [name for name in self._unfinished() if _worker_of(name) not in members]
         if unfinished:
-            with self._locked(wanted):  # a worker that is about to join may be writing one
+            # A worker that is about to join may be writing one.
+            with contextlib.suppress(OSError), self._locked(wanted):
                 for name in unfinished:
                     self._remove(os.path.join(self._folder, name))
 
