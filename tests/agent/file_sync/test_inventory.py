@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from agent.file_sync.keeping import snapshot
+from ddpjob_agent.file_sync import syncer
 from ddpjob_agent.file_sync.inventory import LocalReplicas
-from ddpjob_agent.file_sync.local_files import TrackedFiles
+from ddpjob_agent.file_sync.local_files import ChangedError, TrackedFiles
 from ddpjob_agent.file_sync.replica import NOTHING, FileEntry, FileInstruction, Replica, digest_of
 from ddpjob_agent.file_sync.replica_store import FOLDER, NEW, ReplicaStore, open_replica_store
 from ddpjob_agent.file_sync.syncer import FileSyncer
@@ -48,7 +49,7 @@ class Disk:
         path.write_bytes(content)
 
     def keep(self, seconds: float, membership: str = "1.1.1") -> Replica:
-        self.holdings.store(self.holdings.fingerprint(), (membership, seconds))
+        self.holdings.store(self.tracked.fingerprint(), (membership, seconds))
         assert self.holdings.place is not None
         return self.holdings.place.copy
 
@@ -59,6 +60,12 @@ class Disk:
 
     def read(self) -> bytes:
         return (self.work / "snapshot.pt").read_bytes()
+
+    def remove(self, copy: Replica) -> None:
+        """Somebody deletes a copy from the shelf."""
+        kept = self.shelf.find(copy.digest)
+        assert kept is not None
+        shutil.rmtree(kept.path)
 
     def damage(self, copy: Replica) -> None:
         """One bit of a copy on the shelf flips."""
@@ -163,6 +170,46 @@ def test_named_directory_stays_though_it_is_empty(tmp_path: Path) -> None:
     assert [each.name for each in disk.work.iterdir()] == ["output"]
 
 
+def test_what_a_killed_agent_was_putting_in_place_goes_away(tmp_path: Path) -> None:
+    """A script would go on from the directory that holds nothing else; members may be at work."""
+    disk = Disk(tmp_path, "output", "snapshot.pt")
+    disk.write(snapshot(1), "output/checkpoint-10/model.pt")
+    copy = disk.keep(1.0)
+    for name in ("output/checkpoint-20/.model.pt.ddpjob-w", ".snapshot.pt.ddpjob-gone"):
+        disk.write(b"half", name)
+    disk.write(b"half", ".snapshot.pt.ddpjob-member")
+    disk.holdings.scan_after_exit(lambda _: None, ["w", "member"])
+    assert disk.holdings.here is None, "there is a directory for nothing"
+    assert disk.holdings.install(copy)
+    assert disk.names() == [".snapshot.pt.ddpjob-member", "output/checkpoint-10/model.pt"]
+    assert [each.name for each in (disk.work / "output").iterdir()] == ["checkpoint-10"]
+
+
+def test_what_was_half_put_in_place_is_no_copy(tmp_path: Path) -> None:
+    """Each file is whole, but they are of two states: the agent ended between two renames."""
+    disk = Disk(tmp_path, "a.pt", "b.pt")
+    for step in (1, 2):
+        disk.write(snapshot(step), "a.pt")
+        disk.write(snapshot(step), "b.pt")
+        copy = disk.keep(float(step))
+    disk.write(snapshot(1), "a.pt")
+    (disk.work / "b.pt").unlink()
+    (disk.work / "b.pt" / "in the way").mkdir(parents=True)
+    with pytest.raises(IsADirectoryError):
+        disk.holdings.install(copy)
+    shutil.rmtree(disk.work / "b.pt")
+    disk.write(snapshot(1), "b.pt")
+    again = Disk(tmp_path, "a.pt", "b.pt")
+    said = []
+    for _ in range(2):
+        again.holdings.scan_after_exit(lambda _: None)
+        said.append(again.holdings.here)
+        assert again.times() == [1.0, 2.0]
+        assert again.holdings.install(copy)
+    assert said == [None, copy.digest]
+    assert again.names() == ["a.pt", "b.pt"]
+
+
 def test_what_is_in_place_already_is_not_written_again(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     disk.write(snapshot(1))
@@ -171,6 +218,33 @@ def test_what_is_in_place_already_is_not_written_again(tmp_path: Path) -> None:
     assert disk.holdings.install(copy)
     after = (disk.work / "snapshot.pt").stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_other_bytes_in_place_are_known_without_another_read(tmp_path: Path) -> None:
+    """They have the same names and sizes; to read them all takes longer than a holder waits."""
+    disk = Disk(tmp_path)
+    disk.write(snapshot(1))
+    other = disk.keep(1.0)
+    found = disk.holdings.find(other.digest)
+    assert found is not None
+    disk.write(snapshot(2))
+    disk.keep(2.0)
+    disk.holdings.cancel()
+    assert disk.holdings.stage(other, found[0], to_store=False) != []
+
+
+def test_file_that_changes_while_it_is_copied_is_no_copy(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.write(snapshot(1))
+    seen = disk.tracked.fingerprint()
+
+    def script_writes() -> bool:
+        disk.write(snapshot(2))
+        return True
+
+    with pytest.raises(ChangedError):
+        disk.shelf.store(disk.tracked, seen, ("1.1.1", 1.0), script_writes)
+    assert [each.name for each in disk.shelf_folder.iterdir()] == [".lock"]
 
 
 def test_copy_that_was_damaged_later_is_not_put_in_place(tmp_path: Path) -> None:
@@ -204,9 +278,13 @@ def test_membership_makes_a_copy_its_own_and_clears_what_the_gone_left(tmp_path:
     gone.keep(90.0)
     disk.write(snapshot(1))
     disk.keep(10.0)
+    for name in ("a-1", "b-1", "z-1"):
+        (disk.shelf_folder / f"{NEW}{name}").mkdir()
     disk.holdings.on_membership("1.1.2", ["a", "b"])
     (kept,) = disk.shelf.replicas()
     assert (kept.copy.membership, kept.copy.seconds, kept.worker) == ("1.1.2", 0.0, "a")
+    unfinished = sorted(path.name for path in disk.shelf_folder.glob(f"{NEW}*"))
+    assert unfinished == [f"{NEW}a-1", f"{NEW}b-1"], "z is gone; a and b may be at work"
 
 
 def test_what_a_gone_worker_left_on_a_shared_disk_is_taken_over(tmp_path: Path) -> None:
@@ -352,6 +430,27 @@ def test_holder_dies_while_it_gives_and_another_one_is_asked(tmp_path: Path) -> 
     run(body)
 
 
+def test_copy_that_takes_longer_than_the_patience_is_put_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The patience is for holders that give nothing."""
+    monkeypatch.setattr(syncer, "INSTALL_SECONDS", -1.0)
+
+    async def body() -> None:
+        async with peers(tmp_path, "a", "b") as (a, b):
+            a.disk.write(snapshot(1))
+            copy = a.disk.keep(10.0)
+            a.hear(FileInstruction("1.1.2"))
+            holder = ("127.0.0.1", (await a.told())["port"])
+            b.hear(FileInstruction("1.1.2"))
+            await b.told()
+            b.hear(FileInstruction("1.1.2", copy, (holder,), put=True))
+            await b.told(here=copy.digest)
+            assert b.keeper.obstacle == ""
+
+    run(body)
+
+
 def test_nobody_without_the_token_gets_a_copy(tmp_path: Path) -> None:
     async def body() -> None:
         async with peers(tmp_path, "a") as (a,), peers(tmp_path, "x", token="guessed") as (x,):
@@ -402,7 +501,8 @@ def test_copy_in_place_is_told_though_a_newer_word_came_just_then(tmp_path: Path
     run(body)
 
 
-def test_copy_that_turns_out_damaged_is_told_to_be_gone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", ["damage", "remove"])
+def test_copy_that_turns_out_damaged_or_gone_is_told_to_be_gone(tmp_path: Path, fault: str) -> None:
     """By who has it: the service then names the next one, or another holder."""
 
     async def body() -> None:
@@ -413,7 +513,7 @@ def test_copy_that_turns_out_damaged_is_told_to_be_gone(tmp_path: Path) -> None:
             a.disk.keep(20.0)
             a.hear(FileInstruction("1.1.2"))
             port = (await a.told())["port"]
-            a.disk.damage(copy)
+            getattr(a.disk, fault)(copy)
             b.hear(FileInstruction("1.1.2"))
             await b.told()
             b.hear(FileInstruction("1.1.2", copy, (("127.0.0.1", port),), put=True))
@@ -429,11 +529,44 @@ def test_copy_that_comes_damaged_is_refused(tmp_path: Path) -> None:
         path = tmp_path / "0"
         path.write_bytes(b"damaged")
         parts = (FileEntry("snapshot.pt", 7, hashlib.blake2b(b"written").hexdigest(), 0o644),)
-        giver = ReplicaServer(TOKEN, lambda _: (parts, [str(path)]), lambda _: None)
+        rechecked: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def recheck(digest: str) -> None:
+            rechecked.set_result(digest)
+
+        async def stage(_: tuple[FileEntry, ...]) -> list[str]:
+            return [str(tmp_path / "came")]
+
+        giver = ReplicaServer(TOKEN, lambda _: (parts, [str(path)]), recheck)
         await giver.listen("127.0.0.1")
-        to = [str(tmp_path / "came")]
         with pytest.raises(TransferError, match="not what it was"):
-            await fetch("127.0.0.1", giver.port, TOKEN, digest_of(parts), lambda _: to)
+            await fetch(("127.0.0.1", giver.port), TOKEN, digest_of(parts), stage)
+        assert await rechecked == digest_of(parts)
+        giver.close()
+
+    run(body)
+
+
+def test_copy_that_is_not_there_is_looked_for_before_the_answer(tmp_path: Path) -> None:
+    async def body() -> None:
+        path = str(tmp_path / "gone")
+        rechecked = []
+
+        async def recheck(digest: str) -> None:
+            rechecked.append(digest)
+
+        async def stage(_: tuple[FileEntry, ...]) -> list[str]:
+            raise AssertionError("nothing comes")
+
+        def find(digest: str) -> tuple[tuple[FileEntry, ...], list[str]] | None:
+            return None if digest == "unknown" else ((FileEntry("s", 1, "", 0o644),), [path])
+
+        giver = ReplicaServer(TOKEN, find, recheck)
+        await giver.listen("127.0.0.1")
+        for digest in ("unknown", "not to be opened"):
+            with pytest.raises(TransferError, match="no such copy"):
+                await fetch(("127.0.0.1", giver.port), TOKEN, digest, stage)
+        assert rechecked == ["unknown", "not to be opened"]
         giver.close()
 
     run(body)

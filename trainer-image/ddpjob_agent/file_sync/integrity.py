@@ -1,22 +1,24 @@
 """Detects incomplete files of a script's state by the structure of their formats.
 
-Known formats are zip (torch.save, npz), pickle (also torch.save before 1.6) and safetensors. A file
-of another format passes if it is not empty. Known directories are those of Hugging Face's Trainer.
+Known formats are zip (torch.save, npz), pickle and safetensors. A file of another format, as of
+torch.save before 1.6, passes if it is not empty. Known directories are those of Hugging Face's
+Trainer.
 A killed writer leaves the beginning of a file; in each known format the end reveals this.
 Executes no code from the file. May not: write, wait, or know the purpose of the file.
 """
 
 from __future__ import annotations
 
+import collections
 import json
 import os
+import pickle
+import pickletools
 import re
 import struct
 import zipfile
 import zlib
 from typing import IO, TYPE_CHECKING, Any
-
-from ddpjob_agent.file_sync.pickle_check import find_pickle_corruption
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,6 +28,7 @@ ENTRY_BYTES = 30  # header of an entry, before its name
 EMPTY_ZIP = b"PK\x05\x06"
 SAFETENSORS = ".safetensors"
 MAX_HEADER_BYTES = 100_000_000  # limit in the definition of safetensors
+OLD_TORCH = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9"  # torch.save before 1.6: pickles, then tensors
 # checkpoint-STEP is a directory of Hugging Face's Trainer. Each one has some of these files; the
 # Trainer writes TRAINERS_LAST last. On disks that are not shared, the directory of a worker
 # without rank 0 has only the states of random generators.
@@ -33,6 +36,7 @@ TRAINERS_FOLDER = re.compile(r"checkpoint-\d+")
 TRAINERS_FILES = re.compile(r"training_args\.bin|optimizer\.pt|scheduler\.pt|rng_state(_\d+)?\.pth")
 TRAINERS_LAST = "trainer_state.json"
 DEEP_BYTES = 64 << 20  # limit for reading all content, too; takes a tenth of a second
+PICKLE_BYTES = 8 << 20  # the same limit for pickles: read instruction by instruction, in a second
 
 # Exceptions of the standard library for invalid archives.
 _BAD = (ArithmeticError, EOFError, LookupError, NotImplementedError, RuntimeError, ValueError)
@@ -49,7 +53,7 @@ def find_corruption(file: IO[bytes], size: int, name: str) -> str:
     if name.endswith(SAFETENSORS) or _is_safetensors(head):
         return _find_safetensors_corruption(file, size, head)
     if head.startswith(b"\x80") and (size == 1 or head[1] in (2, 3, 4, 5)):
-        return find_pickle_corruption(file, size, deep=size <= DEEP_BYTES)
+        return "" if head == OLD_TORCH else _find_pickle_corruption(file, size)
     if os.path.basename(name) == TRAINERS_LAST:
         return _find_json_corruption(file)
     return ""
@@ -95,6 +99,20 @@ def _find_entry_corruption(archive: zipfile.ZipFile, entries: list[zipfile.ZipIn
                     pass
         except (zipfile.BadZipFile, zlib.error, *_BAD) as error:
             return f"entry {entry.filename} is damaged: {error}"
+    return ""
+
+
+def _find_pickle_corruption(file: IO[bytes], size: int) -> str:
+    """Check that the last of the file's pickles ends with it."""
+    file.seek(size - 1)
+    if file.read(1) != pickle.STOP:
+        return "its last pickle is cut short"
+    file.seek(0)
+    try:
+        while size <= PICKLE_BYTES and file.tell() < size:
+            collections.deque(pickletools.genops(file), maxlen=0)
+    except (MemoryError, *_BAD) as error:
+        return f"its pickle cannot be read: {error}"
     return ""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Callable, Optional
 
 from ddpjob_agent.file_sync.local_files import ChangedError, copy_file
 from ddpjob_agent.file_sync.replica import BEFORE_ALL, NOTHING, FileEntry, Replica, digest_of
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ddpjob.files")
 
 At = tuple[str, float]  # a membership, and seconds since its start
+WrittenAt = Callable[["tuple[FileFingerprint, ...]"], Optional[At]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,87 +38,89 @@ class InstalledReplica:
 class LocalReplicas:
     """The tracked files of one worker, and its replicas."""
 
-    def __init__(self, files: TrackedFiles, shelf: ReplicaStore) -> None:
-        self._files = files
-        self._shelf = shelf
-        self._ends = False
+    def __init__(self, files: TrackedFiles, store: ReplicaStore) -> None:
+        self.files = files
+        self._store = store
+        self._is_cancelled = False
         self.place: InstalledReplica | None = None
         self.here: str | None = None  # digest of the installed files; None: incomplete
         self.problem = ""  # error of the last failed store
 
     def cancel(self) -> None:
         """Cancel all running and future reads."""
-        self._ends = True
+        self._is_cancelled = True
 
     def _is_wanted(self) -> bool:
-        return not self._ends
-
-    def fingerprint(self) -> tuple[FileFingerprint, ...]:
-        """Return the current fingerprint of the files."""
-        return self._files.fingerprint()
-
-    def find_corruption(self, seen: Sequence[FileFingerprint]) -> str:
-        """Return the first corruption of these files, or an empty text."""
-        return self._files.find_corruption(seen)
+        return not self._is_cancelled
 
     def replicas(self, *, stable: bool) -> tuple[Replica, ...]:
         """Return the replicas to serve; `stable`: also the installed one, as no process runs."""
-        found = {
-            kept.copy.digest: kept.copy for kept in self._shelf.replicas()
-        }  # the newest one of each digest
+        found = {kept.copy.digest: kept.copy for kept in self._store.replicas()}  # newest of each
         if stable and self.place is not None:
             found.setdefault(self.place.copy.digest, self.place.copy)
         return tuple(found.values())
 
     def find(self, digest: str) -> tuple[tuple[FileEntry, ...], list[str]] | None:
         """Return the files of this replica and their paths; None if it is absent."""
-        kept, place = self._shelf.find(digest), self.place
+        kept, place = self._store.find(digest), self.place
         if kept is not None:
             return kept.parts, kept.paths()
         if place is not None and place.copy.digest == digest:
-            return place.parts, [self._files.path(part.name) for part in place.parts]
+            return place.parts, [self.files.path(part.name) for part in place.parts]
         return None
 
-    def discard(self, digest: str) -> None:
-        """Delete a corrupt replica."""
-        kept = self._shelf.find(digest)
+    def verify(self, digest: str) -> bool:
+        """Return whether this replica is present and intact; delete a corrupt one."""
+        kept, place = self._store.find(digest), self.place
         if kept is not None:
+            if self._store.check(kept, self._is_wanted):
+                return True
             log.warning("the copy of membership %s is damaged", kept.copy.membership)
-            self._shelf.delete(kept)
-        elif self.place is not None and self.place.copy.digest == digest:
+            self._store.delete(kept)
+        elif place is not None and place.copy.digest == digest:
+            if self.files.holds(place.parts, self._is_wanted) is not None:
+                return True
             self.place = self.here = None
+        return False
 
     # --- files that the script wrote --------------------------------------------------------------
 
-    def scan_after_exit(self, at: Callable[[tuple[FileFingerprint, ...]], At | None]) -> None:
-        """Find and store the files after all processes ended; `at` returns their time, if known."""
-        self._scan_after_exit(at)
-        if not self._files.is_tidy():
+    def scan_after_exit(self, written_at: WrittenAt, members: Collection[str] = ()) -> None:
+        """Find and store the files after all processes ended.
+
+        `written_at` returns their time, if it is known; `members` may install replicas now.
+        """
+        self.files.remove_staged(members)
+        if self.files.is_partial():
+            log.warning("what is in place is of two states: an installation was interrupted")
+            self.place = self.here = None
+            return
+        self._scan(written_at)
+        if not self.files.is_tidy():
             self.here = None  # installed again, once no worker's processes run
 
-    def _scan_after_exit(self, at: Callable[[tuple[FileFingerprint, ...]], At | None]) -> None:
-        seen = self._files.fingerprint()
+    def _scan(self, written_at: WrittenAt) -> None:
+        seen = self.files.fingerprint()
         if self.place is not None and self.place.seen == seen:
             self.here = self.place.copy.digest
             return
         self.place, self.here = None, None if seen else NOTHING
-        damage = self._files.find_corruption(seen)
+        damage = self.files.find_corruption(seen)
         if damage:
             log.warning("%s", damage)
         elif seen:
             try:
-                self.store(seen, at(seen) or self._written_at(seen))
+                self.store(seen, written_at(seen) or self._written_before(seen))
             except (ChangedError, OSError) as error:
                 log.warning("what is in place cannot be read: %r", error)
 
     def store(self, seen: tuple[FileFingerprint, ...], at: At) -> None:
         """Store the installed files as a replica. Raises ChangedError and OSError."""
         try:
-            kept = self._shelf.store(self._files, seen, at, self._is_wanted)
-            copy, parts = kept.copy, kept.parts
-            self.problem = ""
+            kept = self._store.store(self.files, seen, at, self._is_wanted)
+            copy, parts, self.problem = kept.copy, kept.parts, ""
         except OSError as error:
-            parts = self._files.read(seen, [None] * len(seen), self._is_wanted)
+            parts = self.files.read(seen, [None] * len(seen), self._is_wanted)
             copy = Replica(*at, digest_of(parts), sum(part.size for part in parts))
             self.set_problem(error)
         self.place, self.here = InstalledReplica(copy, parts, seen), copy.digest
@@ -127,13 +130,13 @@ class LocalReplicas:
         self.problem = f"cannot keep a copy of the script's files: {error.strerror or error}"
         log.warning("%s", self.problem)
 
-    def _written_at(self, seen: Sequence[FileFingerprint]) -> At:
+    def _written_before(self, seen: Sequence[FileFingerprint]) -> At:
         """Estimate the time of files that were written before this agent started.
 
         If an earlier run or agent left files and replicas, their disk's clock orders both. Without
         a newer file, the files are older than all replicas.
         """
-        copies = self._shelf.replicas()
+        copies = self._store.replicas()
         if copies:
             last = copies[-1]
             times = {each.name: each.modified for each in last.seen}
@@ -146,10 +149,10 @@ class LocalReplicas:
 
     def clear(self) -> None:
         """Quarantine all files, so that the script finds none. Raises OSError."""
-        for each in self._files.fingerprint():
+        for each in self.files.fingerprint():
             log.warning("%s is put aside: it is not whole, and there is no copy of it", each.name)
-            self._files.quarantine([each.name])
-        self._files.remove_leftover_dirs()
+            self.files.quarantine([each.name])
+        self.files.tidy()
         self.place, self.here = None, NOTHING
 
     def install(self, copy: Replica) -> bool:
@@ -157,71 +160,76 @@ class LocalReplicas:
 
         Writes nothing if the replica is installed already. Raises OSError if a write fails.
         """
-        kept = self._shelf.find(copy.digest)
-        if kept is None or self.is_installed(copy, kept.parts):
+        kept = self._store.find(copy.digest)
+        if kept is None or self._is_installed(copy, kept.parts):
             return kept is not None
-        targets = self._files.stage(kept.parts)
+        targets = self.files.stage(kept.parts)
         try:
             for source, target, part in zip(kept.paths(), targets, kept.parts):
                 if copy_file(source, target, self._is_wanted) != part.digest:
                     raise OSError(0, "the copy is damaged")
-            self._set_installed(copy, kept.parts, self._files.commit(kept.parts, targets))
+            self._commit(copy, kept.parts, targets)
         except OSError:
-            if self._shelf.check(kept, self._is_wanted):
+            if self.verify(copy.digest):
                 raise
-            self.discard(copy.digest)
             return False
         finally:
-            self._files.discard(targets)
+            self.files.discard(targets)
         return True
 
-    def is_installed(self, copy: Replica, parts: tuple[FileEntry, ...]) -> bool:
+    def _commit(self, copy: Replica, parts: tuple[FileEntry, ...], targets: Sequence[str]) -> None:
+        self._set_installed(copy, parts, self.files.commit(parts, targets))
+
+    def _is_installed(self, copy: Replica, parts: tuple[FileEntry, ...]) -> bool:
         """Return whether the replica is installed, perhaps by another worker on a shared volume."""
-        seen = self._files.holds(parts, self._is_wanted)
-        if seen is None:
+        place, seen = self.place, self.files.fingerprint()
+        if place is None or place.seen != seen:
+            found = self.files.holds(parts, self._is_wanted)
+            if found is None:
+                return False
+            seen = found
+        elif place.copy.digest != copy.digest:
             return False
         self._set_installed(copy, parts, seen)
-        if self._shelf.find(copy.digest) is None:
-            with contextlib.suppress(ChangedError):
-                self.store(seen, (copy.membership, copy.seconds))
         return True
 
     def _set_installed(
         self, copy: Replica, parts: tuple[FileEntry, ...], seen: tuple[FileFingerprint, ...]
     ) -> None:
-        self._files.remove_leftover_dirs()
+        self.files.tidy()
         self.place, self.here = InstalledReplica(copy, parts, seen), copy.digest
+        if self._store.find(copy.digest) is None:
+            with contextlib.suppress(ChangedError, OSError):
+                self.store(seen, (copy.membership, copy.seconds))
 
     # --- receiving from other workers -------------------------------------------------------------
 
-    def stage(self, parts: Sequence[FileEntry], *, bypass_store: bool) -> tuple[str, list[str]]:
-        """Prepare to receive a replica: return its folder and paths.
+    def stage(self, copy: Replica, parts: tuple[FileEntry, ...], *, to_store: bool) -> list[str]:
+        """Return a path for each file of a replica that arrives; none if it is installed already.
 
-        With `bypass_store`, the paths lie beside the script's files, and the folder is empty.
+        It arrives at the script's files, or `to_store` for other workers. Raises OSError.
         """
-        if bypass_store:
-            return "", self._files.stage(parts)
-        folder = self._shelf.stage()
-        return folder, [f"{folder}/{i}" for i in range(len(parts))]
+        if to_store:
+            return self._store.stage(len(parts))
+        return [] if self._is_installed(copy, parts) else self.files.stage(parts)
 
     def receive(
-        self, copy: Replica, parts: tuple[FileEntry, ...], folder: str, targets: Sequence[str]
+        self, copy: Replica, parts: tuple[FileEntry, ...], targets: Sequence[str], *, to_store: bool
     ) -> None:
-        """Commit or install a received replica. Raises OSError."""
-        if folder:
-            self._shelf.commit(folder, parts, (copy.membership, copy.seconds))
-        else:
-            self._set_installed(copy, parts, self._files.commit(parts, targets))
+        """Store or install a replica that arrived. Raises OSError."""
+        if to_store:
+            self._store.commit(parts, targets, (copy.membership, copy.seconds))
+        elif targets:
+            self._commit(copy, parts, targets)
 
-    def abort_receive(self, folder: str, targets: Sequence[str]) -> None:
-        """Delete the staged files of a replica that was not received."""
-        self._files.discard(targets)
-        with contextlib.suppress(OSError):
-            self._shelf.remove(folder)
+    def discard(self, targets: Sequence[str], *, to_store: bool) -> None:
+        """Delete the staged files of a replica that did not arrive."""
+        if targets:
+            (self._store if to_store else self.files).discard(targets)
 
     def on_membership(self, membership: str, members: Collection[str]) -> None:
         """Assign the installed replica to a membership that starts from it."""
         if self.place is not None:
             copy = dataclasses.replace(self.place.copy, membership=membership, seconds=0.0)
-            self._shelf.on_membership(copy.digest, membership, members)
+            self._store.on_membership(copy.digest, membership, members, self._is_wanted)
             self.place = dataclasses.replace(self.place, copy=copy)

@@ -20,11 +20,12 @@ from ddpjob_agent.file_sync.integrity import find_corruption, find_folder_corrup
 from ddpjob_agent.file_sync.replica import FileEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
 CHUNK_BYTES = 1 << 20
 SUFFIX = "ddpjob"
 ASIDE = f"{SUFFIX}-aside"
+PARTIAL = f".{SUFFIX}.partial"  # exists while files of two states may lie side by side
 
 
 class CancelledReadError(Exception):
@@ -53,7 +54,11 @@ class TrackedFiles:
     def __init__(self, entries: Sequence[str], folder: str, worker: str) -> None:
         self._entries = entries
         self._folder = folder
-        self._mark = f"{SUFFIX}-{worker}"
+        self._worker = worker
+        folder = os.path.dirname(os.path.normpath(entries[0])) if entries else ""
+        while glob.has_magic(folder):
+            folder = os.path.dirname(folder)
+        self._partial = os.path.join(self.path(folder), PARTIAL)
 
     def path(self, name: str) -> str:
         """Return the path of a file."""
@@ -136,7 +141,7 @@ class TrackedFiles:
 
     def stage(self, parts: Sequence[FileEntry]) -> list[str]:
         """Return the path to write each file to before `commit`. Raises OSError."""
-        targets = [self._hidden_name(part.name, self._mark) for part in parts]
+        targets = [self._hidden_name(part.name, f"{SUFFIX}-{self._worker}") for part in parts]
         for target in targets:
             os.makedirs(os.path.dirname(target), exist_ok=True)
         return targets
@@ -145,15 +150,25 @@ class TrackedFiles:
         self, parts: Sequence[FileEntry], targets: Sequence[str]
     ) -> tuple[FileFingerprint, ...]:
         """Move the targets to the paths of the files; quarantine all others. Raises OSError."""
-        wanted = {part.name for part in parts}
-        self.quarantine([each.name for each in self.fingerprint() if each.name not in wanted])
+        names = {part.name for part in parts}
+        others = [each.name for each in self.fingerprint() if each.name not in names]
         for part, target in zip(parts, targets):
             os.chmod(target, part.mode)
             sync(target)
+        if len(parts) + len(others) > 1:
+            os.makedirs(os.path.dirname(self._partial), exist_ok=True)
+            os.close(os.open(self._partial, os.O_CREAT, 0o666))
+            sync(os.path.dirname(self._partial))
+        self.quarantine(others)
+        for part, target in zip(parts, targets):
             os.replace(target, self.path(part.name))
         for folder in {os.path.dirname(target) for target in targets}:
             sync(folder)
         return self.fingerprint()
+
+    def is_partial(self) -> bool:
+        """Return whether an installation was interrupted between its first and its last file."""
+        return os.path.exists(self._partial)
 
     def quarantine(self, names: Sequence[str]) -> None:
         """Rename these files, so that the script does not find them."""
@@ -165,8 +180,8 @@ class TrackedFiles:
         """Return whether no directory is empty of files for the script."""
         return not any(map(self._is_left_over, self._folders()))
 
-    def remove_leftover_dirs(self) -> None:
-        """Remove empty directories, and quarantine those with only quarantined files.
+    def tidy(self) -> None:
+        """End an installation: remove empty directories, quarantine those with quarantined files.
 
         Scripts choose among directories by name, and must not find one without files. Call it only
         while no worker's processes run: a process may be about to write to a directory.
@@ -179,6 +194,9 @@ class TrackedFiles:
                         os.rename(path, _free(self._hidden_name(folder, ASIDE)))
                     else:
                         os.rmdir(path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._partial)
+            sync(os.path.dirname(self._partial))
 
     def _is_left_over(self, folder: str) -> bool:
         try:
@@ -195,11 +213,25 @@ class TrackedFiles:
                 found += below[:-1] if top == entry else below
         return found
 
-    def discard(self, targets: Sequence[str]) -> None:
+    @staticmethod
+    def discard(targets: Sequence[str]) -> None:
         """Delete staged files."""
         for target in targets:
             with contextlib.suppress(OSError):
                 os.unlink(target)
+
+    def remove_staged(self, members: Collection[str]) -> None:
+        """Delete files that a killed agent staged: of this worker, or of one outside `members`."""
+        folders = set(self._folders())
+        for entry in map(os.path.normpath, self._entries):
+            folders.update(self._match(os.path.dirname(entry)), self._match(entry))
+        for folder in folders:
+            with contextlib.suppress(OSError):  # a file, or no directory yet
+                for name in os.listdir(self.path(folder)):
+                    _, found, worker = name.rpartition(f".{SUFFIX}-")
+                    is_stale = worker == self._worker or worker not in members
+                    if found and is_stale and name.startswith(".") and not name.endswith(ASIDE):
+                        os.unlink(os.path.join(self.path(folder), name))
 
     def _hidden_name(self, name: str, mark: str) -> str:
         folder, base = os.path.split(self.path(name))

@@ -64,32 +64,29 @@ class FileSyncPolicy:
         self, member: Member, members: Sequence[Member], leaving: Sequence[Member]
     ) -> FileInstruction:
         """Return the instruction for a worker; `members` form the membership, `leaving` left it."""
+        everybody = (*members, *leaving)
         if self._go:
             return self._instruction_while_running(member, members)
-        everybody = (*members, *leaving)
-        wait = member not in members
+        if member not in members:
+            return FileInstruction(self.scope, wait=True)
         if any(each.worker not in self._stocks for each in everybody):
-            return FileInstruction(self.scope, wait=wait)
+            return FileInstruction(self.scope)
         copy = newest(self._replicas(everybody))
         holders = self._holders(copy.digest, everybody) if copy else ()
-        return (
-            FileInstruction(self.scope, wait=True)
-            if wait
-            else FileInstruction(self.scope, copy, holders, put=True)
-        )
+        return FileInstruction(self.scope, copy, holders, put=True)
 
     def _instruction_while_running(
         self, member: Member, members: Sequence[Member]
     ) -> FileInstruction:
         copy = newest(self._replicas(members))
         if (
-            copy is None
-            or self._is_safe(copy, members)
-            or member != self._second_holder(copy, members)
+            copy
+            and not self._is_safe(copy, members)
+            and self._second_holder(copy, members) == member
         ):
-            return FileInstruction(self.scope, go=True)
-        holders = self._holders(copy.digest, members)
-        return FileInstruction(self.scope, copy, holders, go=True, keep=True)
+            holders = self._holders(copy.digest, members)
+            return FileInstruction(self.scope, copy, holders, go=True, keep=True)
+        return FileInstruction(self.scope, go=True)
 
     def final_instruction(
         self, member: Member, staying: Sequence[Member], leaving: Sequence[Member], *, more: bool

@@ -45,7 +45,7 @@ class StoredReplica:
 
     copy: Replica
     parts: tuple[FileEntry, ...]
-    seen: tuple[FileFingerprint, ...]  # fingerprints of the copied files
+    seen: tuple[FileFingerprint, ...]  # of the files that were copied
     worker: str  # the worker that stored it
     path: str
 
@@ -56,33 +56,32 @@ class StoredReplica:
 
 def open_replica_store(folders: Sequence[str], worker: str) -> ReplicaStore:
     """Open a store in the first usable folder. Raises OSError if there is none."""
-    for folder in filter(None, folders[:-1]):
+    *others, last = filter(None, folders)
+    for folder in others:
         try:
-            shelf = ReplicaStore(folder, worker)
-            shelf.open()
+            return ReplicaStore(folder, worker)
         except OSError as error:
             log.warning("no copies can be kept in %s: %s", folder, error.strerror)
-        else:
-            return shelf
-    shelf = ReplicaStore(folders[-1], worker)
-    shelf.open()
-    return shelf
+    return ReplicaStore(last, worker)
 
 
 class ReplicaStore:
     """The view of one worker on a folder of replicas."""
 
     def __init__(self, folder: str, worker: str) -> None:
+        """Create the folder; delete unfinished replicas of this worker. Raises OSError."""
         self._folder = os.path.join(folder, FOLDER)
         self._worker = worker
         self._numbers = itertools.count(1)
-
-    def open(self) -> None:
-        """Create the folder; delete unfinished replicas of this worker. Raises OSError."""
         os.makedirs(self._folder, exist_ok=True)
-        for name in os.listdir(self._folder):
-            if name.startswith(f"{NEW}{self._worker}-"):
-                shutil.rmtree(os.path.join(self._folder, name), ignore_errors=True)
+        for name in self._unfinished():
+            if _worker_of(name) == self._worker:
+                self._remove(os.path.join(self._folder, name))
+
+    def _unfinished(self) -> list[str]:
+        with contextlib.suppress(OSError):
+            return [name for name in os.listdir(self._folder) if name.startswith(NEW)]
+        return []
 
     def replicas(self) -> list[StoredReplica]:
         """Return all readable replicas, the oldest first."""
@@ -129,13 +128,11 @@ class ReplicaStore:
             for kept in self.replicas():
                 if kept.seen == seen:
                     return self._claim(kept, at)
-            folder = self.stage()
+            targets = self.stage(len(seen))
             try:
-                targets = [os.path.join(folder, str(i)) for i in range(len(seen))]
-                parts = files.read(seen, list(targets), wanted)
-                return self.commit(folder, parts, at, seen)
+                return self.commit(files.read(seen, targets, wanted), targets, at, seen)
             finally:
-                shutil.rmtree(folder, ignore_errors=True)
+                self.discard(targets)
 
     def _claim(self, kept: StoredReplica, at: tuple[str, float]) -> StoredReplica:
         """Give a stored replica a later time: the worker that stored it may know less about it."""
@@ -145,37 +142,40 @@ class ReplicaStore:
         os.rename(kept.path, path)
         return self._read(os.path.basename(path)) or kept
 
-    def stage(self) -> str:
-        """Create a folder for a new replica; delete old ones to make room. Raises OSError."""
-        self._retain(KEPT - 1)
+    def stage(self, count: int) -> list[str]:
+        """Return paths for the files of a new replica; delete old ones for room. Raises OSError."""
+        mine = [kept for kept in self.replicas() if kept.worker == self._worker]
+        for kept in mine[: 1 - KEPT]:
+            self.delete(kept)
         folder = os.path.join(self._folder, f"{NEW}{self._worker}-{next(self._numbers)}")
         os.mkdir(folder)
-        return folder
+        return [os.path.join(folder, str(i)) for i in range(count)]
 
     def commit(
         self,
-        folder: str,
         parts: tuple[FileEntry, ...],
+        targets: Sequence[str],
         at: tuple[str, float],
         seen: tuple[FileFingerprint, ...] = (),
     ) -> StoredReplica:
-        """Complete a replica that was written to `folder`, and rename it. Raises OSError."""
-        for i in range(len(parts)):
-            sync(os.path.join(folder, str(i)))
-        with open(os.path.join(folder, MANIFEST), "w", encoding="utf-8") as file:
+        """Complete a replica whose files were written to `targets`. Raises OSError."""
+        folder, path = os.path.dirname(targets[0]), self._path(*at)
+        manifest = os.path.join(folder, MANIFEST)
+        with open(manifest, "w", encoding="utf-8") as file:
             json.dump({"parts": parts, "seen": seen}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        sync(folder)
-        path = self._path(*at)
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(path)
+        for each in (*targets, manifest, folder):
+            sync(each)
+        self._remove(path)
         os.rename(folder, path)
         sync(self._folder)
         kept = self._read(os.path.basename(path))
         if kept is None:
             raise OSError(0, "it cannot be read back", path)
         return kept
+
+    def discard(self, targets: Sequence[str]) -> None:
+        """Delete the staged files of a replica that was not completed."""
+        self._remove(os.path.dirname(targets[0]))
 
     def _path(self, membership: str, seconds: float) -> str:
         return os.path.join(self._folder, f"{membership}_{seconds:.3f}_{self._worker}")
@@ -200,38 +200,36 @@ class ReplicaStore:
 
     # --- renaming and deleting --------------------------------------------------------------------
 
-    def on_membership(self, digest: str, membership: str, members: Collection[str]) -> None:
+    def on_membership(
+        self, digest: str, membership: str, members: Collection[str], wanted: Wanted
+    ) -> None:
         """Assign the replica with this digest to a membership that starts from it.
 
-        Deletes the older replicas of workers outside the membership.
+        Deletes the older and the unfinished replicas of workers outside the membership.
         """
-        copies = [kept for kept in self.replicas() if kept.copy.digest == digest]
-        mine = [kept for kept in copies if kept.worker == self._worker]
-        others = [kept for kept in copies if kept.worker not in members]
-        here = [kept for kept in copies if kept.worker in members]
-        for kept in mine[-1:] or ([] if here else others[-1:]):
+        found = [kept for kept in self.replicas() if kept.copy.digest == digest]
+        for kept in found[-1:]:
             with contextlib.suppress(OSError):  # another worker renamed it first
-                target = self._path(membership, 0.0)
-                if kept.path != target:
-                    os.rename(kept.path, target)
-        present = {kept.worker for kept in self.replicas() if kept.copy.membership == membership}
-        for kept in self.replicas() if present else ():
-            if kept.worker not in members and kept.copy.membership != membership:
-                self.delete(kept)
+                self._claim(kept, (membership, 0.0))
+        present = self.replicas()
+        if any(kept.copy.membership == membership for kept in present):
+            for kept in present:
+                if kept.worker not in members and kept.copy.membership != membership:
+                    self.delete(kept)
+        unfinished = [name for name in self._unfinished() if _worker_of(name) not in members]
+        if unfinished:
+            # A worker that is about to join may be writing one.
+            with contextlib.suppress(OSError), self._locked(wanted):
+                for name in unfinished:
+                    self._remove(os.path.join(self._folder, name))
 
     def delete(self, kept: StoredReplica) -> None:
         """Delete a replica."""
-        self.remove(kept.path)
+        self._remove(kept.path)
 
     @staticmethod
-    def remove(folder: str) -> None:
-        """Delete the folder of a replica, complete or not; a missing folder is no error."""
+    def _remove(folder: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
-
-    def _retain(self, keep: int) -> None:
-        mine = [kept for kept in self.replicas() if kept.worker == self._worker]
-        for kept in mine[: max(0, len(mine) - keep)]:
-            self.delete(kept)
 
     @staticmethod
     def check(kept: StoredReplica, wanted: Wanted) -> bool:
@@ -241,3 +239,8 @@ class ReplicaStore:
         except OSError:
             return False
         return digests == [part.digest for part in kept.parts]
+
+
+def _worker_of(name: str) -> str:
+    """Return the worker that writes an unfinished replica of this name."""
+    return name[len(NEW) :].rpartition("-")[0]

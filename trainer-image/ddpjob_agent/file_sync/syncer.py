@@ -20,9 +20,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
-from ddpjob_agent.file_sync.fetcher import DiskFullError, ReplicaFetcher
-from ddpjob_agent.file_sync.replica import FileInstruction, FileInventory
-from ddpjob_agent.file_sync.transfer import ReplicaServer
+from ddpjob_agent.file_sync.replica import FileInstruction, FileInventory, newest
+from ddpjob_agent.file_sync.transfer import Parts, ReplicaServer, TransferError, fetch
 from ddpjob_agent.file_sync.watcher import FileWatcher, log_task_failure
 from ddpjob_protocol.codec import decode, encode
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from ddpjob_protocol.messages import Message
 
 RETRY_SECONDS = 0.5
-GET_SECONDS = 120.0  # to fetch the replica that a membership starts from
+INSTALL_SECONDS = 120.0  # to install the replica that a membership starts from
 FAREWELL_SECONDS = 2.0  # for the service to answer a leaving worker
 
 T = TypeVar("T")
@@ -49,21 +48,20 @@ class FileSyncer:
 
     def __init__(
         self,
-        holdings: LocalReplicas,
+        replicas: LocalReplicas,
         token: str,
         send: Callable[[Message], None],
         changed: Callable[[], None],
     ) -> None:
-        self._holdings = holdings
+        self._replicas = replicas
         self._token = token
         self._send = send
         self._changed = changed
-        self._exchange = ReplicaServer(token, holdings.find, self._discard)
+        self._server = ReplicaServer(token, replicas.find, self._recheck)
         self._following: asyncio.Task[None] | None = None
-        self._loop = asyncio.get_running_loop()
         self._disk = ThreadPoolExecutor(1, "files")
-        self._stock = FileInventory("")
-        self._word: FileInstruction | None = None
+        self._inventory = FileInventory("")  # that was sent last
+        self._instruction: FileInstruction | None = None
         self._members: tuple[str, ...] = ()
         self._news = asyncio.Event()
         self._entered = ""  # the scope that the installed replica is assigned to
@@ -74,51 +72,48 @@ class FileSyncer:
 
     async def listen(self, address: str) -> None:
         """Serve replicas to other workers and follow instructions. Raises OSError."""
-        await self._exchange.listen(address)
-        me = (address, self._exchange.port)
-        self._getter = ReplicaFetcher(self._holdings, self._token, self._on_disk, me)
+        await self._server.listen(address)
+        self._me = (address, self._server.port)
         self._following = asyncio.ensure_future(self._run())
 
     def close(self) -> None:
         """Stop all activity."""
         if self._following is None:
             return
-        self._holdings.cancel()
+        self._replicas.cancel()
         self._following.cancel()
         if self._watch is not None:
             self._watch.stop()
-        self._exchange.close()
+        self._server.close()
         self._disk.shutdown(wait=False)
 
     # --- calls of the agent -----------------------------------------------------------------------
 
     def inventory_message(self) -> Message | None:
         """Return the last inventory, for a service that lost its state; None if there is none."""
-        return encode(self._stock) if self._stock.scope else None
+        return encode(self._inventory) if self._inventory.scope else None
 
     def on_order(self, order: Message) -> None:
         """Handle an order of the service, and its instruction about files if it has one."""
-        said = order.get("files") if self._following is not None else None
-        word = decode(FileInstruction, said) if said else None
-        if word == self._word:
+        found = order.get("files") if self._following is not None else None
+        new = decode(FileInstruction, found) if found else None
+        old = self._instruction
+        if new == old:
             return
-        old, self._word = self._word, word
+        self._instruction = new
         if order["type"] == "run":
             self._members = tuple(each["worker"] for each in order["membership"]["members"])
-        if word is not None and old is not None and word.scope == old.scope:
-            self._note_loss(old, word)
-        if word is None or old is None or word.scope != old.scope:
+        if new is None or old is None or new.scope != old.scope:
             self.obstacle = ""
+        elif (
+            old.copy
+            and old.put
+            and new.put
+            and newest(filter(None, (old.copy, new.copy))) != new.copy
+        ):
+            lost, instead = old.copy, new.copy or "nothing"
+            log.warning("no worker has %s any more: resuming from %s", lost, instead)
         self._news.set()
-
-    @staticmethod
-    def _note_loss(old: FileInstruction, new: FileInstruction) -> None:
-        if old.copy is None or not (old.put and new.put):
-            return
-        if new.copy is None or new.copy.order < old.copy.order:
-            log.warning(
-                "no worker has %s any more: resuming from %s", old.copy, new.copy or "nothing"
-            )
 
     def on_idle(self) -> None:
         """Handle the end of all processes of the script."""
@@ -129,19 +124,19 @@ class FileSyncer:
 
     def may_start(self, membership: Membership) -> bool:
         """Return whether all members have installed the replica of this membership."""
-        if self._word is None or self.obstacle:
+        if self._instruction is None or self.obstacle:
             return True
-        return self._entered == self._word.scope == str(membership.id)
+        return self._entered == self._instruction.scope == str(membership.id)
 
     def start(self, membership: Membership) -> None:
         """Start watching: the processes of this membership are about to start."""
         self._is_idle = False
         self._ran = str(membership.id)
         self._watch = None
-        if self._word is not None:
+        if self._instruction is not None:
             tell = functools.partial(self._send_inventory, self._ran)
-            self._watch = FileWatcher(self._holdings, self._ran, self._on_disk, tell)
-            self._send_message(dataclasses.replace(self._stock, here=None, begun=True))
+            self._watch = FileWatcher(self._replicas, self._ran, self._on_disk, tell)
+            self._send_message(dataclasses.replace(self._inventory, here=None, begun=True))
 
     def hurry(self) -> None:
         """Check at once whether the processes write; a planned end is due."""
@@ -158,12 +153,12 @@ class FileSyncer:
 
         The worker has been leaving for `left_for` seconds.
         """
-        word = self._word
-        if word is None:
+        instruction = self._instruction
+        if instruction is None:
             return False
-        if word.scope == self._ran and word.go:  # the service has not answered yet
+        if instruction.scope == self._ran and instruction.go:  # the service has not answered yet
             return left_for < FAREWELL_SECONDS
-        return word.wait
+        return instruction.wait
 
     # --- instructions of the service --------------------------------------------------------------
 
@@ -171,7 +166,7 @@ class FileSyncer:
         while True:
             await self._news.wait()
             self._news.clear()
-            acting = asyncio.ensure_future(self._execute(self._word))
+            acting = asyncio.ensure_future(self._execute(self._instruction))
             news = asyncio.ensure_future(self._news.wait())
             try:
                 await asyncio.wait({acting, news}, return_when=asyncio.FIRST_COMPLETED)
@@ -182,82 +177,115 @@ class FileSyncer:
                     await asyncio.wait({acting}, timeout=0.5)
             log_task_failure(acting)
 
-    async def _execute(self, word: FileInstruction | None) -> None:
-        if word is None:
+    async def _execute(self, instruction: FileInstruction | None) -> None:
+        if instruction is None:
             return
-        holdings = self._holdings
+        replicas, scope = self._replicas, instruction.scope
         if not self._is_idle:
-            if word.keep:
-                await self._store_for_others(word)
-        elif self._stock.scope != word.scope:
-            await self._on_disk(holdings.scan_after_exit, self._written_at)
-            await self._send_inventory(word.scope)
-        elif word.go and self._entered != word.scope:
-            await self._on_disk(holdings.on_membership, word.scope, self._members)
-            self._entered = word.scope
+            if instruction.keep:
+                await self._store_for_others(instruction)
+        elif self._inventory.scope != scope:
+            await self._on_disk(replicas.scan_after_exit, self._written_at, self._members)
+            await self._send_inventory(scope)
+        elif instruction.go and self._entered != scope:
+            await self._on_disk(replicas.on_membership, scope, self._members)
+            self._entered = scope
             self._changed()
-        elif word.keep:
-            await self._store_for_others(word)
-        elif word.put and {holdings.here, self._stock.here} != {word.digest}:
-            await self._install(word)  # only reports, if a cancelled run installed it
+        elif instruction.keep:
+            await self._store_for_others(instruction)
+        elif instruction.put and not (replicas.here == self._inventory.here == instruction.digest):
+            await self._install(instruction)  # only reports, if a cancelled run installed it
 
     def _written_at(self, seen: tuple[FileFingerprint, ...]) -> At | None:
         """Return the time of these files, if this agent watched them."""
         return self._watch.written_at(seen) if self._watch is not None else None
 
-    async def _install(self, word: FileInstruction) -> None:
+    async def _install(self, instruction: FileInstruction) -> None:
         """Install the replica of the instruction; on failure, set the obstacle."""
-        until = time.monotonic() + GET_SECONDS
+        until = time.monotonic() + INSTALL_SECONDS
         try:
-            await self._install_until(word, until)
+            while self._replicas.here != instruction.digest:
+                if not await self._try_to_install(instruction):
+                    if time.monotonic() > until:
+                        raise OSError(0, f"nobody gave them within {INSTALL_SECONDS:.0f} s")
+                    await asyncio.sleep(RETRY_SECONDS)
         except OSError as error:
             where = f" ({error.filename})" if error.filename else ""
             what = f"{error.strerror or error}{where}"
             self.obstacle = f"the script's files cannot be put in place: {what}"
             self._changed()
         else:
-            await self._send_inventory(word.scope)
+            await self._send_inventory(instruction.scope)
 
-    async def _install_until(self, word: FileInstruction, until: float) -> None:
-        holdings, straight = self._holdings, False
-        while holdings.here != word.digest:
-            if word.copy is None:
-                await self._on_disk(holdings.clear)
-            elif not await self._on_disk(holdings.install, word.copy):
-                if self._stock.has(word.digest):
-                    await self._send_inventory(word.scope)  # the stored replica was corrupt
-                try:
-                    given = await self._getter.fetch(word.copy, word.holders, bypass_store=straight)
-                except DiskFullError:
-                    given = straight = True
-                if not given:
+    async def _try_to_install(self, instruction: FileInstruction) -> bool:
+        if instruction.copy is None:
+            await self._on_disk(self._replicas.clear)
+            return True
+        if await self._on_disk(self._replicas.install, instruction.copy):
+            return True
+        if self._inventory.has(instruction.digest):
+            await self._send_inventory(instruction.scope)  # the stored replica was corrupt
+        return await self._fetch(instruction, to_store=False)
+
+    async def _store_for_others(self, instruction: FileInstruction) -> None:
+        try:
+            while not self._replicas.find(instruction.digest):
+                if not await self._fetch(instruction, to_store=True):
                     await asyncio.sleep(RETRY_SECONDS)
-                if time.monotonic() > until:
-                    raise OSError(0, f"nobody gave them within {GET_SECONDS:.0f} s")
+        except OSError as error:
+            self._replicas.set_problem(error)
+        await self._send_inventory(instruction.scope)
 
-    async def _store_for_others(self, word: FileInstruction) -> None:
-        assert word.copy is not None
-        with contextlib.suppress(DiskFullError):
-            while not self._holdings.find(word.digest):
-                if not await self._getter.fetch_for_others(word.copy, word.holders):
-                    await asyncio.sleep(RETRY_SECONDS)
-        await self._send_inventory(word.scope)
+    async def _fetch(self, instruction: FileInstruction, *, to_store: bool) -> bool:
+        """Fetch the replica from the first holder that sends it; return whether one did.
 
-    def _discard(self, digest: str) -> None:
-        self._holdings.discard(digest)
-        self._telling = asyncio.ensure_future(self._send_inventory(self._stock.scope))
+        Raises OSError if the own disk fails.
+        """
+        copy, replicas = instruction.copy, self._replicas
+        assert copy is not None
+        targets: list[str] = []
+
+        async def stage(parts: Parts) -> list[str]:
+            work = functools.partial(replicas.stage, copy, parts, to_store=to_store)
+            targets[:] = await self._on_disk(work)
+            return targets
+
+        others = [holder for holder in instruction.holders if holder != self._me]
+        first = self._me[1] % max(1, len(others))  # so that workers ask different holders
+        for holder in others[first:] + others[:first]:
+            try:
+                parts = await fetch(holder, self._token, copy.digest, stage)
+                await self._on_disk(
+                    functools.partial(replicas.receive, copy, parts, targets, to_store=to_store)
+                )
+            except TransferError as error:
+                log.warning("no copy from %s: %s", holder[0], error)
+            else:
+                return True
+            finally:
+                with contextlib.suppress(RuntimeError):  # the agent ends
+                    self._disk.submit(replicas.discard, tuple(targets), to_store=to_store)
+        return False
+
+    # --- the inventory ----------------------------------------------------------------------------
+
+    async def _recheck(self, digest: str) -> None:
+        """Send the inventory again if this replica, which another worker asked for, is not intact."""
+        with contextlib.suppress(RuntimeError):  # the agent ends
+            if not await self._on_disk(self._replicas.verify, digest):
+                await self._send_inventory(self._inventory.scope)
 
     async def _send_inventory(self, scope: str) -> None:
         """Send the current inventory for this scope."""
-        holdings, still = self._holdings, self._is_idle
-        copies = await self._on_disk(functools.partial(holdings.replicas, stable=still))
-        here = holdings.here if still else None
-        port, problem = self._exchange.port, holdings.problem
-        self._send_message(FileInventory(scope, copies, here, not still, port, problem))
+        replicas, is_idle = self._replicas, self._is_idle
+        copies = await self._on_disk(functools.partial(replicas.replicas, stable=is_idle))
+        here = replicas.here if is_idle else None
+        port, problem = self._server.port, replicas.problem
+        self._send_message(FileInventory(scope, copies, here, not is_idle, port, problem))
 
-    def _send_message(self, stock: FileInventory) -> None:
-        self._stock = stock
-        self._send({"type": "files", **encode(stock)})
+    def _send_message(self, inventory: FileInventory) -> None:
+        self._inventory = inventory
+        self._send({"type": "files", **encode(inventory)})
 
     async def _on_disk(self, work: Callable[..., T], *arguments: Any) -> T:
-        return await self._loop.run_in_executor(self._disk, work, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._disk, work, *arguments)

@@ -29,31 +29,36 @@ from ddpjob_agent.net.framing import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Iterator, Sequence
 
 SILENCE_SECONDS = 20.0  # without a byte; then the other agent or its disk has failed
 
 log = logging.getLogger("ddpjob.files")
 
-Source = tuple["tuple[FileEntry, ...]", "list[str]"]  # files and their paths
+Parts = tuple[FileEntry, ...]
+Source = tuple[Parts, "list[str]"]  # files and their paths
 
 
 class TransferError(Exception):
-    """The other agent does not have the replica, or its replica is corrupt."""
+    """The other agent cannot be reached, does not have the replica, or has a corrupt one."""
 
 
 class ReplicaServer:
     """A server that sends replicas to other agents.
 
-    `find` returns the files and paths of a replica; `lose` is called for a corrupt replica.
+    `find` returns the files and paths of a replica; `recheck` is called for a replica that is gone
+    or corrupt.
     """
 
     def __init__(
-        self, token: str, find: Callable[[str], Source | None], lose: Callable[[str], None]
+        self,
+        token: str,
+        find: Callable[[str], Source | None],
+        recheck: Callable[[str], Awaitable[object]],
     ) -> None:
         self._token = token
         self._find = find
-        self._lose = lose
+        self._recheck = recheck
         self.port = 0
 
     async def listen(self, address: str) -> None:
@@ -88,58 +93,75 @@ class ReplicaServer:
                 writer.close()
 
     async def _serve(self, connection: Connection, digest: str) -> None:
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(None, self._find, digest)
+        with contextlib.ExitStack() as stack:
+            loop = asyncio.get_running_loop()
+            found = await loop.run_in_executor(None, self._open, digest, stack)
+            if found is not None and await self._send(connection, *found):
+                return
+        await self._recheck(digest)
         if found is None:
             connection.send({"type": "absent"})
             await connection.drain()
-            return
-        parts, paths = found
-        with contextlib.ExitStack() as stack:
-            files = [stack.enter_context(open(path, "rb")) for path in paths]  # noqa: ASYNC230
-            connection.send({"type": "copy", "parts": parts})
-            for part, file in zip(parts, files):
-                if not await self._stream(connection, part, file):
-                    self._lose(digest)
-                    return
+
+    def _open(
+        self, digest: str, stack: contextlib.ExitStack
+    ) -> tuple[Parts, list[IO[bytes]]] | None:
+        found = self._find(digest)
+        if found is None:
+            return None
+        try:
+            return found[0], [stack.enter_context(open(path, "rb")) for path in found[1]]
+        except OSError as error:
+            log.warning("a copy cannot be read: %s", error)
+            return None
+
+    async def _send(self, connection: Connection, parts: Parts, files: list[IO[bytes]]) -> bool:
+        """Send a replica; return whether it still matches its digest."""
+        connection.send({"type": "copy", "parts": parts})
+        for part, file in zip(parts, files):
+            if not await self._stream(connection, part, file):
+                return False
+        return True
 
     @staticmethod
     async def _stream(connection: Connection, part: FileEntry, file: IO[bytes]) -> bool:
-        """Send a file; return whether it still matches its digest."""
         loop, digest = asyncio.get_running_loop(), hashlib.blake2b(digest_size=16)
-        while data := await loop.run_in_executor(None, file.read, CHUNK_BYTES):
+        while data := await loop.run_in_executor(None, _read, file):
             await loop.run_in_executor(None, digest.update, data)
             await asyncio.wait_for(connection.send_bytes(data), SILENCE_SECONDS)
         return digest.hexdigest() == part.digest
 
 
+def _read(file: IO[bytes]) -> bytes:
+    with contextlib.suppress(OSError):
+        return file.read(CHUNK_BYTES)
+    return b""  # so the digest does not match
+
+
 async def fetch(
-    address: str,
-    port: int,
+    holder: tuple[str, int],
     token: str,
     digest: str,
-    stage: Callable[[tuple[FileEntry, ...]], Sequence[str]],
-) -> tuple[FileEntry, ...]:
-    """Fetch a replica from a holder, into the paths that `stage` returns.
+    stage: Callable[[Parts], Awaitable[Sequence[str]]],
+) -> Parts:
+    """Fetch a replica from a holder, into the paths that `stage` returns; none: fetch nothing.
 
-    Raises TransferError, OSError (also of the own disk), FramingError, RejectedError.
+    Raises TransferError, and OSError if the own disk fails.
     """
-    connection = await connect(address, port, token)
+    with _as_transfer_error():
+        connection = await connect(*holder, token)
     try:
-        connection.send({"type": "give", "digest": digest})
-        answer = await asyncio.wait_for(connection.receive(), SILENCE_SECONDS)
+        with _as_transfer_error():
+            connection.send({"type": "give", "digest": digest})
+            answer = await asyncio.wait_for(connection.receive(), SILENCE_SECONDS)
         if answer is None or answer["type"] != "copy":
             raise TransferError("it has no such copy")
         parts = tuple(FileEntry(*each) for each in answer["parts"])
         if digest_of(parts) != digest:
             raise TransferError("it offers another copy")
-        loop = asyncio.get_running_loop()
-        targets = await loop.run_in_executor(None, stage, parts)
-        for part, target in zip(parts, targets):
+        for part, target in zip(parts, await stage(parts)):
             with open(target, "wb") as file:  # noqa: ASYNC230 - only creates an empty file
                 await _receive(connection, part, file)
-    except asyncio.TimeoutError as error:
-        raise TransferError(f"nothing came for {SILENCE_SECONDS:.0f} s") from error
     finally:
         connection.close()
     return parts
@@ -148,8 +170,9 @@ async def fetch(
 async def _receive(connection: Connection, part: FileEntry, file: IO[bytes]) -> None:
     loop, left, digest = asyncio.get_running_loop(), part.size, hashlib.blake2b(digest_size=16)
     while left:
-        receiving = connection.receive_bytes(min(left, CHUNK_BYTES))
-        data = await asyncio.wait_for(receiving, SILENCE_SECONDS)
+        with _as_transfer_error():
+            receiving = connection.receive_bytes(min(left, CHUNK_BYTES))
+            data = await asyncio.wait_for(receiving, SILENCE_SECONDS)
         if not data:
             raise TransferError(f"{part.name} came to {part.size - left} of {part.size} bytes")
         left -= len(data)
@@ -157,3 +180,13 @@ async def _receive(connection: Connection, part: FileEntry, file: IO[bytes]) -> 
         await loop.run_in_executor(None, file.write, data)
     if digest.hexdigest() != part.digest:
         raise TransferError(f"{part.name} is not what it was when it was copied")
+
+
+@contextlib.contextmanager
+def _as_transfer_error() -> Iterator[None]:
+    try:
+        yield
+    except asyncio.TimeoutError as error:
+        raise TransferError(f"nothing came for {SILENCE_SECONDS:.0f} s") from error
+    except (OSError, FramingError, RejectedError) as error:
+        raise TransferError(str(error)) from error

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, Callable, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Callable
 
 from ddpjob_agent.file_sync.local_files import ChangedError
 
@@ -25,34 +25,27 @@ LOOK_SECONDS = 0.2  # between two checks of the files
 QUIET_SECONDS = 1.0
 STALE_SECONDS = 10.0  # without a change; then no process is writing an incomplete file
 
-T = TypeVar("T")
+OnDisk = Callable[..., Awaitable[Any]]  # runs a function with its arguments in a thread
 
 log = logging.getLogger("ddpjob.files")
 
 
-class OnDisk(Protocol):
-    """A function that runs blocking work in a thread."""
-
-    def __call__(self, work: Callable[..., T], *arguments: Any) -> Awaitable[T]:
-        """Return the result of `work`."""
-
-
 class FileWatcher:
-    """A watch over the processes of one membership; calls `told` after each new replica."""
+    """A watch over the processes of one membership; calls `on_stored` after each new replica."""
 
     def __init__(
         self,
-        holdings: LocalReplicas,
+        replicas: LocalReplicas,
         membership: str,
         on_disk: OnDisk,
-        told: Callable[[], Awaitable[None]],
+        on_stored: Callable[[], Awaitable[None]],
     ) -> None:
-        self._holdings = holdings
+        self._replicas = replicas
         self._membership = membership
         self._on_disk = on_disk
-        self._told = told
+        self._on_stored = on_stored
         self._began = time.monotonic()
-        self._seen = holdings.place.seen if holdings.place else ()
+        self._seen = replicas.place.seen if replicas.place else ()
         self._since = self._began  # start of their current state
         self._damaged: tuple[FileFingerprint, ...] = ()  # state in which they were incomplete
         self._hurry = asyncio.Event()
@@ -90,7 +83,7 @@ class FileWatcher:
             else:
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._hurry.wait(), LOOK_SECONDS)
-            seen, now = await self._on_disk(self._holdings.fingerprint), time.monotonic()
+            seen, now = await self._on_disk(self._replicas.files.fingerprint), time.monotonic()
             if seen != self._seen:
                 self._seen, self._since = seen, now
             unchanged = now - self._since
@@ -104,17 +97,17 @@ class FileWatcher:
         """Store unchanged files, if they are complete; return whether they were stored."""
         if self._damaged == seen:
             return False
-        damage = await self._on_disk(self._holdings.find_corruption, seen)
+        damage = await self._on_disk(self._replicas.files.find_corruption, seen)
         if damage:
             self._damaged = seen
             log.info("%s", damage)
             return False
         try:
-            await self._on_disk(self._holdings.store, seen, self.written_at(seen))
+            await self._on_disk(self._replicas.store, seen, self.written_at(seen))
         except (ChangedError, OSError) as error:
             log.info("no copy of what changes: %r", error)
             return False
-        await self._told()
+        await self._on_stored()
         return True
 
 
