@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 from ddpjob_agent.launchers import mpi_helpers
 from ddpjob_agent.registry.state import initial_state
 from ddpjob_agent.service.server import RendezvousServer
-from ddpjob_agent.worker.agent import Agent, AgentSettings
+from ddpjob_agent.worker.agent import Agent
+from ddpjob_agent.worker.settings import AgentSettings
 from ddpjob_protocol.environment import (
     ENV_ADDRESS,
     ENV_GRACE_SECONDS,
