@@ -43,7 +43,7 @@ from ddpjob_operator.api.spec import (
     NOT_YET,
     DDPJobSpec,
 )
-from ddpjob_operator.api.torchrun_command import MODULES
+from ddpjob_protocol.environment import TORCHRUN_MODULES
 
 Rule = dict[str, str]
 Placed = tuple[str, Rule]  # path of the rule in the schema; `*` is each entry of a list
@@ -221,7 +221,7 @@ def _snapshot() -> Iterator[Placed]:
 def _launcher() -> Iterator[Placed]:
     command, first = "self.command", "self.command[0]"
     program = f"{first} == 'torchrun' || {first}.endsWith('/torchrun')"
-    modules = ", ".join(f"'{name}'" for name in MODULES)
+    modules = ", ".join(f"'{name}'" for name in TORCHRUN_MODULES)
     module = f"size({command}) > 2 && {command}[1] == '-m' && {command}[2] in [{modules}]"
     there = f"has({command}) && size({command}) > 0"
     for name, text in NOT_BELOW.items():

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import time
 import uuid
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from ddpjob_agent.file_sync.local_files import TrackedFiles
 from ddpjob_agent.file_sync.replica_store import open_replica_store
 from ddpjob_agent.file_sync.syncer import FileSyncer
 from ddpjob_agent.forkserver.client import ForkServerClient
+from ddpjob_agent.launchers.signals import FORWARDED
 from ddpjob_agent.worker import orders
 from ddpjob_agent.worker.c10d_relay import StoreRelay
 from ddpjob_agent.worker.failure_report import read_failure
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from ddpjob_agent.net.service_connection import ServiceConnection
     from ddpjob_agent.worker.orders import AgentState, Effects, Run
     from ddpjob_agent.worker.settings import AgentSettings
-
-FORWARDED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGWINCH)
 
 log = logging.getLogger("ddpjob.agent")
 
