@@ -23,10 +23,10 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
+from ddpjob_agent.net.connectivity import ConnectivityCheck
 from ddpjob_agent.net.framing import RejectedError
 from ddpjob_agent.net.service_connection import ServiceConnection
 from ddpjob_agent.worker import orders
-from ddpjob_agent.worker.connectivity import ConnectivityCheck
 from ddpjob_agent.worker.launch import Command
 from ddpjob_agent.worker.supervision import Supervisor
 from ddpjob_protocol.exit_codes import Exit

@@ -14,8 +14,8 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddpjob_agent.launchers import mpi, sagemaker
-from ddpjob_agent.worker.c10d_relay import HOST, LocalStore
-from ddpjob_agent.worker.reserved_port import ReservedPort
+from ddpjob_agent.net.c10d_relay import HOST, LocalStore
+from ddpjob_agent.net.reserved_port import ReservedPort
 from ddpjob_protocol.environment import (
     ENV_FIRST_RANK,
     ENV_GROUP_SOCKET,

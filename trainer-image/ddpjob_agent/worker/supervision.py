@@ -18,8 +18,8 @@ from ddpjob_agent.file_sync.replica_store import open_replica_store
 from ddpjob_agent.file_sync.syncer import FileSyncer
 from ddpjob_agent.forkserver.client import ForkServerClient
 from ddpjob_agent.launchers.signals import FORWARDED
+from ddpjob_agent.net.c10d_relay import StoreRelay
 from ddpjob_agent.worker import orders
-from ddpjob_agent.worker.c10d_relay import StoreRelay
 from ddpjob_agent.worker.failure_report import read_failure
 from ddpjob_agent.worker.graceful_stop import GracefulStop
 from ddpjob_agent.worker.launch import Command, RunFactory, import_environment, steps_done
