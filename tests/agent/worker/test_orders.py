@@ -113,6 +113,7 @@ def processes_of(state: AgentState) -> str:
         pytest.param([run(2), HALT, run(2)], "1.1.2", "", id="halt_then_again"),
         pytest.param([run(2), HALT, run(3)], "1.1.3", "1.1.3", id="halt_then_higher"),
         pytest.param([LIVE(2), HALT, LIVE(2)], "1.1.2", "live", id="halt_then_live_again"),
+        pytest.param([LIVE(2), HALT, LIVE(1)], "1.1.2", "", id="halt_then_live_lower"),
         pytest.param([STAY], "", "live", id="stay_before_any_membership"),
         pytest.param([LIVE(2), STAY], "1.1.2", "live", id="stay_in_live_mode"),
         pytest.param([run(2), STAY], "1.1.2", "live", id="stay_makes_processes_live"),
