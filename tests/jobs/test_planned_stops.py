@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ddpjob_agent.worker.agent import LEAVE_SECONDS, RESERVE_SECONDS
+from ddpjob_agent.worker.settings import LEAVE_SECONDS, RESERVE_SECONDS
 from ddpjob_protocol.environment import GRACE_SECONDS
 from support.driving import Run, job_text, running
 from support.ledger import Ledger

@@ -205,7 +205,8 @@ BOTH = [
     row(
         "name_of_a_channel",
         {"command": ["train.py"], "sagemaker": {"channels": [{"name": "A_B", "volume": {}}]}},
-        "spec.sagemaker.channels[0].name: %'A_B' is not a valid name; use lower-case letters",
+        "spec.sagemaker.channels[0].name: %'A_B' is not a valid name; "
+        "use lower-case letters, digits and '-', with a letter or digit first and last, 63 at most",
     ),
     row(
         "group_name",

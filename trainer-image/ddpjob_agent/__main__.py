@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import ctypes
 import errno
 import json
 import logging
@@ -18,10 +17,12 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from ddpjob_agent.forkserver.parent_death import die_with_parent
 from ddpjob_agent.launchers import mpi_helpers
 from ddpjob_agent.registry.state import initial_state
 from ddpjob_agent.service.server import RendezvousServer
-from ddpjob_agent.worker.agent import Agent, AgentSettings
+from ddpjob_agent.worker.agent import Agent
+from ddpjob_agent.worker.settings import AgentSettings
 from ddpjob_protocol.environment import (
     ENV_ADDRESS,
     ENV_GRACE_SECONDS,
@@ -43,8 +44,6 @@ from ddpjob_protocol.exit_codes import Exit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-PR_SET_PDEATHSIG = 1
 
 
 class UsageError(Exception):
@@ -71,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--die-with-parent", action="store_true", help="SIGTERM when it ends")
     options = parser.parse_args(arguments)
     if options.die_with_parent:
-        _die_with_parent()
+        die_with_parent(signal.SIGTERM, os.getppid())
     logging.basicConfig(
         level=os.environ.get("DDPJOB_LOG_LEVEL", "INFO"),
         format="%(asctime)s %(name)s %(message)s",
@@ -137,13 +136,6 @@ async def _run_service(options: argparse.Namespace, environment: Mapping[str, st
 
 def _program() -> tuple[str, str]:
     return sys.executable, os.path.abspath(sys.argv[0])
-
-
-def _die_with_parent() -> None:
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent:
-        sys.exit(Exit.STOPPED)
 
 
 def _next_boot(path: str) -> int:

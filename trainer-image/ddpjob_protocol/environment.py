@@ -43,6 +43,9 @@ SNAPSHOT_URI = "(s3|gs|az)://([a-zA-Z0-9][-._a-zA-Z0-9]*)((?:/[^/?#% ]+)*)/?"
 GRACE_SECONDS = 45  # default, if the user's pod does not set it
 
 STEPS_BYTES = 8
+# `python -m MODULE` runs torchrun.
+TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+
 REPORT_SOCKET, GROUP_SOCKET = "report.sock", "group.sock"  # in the agent's folder
 
 

@@ -9,6 +9,8 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 
+from ddpjob_protocol.environment import TORCHRUN_MODULES
+
 PINS = {
     "--nnodes": "the number of workers",
     "--nproc-per-node": "the number of processes of each worker",
@@ -20,7 +22,6 @@ PINS = {
     "--master-port": "the rendezvous",
 }
 ALONE = ("--standalone", "--no-python", "--run-path", "--module", "-m", "--virtual-local-rank")
-MODULES = ("torch.distributed.run", "torch.distributed.launch")
 
 
 def inelastic_flags(command: Sequence[str]) -> tuple[str, ...]:
@@ -35,7 +36,7 @@ def inelastic_flags(command: Sequence[str]) -> tuple[str, ...]:
 def runs_torchrun(command: Sequence[str]) -> bool:
     """Return whether the command starts torchrun itself, not through a shell."""
     first, flag, module = (*command, "", "", "")[:3]
-    return first.rsplit("/", 1)[-1] == "torchrun" or (flag == "-m" and module in MODULES)
+    return first.rsplit("/", 1)[-1] == "torchrun" or (flag == "-m" and module in TORCHRUN_MODULES)
 
 
 def is_standalone(command: Sequence[str]) -> bool:
@@ -58,7 +59,7 @@ def _flags(command: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield torchrun's flags before the script: (name as in PINS, the user's spelling)."""
     words = iter([word for part in command for word in split(part)])
     for word in words:
-        if word.rsplit("/", 1)[-1] == "torchrun" or word in MODULES:
+        if word.rsplit("/", 1)[-1] == "torchrun" or word in TORCHRUN_MODULES:
             break
     for word in words:
         if not word.startswith("-") or word == "--":

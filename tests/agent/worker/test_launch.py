@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.distributed import TCPStore
 
 from ddpjob_agent.worker.launch import Command, LaunchContext, build_command
-from ddpjob_agent.worker.reserved_port import ReservedPort
 from ddpjob_protocol.environment import Launcher
 from ddpjob_protocol.membership import Member
 
@@ -99,14 +97,3 @@ def test_mpirun_knows_all_slots_and_runs_at_the_first_worker(tmp_path: Path) -> 
     assert other.environment["DDPJOB_STORE"] == store
     assert first.environment["PRTE_MCA_plm_ssh_no_tree_spawn"] == "mine"
     assert not {"RANK", "WORLD_SIZE"} & set(first.environment), "each process asks MPI"
-
-
-def test_a_free_port_is_nobody_elses_and_can_be_listened_on() -> None:
-    held, another = ReservedPort(), ReservedPort()
-    assert another.number != held.number
-    store = TCPStore("127.0.0.1", held.number, is_master=True)
-    other = TCPStore("127.0.0.1", held.number, is_master=False)
-    store.set("key", "value")
-    assert other.get("key") == b"value"
-    held.close()
-    another.close()

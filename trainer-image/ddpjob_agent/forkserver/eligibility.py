@@ -10,12 +10,11 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from ddpjob_protocol.environment import ENV_WARM_IMPORTS
+from ddpjob_protocol.environment import ENV_WARM_IMPORTS, TORCHRUN_MODULES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-MODULES = ("torch.distributed.run", "torch.distributed.launch")
 # torchrun and ddpjob set these for each start; no import reads them.
 OF_A_START = frozenset(
     {
@@ -38,7 +37,12 @@ def interpreter_of(argv: Sequence[str], environment: Mapping[str, str]) -> tuple
     if name == "torchrun":
         script = _find(argv[0], environment)
         return _interpreter_in(script, environment), [script, *argv[1:]]
-    if name.startswith("python") and argv[1:2] == ["-m"] and argv[2:3] and argv[2] in MODULES:
+    if (
+        name.startswith("python")
+        and argv[1:2] == ["-m"]
+        and argv[2:3]
+        and argv[2] in TORCHRUN_MODULES
+    ):
         return _find(argv[0], environment), list(argv[1:])
     raise NotEligibleError("the command is not torchrun")
 

@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from ddpjob_agent.forkserver import channel, eligibility, proc_title, torchrun_patch
 from ddpjob_agent.forkserver import child as script
 from ddpjob_agent.forkserver.channel import AGENT, READY, TORCHRUN, UNFIT, ForkRequest
+from ddpjob_agent.forkserver.parent_death import die_with_parent
 from ddpjob_protocol.environment import ENV_WARM_PARENT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-PR_SET_PDEATHSIG, CLONE_NEWNET = 1, 0x40000000
+CLONE_NEWNET = 0x40000000
 # Every training script imports torch._dynamo: at its first optimizer or wrapped model.
 IMPORTS = ("torch.distributed.run", "torch._dynamo")
 
@@ -74,13 +75,6 @@ def main(descriptor: int, path: str = "") -> None:
     if birth is None:
         os._exit(0)  # saves the seconds that destroying all modules takes
     _run_child(birth, before)
-
-
-def die_with_parent(number: int, parent: int) -> None:
-    """Let the kernel send a signal to this process when its parent ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(0)
 
 
 def _import(names: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ddpjob_agent.c10d.client import StoreClient
+from ddpjob_agent.launchers.signals import FORWARDED
 from ddpjob_protocol.environment import ENV_STORE, ENV_WORKER
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 END = "mpi/end"
 NO_HOST = 255  # exit code, as ssh returns it
 RETRY_SECONDS = 0.5
-FORWARDED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGWINCH)
 
 
 def run_launcher(argv: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -1,1 +1,1 @@
-"""The connection between an agent and the rendezvous service."""
+"""Connections of an agent: to the rendezvous service, to other workers, and its ports."""

@@ -37,10 +37,10 @@ class GracefulStop:
         self._all_saved.set()
         self.stopped_in = ""  # the last membership whose processes stopped
 
-    def on_order(self, order: Message, running: Membership | None, *, asked: bool) -> None:
+    def on_order(self, order: Message, running: Membership | None) -> None:
         """Assign the last step to processes that were started for one membership."""
         last = order.get("last")
-        self._asked = asked
+        self._asked = order.get("asked", False)
         if last is None or last.get("saved", True):
             self._all_saved.set()
         else:
@@ -49,7 +49,9 @@ class GracefulStop:
             return
         is_mine = last is not None and last["membership"] == str(running.id)
         self._last_step = last["step"] if last is not None and is_mine else None
-        self._live.assign(Assignment(last_step=self._last_step, save=is_mine, stop_requested=asked))
+        self._live.assign(
+            Assignment(last_step=self._last_step, save=is_mine, stop_requested=self._asked)
+        )
 
     def reset(self, membership: Membership | None) -> None:
         """Clear the last step before processes start; `membership` is None in live mode."""

@@ -1,24 +1,33 @@
-"""The command that a worker starts in one membership, and the environment of the command.
+"""The command of each start of a worker, its environment, and its log folder.
 
 torchrun reads every flag that the user did not set from PET_*, so the user's own flags win. A
 script without torchrun gets the environment variables that other clusters set.
-This module also reads the file in which processes record their steps.
+This module also reads the file in which processes record their steps. It starts and ends no
+process; `process_tree` does.
 """
 
 from __future__ import annotations
 
+import glob
+import logging
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddpjob_agent.launchers import mpi, sagemaker
+from ddpjob_agent.net.c10d_relay import HOST, LocalStore
+from ddpjob_agent.net.reserved_port import ReservedPort
 from ddpjob_protocol.environment import (
     ENV_FIRST_RANK,
     ENV_GROUP_SOCKET,
     ENV_JOB_UID,
+    ENV_LEFT_STATE,
+    ENV_LIVE,
+    ENV_MEMBERSHIP,
     ENV_REPORT_SOCKET,
     ENV_SAGEMAKER,
     ENV_SERVICE,
     ENV_STEPS,
+    ENV_STORE,
     ENV_TOKEN,
     ENV_WARM_PARENT,
     ENV_WORLD_SIZE,
@@ -31,7 +40,10 @@ from ddpjob_protocol.environment import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ddpjob_agent.worker.orders import Run
     from ddpjob_protocol.membership import Member
+
+log = logging.getLogger("ddpjob.agent")
 
 STEPS_FILE = "steps"
 # If the user sets one of these, as a flag or as PET_*, torchrun must host the store.
@@ -80,6 +92,53 @@ class Command(NamedTuple):
 
     argv: Sequence[str]
     environment: Mapping[str, str]
+
+
+class RunFactory:
+    """A factory of runs of one agent's command."""
+
+    def __init__(
+        self, folder: str, user: Command, launcher: Launcher, program: Sequence[str]
+    ) -> None:
+        """`program` starts one of the agent's own roles."""
+        self._folder = folder
+        self._user = user
+        self._launcher = launcher
+        self._program = program
+        self._count = 0
+        self.local_store = LocalStore()
+        self.port = ReservedPort()
+
+    @property
+    def logs(self) -> str:
+        """Log folder of the latest run."""
+        return os.path.join(self._folder, str(self._count))
+
+    def next_command(self, run: Run, me: Member, relay: int) -> Command:
+        """Return the next command; `relay` is the store's port. Raise OSError on a disk error."""
+        self._count += 1
+        os.mkdir(self.logs)
+        self.local_store.renew()
+        left = os.path.join(self._folder, "left")
+        if not run.inherits:
+            for path in glob.glob(f"{glob.escape(left)}.*"):
+                os.unlink(path)
+        store = f"{HOST}:{relay}"
+        membership = run.membership
+        if membership is None:
+            log.info("starting processes that stay")
+            local = f"{HOST}:{self.local_store.port}"
+            meeting = LaunchContext((me,), me, local, self.port.number, self._folder, self.logs)
+            ours = {ENV_LIVE: "1", ENV_STORE: store, ENV_LEFT_STATE: left}
+        else:
+            log.info(
+                "membership %s (%s): %d workers, world size %d",
+                membership.id, membership.cause, len(membership.members), membership.world_size,
+            )  # fmt: skip
+            members = membership.members
+            meeting = LaunchContext(members, me, store, run.port, self._folder, self.logs)
+            ours = {ENV_MEMBERSHIP: str(membership.id)}
+        return build_command(self._user, self._launcher, self._program, meeting, ours)
 
 
 def build_command(

@@ -22,7 +22,8 @@ from ddpjob_operator.api.spec.worker_groups import (
     minimum_of,
     rules_of_each_group,
 )
-from ddpjob_operator.api.torchrun_command import MODULES, is_standalone, runs_torchrun
+from ddpjob_operator.api.torchrun_command import is_standalone, runs_torchrun
+from ddpjob_protocol.environment import TORCHRUN_MODULES
 
 if TYPE_CHECKING:
     from ddpjob_operator.api.spec.job import DDPJobSpec
@@ -175,7 +176,7 @@ SOURCES = (
 PROGRAM = "self.command[0] == 'torchrun' || self.command[0].endsWith('/torchrun')"
 MODULE = (
     "size(self.command) > 2 && self.command[1] == '-m' && "
-    f"self.command[2] in [{', '.join(map(repr, MODULES))}]"
+    f"self.command[2] in [{', '.join(map(repr, TORCHRUN_MODULES))}]"
 )
 TORCHRUN = f"{cel.given('self.command')} && ({PROGRAM} || ({MODULE}))"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ddpjob_agent.worker.connectivity import ConnectivityCheck
+from ddpjob_agent.net.connectivity import ConnectivityCheck
 from ddpjob_operator.local.rendezvous_process import free_port
 from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
 from ddpjob_protocol.messages import Message

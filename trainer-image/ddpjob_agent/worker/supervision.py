@@ -1,0 +1,284 @@
+"""Starts and stops the command until the run that the agent wants runs; reports how runs end.
+
+This module decides nothing about memberships: `orders` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+from ddpjob_agent.file_sync.inventory import LocalReplicas
+from ddpjob_agent.file_sync.local_files import TrackedFiles
+from ddpjob_agent.file_sync.replica_store import open_replica_store
+from ddpjob_agent.file_sync.syncer import FileSyncer
+from ddpjob_agent.forkserver.client import ForkServerClient
+from ddpjob_agent.launchers.signals import FORWARDED
+from ddpjob_agent.net.c10d_relay import StoreRelay
+from ddpjob_agent.worker import orders
+from ddpjob_agent.worker.failure_report import read_failure
+from ddpjob_agent.worker.graceful_stop import GracefulStop
+from ddpjob_agent.worker.launch import Command, RunFactory, import_environment, steps_done
+from ddpjob_agent.worker.live_processes import LiveProcesses
+from ddpjob_agent.worker.process_tree import ProcessTree
+from ddpjob_agent.worker.progress_socket import ProgressSocket
+from ddpjob_agent.worker.settings import LEAVE_SECONDS, RESERVE_SECONDS
+from ddpjob_protocol.codec import encode
+from ddpjob_protocol.environment import GROUP_SOCKET, REPORT_SOCKET
+from ddpjob_protocol.messages import Failure, Message
+
+if TYPE_CHECKING:
+    from ddpjob_agent.net.service_connection import ServiceConnection
+    from ddpjob_agent.worker.orders import AgentState, Effects, Run
+    from ddpjob_agent.worker.settings import AgentSettings
+
+log = logging.getLogger("ddpjob.agent")
+
+
+class Supervisor:
+    """The supervisor of one worker's command and its processes."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        user: Command,
+        folder: str,
+        state: AgentState,
+        link: ServiceConnection,
+    ) -> None:
+        """`folder` is for sockets and logs."""
+        self._settings = settings
+        self._user = user
+        self._folder = folder
+        self._state = state
+        self._link = link
+        self._started: Run | None = None  # the run whose processes may exist
+        self._ended = asyncio.Event()  # set when the command that started last has ended
+        self._wake = asyncio.Event()
+        self._relay = StoreRelay(link)
+        self._launches = RunFactory(folder, user, settings.launcher, settings.program)
+        self._reports = ProgressSocket(self._report)
+        self._live = LiveProcesses(settings.processes, link.send, self._restart_live)
+        timeout = max(0.0, settings.grace_seconds - LEAVE_SECONDS - RESERVE_SECONDS)
+        self._stopping = GracefulStop(self._live, link.send, timeout)
+        files = TrackedFiles(settings.files, os.getcwd(), settings.worker)
+        shared = settings.snapshot_folder if settings.files else ""
+        shelf = open_replica_store((shared, folder), settings.worker)
+        self._files = FileSyncer(
+            LocalReplicas(files, shelf), settings.token, link.send, self._wake.set
+        )
+        self._fork_server = ForkServerClient()
+
+    async def listen(self) -> None:
+        """Open the sockets for processes and other workers, and start the fork server."""
+        settings = self._settings
+        self._processes = ProcessTree(self._exited, self._fork_server)
+        for number in FORWARDED:
+            asyncio.get_running_loop().add_signal_handler(number, self._processes.signal, number)
+        argv, environment = self._user
+        environment = import_environment(environment, settings.processes)
+        wanted, given = settings.fork_server_enabled, settings.fork_server
+        self._fork_server.begin(argv, environment, wanted=wanted, given=given)
+        await self._relay.start()
+        await self._launches.local_store.start()
+        self._reports.listen(os.path.join(self._folder, REPORT_SOCKET))
+        await self._live.listen(os.path.join(self._folder, GROUP_SOCKET))
+        if settings.files:
+            await self._files.listen(settings.address)
+
+    async def close(self) -> None:
+        """End all processes and close the sockets."""
+        self._fork_server.close()
+        await self._processes.stop(grace=0)
+        self._files.close()
+        self._live.close()
+        self._reports.close()
+        self._launches.port.close()
+
+    async def wait_until_warm(self) -> None:
+        """Wait until the fork server is ready, or is not used."""
+        await self._fork_server.wait()
+
+    # --- the service ------------------------------------------------------------------------------
+
+    def hello_message(self) -> Message:
+        """Return what the agent reports of its processes when it registers."""
+        return {
+            "ready": self._live.ready,
+            "finished": self._live.finished,
+            "stops": self._live.stops,
+            "stopped": self._stopping.stopped_in,
+            "reports": self._reports.last_messages(),
+            "files": self._files.inventory_message(),
+            "port": self._launches.port.number,
+        }
+
+    def heartbeat_message(self) -> Message:
+        """Return what a heartbeat of the agent reports."""
+        return {"processes": self._reports.alive()}
+
+    def follow(self, order: Message) -> Effects:
+        """Change the state by an order, pass the order to the processes, and return its effects."""
+        effects = orders.follow(self._state, order, finished=self._live.finished)
+        if effects.syncs_files:
+            self._files.on_order(order)
+        if effects.store:
+            self._link.bind_store(effects.store)
+        if effects.assignment is not None:
+            self._live.assign(effects.assignment)
+        if effects.sets_last_step:
+            running = self._started.membership if self._started is not None else None
+            self._stopping.on_order(order, running)
+        self.wake()
+        return effects
+
+    def on_sigterm(self) -> None:
+        """Stop waiting for other workers, because this worker ends."""
+        self._stopping.on_sigterm()
+        self.wake()
+
+    def wake(self) -> None:
+        """Compare the processes with the changed state."""
+        self._wake.set()
+
+    # --- starts and stops -------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Run what the state wants until the job is over or the worker leaves."""
+        state = self._state
+        while not state.finish and not state.is_leaving:
+            await self._wake.wait()
+            self._wake.clear()
+            if self._started is not None and self._started is not state.wanted:
+                await self._let_stop(self._started)
+                await self._processes.stop(state.grace_seconds)
+                self._report_steps(self._started)
+                self._started = None
+                self._files.on_idle()
+            if self._must_start():
+                await self._stopping.wait_for_save()
+            if self._must_start():
+                assert state.wanted is not None
+                membership = state.wanted.membership
+                if membership is None or self._files.may_start(membership):
+                    await self._start(state.wanted)
+        if state.left_at is not None:
+            if self._started is not None:
+                await self._let_stop(self._started)
+            await self._processes.stop(LEAVE_SECONDS)
+            self._files.on_idle()
+            await self._hand_over(state.left_at)
+
+    def _must_start(self) -> bool:
+        state = self._state
+        return state.wanted is not None and self._started is None and not state.is_leaving
+
+    async def _start(self, run: Run) -> None:
+        self._started = run
+        if run.membership is not None and self._files.obstacle:
+            self._fail(Failure(time.time(), self._files.obstacle))
+            return
+        if run.membership is not None:
+            self._files.start(run.membership)
+            # A torchrun that loses its store would end the processes in their last step.
+            self._link.bind_store(str(run.membership.id), block_stale_requests=True)
+        self._stopping.reset(run.membership)
+        self._ended.clear()
+        self._reports.reset()
+        self._live.reset()
+        try:
+            command = self._launches.next_command(run, self._state.me, self._relay.port)
+            await self._processes.start(*command)
+        except OSError as error:
+            summary = f"cannot start {self._user.argv[0]!r}: {error.strerror}"
+            self._fail(Failure(time.time(), summary, exit_code=127, permanent=True))
+
+    async def _let_stop(self, run: Run) -> None:
+        """Wait until the processes have done their last step and their saves."""
+        self._files.hurry()
+        await self._stopping.wait(lambda: self._must_wait(run))
+        if run.membership is None:
+            return
+        self._stopping.on_stopped(run.membership)
+        if not self._state.is_live:
+            self._link.unbind_store(str(run.membership.id))
+
+    def _must_wait(self, run: Run) -> bool:
+        state = self._state
+        if self._ended.is_set():
+            return False
+        if run.live:
+            return state.is_leaving
+        if self._live.stops:
+            awaits_word = state.is_leaving and state.wanted is run
+            return self._stopping.has_step_to_do(awaits_word=awaits_word)
+        return state.stops_by_plan and self._files.is_writing
+
+    async def _hand_over(self, since: float) -> None:
+        """Wait until other workers have copied the replicas that only this worker holds."""
+        until = since + self._settings.grace_seconds - RESERVE_SECONDS
+        while self._files.must_wait_for_copy(time.monotonic() - since) and self._link.connected:
+            if self._state.finish is not None or time.monotonic() > until:
+                break
+            await asyncio.sleep(0.05)
+
+    def _restart_live(self, has_left: bool) -> None:
+        """Replace stuck live processes: with the state that they left, or by a new incarnation."""
+        if not has_left:
+            orders.replace_incarnation(self._state, uuid.uuid4().hex)
+            self._link.reconnect()
+        elif self._state.is_live:
+            self._state.wanted = orders.Run(None, inherits=True)  # the other workers wait for it
+        self.wake()
+
+    # --- what ended -------------------------------------------------------------------------------
+
+    def _exited(self, code: int) -> None:
+        run = self._started
+        self._reports.end()
+        self._ended.set()
+        if run is None or run is not self._state.wanted:
+            return
+        log.info("the command ended with exit code %d", code)
+        if code == 0:
+            self._report_exit(run, None)
+            return
+        tail, traceback_at = bytes(self._processes.stderr_tail), self._processes.traceback_at
+        self._fail(read_failure(code, time.time(), tail, traceback_at, self._launches.logs))
+
+    def _fail(self, failure: Failure) -> None:
+        assert self._started is not None
+        log.warning("%s", failure.summary)
+        self._report_exit(self._started, failure)
+
+    def _report_exit(self, run: Run, failure: Failure | None) -> None:
+        orders.on_exit(self._state, run, failure)
+        self._link.send(
+            {
+                "type": "exited",
+                "membership": self._membership_of(run),
+                "live": run.live,
+                "failure": encode(self._state.failure),
+            }
+        )
+
+    def _report_steps(self, run: Run) -> None:
+        """Report the last step in the steps file; the processes may have ended before a report."""
+        membership, step = self._membership_of(run), steps_done(self._launches.logs)
+        if membership and step is not None:
+            self._state.had_done = {"membership": membership, "step": step}
+            self._link.send({"type": "had_done", **self._state.had_done})
+
+    def _membership_of(self, run: Run) -> str:
+        return str(run.membership.id) if run.membership else self._live.entered
+
+    def _report(self, report: Message) -> None:
+        if self._started is None:
+            return
+        current = self._started.membership
+        membership = report.get("membership") or (str(current.id) if current else "")
+        self._link.send({"type": "report", "membership": membership, "report": report})
