@@ -39,7 +39,7 @@ def test_killed_at_any_request_and_between_pieces(
     assert bucket(uri).complete()[0] == last
     assert len(bucket(uri).all_steps()) == 2, "those that are kept"
     monkeypatch.setattr(
-        "ddpjob_trainer.snapshots.storage.object_store.PATIENCE", timedelta(seconds=-1)
+        "ddpjob_trainer.snapshots.storage.object_store.STALE_AFTER", timedelta(seconds=-1)
     )
     bucket(uri, keep=2).prune()
     left = [name for name in names(uri) if name.startswith("step-")]

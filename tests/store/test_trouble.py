@@ -22,7 +22,7 @@ LISTED = "Allow these credentials to list, read, write and delete objects there.
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(obstore_client, "PATIENCE", timedelta(seconds=2))
+    monkeypatch.setattr(obstore_client, "REQUEST_TIMEOUT", timedelta(seconds=2))
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +202,7 @@ def test_tensors_without_a_manifest_go_when_nobody_can_still_want_them(
     left = {int(name[5:17]) for name in names(uri) if name.startswith("step-")}
     assert left == {1, 2, 4}, "step 1 may still get a manifest that counts, step 3 may not"
     monkeypatch.setattr(
-        "ddpjob_trainer.snapshots.storage.object_store.PATIENCE", timedelta(seconds=-1)
+        "ddpjob_trainer.snapshots.storage.object_store.STALE_AFTER", timedelta(seconds=-1)
     )
     snapshots.save(5, **after(5).parts(), wait=True)
     left = {int(name[5:17]) for name in names(uri) if name.startswith("step-")}

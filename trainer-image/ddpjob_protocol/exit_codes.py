@@ -12,5 +12,5 @@ class Exit(enum.IntEnum):
     FAILED = 1  # the job failed; the reason is in the termination message
     USAGE = 2  # a variable or flag is missing or wrong
     PORT_IN_USE = 3
-    REFUSED = 4  # the service rejected the token or the protocol
+    REJECTED = 4  # the service rejected the token or the protocol
     STOPPED = 143  # SIGTERM

@@ -60,7 +60,7 @@ class Reason(StrEnum):
     WORKERS_FAIL = "WorkersFail"
     IMAGE_NOT_PULLED = "ImageCannotBePulled"
     PYTHON_MISSING = "PythonMissing"
-    CONTAINER_REFUSED = "ContainerCannotStart"
+    CONTAINER_CANNOT_START = "ContainerCannotStart"
     OUT_OF_MEMORY = "OutOfMemory"
     QUOTA_EXCEEDED = "QuotaExceeded"
     POD_REFUSED = "PodRefused"

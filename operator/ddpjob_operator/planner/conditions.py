@@ -108,35 +108,40 @@ def running(observed: Observed, status: DDPJobStatus, report: Report | None) -> 
 
 
 def resizing(
-    status: DDPJobStatus, report: Report | None, roster: WorkerPlan, rejections: Sequence[Rejection]
+    status: DDPJobStatus,
+    report: Report | None,
+    worker_plan: WorkerPlan,
+    rejections: Sequence[Rejection],
 ) -> Condition:
     """Return Resizing: the membership has to change."""
     kind = ConditionType.RESIZING
     if report is None or report.state is not ServiceState.RUNNING or status.membership is None:
         return condition(kind, False, Reason.NOT_RUNNING)
-    if roster.draining:
-        leaving = ", ".join(worker.name for worker in roster.draining)
+    if worker_plan.draining:
+        leaving = ", ".join(worker.name for worker in worker_plan.draining)
         return condition(kind, True, Reason.DRAINING, f"{leaving} must leave")
     members = status.membership.workers
-    joining = [w for w in roster.kept if _starts(w) and w.name not in members]
+    joining = [w for w in worker_plan.kept if _starts(w) and w.name not in members]
     if joining:
         return condition(kind, True, Reason.JOINING, report.reason)
-    text = _scheduled(roster) + "".join(f"; {_rejected(each)}" for each in rejections[:1])
-    whole = not roster.create and not roster.failing and all(map(_starts, roster.kept))
+    text = _scheduled(worker_plan) + "".join(f"; {_rejected(each)}" for each in rejections[:1])
+    whole = (
+        not worker_plan.create and not worker_plan.failing and all(map(_starts, worker_plan.kept))
+    )
     return condition(kind, False, Reason.AT_SIZE if whole else Reason.PARTLY_PLACED, text)
 
 
-def stalled(observed: Observed, report: Report | None, roster: WorkerPlan) -> Condition:
+def stalled(observed: Observed, report: Report | None, worker_plan: WorkerPlan) -> Condition:
     """Return Stalled: the job makes no progress, or needs a change from outside to start."""
     kind = ConditionType.STALLED
     found = _without_service(observed)
     if report is not None and report.stall is not None and found is None:
         return condition(kind, True, Reason.NO_PROGRESS, describe_stall(report.stall))
-    if roster.failing and roster.replace_after is not None:
-        worker = roster.failing[0]
+    if worker_plan.failing and worker_plan.replace_after is not None:
+        worker = worker_plan.failing[0]
         diagnosis = diagnose(worker.reason, worker.message)
         text = f"{worker.name} ended before it joined{_plain_message(worker.message)}"
-        at = f"; it is replaced at {roster.replace_after:%H:%M:%S} UTC"
+        at = f"; it is replaced at {worker_plan.replace_after:%H:%M:%S} UTC"
         reason = diagnosis.reason if diagnosis else Reason.WORKERS_FAIL
         return condition(kind, True, reason, f"{text}{_remedy(diagnosis)}{at}")
     if report is None and observed.job.status.membership is not None:
@@ -144,7 +149,7 @@ def stalled(observed: Observed, report: Report | None, roster: WorkerPlan) -> Co
     else:
         running = report is not None and report.state is ServiceState.RUNNING
     if not running:
-        found = found or _obstacle(observed, roster)
+        found = found or _obstacle(observed, worker_plan)
     return found or condition(kind, False, Reason.NOT_STALLED)
 
 
@@ -172,20 +177,20 @@ def _without_service(observed: Observed) -> Condition | None:
     return condition(kind, True, diagnosis.reason, text + _remedy(diagnosis))
 
 
-def _obstacle(observed: Observed, roster: WorkerPlan) -> Condition | None:
+def _obstacle(observed: Observed, worker_plan: WorkerPlan) -> Condition | None:
     """Return Stalled if the job cannot start or restart by waiting alone, or None."""
     kind = ConditionType.STALLED
     for refusal in observed.rejections:
         return condition(kind, True, refusal.reason, _rejected(refusal))
-    stuck = [w for w in roster.kept if w in roster.stuck or _cannot_start(w)]
+    stuck = [w for w in worker_plan.kept if w in worker_plan.stuck or _cannot_start(w)]
     minimum = observed.job.spec.minimum
-    if len(roster.kept) + len(roster.create) - len(stuck) >= minimum or not stuck:
+    if len(worker_plan.kept) + len(worker_plan.create) - len(stuck) >= minimum or not stuck:
         text = storage_not_shared(observed)
         return condition(kind, True, Reason.VOLUME_NOT_SHARED, text) if text else None
     worker = stuck[0]
     diagnosis = diagnose(worker.reason, worker.message)
     if worker.unschedulable and diagnosis is None:
-        text = f"{_scheduled(roster)}; at least {minimum} must be placed"
+        text = f"{_scheduled(worker_plan)}; at least {minimum} must be placed"
         return condition(kind, True, Reason.TOO_FEW_PLACED, text)
     reason = diagnosis.reason if diagnosis else Reason.TOO_FEW_PLACED
     text = f"{worker.name} cannot start{_plain_message(worker.message or worker.reason)}"
@@ -204,10 +209,10 @@ def _remedy(diagnosis: Diagnosis | None) -> str:
     return f"; {diagnosis.remedy}" if diagnosis else ""
 
 
-def _scheduled(roster: WorkerPlan) -> str:
-    placed = sum(worker.scheduled for worker in roster.kept)
-    total = len(roster.kept) + len(roster.create) + len(roster.failing)
-    waiting = [worker for worker in roster.kept if not _starts(worker)]
+def _scheduled(worker_plan: WorkerPlan) -> str:
+    placed = sum(worker.scheduled for worker in worker_plan.kept)
+    total = len(worker_plan.kept) + len(worker_plan.create) + len(worker_plan.failing)
+    waiting = [worker for worker in worker_plan.kept if not _starts(worker)]
     return f"{placed}/{total} placed" + "".join(map(_pending, waiting[:1]))
 
 

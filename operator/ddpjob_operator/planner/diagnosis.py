@@ -49,7 +49,7 @@ _TABLE = (
         "CreateContainerConfigError",
         "",
         Diagnosis(
-            Reason.CONTAINER_REFUSED,
+            Reason.CONTAINER_CANNOT_START,
             "create the ConfigMap or Secret that the pod names, or correct its securityContext",
         ),
     ),
@@ -57,7 +57,7 @@ _TABLE = (
         "StartError|RunContainerError|CreateContainerError|ContainerCannotRun",
         "",
         Diagnosis(
-            Reason.CONTAINER_REFUSED,
+            Reason.CONTAINER_CANNOT_START,
             "the node's container runtime refuses it; correct image, command or volumes",
         ),
     ),

@@ -57,10 +57,10 @@ def repeated_steps_text(steps: int) -> str:
     return "1 step is done again" if steps == 1 else f"{steps} steps are done again"
 
 
-def replacement_events(observed: Observed, roster: WorkerPlan) -> Iterator[Event]:
+def replacement_events(observed: Observed, worker_plan: WorkerPlan) -> Iterator[Event]:
     """Yield one event for each worker that replaces another worker."""
     refused = {refusal.name for refusal in observed.rejections}
-    for action in roster.create:
+    for action in worker_plan.create:
         if action.name not in refused and (how := _departure(observed, action)):
             text = f"{how}; {action.name} takes its place"
             yield Event(EventReason.WORKER_REPLACED.value, text)

@@ -85,19 +85,19 @@ def plan(observed: Observed, now: datetime) -> Plan:
         return _plan_suspended(observed, now)
     if verdict is not None:
         final = status_builder.build_finished_status(observed, report, verdict, now)
-        told = (
+        new_events = (
             *events.membership_events(observed, report),
             *new_warning_events(observed, final),
             events.end_event(verdict),
         )
-        return Plan((), final, told, requeue_after=0)
+        return Plan((), final, new_events, requeue_after=0)
     return _plan_active(observed, report, now)
 
 
 def _plan_active(observed: Observed, report: Report | None, now: datetime) -> Plan:
     observed = dataclasses.replace(observed, report=report)
-    roster = plan_workers(observed, now)
-    status = status_builder.build_active_status(observed, report, roster, now)
+    worker_plan = plan_workers(observed, now)
+    status = status_builder.build_active_status(observed, report, worker_plan, now)
     term, noticed = _next_term(observed)
     status = status.model_copy(
         update={"rendezvous_term": term, "observed_rendezvous_term": noticed}
@@ -107,29 +107,29 @@ def _plan_active(observed: Observed, report: Report | None, now: datetime) -> Pl
     actions = (
         *_service_actions(observed),
         *_rendezvous(observed),
-        *roster.create,
-        *roster.delete,
+        *worker_plan.create,
+        *worker_plan.delete,
     )
-    told = (
+    new_events = (
         *events.membership_events(observed, report),
         *events.repeated_step_events(observed, report),
         *new_warning_events(observed, status),
-        *events.replacement_events(observed, roster),
+        *events.replacement_events(observed, worker_plan),
         *events.change_events(observed, status),
     )
     return Plan(
         actions,
         status,
-        told,
-        expectation=_expectation(observed, roster),
-        requeue_after=_requeue_after(observed, status, roster, now),
+        new_events,
+        expectation=_expectation(observed, worker_plan),
+        requeue_after=_requeue_after(observed, status, worker_plan, now),
     )
 
 
 def _plan_suspended(observed: Observed, now: datetime) -> Plan:
     status = status_builder.build_suspended_status(observed, now)
-    told = tuple(events.change_events(observed, status))
-    return Plan(tuple(_remove_all(observed)), status, told)
+    new_events = tuple(events.change_events(observed, status))
+    return Plan(tuple(_remove_all(observed)), status, new_events)
 
 
 def _plan_finished(observed: Observed, now: datetime) -> Plan:
@@ -205,16 +205,16 @@ def _rendezvous(observed: Observed) -> Iterator[Action]:
         yield CreateRendezvous(constants.rendezvous_name(observed.job.metadata.name, term), term)
 
 
-def _expectation(observed: Observed, roster: WorkerPlan) -> Expectation | None:
+def _expectation(observed: Observed, worker_plan: WorkerPlan) -> Expectation | None:
     seen, status = observed.rendezvous, observed.job.status
     recorded = status.rendezvous_term == status.observed_rendezvous_term
     if seen is None or not seen.ready or not recorded or seen.term != status.rendezvous_term:
         return None
-    stay = [worker.name for worker in roster.kept if worker not in roster.stuck]
+    stay = [worker.name for worker in worker_plan.kept if worker not in worker_plan.stuck]
     refused = {refusal.name for refusal in observed.rejections}
-    come = [action.name for action in roster.create if action.name not in refused]
+    come = [action.name for action in worker_plan.create if action.name not in refused]
     leaving = [worker for worker in observed.workers if worker.deleting and not worker.terminal]
-    go = {worker.name for worker in (*roster.draining, *leaving)}
+    go = {worker.name for worker in (*worker_plan.draining, *leaving)}
     return Expectation(
         workers=tuple(sorted(stay + come)),
         draining=tuple(sorted(go)),
@@ -224,7 +224,7 @@ def _expectation(observed: Observed, roster: WorkerPlan) -> Expectation | None:
 
 
 def _requeue_after(
-    observed: Observed, status: DDPJobStatus, roster: WorkerPlan, now: datetime
+    observed: Observed, status: DDPJobStatus, worker_plan: WorkerPlan, now: datetime
 ) -> float | None:
     old = observed.job.status
     before = (old.rendezvous_term, old.observed_rendezvous_term)
@@ -232,5 +232,5 @@ def _requeue_after(
         return 0
     silent = not_shared_at(observed, observed.report)
     coming = silent if silent is not None and silent > now else None
-    times = [outcome.deadline_of(observed.job), status.replace_after, roster.stuck_at, coming]
+    times = [outcome.deadline_of(observed.job), status.replace_after, worker_plan.stuck_at, coming]
     return min((max(0.0, (at - now).total_seconds()) for at in times if at), default=None)

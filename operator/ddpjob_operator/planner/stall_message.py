@@ -36,9 +36,9 @@ def _subject(standings: Sequence[RankGroup]) -> str:
     lagging = [each for each in standings if each.behind]
     if not standings:
         return "the processes do not report their step"
-    told = [_point(each) for each in lagging or standings]
-    rest = len(told) - MAX_POINTS
-    text = "; ".join(told[:MAX_POINTS] + ([f"and {rest} more such groups"] if rest > 0 else []))
+    texts = [_point(each) for each in lagging or standings]
+    rest = len(texts) - MAX_POINTS
+    text = "; ".join(texts[:MAX_POINTS] + ([f"and {rest} more such groups"] if rest > 0 else []))
     if lagging:
         return text
     known = all(each.step is not None for each in standings)

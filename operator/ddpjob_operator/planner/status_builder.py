@@ -30,7 +30,7 @@ from ddpjob_protocol.control import FileSyncReport, Report
 
 
 def build_active_status(
-    observed: Observed, report: Report | None, roster: WorkerPlan, now: datetime
+    observed: Observed, report: Report | None, worker_plan: WorkerPlan, now: datetime
 ) -> DDPJobStatus:
     """Return the status of a job that runs or waits to run."""
     old = observed.job.status
@@ -40,14 +40,14 @@ def build_active_status(
             **_reported(old, report, now),
             "warnings": current_warnings(observed, report, now),
             "start_time": old.start_time or now,
-            "replace_after": roster.replace_after,
+            "replace_after": worker_plan.replace_after,
         },
     )
     found = (
         conditions.running(observed, status, report),
-        conditions.resizing(status, report, roster, observed.rejections),
+        conditions.resizing(status, report, worker_plan, observed.rejections),
         conditions.condition(ConditionType.SUSPENDED, False, Reason.NOT_SUSPENDED),
-        conditions.stalled(observed, report, roster),
+        conditions.stalled(observed, report, worker_plan),
     )
     return _close_conditions(observed, status, found, now)
 

@@ -49,10 +49,10 @@ def new_warning_events(observed: Observed, status: DDPJobStatus) -> Iterator[Eve
 
 def describe(warnings: Sequence[WarningStatus]) -> str:
     """Return the first problems that hold, as one text."""
-    told = [_text(each) for each in warnings if each.ongoing]
-    rest = len(told) - MAX_SHOWN
+    texts = [_text(each) for each in warnings if each.ongoing]
+    rest = len(texts) - MAX_SHOWN
     more = [f"and {rest} more in status.warnings"] if rest > 0 else []
-    return "; ".join(told[:MAX_SHOWN] + more)
+    return "; ".join(texts[:MAX_SHOWN] + more)
 
 
 def _identity(warning: WarningStatus) -> tuple[str, str, str]:

@@ -92,7 +92,7 @@ def test_without_an_agent_nothing_happens(
 def test_a_full_socket_drops_steps_without_waiting(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "PATIENCE", 3600)  # a step that waited would hang the test
+    monkeypatch.setattr(progress, "SEND_SECONDS", 3600)  # a step that waited would hang the test
     fill(listener.path)
     step_done(1, 3, loss=1.0)
     step_done(2, 3, accuracy=0.5)
@@ -171,7 +171,7 @@ def test_the_last_step_waits_for_room(listener: Listener, monkeypatch: pytest.Mo
             return super().send(*arguments)
 
     monkeypatch.setattr(socket, "socket", Watched)
-    monkeypatch.setattr(progress, "PATIENCE", 100)
+    monkeypatch.setattr(progress, "SEND_SECONDS", 100)
     fillers = fill(listener.path)
     training = threading.Thread(target=step_done, args=(9, 9), kwargs={"accuracy": 1.0})
     training.start()

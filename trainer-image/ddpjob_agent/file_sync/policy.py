@@ -30,21 +30,21 @@ class FileSyncPolicy:
 
     def __init__(self) -> None:
         self.scope = ""
-        self._stocks: dict[str, FileInventory] = {}
+        self._inventories: dict[str, FileInventory] = {}
         self._go = False
 
     def enter(self, scope: str) -> None:
         """Start a scope; clear the inventories of the previous one."""
         if scope != self.scope:
             self.scope = scope
-            self._stocks.clear()
+            self._inventories.clear()
             self._go = False
 
-    def on_inventory(self, worker: str, stock: FileInventory) -> None:
+    def on_inventory(self, worker: str, inventory: FileInventory) -> None:
         """Record the inventory of a worker; ignore an inventory of another scope."""
-        if stock.scope == self.scope:
-            self._stocks[worker] = stock
-            self._go = self._go or stock.begun
+        if inventory.scope == self.scope:
+            self._inventories[worker] = inventory
+            self._go = self._go or inventory.begun
 
     def safe_replica(self, members: Sequence[Member]) -> Replica | None:
         """Return the newest replica of this membership that survives the loss of one worker."""
@@ -53,11 +53,11 @@ class FileSyncPolicy:
 
     def advance(self, members: Sequence[Member], leaving: Sequence[Member]) -> None:
         """Permit the start, if all members have installed the newest replica."""
-        stocks = [self._stocks.get(member.worker) for member in members]
-        told = all(member.worker in self._stocks for member in leaving)
+        inventories = [self._inventories.get(member.worker) for member in members]
+        reported = all(member.worker in self._inventories for member in leaving)
         copy = newest(self._replicas((*members, *leaving)))
         digest = copy.digest if copy else NOTHING
-        if told and all(stock is not None and stock.here == digest for stock in stocks):
+        if reported and all(each is not None and each.here == digest for each in inventories):
             self._go = True
 
     def instruction_for(
@@ -69,7 +69,7 @@ class FileSyncPolicy:
             return self._instruction_while_running(member, members)
         if member not in members:
             return FileInstruction(self.scope, wait=True)
-        if any(each.worker not in self._stocks for each in everybody):
+        if any(each.worker not in self._inventories for each in everybody):
             return FileInstruction(self.scope)
         copy = newest(self._replicas(everybody))
         holders = self._holders(copy.digest, everybody) if copy else ()
@@ -94,7 +94,7 @@ class FileSyncPolicy:
         """Return the instruction while no membership runs; `more`: more workers are expected."""
         everybody = (*staying, *leaving)
         goes = member not in staying
-        if any(each.worker not in self._stocks for each in everybody):
+        if any(each.worker not in self._inventories for each in everybody):
             return FileInstruction(self.scope, wait=goes and (more or bool(staying)))
         copy = newest(self._replicas(everybody))
         if copy is None:
@@ -106,12 +106,12 @@ class FileSyncPolicy:
         return FileInstruction(self.scope, copy, self._holders(copy.digest, everybody), keep=True)
 
     def _replicas(self, members: Sequence[Member]) -> list[Replica]:
-        stocks = (self._stocks.get(member.worker) for member in members)
-        return [copy for stock in stocks if stock is not None for copy in stock.copies]
+        inventories = (self._inventories.get(member.worker) for member in members)
+        return [copy for each in inventories if each is not None for copy in each.copies]
 
     def _holders(self, digest: str, members: Sequence[Member]) -> tuple[tuple[str, int], ...]:
         return tuple(
-            (member.address, self._stocks[member.worker].port)
+            (member.address, self._inventories[member.worker].port)
             for member in members
             if self._has(member, digest)
         )
@@ -125,5 +125,5 @@ class FileSyncPolicy:
         return members[(first + 1) % len(members)]
 
     def _has(self, member: Member, digest: str) -> bool:
-        stock = self._stocks.get(member.worker)
-        return stock is not None and stock.has(digest)
+        inventory = self._inventories.get(member.worker)
+        return inventory is not None and inventory.has(digest)

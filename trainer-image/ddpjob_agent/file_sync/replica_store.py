@@ -34,7 +34,7 @@ FOLDER = ".files"  # hidden from other users of the folder
 MANIFEST = "manifest.json"
 NEW = ".new-"
 KEPT = 2  # own replicas; the older one stays until a new one is complete
-PATIENCE_SECONDS = 30.0  # wait for another worker that writes to the folder
+LOCK_SECONDS = 30.0  # wait for another worker that writes to the folder
 
 log = logging.getLogger("ddpjob.files")
 
@@ -184,7 +184,7 @@ class ReplicaStore:
     def _locked(self, wanted: Wanted) -> Iterator[None]:
         """Lock a shared folder for one worker; proceed without the lock if locking fails."""
         handle = os.open(os.path.join(self._folder, ".lock"), os.O_RDWR | os.O_CREAT, 0o666)
-        until = time.monotonic() + PATIENCE_SECONDS
+        until = time.monotonic() + LOCK_SECONDS
         try:
             while time.monotonic() < until and wanted():
                 try:

@@ -116,13 +116,13 @@ class ForkedAgent:
         self._ended = asyncio.ensure_future(self._follow())
 
     async def _follow(self) -> None:
-        loop, told = asyncio.get_running_loop(), {}
+        loop, event = asyncio.get_running_loop(), {}
         with contextlib.suppress(OSError):
-            told = channel.parse_event(await loop.sock_recv(self._line, channel.LINE_BYTES))
+            event = channel.parse_event(await loop.sock_recv(self._line, channel.LINE_BYTES))
         self._line.close()
-        if channel.EXIT not in told:  # the server ended first and sends no exit code
+        if channel.EXIT not in event:  # the server ended first and sends no exit code
             await _until_gone(self.pid)
-        self.returncode = told.get(channel.EXIT, -signal.SIGKILL)
+        self.returncode = event.get(channel.EXIT, -signal.SIGKILL)
 
     async def wait(self) -> int:
         """Wait for the end of the agent; return the exit code."""

@@ -99,8 +99,8 @@ async def request_fork(
             channel.send(connection, request, [nothing, stdout, stderr, theirs.fileno()])
         line.setblocking(False)
         recv = asyncio.get_running_loop().sock_recv(line, channel.LINE_BYTES)
-        told = channel.parse_event(await asyncio.wait_for(recv, START_SECONDS))
-        return told[channel.PID], line
+        event = channel.parse_event(await asyncio.wait_for(recv, START_SECONDS))
+        return event[channel.PID], line
     except BaseException as error:
         line.close()
         if isinstance(error, (KeyError, asyncio.TimeoutError)):

@@ -36,10 +36,10 @@ class ForkedPopen:
         with theirs:
             channel.send(parent, request, [*streams, theirs.fileno()])
         select.select([self._line], [], [])
-        told = self._read_events()
-        if channel.PID not in told:
+        events = self._read_events()
+        if channel.PID not in events:
             raise OSError("it cannot be forked any more")
-        self.pid = told[channel.PID]
+        self.pid = events[channel.PID]
 
     def _read_events(self) -> Mapping[str, int]:
         # The text stays in the socket: a signal may end the caller before it stores the text.

@@ -106,13 +106,13 @@ async def connect(
 async def _connect(host: str, port: int, token: str) -> Connection:
     reader, writer = await asyncio.open_connection(host, port)
     try:
-        mine = os.urandom(NONCE_BYTES)
-        writer.write(MAGIC + mine)
+        own_nonce = os.urandom(NONCE_BYTES)
+        writer.write(MAGIC + own_nonce)
         head = await reader.readexactly(len(MAGIC))
         if head != MAGIC:
             raise FramingError(f"not a rendezvous service: the peer answered {head!r}")
         answer = await reader.readexactly(NONCE_BYTES + PROOF_BYTES)
-        nonces = mine + answer[:NONCE_BYTES]
+        nonces = own_nonce + answer[:NONCE_BYTES]
         if not hmac.compare_digest(answer[NONCE_BYTES:], _proof(token, b"service", nonces)):
             raise WrongTokenError("the rendezvous service does not know this job's token")
         writer.write(_proof(token, b"agent", nonces))
@@ -130,10 +130,10 @@ async def accept(
 ) -> Connection:
     """Do the service's half, after MAGIC was read; raise WrongTokenError or FramingError."""
     try:
-        theirs = await reader.readexactly(NONCE_BYTES)
-        mine = os.urandom(NONCE_BYTES)
-        nonces = theirs + mine
-        writer.write(MAGIC + mine + _proof(token, b"service", nonces))
+        other_nonce = await reader.readexactly(NONCE_BYTES)
+        own_nonce = os.urandom(NONCE_BYTES)
+        nonces = other_nonce + own_nonce
+        writer.write(MAGIC + own_nonce + _proof(token, b"service", nonces))
         proof = await reader.readexactly(PROOF_BYTES)
     except asyncio.IncompleteReadError as error:
         raise FramingError("the peer closed the connection during the handshake") from error

@@ -81,7 +81,7 @@ class Agent:
             await next(iter(done))
         except RejectedError as error:
             log.error("%s", error)  # noqa: TRY400 - users need no traceback
-            return Exit.REFUSED
+            return Exit.REJECTED
         finally:
             await self._supervisor.close()
             self._connectivity.close()
@@ -111,7 +111,7 @@ class Agent:
             self._connectivity.check(effects.check, self._state.me, order.get("reach", {}))
 
     def _on_sigterm(self) -> None:
-        log.info("told to go")
+        log.info("received SIGTERM: leaving")
         self._state.left_at = time.monotonic()
         self._link.send({"type": "bye"})
         self._supervisor.on_sigterm()

@@ -82,8 +82,8 @@ def read_failure(
     story = story or next(iter(stories), None)
     if story is None:
         words = _last_lines(text)
-        told = f"; last on stderr: {words}" if words else ""
-        summary = f"{_subject(rank)} ended with exit code {code}{told}"[:MAX_SUMMARY_CHARS]
+        hint = f"; last on stderr: {words}" if words else ""
+        summary = f"{_subject(rank)} ended with exit code {code}{hint}"[:MAX_SUMMARY_CHARS]
         return Failure(at, summary, rank=rank, exit_code=code)
     who = story.rank if story.rank is not None else rank
     return Failure(
@@ -101,12 +101,12 @@ def _root_rank(text: str, exit_code: int) -> tuple[int | None, int]:
     root = _ROOT_CAUSE.search(text)
     if root:
         return int(root[1]), int(root[2])
-    told = _MPIRUN.search(text)
-    if not told:
+    match = _MPIRUN.search(text)
+    if not match:
         return None, exit_code
-    if told["killed"]:
-        return int(told["killed"]), -int(told["signal"])
-    return int(told["ended"] or told["aborted"]), int(told["code"] or exit_code)
+    if match["killed"]:
+        return int(match["killed"]), -int(match["signal"])
+    return int(match["ended"] or match["aborted"]), int(match["code"] or exit_code)
 
 
 def _subject(rank: int | None) -> str:
@@ -189,7 +189,7 @@ def _syntax_error(text: str) -> _Traceback:
 
 def _last_lines(text: str) -> str:
     """Return the last line before the report of torchrun or mpirun, without log lines."""
-    own, *told = _MPIRUNS_RULE.split(text)
+    own, *others = _MPIRUNS_RULE.split(text)
     words = ""
     for line in own.splitlines():
         if _LOG.match(line):
@@ -197,4 +197,4 @@ def _last_lines(text: str) -> str:
                 return words
         elif line.strip() and not _MPIS_ECHO.match(line):
             words = line.strip()
-    return words or next((part.splitlines()[0] for part in told if part.strip()), "")
+    return words or next((part.splitlines()[0] for part in others if part.strip()), "")

@@ -64,9 +64,9 @@ class LiveProcess:
         self.writer.write(json.dumps(words).encode() + b"\n")
 
 
-def is_superseded(entered: str, place: Assignment) -> bool:
+def is_superseded(entered: str, assignment: Assignment) -> bool:
     """Return whether a process must leave the membership `entered` at once for this assignment."""
     inside = MembershipId.parse(entered)
-    if place.membership is None:
-        return place.last_step is None
-    return place.membership.id > inside and place.membership.stops_at_once(inside)
+    if assignment.membership is None:
+        return assignment.last_step is None
+    return assignment.membership.id > inside and assignment.membership.stops_at_once(inside)

@@ -43,7 +43,7 @@ class LiveProcesses:
         self._late = on_stuck
         self._processes: dict[int, LiveProcess] = {}
         self._place = Assignment()
-        self._told_at = 0.0
+        self._sent_at = 0.0
         self._was_ready = False
         self.entered = ""  # the last membership that a process of this start has entered
 
@@ -98,7 +98,7 @@ class LiveProcesses:
             for process in self._processes.values():
                 process.promise = None
         self._place = assignment
-        self._told_at = asyncio.get_running_loop().time()
+        self._sent_at = asyncio.get_running_loop().time()
         for process in self._processes.values():
             process.assign(assignment)
 
@@ -190,4 +190,4 @@ class LiveProcesses:
         ):
             return False
         now = asyncio.get_running_loop().time()
-        return now - max(self._told_at, process.moved_at) > ARRIVE_SECONDS
+        return now - max(self._sent_at, process.moved_at) > ARRIVE_SECONDS

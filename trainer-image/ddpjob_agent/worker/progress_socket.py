@@ -82,8 +82,8 @@ class ProgressSocket:
                 self._on_heartbeat(report)
                 return
             if event is ProgressEvent.STEP and self._waiting is not None:  # replaced by this report
-                told = self._waiting.get("metrics", {})
-                report["metrics"] = {**told, **report.get("metrics", {})}
+                earlier = self._waiting.get("metrics", {})
+                report["metrics"] = {**earlier, **report.get("metrics", {})}
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
             log.warning("a report that cannot be read: %r", error)
             return

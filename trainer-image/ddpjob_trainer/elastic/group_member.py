@@ -69,18 +69,18 @@ class GroupMember:
         Return True in a new group. Raise SystemExit if the agent has assigned the end.
         """
         while True:
-            place = line.assignment
-            if place.membership is None:
-                if self._has_passed(place.last_step):
-                    self._pause(line, place)
+            assignment = line.assignment
+            if assignment.membership is None:
+                if self._has_passed(assignment.last_step):
+                    self._pause(line, assignment)
                     continue
-            elif self._is_left_for(place.membership):
-                if self._regroup(line, place, place.membership):
+            elif self._is_left_for(assignment.membership):
+                if self._regroup(line, assignment, assignment.membership):
                     return True
                 continue
             if line.may_start_step(self._training.steps_done):
                 return False
-            line.wait_for_change(place)
+            line.wait_for_change(assignment)
 
     def leave(self) -> None:
         """Leave the group, if there is one."""
@@ -88,23 +88,21 @@ class GroupMember:
         self._group.destroy()
         self._membership = None
 
-    def _pause(self, line: AgentConnection, place: Assignment) -> None:
+    def _pause(self, line: AgentConnection, assignment: Assignment) -> None:
         """Leave the group and wait for another assignment. Raise SystemExit if none will come."""
-        if place.save and self._membership is not None:
+        if assignment.save and self._membership is not None:
             self._snapshots.save_before_exit()
         self.leave()
-        if place.leave:
+        if assignment.leave:
             raise SystemExit(0)
         line.left_group(None)
-        line.wait_for_change(place)
+        line.wait_for_change(assignment)
 
     def _is_left_for(self, other: Membership) -> bool:
-        mine = self._membership
-        if mine is None:
+        own = self._membership
+        if own is None:
             return True
-        return other.id > mine.id and (
-            other.stops_at_once(mine.id) or self._has_passed(other.after)
-        )
+        return other.id > own.id and (other.stops_at_once(own.id) or self._has_passed(other.after))
 
     def _has_passed(self, after: int | None) -> bool:
         """Return whether the group has done its stop step."""

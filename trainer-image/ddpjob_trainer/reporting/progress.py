@@ -1,7 +1,7 @@
 """Reports the progress of training to the worker's agent, mostly from rank 0.
 
 Each event is one JSON datagram. A report must not slow down training: no function raises, or waits
-longer than `PATIENCE`. Steps are reported a few times a second, as the agent and training share the
+longer than `SEND_SECONDS`. Steps are reported a few times a second, as the agent and training share the
 cores. Without an agent, as on a laptop, every function does nothing. Does not import torch.
 """
 
@@ -21,7 +21,7 @@ from ddpjob_trainer.reporting import datagram, heartbeat
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PATIENCE = 2.0  # seconds that a rare report may wait for room in the agent's socket
+SEND_SECONDS = 2.0  # seconds that a rare report may wait for room in the agent's socket
 INTERVAL = 0.2  # seconds between two reports of steps
 
 _log = logging.getLogger("ddpjob")
@@ -54,7 +54,7 @@ class _StepReporter:
             self._waiting = {**message, "metrics": self._metrics, **_is_under_agent()}
             is_last = message["step"] == message.get("total")
             if is_last or time.monotonic() >= self._again_at:
-                self._send(PATIENCE if is_last else 0)
+                self._send(SEND_SECONDS if is_last else 0)
 
     def flush(self) -> None:
         with self._lock:
@@ -137,7 +137,7 @@ def _send(message: Mapping[str, object]) -> None:
 def _send_to(path: str | None, message: Mapping[str, object]) -> None:
     _steps.flush()  # keeps the order of reports
     if path is not None:
-        datagram.send(path, {**message, **_is_under_agent()}, PATIENCE)
+        datagram.send(path, {**message, **_is_under_agent()}, SEND_SECONDS)
 
 
 def _is_under_agent() -> dict[str, str]:

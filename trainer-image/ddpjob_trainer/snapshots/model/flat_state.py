@@ -37,5 +37,5 @@ class FlatState:
     def outline(self, names: Iterable[str]) -> str:
         """Return a digest that is equal for tensors of equal names, types and shapes."""
         given = [(name, self.tensors[name]) for name in sorted(names)]
-        told = [[name, str(tensor.dtype), [*tensor.shape]] for name, tensor in given]
-        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+        outline = [[name, str(tensor.dtype), [*tensor.shape]] for name, tensor in given]
+        return hashlib.sha256(json.dumps(outline).encode()).hexdigest()

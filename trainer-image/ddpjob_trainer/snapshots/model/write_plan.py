@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 LEAST_BYTES = 32 << 20  # bytes; a smaller part is not worth another writer
-PATIENCE = 600.0  # seconds; the first writer waits for the other parts after its own part
+PARTS_SECONDS = 600.0  # seconds; the first writer waits for the other parts after its own part
 PAUSES = (0.01, 0.2)  # seconds between two polls for records: first and longest pause
 
 
@@ -87,7 +87,7 @@ def wait_for_parts(
     SnapshotError, and the errors of `read`.
     """
     found: dict[int, FileDigest] = {}
-    end, pause = time.monotonic() + PATIENCE, PAUSES[0]
+    end, pause = time.monotonic() + PARTS_SECONDS, PAUSES[0]
     while True:
         for number in range(1, part.writers):
             if number not in found and (raw := read(number)) is not None:
@@ -98,7 +98,7 @@ def wait_for_parts(
             raise PartsMissingError
         if time.monotonic() > end:
             raise SnapshotError(
-                f"Another rank has not written its part of a snapshot within {PATIENCE:.0f} s. "
+                f"Another rank has not written its part of a snapshot within {PARTS_SECONDS:.0f} s. "
                 "Every rank must call save() with the same steps."
             )
         time.sleep(pause)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from ddpjob_trainer.tensors.safetensors_writer import FileDigest
     from ddpjob_trainer.transfer.broadcast import StateSender
 
-PATIENCE = timedelta(days=1)  # from the tensors to the manifest, far more than a write takes
+STALE_AFTER = timedelta(days=1)  # from the tensors to the manifest, far more than a write takes
 
 _log = logging.getLogger("ddpjob")
 
@@ -248,7 +248,7 @@ class ObjectStorage:
         gone = steps_to_delete(_steps(complete), newest, self.keep)
         now = max(copy.written.written for copy in copies)  # by the store's own clock
         for copy in copies:
-            is_stale = copy.manifest is None and now - copy.written.written > PATIENCE
+            is_stale = copy.manifest is None and now - copy.written.written > STALE_AFTER
             is_more = copy.step in gone and copy in complete
             if is_stale or is_more or (_is_fenced(copy, fences) and self._is_known(copy)):
                 self._objects.delete(*copy.names)

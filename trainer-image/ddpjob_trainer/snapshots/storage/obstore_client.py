@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime
 
-PATIENCE = timedelta(seconds=60)  # limit for the retries of one request
+REQUEST_TIMEOUT = timedelta(seconds=60)  # limit for the retries of one request
 PART_BYTES = 16 << 20  # bytes of one transfer
 PARTS = 8  # concurrent transfers
 MOST_PARTS = 9_000  # parts of one object; S3 allows 10,000
@@ -105,9 +105,9 @@ def connect(scheme: str, bucket: str, prefix: str) -> ObjectClient:
         )
     options: dict[str, Any] = {
         "prefix": prefix or None,
-        "retry_config": {"max_retries": 10, "retry_timeout": PATIENCE},
+        "retry_config": {"max_retries": 10, "retry_timeout": REQUEST_TIMEOUT},
         # The limit for a whole part, since an overloaded store is slow.
-        "client_options": {"timeout": PATIENCE, "connect_timeout": timedelta(seconds=5)},
+        "client_options": {"timeout": REQUEST_TIMEOUT, "connect_timeout": timedelta(seconds=5)},
     }
     if scheme == "s3" and endpoint.startswith("http://"):
         options["client_options"]["allow_http"] = True  # the user has asked for http
