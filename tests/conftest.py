@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 import tomllib
 import uuid
@@ -43,6 +44,10 @@ HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 # Of the reports of one test the gravest counts.
 GRAVITY = ("passed", "xfailed", "skipped", "failed")
 
+
+# A shell starts a background command with SIGINT ignored, and its processes inherit that. Tests
+# that press Ctrl-C need the default.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says nothing about it on a machine that does something else as well.
 hypothesis.settings.register_profile(

@@ -42,7 +42,9 @@ def test_training_waits_and_the_job_says_why(kubectl: Kubectl, images: Images) -
     assert job.status["restarts"]["total"] == 0
     assert job.status["snapshot"]["step"] == STEPS
     told = "training stands still while one is written"
-    assert told in job.status["snapshot"]["problem"]
+    (warning,) = job.status["warnings"]
+    assert warning["reason"] == "SnapshotDegraded"
+    assert told in warning["message"]
     events = [text for reason, text in kubectl.events("large") if reason == "SnapshotDegraded"]
     assert len(events) == 1
     assert told in events[0]
