@@ -61,7 +61,7 @@ def create(index: int, incarnation: int = 1, group: str = "worker") -> CreateWor
 
 
 def expect(*workers: Worker | CreateWorker, draining: tuple[Worker, ...] = ()) -> Expectation:
-    """What the service is told to expect: these workers."""
+    """Return an expectation of these workers."""
     names = tuple(worker.name for worker in workers)
     gone = tuple(worker.name for worker in draining)
     return Expectation(names, gone, make_job().policy())

@@ -430,6 +430,17 @@ def test_holder_dies_while_it_gives_and_another_one_is_asked(tmp_path: Path) -> 
     run(body)
 
 
+async def hold_first_copy(holder: Peer, other: Peer) -> tuple[Replica, tuple[str, int]]:
+    """Return a copy that only the holder has, and its address, once both peers are idle."""
+    holder.disk.write(snapshot(1))
+    copy = holder.disk.keep(10.0)
+    holder.hear(FileInstruction("1.1.2"))
+    port = (await holder.told())["port"]
+    other.hear(FileInstruction("1.1.2"))
+    await other.told()
+    return copy, ("127.0.0.1", port)
+
+
 def test_copy_that_takes_longer_than_the_patience_is_put_in_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -438,12 +449,7 @@ def test_copy_that_takes_longer_than_the_patience_is_put_in_place(
 
     async def body() -> None:
         async with peers(tmp_path, "a", "b") as (a, b):
-            a.disk.write(snapshot(1))
-            copy = a.disk.keep(10.0)
-            a.hear(FileInstruction("1.1.2"))
-            holder = ("127.0.0.1", (await a.told())["port"])
-            b.hear(FileInstruction("1.1.2"))
-            await b.told()
+            copy, holder = await hold_first_copy(a, b)
             b.hear(FileInstruction("1.1.2", copy, (holder,), put=True))
             await b.told(here=copy.digest)
             assert b.keeper.obstacle == ""
@@ -454,12 +460,7 @@ def test_copy_that_takes_longer_than_the_patience_is_put_in_place(
 def test_nobody_without_the_token_gets_a_copy(tmp_path: Path) -> None:
     async def body() -> None:
         async with peers(tmp_path, "a") as (a,), peers(tmp_path, "x", token="guessed") as (x,):
-            a.disk.write(snapshot(1))
-            copy = a.disk.keep(10.0)
-            a.hear(FileInstruction("1.1.2"))
-            holder = ("127.0.0.1", (await a.told())["port"])
-            x.hear(FileInstruction("1.1.2"))
-            await x.told()
+            copy, holder = await hold_first_copy(a, x)
             x.hear(FileInstruction("1.1.2", copy, (holder,), put=True))
             a.hear(FileInstruction("1.1.3"))
             x.hear(FileInstruction("1.1.3"))
@@ -475,12 +476,7 @@ def test_copy_in_place_is_told_though_a_newer_word_came_just_then(tmp_path: Path
 
     async def body() -> None:
         async with peers(tmp_path, "a", "b") as (a, b):
-            a.disk.write(snapshot(1))
-            copy = a.disk.keep(10.0)
-            a.hear(FileInstruction("1.1.2"))
-            holder = ("127.0.0.1", (await a.told())["port"])
-            b.hear(FileInstruction("1.1.2"))
-            await b.told()
+            copy, holder = await hold_first_copy(a, b)
             about_to_tell, go_on = threading.Event(), threading.Event()
             copies = b.disk.holdings.replicas
 

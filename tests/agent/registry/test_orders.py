@@ -127,7 +127,7 @@ def test_word_of_an_earlier_membership_counts_for_nothing() -> None:
     on_message(job.state, "a", {"type": "stops", "membership": "1.1.1"}, NOW)
     on_message(job.state, "a", {"type": "bye"}, NOW)
     decide(job.state, NOW)
-    assert job.order("a")[0] == "halt", "nobody is asked for a step"
+    assert job.order("a")[0] == "halt", "the service asks no worker for a step"
 
 
 def test_who_was_lost_before_is_not_told_to_do_a_step_that_the_others_agreed_on() -> None:

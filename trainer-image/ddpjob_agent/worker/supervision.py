@@ -67,9 +67,9 @@ class Supervisor:
         self._stopping = GracefulStop(self._live, link.send, timeout)
         files = TrackedFiles(settings.files, os.getcwd(), settings.worker)
         shared = settings.snapshot_folder if settings.files else ""
-        shelf = open_replica_store((shared, folder), settings.worker)
+        store = open_replica_store((shared, folder), settings.worker)
         self._files = FileSyncer(
-            LocalReplicas(files, shelf), settings.token, link.send, self._wake.set
+            LocalReplicas(files, store), settings.token, link.send, self._wake.set
         )
         self._fork_server = ForkServerClient()
 
