@@ -13,7 +13,7 @@ from support.driving import SCRIPT, job_text
 PLAIN = "[python3, train.py, end]"
 TORCHRUN = "[torchrun, train.py]"
 GOOD = job_text(PLAIN)
-TEMPLATE = "{spec: {containers: [{command: [torchrun, train.py]}]}}"
+TEMPLATE = "{spec: {containers: [{command: [./train.sh]}]}}"
 TWINS = "[{name: a, replicas: 1}, {name: a, replicas: 1}]"
 
 
