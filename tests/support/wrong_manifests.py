@@ -143,7 +143,7 @@ METADATA = [
         "name_misspelt",
         job(metadata="{nmae: mine}"),
         "metadata.nmae: unknown field 'nmae'; did you mean 'name'?",
-        "name or generateName is required",
+        STRICT % "metadata.nmae",
     ),
     Wrong(
         "label_as_number",
@@ -246,7 +246,7 @@ FIELDS = [
         "env_as_mapping",
         job("env: {LR: 0.1, DEBUG: true}"),
         'spec.env: must be a list: [{name: LR, value: "0.1"}, {name: DEBUG, value: "true"}]',
-        'spec.env in body must be of type array: "object"',
+        STRICT % "spec.env.DEBUG",
     ),
     Wrong(
         "number_in_env",
@@ -352,13 +352,13 @@ FILES = [
         "kind_misspelt",
         job(kind="DDPjob"),
         "line 2: kind: must be DDPJob, not 'DDPjob'",
-        "does not match the expected",
+        'kind: Invalid value: "DDPjob": must be DDPJob',
     ),
     Wrong(
         "version",
         job(version="ddpjob.io/v1"),
         "line 1: apiVersion: must be ddpjob.io/v1alpha1, not 'ddpjob.io/v1'",
-        "does not match the expected",
+        STRICT % "spec",
     ),
     Wrong(
         "no_indentation",

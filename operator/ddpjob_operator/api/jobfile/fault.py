@@ -30,10 +30,10 @@ class Fault:
 
     @property
     def what(self) -> str:
-        """What is wrong, without the remedy."""
+        """The failure, without the remedy."""
         return self.message.partition("; ")[0]
 
     @property
     def remedy(self) -> str:
-        """What to do; empty if the message has no remedy."""
+        """The remedy; empty if the message has none."""
         return self.message.partition("; ")[2]

@@ -14,6 +14,7 @@ from ddpjob_operator.api.rule import Rule
 from ddpjob_operator.api.spec import cel
 from ddpjob_operator.api.spec.command_words import (
     HAS_SIZE_FLAG,
+    RUNS_TORCHRUN,
     SCRIPT_FOLLOWS,
     Words,
     has_size_flag,
@@ -23,7 +24,6 @@ from ddpjob_operator.api.spec.command_words import (
 )
 from ddpjob_operator.api.spec.group_rule import GROUPS, GroupRule
 from ddpjob_operator.api.torchrun_command import is_standalone, runs_torchrun
-from ddpjob_protocol.environment import TORCHRUN_MODULES
 
 if TYPE_CHECKING:
     from ddpjob_operator.api.spec.job import DDPJobSpec
@@ -171,23 +171,21 @@ COMMANDS = (
 
 # --- launchers -----------------------------------------------------------------------------------
 
-PROGRAM = "self.command[0] == 'torchrun' || self.command[0].endsWith('/torchrun')"
-MODULE = (
-    "size(self.command) > 2 && self.command[1] == '-m' && "
-    f"self.command[2] in [{', '.join(map(repr, TORCHRUN_MODULES))}]"
+ANY_TORCHRUN = (
+    f"(!has(self.template) && ({holds(MAIN, RUNS_TORCHRUN)} || "
+    f"{GROUPS}.exists(g, !has(g.template) && {holds(OF_GROUP, RUNS_TORCHRUN)})))"
 )
-TORCHRUN = f"{cel.given('self.command')} && ({PROGRAM} || ({MODULE}))"
 
 
 def _not_above_torchrun(launcher: str, message: str) -> Rule:
-    return Rule(  # CEL cannot compare the launcher with the commands of templates and groups
+    return Rule(
         field="launcher",
         message=message,
         check=lambda spec: (
             spec.launcher != launcher
             or not any(runs_torchrun(group.command) for group in spec.groups())
         ),
-        cel=f"!({cel.is_one_of('self.launcher', launcher)} && {TORCHRUN})",
+        cel=f"!({cel.is_one_of('self.launcher', launcher)} && {ANY_TORCHRUN})",
     )
 
 
