@@ -260,7 +260,7 @@ def test_the_rank_that_crashed_is_blamed_and_not_the_one_that_died_of_it(tmp_pat
     assert "Connection closed by peer" not in command.output
     assert "Connection closed by peer" in command.logs, "rank 0 did die of it"
     assert command.report["failure"]["rank"] == 1
-    assert not command.report["failure"]["consequential"]
+    assert not command.report["failure"]["secondary"]
 
 
 # What the script's process says last on stderr where there is no traceback.
@@ -444,7 +444,7 @@ def test_no_snapshot_is_whole(tmp_path: Path) -> None:
     for each in snapshots:
         assert f"{each}: it is damaged: tensors.safetensors has " in command.output
     assert (
-        "Put back a good copy, or, to start afresh and lose that progress: "
+        "Put back a good copy, or, to start over and lose that progress: "
         f"mv {folder} {folder}.old\n"
     ) in command.output
     assert sorted(folder.glob("step-*")) == snapshots, "nothing was deleted"

@@ -222,4 +222,4 @@ def test_the_command_says_what_is_wrong(
     assert main(["list", "s3://there-is-none/x"]) == 1
     assert "s3://there-is-none/x: there is no such bucket" in capsys.readouterr().err
     assert main(["list", "hdfs://x/y"]) == 1
-    assert "hdfs://x/y is no place for snapshots" in capsys.readouterr().err
+    assert "hdfs://x/y cannot store snapshots" in capsys.readouterr().err

@@ -95,7 +95,7 @@ def test_the_library_is_asked_for_by_nobody_else() -> None:
 
 @pytest.mark.parametrize("where", ["s3://", "hdfs://bucket/x", "s3://key:secret@bucket/x"])
 def test_what_is_no_place(where: str) -> None:
-    with pytest.raises(SnapshotError, match=r"is no place for snapshots.*s3://bucket/jobs"):
+    with pytest.raises(SnapshotError, match=r"cannot store snapshots.*s3://bucket/jobs"):
         Snapshots(where)
 
 

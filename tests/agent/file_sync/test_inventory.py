@@ -50,8 +50,8 @@ class Disk:
 
     def keep(self, seconds: float, membership: str = "1.1.1") -> Replica:
         self.holdings.store(self.tracked.fingerprint(), (membership, seconds))
-        assert self.holdings.place is not None
-        return self.holdings.place.copy
+        assert self.holdings.installed is not None
+        return self.holdings.installed.copy
 
     def names(self) -> list[str]:
         """All files of the working directory, the hidden ones, too."""
@@ -128,7 +128,7 @@ def test_copy_brings_back_the_same_bytes_and_permissions(tmp_path: Path) -> None
     assert (disk.work / "model.pt").read_bytes() == snapshot(1)
     assert (disk.work / "model.pt").stat().st_mode & 0o777 == 0o640
     assert disk.names() == ["ckpt/deep/step", "model.pt"]
-    assert disk.holdings.here == copy.digest
+    assert disk.holdings.installed_digest == copy.digest
 
 
 def test_what_is_no_part_of_the_copy_is_put_aside_and_not_deleted(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_named_directory_stays_though_it_is_empty(tmp_path: Path) -> None:
     said = []
     for _ in range(2):
         disk.holdings.scan_after_exit(lambda _: None)
-        said.append(disk.holdings.here)
+        said.append(disk.holdings.installed_digest)
         disk.holdings.clear()
     assert said == [None, NOTHING], "with parts-1 it is not in place"
     assert [each.name for each in disk.work.iterdir()] == ["output"]
@@ -179,7 +179,7 @@ def test_what_a_killed_agent_was_putting_in_place_goes_away(tmp_path: Path) -> N
         disk.write(b"half", name)
     disk.write(b"half", ".snapshot.pt.ddpjob-member")
     disk.holdings.scan_after_exit(lambda _: None, ["w", "member"])
-    assert disk.holdings.here is None, "there is a directory for nothing"
+    assert disk.holdings.installed_digest is None, "there is a directory for nothing"
     assert disk.holdings.install(copy)
     assert disk.names() == [".snapshot.pt.ddpjob-member", "output/checkpoint-10/model.pt"]
     assert [each.name for each in (disk.work / "output").iterdir()] == ["checkpoint-10"]
@@ -203,7 +203,7 @@ def test_what_was_half_put_in_place_is_no_copy(tmp_path: Path) -> None:
     said = []
     for _ in range(2):
         again.holdings.scan_after_exit(lambda _: None)
-        said.append(again.holdings.here)
+        said.append(again.holdings.installed_digest)
         assert again.times() == [1.0, 2.0]
         assert again.holdings.install(copy)
     assert said == [None, copy.digest]
@@ -314,8 +314,8 @@ def stock_of(disk: Disk) -> Replica:
     """What a new agent makes of the disk."""
     fresh = LocalReplicas(disk.tracked, disk.shelf)
     fresh.scan_after_exit(lambda _: None)
-    assert fresh.place is not None
-    return fresh.place.copy
+    assert fresh.installed is not None
+    return fresh.installed.copy
 
 
 def test_file_from_before_the_job_is_older_than_any_copy(tmp_path: Path) -> None:
@@ -374,9 +374,9 @@ class Peer:
         order = {"type": "run", "membership": {"members": members}, "files": encode(word)}
         self.keeper.on_order(order)
 
-    async def told(self, here: str | None = None) -> dict[str, Any]:
+    async def told(self, installed: str | None = None) -> dict[str, Any]:
         """The last thing it told the service, once that is what lies in place."""
-        return await self.says(lambda said: here is None or said["here"] == here)
+        return await self.says(lambda said: installed is None or said["installed"] == installed)
 
     async def says(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The last thing that it told, once that meets the condition."""
@@ -421,7 +421,7 @@ def test_holder_dies_while_it_gives_and_another_one_is_asked(tmp_path: Path) -> 
                 peer.hear(FileInstruction("1.1.2"))
                 assert (await peer.told())["copies"] == []
                 peer.hear(FileInstruction("1.1.2", copy, holders, put=True))
-                said = await peer.told(here=copy.digest)
+                said = await peer.told(installed=copy.digest)
                 assert [each["digest"] for each in said["copies"]] == [copy.digest]
                 assert peer.disk.read() == snapshot(1)
                 assert peer.disk.names() == ["snapshot.pt"]
@@ -451,8 +451,8 @@ def test_copy_that_takes_longer_than_the_patience_is_put_in_place(
         async with peers(tmp_path, "a", "b") as (a, b):
             copy, holder = await hold_first_copy(a, b)
             b.hear(FileInstruction("1.1.2", copy, (holder,), put=True))
-            await b.told(here=copy.digest)
-            assert b.keeper.obstacle == ""
+            await b.told(installed=copy.digest)
+            assert b.keeper.install_error == ""
 
     run(body)
 
@@ -465,7 +465,7 @@ def test_nobody_without_the_token_gets_a_copy(tmp_path: Path) -> None:
             a.hear(FileInstruction("1.1.3"))
             x.hear(FileInstruction("1.1.3"))
             await x.says(lambda said: said["scope"] == "1.1.3")
-            assert x.said[-1]["here"] == ""
+            assert x.said[-1]["installed"] == ""
             assert x.disk.names() == []
 
     run(body)
@@ -492,7 +492,7 @@ def test_copy_in_place_is_told_though_a_newer_word_came_just_then(tmp_path: Path
                 b.hear(FileInstruction("1.1.2", copy, (holder, holder), put=True))
                 await asyncio.sleep(0)  # the keeper hears it while it is about to tell
                 go_on.set()
-                await b.told(here=copy.digest)
+                await b.told(installed=copy.digest)
 
     run(body)
 

@@ -81,52 +81,52 @@ def test_nothing_is_said_before_all_have_told() -> None:
 
 
 def test_all_begin_from_the_newest_copy_that_anybody_has() -> None:
-    job = Round(a=has(OLD, here="old"), b=has(OLD, NEW, here=None, port=7))
+    job = Round(a=has(OLD, installed="old"), b=has(OLD, NEW, installed=None, port=7))
     put = FileInstruction("1.1.2", NEW, (("127.0.0.1", 7),), put=True)
     assert job.words(A, B) == [put, put]
 
 
 def test_they_start_when_all_have_it_in_place() -> None:
-    job = Round(a=has(NEW, here="new"), b=has(here=None))
+    job = Round(a=has(NEW, installed="new"), b=has(installed=None))
     assert not any(word.go for word in job.words(A, B))
-    job.tell("b", has(NEW, here="new"))
+    job.tell("b", has(NEW, installed="new"))
     assert job.words(A, B) == [FileInstruction("1.1.2", go=True)] * 2
 
 
 def test_where_nobody_has_any_all_start_with_nothing() -> None:
-    job = Round(a=has(), b=has(here=None))
+    job = Round(a=has(), b=has(installed=None))
     assert job.words(A, B) == [FileInstruction("1.1.2", put=True)] * 2, "what b has is torn"
     job.tell("b", has())
     assert job.words(A, B) == [FileInstruction("1.1.2", go=True)] * 2
 
 
 def test_next_newest_where_the_newest_is_gone() -> None:
-    job = Round(a=has(OLD, here="old"), b=has(NEW, here=None))
+    job = Round(a=has(OLD, installed="old"), b=has(NEW, installed=None))
     assert job.words(A, B)[0].copy == NEW
-    job.tell("b", has(here=None))
+    job.tell("b", has(installed=None))
     assert [word.copy for word in job.words(A, B)] == [OLD, OLD]
 
 
 def test_who_leaves_is_asked_too_and_stays_for_so_long() -> None:
-    job = Round(a=has(OLD, here="old"))
+    job = Round(a=has(OLD, installed="old"))
     assert job.words(A, leaving=(B,)) == [
         FileInstruction("1.1.2"),
         FileInstruction("1.1.2", wait=True),
     ]
-    job.tell("b", has(NEW, here="new", port=7))
+    job.tell("b", has(NEW, installed="new", port=7))
     word, last = job.words(A, leaving=(B,))
     assert (word.copy, word.holders, last) == (
         NEW,
         (("127.0.0.1", 7),),
         FileInstruction("1.1.2", wait=True),
     )
-    job.tell("a", has(NEW, here="new"))
+    job.tell("a", has(NEW, installed="new"))
     assert job.words(A, leaving=(B,)) == [FileInstruction("1.1.2", go=True)] * 2
 
 
 def test_who_has_begun_lets_the_others_begin_after_the_service_forgot() -> None:
     newer = copy("1.1.2", 5)
-    job = Round(a=has(newer, here=None, begun=True), b=has(OLD, here="old"))
+    job = Round(a=has(newer, installed=None, begun=True), b=has(OLD, installed="old"))
     assert all(word.go for word in job.words(A, B))
 
 

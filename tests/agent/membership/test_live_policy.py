@@ -114,8 +114,8 @@ def test_failure_beside_a_loss_is_its_consequence() -> None:
 
 
 def test_death_that_looks_like_an_echo_waits_for_news() -> None:
-    echo = ready("b", exit_at=NOW - 0.1, failure=failure(consequential=True))
-    silent = [ready(name, last_heard=NOW - 0.2) for name in "ac"]
+    echo = ready("b", exit_at=NOW - 0.1, failure=failure(secondary=True))
+    silent = [ready(name, last_seen=NOW - 0.2) for name in "ac"]
     assert decide(silent[0], echo, silent[1]).action is Action.KEEP
     heard = dataclasses.replace(echo, exit_at=NOW - 2)
     assert decide(ready("a"), heard, ready("c")).action is Action.FORM

@@ -16,7 +16,7 @@ NOW = 1000.0
 
 def worker(name: str, **changes: Any) -> WorkerState:
     member = Member(name, f"{name}-first", "127.0.0.1", 1)
-    base = WorkerState(member, registered_at=0.0, last_heard=NOW)
+    base = WorkerState(member, registered_at=0.0, last_seen=NOW)
     return dataclasses.replace(base, **changes)
 
 

@@ -65,7 +65,7 @@ def test_orders_follow_what_is_told() -> None:
 
 def test_service_that_restarts_learns_it_from_the_hellos() -> None:
     found = initial_state(term=1, boot=2, wall_offset=0.0)
-    held, stock = encode(membership("a", "b")), has(copy("1.1.1", 5), here=None, begun=True)
+    held, stock = encode(membership("a", "b")), has(copy("1.1.1", 5), installed=None, begun=True)
     told = encode(dataclasses.replace(stock, scope="1.1.1"))
     for member in (A, B):
         on_hello(found, hello(member, membership=held, running=True, files=told), NOW)

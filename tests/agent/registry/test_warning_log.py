@@ -40,8 +40,8 @@ class Job:
     def tell(self, worker: str, warning: AgentWarning, later: float = 0.0) -> None:
         on_message(self.state, worker, warning.to_message(), NOW + later)
 
-    def saves(self, worker: str, problem: str = "", places: int = 1) -> None:
-        report = {"event": "saved", "step": 10, "problem": problem, "places": places}
+    def saves(self, worker: str, problem: str = "", storages: int = 1) -> None:
+        report = {"event": "saved", "step": 10, "problem": problem, "storages": storages}
         current = self.state.current
         message = {"type": "report", "membership": str(current and current.id), "report": report}
         on_message(self.state, worker, message, NOW)
@@ -81,12 +81,12 @@ def test_problem_of_a_membership_ends_with_it() -> None:
 
 def test_snapshot_problem_lasts_until_its_writer_saves_without_it() -> None:
     job = Job("abc")
-    job.saves("a", "short", places=2)
-    job.saves("b", places=2)
+    job.saves("a", "short", storages=2)
+    job.saves("b", storages=2)
     assert job.told == [("SnapshotDegraded", "a", "short")], "the other directory is fine"
     job.loses("c")
     assert job.told == [("SnapshotDegraded", "a", "short")], "nothing was saved since"
-    job.saves("a", places=2)
+    job.saves("a", storages=2)
     assert not job.warnings
 
 

@@ -296,9 +296,9 @@ def test_steps_to_be_done_again_are_known_to_a_restarted_service_too(tmp_path: P
         await asyncio.wait([b.task])
         job.agents.remove(b)
         await job.formed(2)
-        had_done = {"membership": "1.1.1", "step": 23}
+        steps_done = {"membership": "1.1.1", "step": 23}
         resumed = {"event": "resumed", "step": 14, "loaded": True}
-        a.link.send({"type": "had_done", **had_done})
+        a.link.send({"type": "steps_done", **steps_done})
         a.link.send({"type": "report", "membership": "1.1.2", "report": resumed})
 
         async def counted() -> None:
@@ -308,7 +308,7 @@ def test_steps_to_be_done_again_are_known_to_a_restarted_service_too(tmp_path: P
                 raise ServiceUnavailableError(str(report))
 
         await until(counted)
-        a.known = {"had_done": had_done, "reports": [resumed]}
+        a.known = {"steps_done": steps_done, "reports": [resumed]}
         await job.service.kill()
         await job.service.start()
         await job.expect("a")

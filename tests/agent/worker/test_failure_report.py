@@ -325,7 +325,7 @@ def test_what_is_told(
     assert failure.summary == summary
     assert failure.traceback == traceback.rstrip()
     assert failure.rank == rank
-    assert not failure.consequential
+    assert not failure.secondary
     assert not failure.permanent
 
 
@@ -339,7 +339,7 @@ def test_two_processes_that_fail_at_once_mix_their_lines(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("stderr", "consequential"),
+    ("stderr", "secondary"),
     [
         pytest.param(of_rank(0, CLOSED) + torchrun(), True, id="died_of_a_peer"),
         pytest.param(
@@ -353,10 +353,8 @@ def test_two_processes_that_fail_at_once_mix_their_lines(tmp_path: Path) -> None
         pytest.param(of_rank(0, CLOSED) + of_rank(1, NAN), False, id="two_of_them"),
     ],
 )
-def test_an_echo_of_another_death_is_marked(
-    tmp_path: Path, stderr: str, consequential: bool
-) -> None:
-    assert read(1, stderr, tmp_path).consequential is consequential
+def test_an_echo_of_another_death_is_marked(tmp_path: Path, stderr: str, secondary: bool) -> None:
+    assert read(1, stderr, tmp_path).secondary is secondary
 
 
 def test_time_is_that_of_the_first_traceback(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         for step in (3, 4):
             after.save(step, **trained(step).parts(), wait=True)
         patch.setattr(write_plan, "LEAST_BYTES", 1)
-        in_parts.publish(DirectoryStorage(live, 2), 5, trained(5), after._turn.fence())
+        in_parts.publish(DirectoryStorage(live, 2), 5, trained(5), after._writer_fence.fence())
         recorder.say("saved 5")
     return Story(base, recorder.ops, {step: trained(step).weights() for step in (1, 2, 3, 4, 5)})
 
