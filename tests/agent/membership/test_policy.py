@@ -64,7 +64,7 @@ def test_below_the_minimum_it_never_starts() -> None:
 
 
 def test_no_other_group_stands_in_for_one_with_a_minimum_of_its_own() -> None:
-    """As a server and its trainers: how many there are in all does not help."""
+    """A server and its trainers: the number of all workers does not help."""
     policy = dataclasses.replace(POLICY, minimum=2, minimums=(("ps-worker", 1), ("ps-b", 1)))
     server, *trainers = "ps-worker-000-1", "ps-b-000-1", "ps-b-001-1"
     everybody = " ".join([server, *trainers])
@@ -196,7 +196,7 @@ def test_a_loss_takes_waiting_joiners_in_and_survivors_keep_their_order() -> Non
     assert decision.membership.detail == "lost d; joined a"
 
 
-def test_below_the_minimum_it_halts_and_goes_on_as_lost_when_one_comes() -> None:
+def test_below_the_minimum_it_halts_and_resumes_as_lost_with_a_new_worker() -> None:
     policy = dataclasses.replace(POLICY, minimum=2)
     current = membership("a", "b")
     gone, here = worker("a", closed_at=NOW - 1), worker("b")
@@ -250,7 +250,7 @@ def test_a_member_lost_after_others_were_done_makes_all_run_again() -> None:
     assert names(decision.membership) == ["a"]
 
 
-def test_an_exit_is_not_blamed_until_every_member_was_heard_after_it() -> None:
+def test_an_exit_is_not_blamed_before_every_member_has_sent_a_message() -> None:
     current = membership("a", "b")
     bad = worker("a", exit_at=NOW - 2, failure=failure())
     silent = worker("b", last_seen=NOW - 1.5)
@@ -374,7 +374,7 @@ def test_the_other_join_policies(policy: str, age: float, joins: bool) -> None:
     assert (decision.action is Action.FORM) is joins
 
 
-def test_immediate_joiners_are_let_in_together() -> None:
+def test_immediate_joiners_are_admitted_together() -> None:
     chosen = dataclasses.replace(POLICY, join_policy="Immediate")
     joiner = worker("b", registered_at=NOW - 1)
     waiting = running(membership("a"), worker("a"), joiner, expected="a b c", policy=chosen)

@@ -21,7 +21,7 @@ def worker(name: str, **changes: Any) -> WorkerState:
 
 
 def hello(member: Member, **changes: Any) -> dict[str, Any]:
-    """What an agent says of itself when it registers."""
+    """Return the message of an agent that registers."""
     return {
         "member": dataclasses.asdict(member), "membership": None, "running": False, "live": False,
         "ready": False, "finished": False, "stops": False, "done": False, "failure": None,

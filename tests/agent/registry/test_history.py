@@ -1,4 +1,4 @@
-"""What the history keeps of what processes report."""
+"""The history of the processes' reports."""
 
 from __future__ import annotations
 

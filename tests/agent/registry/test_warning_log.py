@@ -1,4 +1,4 @@
-"""What the service keeps of warnings, and until when."""
+"""The warnings that the service keeps, and the time until it drops them."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ def test_snapshot_problem_lasts_until_its_writer_saves_without_it() -> None:
     assert not job.warnings
 
 
-def test_writer_for_all_replaces_what_others_said() -> None:
+def test_writer_for_all_replaces_the_reports_of_others() -> None:
     job = Job()
     job.saves("a", "short")
     job.saves("b")
     assert not job.warnings
 
 
-def test_problem_of_a_worker_ends_when_it_says_so_or_is_gone() -> None:
+def test_problem_of_a_worker_ends_with_its_report_or_its_loss() -> None:
     job = Job("abc")
     for worker in "abc":
         job.keeps_files(worker, "full")
@@ -107,7 +107,7 @@ def test_problem_of_a_worker_ends_when_it_says_so_or_is_gone() -> None:
     assert job.told == [("FilesNotKept", "b", FULL)]
 
 
-def test_problem_that_is_told_again_is_not_new() -> None:
+def test_problem_that_is_reported_again_is_not_new() -> None:
     job = Job()
     for later in (0.0, 60.0):
         job.tell("a", AgentWarning("New", "x"), later)
