@@ -92,6 +92,11 @@ COMMANDS = {
         "Check a job file; print each fault with its place and its remedy.",
         "ddpjob validate job.yaml",
     ),
+    "convert": Entry(
+        "convert_files:convert",
+        "Print DDPJobs for the PyTorchJobs and TrainJobs of a file.",
+        "ddpjob convert pytorchjob.yaml > ddpjob.yaml",
+    ),
     "snapshots": Entry(
         "local:snapshots",
         "List, verify, prune and export snapshots: `ddpjob snapshots --help`.",
