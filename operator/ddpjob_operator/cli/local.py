@@ -27,8 +27,11 @@ from ddpjob_operator.local.chaos import GRAMMAR, ChaosError, ChaosEvent, parse_c
 from ddpjob_operator.local.devices.demand import describe_use
 from ddpjob_operator.local.devices.discovery import Devices
 from ddpjob_operator.local.rendezvous_process import PortInUseError
+from ddpjob_operator.local.saved.advice import NAMES_SHOWN, RunAdvice
+from ddpjob_operator.local.saved.own_files import OwnFiles
 from ddpjob_operator.local.state_dir import AlreadyRunningError, JobStateDir, StateDirError
 from ddpjob_operator.local.timeline import Timeline
+from ddpjob_protocol.text import some
 
 out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
 
@@ -42,16 +45,19 @@ def run(
     nodes: Annotated[
         int | None, typer.Option(min=1, help="Simulated nodes; default: one for each worker.")
     ] = None,
-    state_dir: Annotated[Path, typer.Option(help="Folder for the state of runs.")] = Path(
-        ".ddpjob"
-    ),
+    state_dir: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the state of runs; default: .ddpjob beside the job file."),
+    ] = None,
     workdir: Annotated[
         Path | None, typer.Option(help="Working directory of the command; default: the job file's.")
     ] = None,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Port of the rendezvous service.")
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Do not resume from a snapshot.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start from nothing; move what is saved aside.")
+    ] = False,
     no_gpus: Annotated[
         bool, typer.Option("--no-gpus", help="Run on CPUs, whatever the job asks for.")
     ] = False,
@@ -72,7 +78,9 @@ def run(
     wanted = sum(group.replicas for group in job.spec.groups())
     count = wanted if nodes is None else nodes
     devices = find_gpus(job, file, count, use=not no_gpus)
-    state = JobStateDir(state_dir, job.metadata.namespace, job.metadata.name)
+    state = JobStateDir(
+        state_dir or file.parent / ".ddpjob", job.metadata.namespace, job.metadata.name
+    )
     try:
         state.lock()
     except AlreadyRunningError as error:
@@ -81,6 +89,9 @@ def run(
         raise CommandError(ExitCode.INVALID, str(error)) from error
     resumed = state.begin(fresh=fresh)
     out.print(f"job {job.metadata.name}: {wanted} workers, {count} nodes, state in {state.path}")
+    if fresh:
+        _move_own_files(job, state, folder)
+    advice = RunAdvice(job, state, folder)
     if line := describe_use(job, devices):
         out.print(line)
     if resumed:
@@ -93,8 +104,27 @@ def run(
         state.unlock()
     if code is ExitCode.INTERRUPTED:
         again = shlex.join(["ddpjob", *(a for a in sys.argv[1:] if a != "--fresh")])
-        out.print(f"stopped; to resume from the last snapshot: {again}")
+        out.print(advice.after_interruption(again))
+    elif code is ExitCode.OK and (warning := advice.after_completion()):
+        out.print(warning)
     raise typer.Exit(code)
+
+
+def _move_own_files(job: DDPJob, state: JobStateDir, folder: Path) -> None:
+    """Move the files of `snapshot.files` out of the script's reach; print where they are."""
+    files = OwnFiles(job.spec.snapshot.files, folder)
+    names = some(files.found(), NAMES_SHOWN)
+    try:
+        if target := files.move_aside(state.path.with_name(f"{state.path.name}.files")):
+            out.print(f"--fresh: moved {names} to {target}")
+    except OSError as error:
+        message = f"--fresh: cannot move {error.filename}: {error.strerror}; move it yourself"
+        raise CommandError(ExitCode.INVALID, message) from error
+    if not job.spec.snapshot.files and job.spec.snapshot.every_steps is None:
+        out.print(
+            "--fresh: a file that the script itself saves stays; name it in snapshot.files, or move"
+            " it yourself"
+        )
 
 
 def snapshots(context: typer.Context) -> None:
