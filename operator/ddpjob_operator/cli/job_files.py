@@ -28,7 +28,7 @@ class JobText(NamedTuple):
 
 def load(file: Path) -> DDPJob:
     """Return the only job of a file and print warnings; raise CommandError if it is invalid."""
-    return _parse(file, _read(file)).job
+    return _parse(file, read_text(file)).job
 
 
 def load_all(file: Path) -> list[JobText]:
@@ -50,7 +50,7 @@ def load_all(file: Path) -> list[JobText]:
 
 def read_documents(file: Path) -> Iterator[str]:
     """Yield the YAML documents of a file, or of stdin; each keeps its line numbers."""
-    return _documents(_read(file))
+    return _documents(read_text(file))
 
 
 def display_name(file: Path) -> str:
@@ -58,7 +58,8 @@ def display_name(file: Path) -> str:
     return "stdin" if str(file) == STDIN else str(file)
 
 
-def _read(file: Path) -> str:
+def read_text(file: Path) -> str:
+    """Return the text of a file, or of stdin for `-`; raise CommandError if it cannot be read."""
     try:
         data = sys.stdin.buffer.read() if str(file) == STDIN else file.read_bytes()
         return data.decode()

@@ -18,6 +18,7 @@ from ddpjob_operator.api import constants, jobfile
 from ddpjob_operator.api.jobfile import Fault, ParsedJob, Severity
 from ddpjob_operator.cli import job_files
 from ddpjob_operator.cli.common import CommandError, ExitCode, print_error
+from ddpjob_operator.cli.preflight import find_missing_scripts
 
 SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -90,15 +91,16 @@ class Report:
             if kind := jobfile.other_kind(text):
                 self._note(f"{name}: skipped a {kind}; only a {constants.KIND} is checked")
             elif is_given or "apiVersion" in text:
-                self._check(name, text, backend)
+                self._check(path, text, backend)
 
-    def _check(self, name: str, text: str, backend: Backend | None) -> None:
+    def _check(self, path: Path, text: str, backend: Backend | None) -> None:
+        name = job_files.display_name(path)
         try:
             parsed = jobfile.read(text)
         except jobfile.JobFileError as error:
             self._faults_of(name, error.faults)
             return
-        faults = list(_find_faults(parsed, backend))
+        faults = [*_find_faults(parsed, backend), *_find_missing_files(parsed, path, backend)]
         self._faults_of(name, faults)
         if all(fault.severity is Severity.WARNING for fault in faults):
             self._valid(name, parsed)
@@ -162,6 +164,13 @@ def _find_faults(parsed: ParsedJob, backend: Backend | None) -> Iterator[Fault]:
     else:
         is_sure = backend is Backend.CLUSTER
         yield from parsed.find_cluster_faults(Severity.ERROR if is_sure else Severity.WARNING)
+
+
+def _find_missing_files(parsed: ParsedJob, path: Path, backend: Backend | None) -> Iterator[Fault]:
+    """Yield a warning for each script that is not beside a job file for this machine."""
+    if backend is not Backend.CLUSTER and str(path) != job_files.STDIN:
+        for message in find_missing_scripts(parsed.job, path):
+            yield Fault(message, severity=Severity.WARNING)
 
 
 def _expand(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:

@@ -35,6 +35,7 @@ def validate(
             path = tmp_path / name.replace("__", "/").replace("_yaml", ".yaml")
             path.parent.mkdir(exist_ok=True)
             path.write_text(text.replace("NAME", path.stem))
+            (path.parent / "train.py").touch()
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
         return in_process(tmp_path, monkeypatch, capsys, "validate", *arguments)
 
@@ -148,6 +149,15 @@ def test_problems_for_programs(validate: Validate) -> None:
             },
         ],
     }
+
+
+def test_a_missing_script_is_a_warning(validate: Validate) -> None:
+    text = LOCAL.replace("train.py", "trian.py")
+    for options, is_found in (("", True), ("--for local", True), ("--for cluster", False)):
+        _, printed = validate("a.yaml", *options.split(), a_yaml=text)
+        assert (
+            "a.yaml: warning: spec.command: there is no script 'trian.py'" in printed
+        ) is is_found
 
 
 def test_a_number_with_a_fraction_needs_quotes_for_kubectl_only(validate: Validate) -> None:
