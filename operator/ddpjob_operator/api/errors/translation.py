@@ -25,7 +25,9 @@ OF_KEY = "[key]"  # pydantic's last part of the path of a key
 
 def explain_errors(error: ValidationError, *at: str) -> tuple[Problem, ...]:
     """Return every problem of a failed validation of a DDPJob, or of its part, in pydantic's order."""
-    errors = [{**details, "loc": (*at, *details["loc"])} for details in error.errors()]
+    errors: list[dict[str, Any]] = [
+        {**details, "loc": (*at, *details["loc"])} for details in error.errors()
+    ]
     unknown = {e["loc"]: _neighbour(e["loc"]) for e in errors if e["type"] == UNKNOWN}
     meant = {(*path[:-1], near) for path, near in unknown.items()}
     return tuple(
