@@ -229,7 +229,10 @@ def test_any_template_that_is_accepted_becomes_pods(template: JSON, gpus: int | 
 @given(TEMPLATES)
 def test_a_template_with_a_command_is_accepted(template: JSON) -> None:
     first = template["spec"]["containers"][0]
-    only = {**template, "spec": {**template["spec"], "containers": [{**first, "args": []}]}}
+    only = {
+        **template,
+        "spec": {**template["spec"], "containers": [{**first, "command": ["torchrun"]}]},
+    }
     assert accepted(only) is not None
 
 
