@@ -30,7 +30,7 @@ REFUSED: list[tuple[str, str | bytes | None, str, str]] = [
         "invalid_yaml",
         GOOD + "  image: [x\n  suspend: true\n",
         "",
-        "job.yaml: line 8, column 10: expected ',' or ']', but got ':'",
+        "job.yaml: line 9, column 10: expected ',' or ']', but got ':'",
     ),
     (
         "missing_file",
@@ -48,7 +48,7 @@ REFUSED: list[tuple[str, str | bytes | None, str, str]] = [
         "unknown_field",
         GOOD + "  replica: 2\n",
         "",
-        "job.yaml: line 7: spec.replica: unknown field 'replica'; did you mean 'replicas'?",
+        "job.yaml: line 8: spec.replica: unknown field 'replica'; did you mean 'replicas'?",
     ),
     (
         "minimum_above_maximum",
@@ -235,7 +235,7 @@ def test_validate_names_a_missing_script(
 
 
 def test_without_local_the_right_command_is_shown(tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text(GOOD + "  launcher: python\n")
+    (tmp_path / "job.yaml").write_text(GOOD)
     code, command = run_to_end(tmp_path, "run", "job.yaml")
     assert command.output == (
         "only --local is there yet: ddpjob run --local job.yaml; "
@@ -294,7 +294,7 @@ def test_the_rank_that_crashed_is_blamed_and_not_the_one_that_died_of_it(tmp_pat
     assert "Connection closed by peer" not in command.output
     assert "Connection closed by peer" in command.logs, "rank 0 did die of it"
     assert command.report["failure"]["rank"] == 1
-    assert not command.report["failure"]["consequential"]
+    assert not command.report["failure"]["secondary"]
 
 
 # What the script's process says last on stderr where there is no traceback.
@@ -460,7 +460,7 @@ def test_no_snapshot_is_whole(tmp_path: Path) -> None:
     for each in snapshots:
         assert f"{each}: it is damaged: tensors.safetensors has " in command.output
     assert (
-        "Put back a good copy, or, to start afresh and lose that progress: "
+        "Put back a good copy, or, to start over and lose that progress: "
         f"mv {folder} {folder}.old\n"
     ) in command.output
     assert sorted(folder.glob("step-*")) == snapshots, "nothing was deleted"

@@ -77,7 +77,7 @@ def test_a_path_that_looks_like_markup_is_printed_as_it_is(tmp_path: Path) -> No
 
 
 def test_flags_that_pin_the_job_are_warned_of(tmp_path: Path) -> None:
-    write_job(tmp_path, "[torchrun, --nnodes=2, train.py]")
+    write_job(tmp_path, "[sh, -c, torchrun --nnodes=2 train.py]", launcher="torchrun")
     code, command = run_to_end(tmp_path, "validate", "job.yaml")
     assert code == ExitCode.OK
     assert (

@@ -40,18 +40,19 @@ def validate(
 
 def load(file: Path) -> DDPJob:
     """Return the only job of a file and print warnings; raise CommandError if it is invalid."""
-    return _parse(file, _read(file))
+    return _parse(file, read_text(file))
 
 
 def load_all(file: Path) -> list[JobText]:
     """Return all jobs of a file, or of stdin for `-`; raise CommandError if one is invalid."""
-    documents = list(_documents(_read(file)))
+    documents = list(_documents(read_text(file)))
     if not documents:
         raise CommandError(ExitCode.INVALID, f"{_name(file)}: the file is empty; write a DDPJob")
     return [JobText(_parse(file, text), text) for text in documents]
 
 
-def _read(file: Path) -> str:
+def read_text(file: Path) -> str:
+    """Return the text of a file, or of stdin for `-`; raise CommandError if it cannot be read."""
     try:
         data = sys.stdin.buffer.read() if str(file) == STDIN else file.read_bytes()
         return data.decode()

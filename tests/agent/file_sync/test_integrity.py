@@ -112,7 +112,7 @@ def test_what_is_cut_is_damaged_at_whatever_length(written: tuple[str, bytes]) -
 
 @pytest.mark.parametrize("where", [0.3, 0.6])
 def test_a_hole_in_the_middle_is_found_by_checksums(where: float) -> None:
-    """As a machine leaves it that lost its power: the end is there, what comes before is not."""
+    """A machine that lost its power leaves the end of a file without the bytes before it."""
     content = bytearray(by_torch({"a": torch.randn(5000)}))
     at = int(len(content) * where)
     content[at : at + 4096] = bytes(4096)
