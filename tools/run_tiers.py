@@ -35,7 +35,7 @@ TIER = "test-"
 AT_ONCE = 2
 PREPARATION = {"test-e2e": "kind-build"}
 SLOWEST = 10
-CLEANUP_SECONDS = 300.0  # namespaces of a cluster take minutes; after SIGTERM, before SIGKILL
+CLEANUP_SECONDS = 600.0  # namespaces of a cluster take minutes; after SIGTERM, before SIGKILL
 INTERRUPTED = 130
 
 
