@@ -93,7 +93,7 @@ REFUSED: list[tuple[str, str | bytes | None, str, str]] = [
         "field_of_a_later_version",
         job_text(PLAIN, scheduling="{topologyKey: zone}"),
         "",
-        "job.yaml: line 7: spec.scheduling: is not supported by this version; remove it",
+        "job.yaml: line 7: spec.scheduling.topologyKey: is not supported by this version; remove it",
     ),
     (
         "suspended",

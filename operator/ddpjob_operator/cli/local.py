@@ -25,6 +25,7 @@ from ddpjob_operator.cli.job_files import load
 from ddpjob_operator.local.backend import LocalBackend
 from ddpjob_operator.local.chaos import GRAMMAR, ChaosError, ChaosEvent, parse_chaos
 from ddpjob_operator.local.environment import search_path
+from ddpjob_operator.local.ignored_fields import find_ignored_fields
 from ddpjob_operator.local.rendezvous_process import PortInUseError
 from ddpjob_operator.local.state_dir import AlreadyRunningError, JobStateDir, StateDirError
 from ddpjob_operator.local.timeline import Timeline
@@ -59,6 +60,8 @@ def run(
         raise CommandError(ExitCode.INVALID, message)
     if problem := _explain_nothing_to_run(job) or _find_cluster_only_fields(job):
         raise CommandError(ExitCode.INVALID, f"{file}: {problem}")
+    for path in find_ignored_fields(job):
+        print(f"{file}: warning: {path} has no effect on this machine", file=sys.stderr)
     folder = (workdir or file.parent).resolve()
     if not folder.is_dir():
         message = f"--workdir: there is no folder {folder}; make it or correct the path"
@@ -149,8 +152,6 @@ def _explain_nothing_to_run(job: DDPJob) -> str:
 
 def _find_cluster_only_fields(job: DDPJob) -> str:
     for group in job.spec.groups():
-        if group.template is not None:
-            return f"group {group.name} has a template, which needs a cluster; give command instead"
         for entry in group.env:
             if entry.value_from is not None:
                 return f"env {entry.name} has valueFrom, which needs a cluster; give value instead"

@@ -139,7 +139,7 @@ REFUSED: list[tuple[str, str, list[str]]] = [
     (
         "not_yet",
         GOOD + "  scheduling: {topologyKey: zone}\n",
-        ["line 7: spec.scheduling: is not supported by this version; remove it"],
+        ["line 7: spec.scheduling.topologyKey: is not supported by this version; remove it"],
     ),
     (
         "several_in_the_order_of_the_file",

@@ -90,7 +90,7 @@ def test_labels_and_annotations_are_kept_but_for_ours() -> None:
     labels = metadata["labels"]
     assert (labels["team"], labels["ddpjob.io/role"]) == ("vision", "worker")
     assert labels["ddpjob.io/job"] == "digits"
-    assert metadata["annotations"] == {"a": "b"}
+    assert metadata["annotations"]["a"] == "b"
     assert (metadata["name"], metadata["namespace"]) == ("digits-worker-000-2", "team")
 
 
@@ -192,8 +192,8 @@ CONTAINERS = st.builds(
     st.lists(SCALARS, min_size=1, max_size=3),
 )
 TEMPLATES = st.builds(
-    lambda template, spec, container, others: {
-        **template,
+    lambda metadata, spec, container, others: {
+        "metadata": metadata,
         "spec": {**spec, "containers": [container, *others]},
     },
     OBJECTS,
