@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 
-from cluster.control_plane import ControlPlane
+from cluster.control_plane import ROOT, ControlPlane
 from ddpjob_operator.api.spec.pod_template import CONTAINER_FIELDS, POD_FIELDS
 from ddpjob_operator.api.spec.strategic_merge import MERGE_KEYS, merge, without_nulls
 from support.merge_cases import CASES, ORIGINAL, Case
+from support.rawpods import make_cluster_job, rendezvous_manifest, worker_manifest
 
+PAGE = ROOT / "docs" / "pods.md"
+CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 PATH = "/api/v1/namespaces/default/podtemplates"
 CORE = "io.k8s.api.core.v1"
 STRATEGIC = {"Content-Type": "application/strategic-merge-patch+json"}
@@ -56,6 +61,24 @@ def in_order(value: Any, field: str = "") -> Any:
     entries = [in_order(each) for each in value]
     key = MERGE_KEYS.get(field)
     return sorted(entries, key=lambda entry: entry[key]) if key else entries
+
+
+def test_the_pods_of_the_page_are_accepted(apiserver: ControlPlane) -> None:
+    """With the priority that an administrator gives to the class."""
+    [block] = re.findall(r"```yaml\n(spec:\n  image.*?)```", PAGE.read_text(), re.DOTALL)
+    spec = yaml.safe_load(block)["spec"]
+    job = make_cluster_job(**spec)
+    job = job.model_copy(
+        update={"metadata": job.metadata.model_copy(update={"namespace": "default"})}
+    )
+    group = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 7}
+    apiserver.send("POST", CLASSES, {**group, "metadata": {"name": "training"}})
+    for pod in (worker_manifest(job), rendezvous_manifest(job)):
+        query = "?dryRun=All&fieldValidation=Strict"
+        stored = apiserver.send("POST", "/api/v1/namespaces/default/pods" + query, pod)
+        assert stored["spec"]["priority"] == 7
+        assert stored["metadata"]["labels"] == pod["metadata"]["labels"]
+    apiserver.send("DELETE", f"{CLASSES}/training")
 
 
 # --- the definition of a pod ---------------------------------------------------------------------

@@ -23,6 +23,8 @@ from ddpjob_operator.controller.metrics import Metrics
 from ddpjob_operator.planner import status_builder
 from ddpjob_operator.planner.actions import (
     Action,
+    CreateRendezvous,
+    CreateService,
     CreateWorker,
     DeleteJob,
     DeleteRendezvous,
@@ -104,7 +106,7 @@ class Reconciler:
                     await self._cluster.delete(job, action)
                 case CreateWorker():
                     creations.append(action)
-                case _:
+                case CreateService() | CreateRendezvous():
                     rejections += filter(None, [await self._cluster.create(job, action, token)])
         limit = asyncio.Semaphore(CREATES_AT_ONCE)
 

@@ -74,6 +74,7 @@ def test_a_finished_job_is_deleted_after_its_time(play: Play) -> None:
         await stage.start_operator()
         await stage.until(lambda view: not view.status, "it is deleted")
         [deletion] = [call for call in stage.wire.calls if call.kind == "DELETE ddpjobs"]
+        assert deletion.body is not None
         assert set(deletion.body["preconditions"]) == {"uid", "resourceVersion"}
 
     play(story)
