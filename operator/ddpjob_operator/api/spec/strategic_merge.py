@@ -12,7 +12,6 @@ May not: validate a template. Values of any type pass; the API server rejects wr
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,13 +37,13 @@ REPLACE, DELETE = "replace", "delete"
 
 
 def merge(original: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    """Return the original with the patch merged over it; change neither."""
+    """Return the original with the patch merged over it; the result shares unchanged parts."""
     if DIRECTIVE in patch:
         return dict(_plain(patch))
     merged = dict(original)
     for field, value in patch.items():
         merged[field] = _merge_field(field, original.get(field), value)
-    return copy.deepcopy(merged)
+    return merged
 
 
 def without_nulls(value: Any) -> Any:

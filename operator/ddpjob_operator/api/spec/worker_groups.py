@@ -50,8 +50,12 @@ class Group:
     processes: int
     image: str | None
     command: tuple[str, ...]  # with the arguments
-    env: tuple[EnvVar, ...]  # one of each name
     template: Template  # of its pods, with the fields above; a null is a default to leave out
+
+    @property
+    def env(self) -> tuple[EnvVar, ...]:
+        """The variables of the container that trains, one of each name."""
+        return env_of(self.template)
 
 
 ABOVE_MAXIMUM = "is %s, above maxReplicas (%s); lower it or raise maxReplicas"
@@ -210,7 +214,6 @@ def resolve(
         processes=(gpus or 1) if processes == "auto" else processes,
         image=trainer(template).get("image"),
         command=command_of(template),
-        env=env_of(template),
         template=template,
     )
 
