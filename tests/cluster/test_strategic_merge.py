@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from cluster.control_plane import ROOT, ControlPlane
-from ddpjob_operator.api.spec.pod_template import CONTAINER_FIELDS, POD_FIELDS
-from ddpjob_operator.api.spec.strategic_merge import MERGE_KEYS, merge, without_nulls
+from ddpjob_operator.api.spec.pod.pod_template import CONTAINER_FIELDS, POD_FIELDS
+from ddpjob_operator.api.spec.pod.strategic_merge import MERGE_KEYS, merge, without_nulls
 from support.merge_cases import CASES, ORIGINAL, Case
 from support.rawpods import make_cluster_job, rendezvous_manifest, worker_manifest
 

@@ -33,6 +33,7 @@ AS_IS = frozenset(
         "maxLength",
         "minItems",
         "maxItems",
+        "maxProperties",
         "pattern",
     ]
 )

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from ddpjob_operator.api.problem import InvalidError, Path, Problem, spell
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.api.spec.pod_template import CONTAINER_FIELDS, POD_FIELDS, TRAINER
+from ddpjob_operator.api.spec.pod.pod_template import CONTAINER_FIELDS, POD_FIELDS, TRAINER
 
 Names = tuple[str, ...]
 UNKNOWN = "extra_forbidden"

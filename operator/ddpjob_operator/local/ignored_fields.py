@@ -11,7 +11,7 @@ from typing import Any
 
 from ddpjob_operator.api.problem import Path, spell
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.api.spec.pod_template import Template, trainer
+from ddpjob_operator.api.spec.pod.pod_template import Template, trainer
 
 # Fields of the container that trains that act here, or that a short field may have without a warning.
 KNOWN = ("name", "image", "command", "args", "env", "resources")

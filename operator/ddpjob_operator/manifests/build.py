@@ -15,9 +15,9 @@ from typing import Any
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.api.spec.pod_template import trainer
+from ddpjob_operator.api.spec.pod.pod_template import trainer
+from ddpjob_operator.api.spec.pod.strategic_merge import without_nulls
 from ddpjob_operator.api.spec.sagemaker import BASE, SageMaker
-from ddpjob_operator.api.spec.strategic_merge import without_nulls
 from ddpjob_operator.api.spec.worker_groups import Group
 from ddpjob_operator.manifests.environment import (
     agent_environment,

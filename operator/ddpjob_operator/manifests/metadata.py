@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.api.spec.strategic_merge import merge
+from ddpjob_operator.api.spec.pod.strategic_merge import merge
 from ddpjob_operator.manifests.pieces import Manifest, as_mapping
 
 APP = "ddpjob"

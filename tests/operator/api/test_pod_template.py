@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob_operator.api.spec.strategic_merge import without_nulls
+from ddpjob_operator.api.spec.pod.strategic_merge import without_nulls
 from support.builders import make_job
 
 JSON = dict[str, Any]

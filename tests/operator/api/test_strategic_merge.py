@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpjob_operator.api.spec.strategic_merge import merge, unknown_directives, without_nulls
+from ddpjob_operator.api.spec.pod.strategic_merge import merge, unknown_directives, without_nulls
 from support.merge_cases import CASES, ORIGINAL, Case
 
 JSON = dict[str, Any]

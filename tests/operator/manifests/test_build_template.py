@@ -254,7 +254,10 @@ def check_pods(job: DDPJob, group: str = "worker") -> None:
 @given(TEMPLATES)
 def test_a_template_with_a_command_is_accepted(template: JSON) -> None:
     first = template["spec"]["containers"][0]
-    only = {**template, "spec": {**template["spec"], "containers": [{**first, "args": []}]}}
+    only = {
+        **template,
+        "spec": {**template["spec"], "containers": [{**first, "command": ["torchrun"]}]},
+    }
     assert accepted(only) is not None
 
 

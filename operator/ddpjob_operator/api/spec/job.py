@@ -36,7 +36,7 @@ from ddpjob_operator.api.spec.fields import (
     Text,
 )
 from ddpjob_operator.api.spec.pinned_fields import pinned_rules
-from ddpjob_operator.api.spec.pod_template import build_template
+from ddpjob_operator.api.spec.pod.pod_template import build_template
 from ddpjob_operator.api.spec.rules import SPEC_RULES
 from ddpjob_operator.api.spec.sagemaker import SageMaker
 from ddpjob_operator.api.spec.worker_groups import ExtraWorkerGroup, Group, WorkerFields, resolve

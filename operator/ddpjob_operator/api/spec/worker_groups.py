@@ -19,12 +19,11 @@ from ddpjob_operator.api.spec.fields import (
     DnsLabel,
     Env,
     EnvVar,
+    Image,
     Processes,
     Replicas,
-    Resources,
-    Text,
 )
-from ddpjob_operator.api.spec.pod_template import (
+from ddpjob_operator.api.spec.pod.pod_template import (
     Template,
     build_template,
     command_of,
@@ -35,7 +34,8 @@ from ddpjob_operator.api.spec.pod_template import (
     stray_fields,
     trainer,
 )
-from ddpjob_operator.api.spec.strategic_merge import unknown_directives
+from ddpjob_operator.api.spec.pod.strategic_merge import unknown_directives
+from ddpjob_operator.api.spec.resources import Resources
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +123,7 @@ class WorkerFields(Model):
         "Defaults to auto; in an extra group, to the main group's.",
         json_schema_extra={"x-kubernetes-int-or-string": True},
     )
-    image: Text | None = Field(
+    image: Image | None = Field(
         default=None, description="Image of the workers. The local back end ignores it."
     )
     command: Command | None = Field(

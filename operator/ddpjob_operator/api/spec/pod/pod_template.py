@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ddpjob_operator.api.spec.fields import EnvVar
-from ddpjob_operator.api.spec.strategic_merge import DIRECTIVE, REPLACE, merge
+from ddpjob_operator.api.spec.pod.strategic_merge import DIRECTIVE, REPLACE, merge
 
 if TYPE_CHECKING:
     from ddpjob_operator.api.spec.worker_groups import WorkerFields
