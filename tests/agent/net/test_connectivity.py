@@ -27,7 +27,7 @@ def test_an_unreachable_member_is_reported_and_one_without_a_listener_is_not_tri
         said = await asyncio.wait_for(heard.get(), 60)
         assert (said["type"], said["reason"]) == ("warning", "Unreachable")
         assert said["membership"] == "1.1.1"
-        assert said["message"].startswith("cannot reach gone; their processes will not find")
+        assert said["message"].startswith("cannot reach gone; their processes cannot connect")
         assert heard.empty()
         mine.close()
         others.close()
