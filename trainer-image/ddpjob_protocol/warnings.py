@@ -68,7 +68,7 @@ def grace_period_too_short(seconds: float) -> AgentWarning:
 
 
 def process_stuck(membership: str, step: int | None) -> AgentWarning:
-    """Return the warning that a process hung and was ended; it left its state at `step`, if any."""
+    """Return the warning that a process hung and was killed; it left its state at `step`, if any."""
     fate = (
         "its state is lost"
         if step is None

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ddpjob_agent.registry.state import RegistryState
 
 TICK_SECONDS = 0.5
-STALL_SECONDS = 1.0  # seconds; if a tick is later than this, the service itself stood still
+STALL_SECONDS = 1.0  # seconds; if a tick is later than this, the service itself was stalled
 
 log = logging.getLogger("ddpjob.rendezvous")
 
