@@ -28,6 +28,23 @@ async def test_newcomer_begins_from_the_newest_file(tmp_path: Path) -> None:
 
 
 @in_background
+async def test_directory_with_an_empty_marker_is_replicated(tmp_path: Path) -> None:
+    async with keeping(tmp_path, "a b", start=False) as job:
+        for name in "ab":
+            job.worker(name, ["ckpt", FILE]).start()
+        assert await job.begun(1, "a b") == [None, None]
+        a, b = job.workers["a"], job.workers["b"]
+        (a.folder / "ckpt").mkdir()
+        a.write(snapshot(1), "ckpt/model.pt")
+        a.write(b"", "ckpt/_SUCCESS")
+        a.write(snapshot(1))
+        await job.kept()
+        a.kill()
+        assert await job.begun(2, "b") == [1]
+        assert (b.read("ckpt/model.pt"), b.read("ckpt/_SUCCESS")) == (snapshot(1), b"")
+
+
+@in_background
 async def test_node_with_the_only_file_is_killed(tmp_path: Path) -> None:
     """Another worker has a copy of it, though its script never saw it."""
     async with keeping(tmp_path, "a b") as job:

@@ -144,6 +144,29 @@ def test_any_other_file_is_whole_unless_it_is_empty(content: bytes, damage: str)
     assert judge(content, "state.bin") == damage
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "_SUCCESS", "_COMMITTED_1", "DONE", "done", "step-5.done", "commit_success", "Complete",
+        "checkpoint_complete_7", "rank0.lock", "stderr.log", "__init__.py",
+    ],
+)  # fmt: skip
+def test_an_empty_marker_is_whole(name: str) -> None:
+    assert judge(b"", f"ckpt/{name}") == ""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "s.pt", "_SUCCESS.pt", "done.bin", "optimizer", "latest", "_model", "config.json",
+        "model.safetensors", "checkpoint.7", "undone", "latest_checkpointed_iteration.txt",
+    ],
+)  # fmt: skip
+def test_an_empty_file_of_any_other_name_is_torn(name: str) -> None:
+    """As torch.save leaves it if it is killed before its first byte."""
+    assert judge(b"", f"ckpt/{name}") == "it is empty"
+
+
 class Bomb:
     def __reduce__(self) -> tuple[Any, ...]:
         return (pytest.fail, ("what a pickle names was called",))
