@@ -28,6 +28,7 @@ from ddpjob_protocol.environment import (
     ENV_GRACE_SECONDS,
     ENV_LAUNCHER,
     ENV_ORPHAN_SECONDS,
+    ENV_OUTPUT,
     ENV_PROCESSES,
     ENV_SERVICE,
     ENV_SNAPSHOT_DIR,
@@ -109,6 +110,7 @@ async def _run_worker(argv: list[str], environment: Mapping[str, str]) -> int:
         launcher=_launcher(environment),
         files=_texts(environment, ENV_SNAPSHOT_FILES),
         snapshot_folder=environment.get(ENV_SNAPSHOT_DIR, ""),
+        output=environment.get(ENV_OUTPUT, ""),
     )
     return await Agent(settings, argv, environment).run()
 

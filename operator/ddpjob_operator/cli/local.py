@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus
@@ -25,11 +24,20 @@ from ddpjob_operator.cli.job_files import load
 from ddpjob_operator.local.backend import LocalBackend
 from ddpjob_operator.local.chaos import GRAMMAR, ChaosError, ChaosEvent, parse_chaos
 from ddpjob_operator.local.environment import search_path
+from ddpjob_operator.local.output.receiver import OutputReceiver
+from ddpjob_operator.local.output.screen import Screen, open_screen
+from ddpjob_operator.local.output.summary import describe_failure, worker_of
+from ddpjob_operator.local.output.view import LogMode, OutputView
 from ddpjob_operator.local.rendezvous_process import PortInUseError
 from ddpjob_operator.local.state_dir import AlreadyRunningError, JobStateDir, StateDirError
 from ddpjob_operator.local.timeline import Timeline
+from ddpjob_protocol.text import plural
 
-out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+SHOWN = {
+    LogMode.RANK0: "rank 0, and stderr of all ranks",
+    LogMode.ALL: "all ranks",
+    LogMode.NONE: "nothing of the ranks",
+}
 
 JobFile = Annotated[Path, typer.Argument(help="A DDPJob as YAML.", show_default=False)]
 
@@ -51,6 +59,11 @@ def run(
         int | None, typer.Option(min=1, max=65535, help="Port of the rendezvous service.")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Do not resume from a snapshot.")] = False,
+    logs: Annotated[
+        LogMode,
+        typer.Option(help="Show the output of rank 0, with stderr of all ranks; of all; or none."),
+    ] = LogMode.RANK0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")] = False,
 ) -> None:
     """Run a job until it ends; Ctrl-C stops it, and the next run resumes from its snapshot."""
     job = load(file)
@@ -81,18 +94,22 @@ def run(
     resumed = state.begin(fresh=fresh)
     wanted = sum(group.replicas for group in job.spec.groups())
     count = wanted if nodes is None else nodes
-    out.print(f"job {job.metadata.name}: {wanted} workers, {count} nodes, state in {state.path}")
+    view = OutputView(job.metadata.name, LogMode.NONE if quiet else logs)
+    screen = open_screen(quiet=quiet)
+    size = f"{plural(wanted, 'worker')}, {plural(count, 'node')}"
+    screen.print(f"job {job.metadata.name}: {size}, state in {state.path}")
+    screen.print(f"logs: {state.logs}/WORKER.log; here: {SHOWN[logs]}")
     if resumed:
-        out.print("resuming from the last snapshot; --fresh starts from the beginning")
+        screen.print("resuming from the last snapshot; --fresh starts from the beginning")
     try:
-        code = asyncio.run(_run(job, state, folder, count, port, events))
+        code = asyncio.run(_run(job, state, folder, count, port, events, screen, view))
     except PortInUseError as error:
         raise CommandError(ExitCode.PORT_IN_USE, str(error)) from error
     finally:
         state.unlock()
     if code is ExitCode.INTERRUPTED:
         again = shlex.join(["ddpjob", *(a for a in sys.argv[1:] if a != "--fresh")])
-        out.print(f"stopped; to resume from the last snapshot: {again}")
+        screen.print_result(f"stopped; to resume from the last snapshot: {again}")
     raise typer.Exit(code)
 
 
@@ -115,29 +132,47 @@ async def _run(
     nodes: int,
     port: int | None,
     chaos: list[ChaosEvent],
+    screen: Screen,
+    view: OutputView,
 ) -> ExitCode:
-    timeline = Timeline(out, state.path / "timeline.jsonl")
+    timeline = Timeline(screen, state.path / "timeline.jsonl", screen)
+    output = None if view.mode is LogMode.NONE else OutputReceiver(view, screen.show)
     backend = LocalBackend(
-        job, state, timeline, workdir=workdir, nodes=nodes, port=port, chaos=chaos
+        job, state, timeline, workdir=workdir, nodes=nodes, port=port, chaos=chaos, output=output
     )
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, backend.stop)
-    status = await backend.run()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN or number != signal.SIGHUP:
+            loop.add_signal_handler(number, backend.stop)
+    try:
+        status = await backend.run()
+    finally:
+        screen.close()
     if status.completion_time is None:
         return ExitCode.INTERRUPTED
-    return _print_end(status, backend, timeline)
+    screen.quiet = False
+    return _print_end(status, backend, timeline, screen, view)
 
 
-def _print_end(status: DDPJobStatus, backend: LocalBackend, timeline: Timeline) -> ExitCode:
+def _print_end(
+    status: DDPJobStatus,
+    backend: LocalBackend,
+    timeline: Timeline,
+    screen: Screen,
+    view: OutputView,
+) -> ExitCode:
     if status.state == "Complete":
         metrics = status.progress.metrics if status.progress else {}
         facts = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
         timeline.line("Complete", facts)
         return ExitCode.OK
     condition = next(c for c in status.conditions if c.type == "Failed")
-    timeline.line("Failed", f"{condition.reason}: {condition.message}")
-    print(f"logs: {backend.logs}", file=sys.stderr)
+    failure = backend.last_failure
+    timeline.line(
+        "Failed", f"{condition.reason}: {describe_failure(condition.message, failure, view)}"
+    )
+    worker = worker_of(failure, view)
+    screen.print_error(f"logs: {backend.logs / f'{worker}.log' if worker else backend.logs}")
     return ExitCode.JOB_FAILED
 
 

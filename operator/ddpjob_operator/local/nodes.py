@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import Callable, Coroutine
 
 import psutil
@@ -17,7 +18,7 @@ from ddpjob_agent.forkserver.channel import AGENT, ForkRequest
 from ddpjob_agent.worker.launch import import_environment
 from ddpjob_operator.local.networks import NodeNetwork, within
 from ddpjob_operator.local.pods import SimulatedPod
-from ddpjob_operator.local.processes import kill_all, pod_processes, rank_of, sweep
+from ddpjob_operator.local.processes import kill_all, pod_processes, rank_of, send_signal, sweep
 from ddpjob_operator.planner.observed import Phase
 from ddpjob_protocol.environment import ENV_WORKER, GRACE_SECONDS
 from ddpjob_protocol.exit_codes import Exit
@@ -62,7 +63,7 @@ class SimulatedNodes:
 
     async def _delete(self, pod: SimulatedPod) -> None:
         if pod.process is not None and pod.process.returncode is None:
-            pod.process.terminate()
+            send_signal(pod.process, signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(pod.process.wait(), self.grace_seconds)
         kill_all(self._processes_of(pod))
@@ -171,7 +172,7 @@ class SimulatedNodes:
         """Send SIGKILL to the agent of a node."""
         pod = self.on(node)
         if pod is not None and pod.process is not None:
-            pod.process.kill()
+            send_signal(pod.process, signal.SIGKILL)
 
     def kill_process(self, node: str) -> None:
         """Send SIGKILL to the training process with the highest rank on a node."""

@@ -28,3 +28,4 @@ class AgentSettings(NamedTuple):
     launcher: Launcher = Launcher.TORCHRUN
     files: tuple[str, ...] = ()  # paths that an unchanged script saves to
     snapshot_folder: str = ""
+    output: str = ""  # Unix socket of the screen of a local run
