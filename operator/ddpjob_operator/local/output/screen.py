@@ -26,15 +26,23 @@ from ddpjob_operator.local.output.view import OutputLine
 from ddpjob_protocol.control import Report
 
 COLOURS = ("cyan", "magenta", "blue", "green", "yellow", "bright_blue", "bright_magenta")
-BAR_WIDTH = 24
+BAR_WIDTH = 16
 
 
 def open_screen(*, quiet: bool) -> Screen:
     """Return the screen on standard output."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # what a rank prints may not fit the locale
-    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    console = _Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     return Screen(console, quiet=quiet)
+
+
+class _Console(Console):
+    """A console whose closed pipe does not end the program."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error again, for `Screen`."""
+        raise BrokenPipeError
 
 
 class Screen:
@@ -114,11 +122,11 @@ class Screen:
         total, rate = report.total_steps, self._rate.per_second
         left = self._rate.seconds_left(total)
         facts = [f"{step} of {total}" if total else f"step {step}"]
-        facts += [f"{name} {value:.4f}" for name, value in report.metrics.items()]
-        facts += [] if rate is None else [f"{rate:.1f} steps/s"]
-        facts += [] if left is None else [f"{describe_seconds(left)} left"]
         if report.membership is not None:
             facts.append(f"world size {report.membership.world_size}")
+        facts += [] if rate is None else [f"{rate:.1f} steps/s"]
+        facts += [] if left is None else [f"{describe_seconds(left)} left"]
+        facts += [f"{name} {value:.4f}" for name, value in report.metrics.items()]
         row = Table.grid(padding=(0, 2))
         text = Text("  ".join(facts), overflow="ellipsis", no_wrap=True)
         bar = [ProgressBar(total=total, completed=step, width=BAR_WIDTH)] if total else []
