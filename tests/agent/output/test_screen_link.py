@@ -14,13 +14,14 @@ PIECES = 4 * MAX_WAITING_BYTES // len(PIECE)
 
 def test_a_slow_screen_gets_the_number_of_bytes_that_were_dropped(tmp_path: Path) -> None:
     async def body() -> tuple[int, int]:
-        accepted: asyncio.Queue[asyncio.StreamReader] = asyncio.Queue()
+        accepted: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
+        accepted = asyncio.Queue()
         server = await asyncio.start_unix_server(
-            lambda reader, _: accepted.put_nowait(reader), tmp_path / "screen", limit=1 << 20
+            lambda *ends: accepted.put_nowait(ends), tmp_path / "screen", limit=1 << 20
         )
         link = ScreenLink()
         await link.connect(str(tmp_path / "screen"), "w")
-        reader = await accepted.get()
+        reader, writer = await accepted.get()
         for _ in range(PIECES):
             link.send({"text": PIECE})  # the loop does not run: nobody reads
         received = dropped = 0
@@ -31,6 +32,8 @@ def test_a_slow_screen_gets_the_number_of_bytes_that_were_dropped(tmp_path: Path
             dropped += message.get("dropped", 0)
             link.send({"text": ""})
         await link.close()
+        writer.close()
+        await writer.wait_closed()
         server.close()
         return received, dropped
 

@@ -43,6 +43,7 @@ class OutputCapture:
         self._first_rank: int | None = 0
         self._ranks: dict[int, int] = {}
         self._streams: list[_Stream] = []
+        self._rests: dict[_Stream, bytes] = {}  # the begun line of each, not logged yet
         self.stderr_tail = bytearray()
         self.traceback_at: float | None = None  # when the first traceback was printed
 
@@ -101,9 +102,10 @@ class OutputCapture:
         asyncio.get_running_loop().add_reader(stream.descriptor, self._forward, stream)
 
     def drain(self) -> None:
-        """Forward all output that has been written."""
+        """Forward all output that has been written, begun lines included."""
         for stream in list(self._streams):
             self._forward(stream)
+            self._log(stream, self._rests.pop(stream, b""))
 
     def close(self) -> None:
         """Forward the rest and close all streams."""
@@ -116,6 +118,7 @@ class OutputCapture:
 
     def _close(self, stream: _Stream) -> None:
         if stream in self._streams:
+            self._log(stream, self._rests.pop(stream, b""))
             self._streams.remove(stream)
             asyncio.get_running_loop().remove_reader(stream.descriptor)
             os.close(stream.descriptor)
@@ -133,7 +136,7 @@ class OutputCapture:
                 return
             if stream.name == "err":
                 self._keep_tail(data)
-            self._log(stream, data)
+            self._log(stream, self._whole_lines(stream, data))
             self._show(stream, data)
 
     def _keep_tail(self, data: bytes) -> None:
@@ -142,8 +145,21 @@ class OutputCapture:
         self.stderr_tail += data
         del self.stderr_tail[:-TAIL_BYTES]
 
+    def _whole_lines(self, stream: _Stream, data: bytes) -> bytes:
+        """Return the whole lines so far; the streams of several ranks must not mix in a line."""
+        if not self._screen.is_open:
+            return data
+        data = self._rests.pop(stream, b"") + data
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        if len(data) - end > READ_BYTES:
+            end = len(data)
+        self._rests[stream] = data[end:]
+        return data[:end]
+
     @staticmethod
     def _log(stream: _Stream, data: bytes) -> None:
+        if not data:
+            return
         target = sys.stderr if stream.name == "err" else sys.stdout
         with contextlib.suppress(OSError):  # a full disk under the log must not end the job
             target.buffer.write(data)

@@ -16,7 +16,7 @@ def describe_failure(message: str, failure: Failure | None, view: OutputView) ->
     head, mark, traceback = message.partition("\nTraceback")
     facts = _facts(failure, view)
     if mark and view.has_shown(failure.traceback):
-        return "\n".join([head, *facts, "its traceback is above"])
+        return f"{head}\n{'; '.join([*facts, 'its traceback is above'])}"
     return "\n".join([head, *facts]) + mark + traceback
 
 

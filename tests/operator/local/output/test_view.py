@@ -115,7 +115,9 @@ def test_the_end_quotes_the_traceback_only_if_it_was_not_shown() -> None:
     )
     shown.feed(TRACEBACK, 1, "err")
     facts = facts.replace("rank 1 ended", "rank 1 on job-worker-000-1 ended")
-    assert describe_failure(message, failure, shown.view) == f"{facts}its traceback is above"
+    assert describe_failure(message, failure, shown.view) == (
+        f"{facts.rstrip()}; its traceback is above"
+    )
     assert describe_failure("lost too often", None, shown.view) == "lost too often"
 
 
