@@ -180,7 +180,7 @@ def test_a_terminal_has_a_bar_below_the_lines_and_its_end_is_a_planned_stop(
                 break
         assert "world size 1" in printed.partition("steps/s")[0].rpartition("of 1000")[2]
         assert re.search(r"started .*membership 1: world size 1", printed)
-        assert re.search(r"\x1b\[3\dm\[worker-000 0\] .*at 10", printed)
+        assert re.search(r"\x1b\[[39]\dm\[worker-000 0\] \x1b\[0mat 10", printed)
         os.kill(pid, signal.SIGHUP)
         printed += "".join(read(terminal))
         os.close(terminal)

@@ -98,8 +98,9 @@ class Screen:
                 self._console.file.flush()
                 return
             for line in lines:
-                label = Text(f"{line.label} ", style=_colour_of(line.worker))
-                self._console.print(label + Text.from_ansi(line.text), soft_wrap=True)
+                label = (f"{line.label} ", _colour_of(line.worker))
+                text = Text.assemble(label, Text.from_ansi(line.text))
+                self._console.print(text, soft_wrap=True)
 
     def follow(self, report: Report) -> None:
         """Move the progress bar to the step of a report."""
