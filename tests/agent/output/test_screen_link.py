@@ -37,7 +37,7 @@ def test_a_slow_screen_gets_the_number_of_bytes_that_were_dropped(tmp_path: Path
         server.close()
         return received, dropped
 
-    received, dropped = asyncio.run(body())
+    received, dropped = asyncio.run(asyncio.wait_for(body(), 60))
     assert received + dropped == PIECES * len(PIECE)
     assert received <= 2 * MAX_WAITING_BYTES, "the kernel holds some, too"
 

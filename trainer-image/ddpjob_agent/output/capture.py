@@ -41,7 +41,6 @@ class OutputCapture:
         self._screen = ScreenLink()
         self._plan = OutputPlan()
         self._first_rank: int | None = 0
-        self._ranks: dict[int, int] = {}
         self._streams: list[_Stream] = []
         self._rests: dict[_Stream, bytes] = {}  # the begun line of each, not logged yet
         self.stderr_tail = bytearray()
@@ -82,7 +81,6 @@ class OutputCapture:
         self.close()
         self.stderr_tail.clear()
         self.traceback_at = None
-        self._ranks.clear()
         captured = self._screen.is_open
         for local in range(self._plan.ranks):
             for name in streams.STREAMS:
@@ -183,12 +181,5 @@ class OutputCapture:
     def _rank_of(self, stream: _Stream) -> int | None:
         """Return the rank of a stream; None if it is unknown or several ranks share the stream."""
         local = stream.local_rank
-        if local is None:
-            rank = self._plan.rank
-        else:
-            rank = self._ranks.get(local)
-            if rank is None:
-                rank = streams.rank_of(self._plan.folder, local)
-                if rank is not None:
-                    self._ranks[local] = rank
+        rank = self._plan.rank if local is None else streams.rank_of(self._plan.folder, local)
         return None if rank is None or self._first_rank is None else self._first_rank + rank

@@ -14,7 +14,7 @@ def describe_failure(message: str, failure: Failure | None, view: OutputView) ->
     if failure is None:
         return message
     head, mark, traceback = message.partition("\nTraceback")
-    facts = _facts(failure, view)
+    facts = _facts(head, failure, view)
     if mark and view.has_shown(failure.traceback):
         return f"{head}\n{'; '.join([*facts, 'its traceback is above'])}"
     return "\n".join([head, *facts]) + mark + traceback
@@ -25,10 +25,12 @@ def worker_of(failure: Failure | None, view: OutputView) -> str | None:
     return None if failure is None or failure.rank is None else view.worker_of(failure.rank)
 
 
-def _facts(failure: Failure, view: OutputView) -> list[str]:
-    if failure.exit_code is None or failure.permanent:
+def _facts(head: str, failure: Failure, view: OutputView) -> list[str]:
+    code, worker = failure.exit_code, worker_of(failure, view)
+    if code is None or failure.permanent:
         return []
-    worker = worker_of(failure, view)
     rank = "the command" if failure.rank is None else f"rank {failure.rank}"
+    if code < 0 or f"exit code {code}" in head:
+        return [f"{rank} ran on {worker}"] if worker else []
     on = f" on {worker}" if worker else ""
-    return [f"{rank}{on} ended with exit code {failure.exit_code}"]
+    return [f"{rank}{on} ended with exit code {code}"]

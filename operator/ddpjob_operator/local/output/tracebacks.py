@@ -30,6 +30,8 @@ class TracebackFilter:
         """Return the lines to show for one traceback with its message."""
         key = tuple(_bare(line) for line in block)
         error = next((line for line in key[1:] if line and not line.startswith(" ")), "")
+        if "ChildFailedError" in error:
+            return ["torchrun: ChildFailedError (table of failures in the log)"]
         if SECONDARY.search("\n".join(key)):
             kind = error.partition(":")[0]
             return [f"{kind} because another process ended (traceback in the log)"]
