@@ -186,7 +186,7 @@ def test_a_terminal_has_a_bar_below_the_lines_and_its_end_is_a_planned_stop(
         os.close(terminal)
         _, status = os.waitpid(pid, 0)
         assert os.waitstatus_to_exitcode(status) == ExitCode.INTERRUPTED
-        assert "stopped; to resume from the last snapshot: ddpjob run --local" in printed
+        assert re.search(r"stopped; .*: ddpjob run --local job.yaml\r\n", printed)
         assert not list(Path(scratch).iterdir())
 
 

@@ -99,8 +99,8 @@ class Screen:
                 return
             for line in lines:
                 label = (f"{line.label} ", _colour_of(line.worker))
-                text = Text.assemble(label, Text.from_ansi(line.text))
-                self._console.print(text, soft_wrap=True)
+                labelled = Text.assemble(label, Text.from_ansi(line.text))
+                self._console.print(labelled, soft_wrap=True)
 
     def follow(self, report: Report) -> None:
         """Move the progress bar to the step of a report."""
