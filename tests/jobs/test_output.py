@@ -73,7 +73,7 @@ def test_ranks_below_torchrun(tmp_path: Path, warm: bool) -> None:
     assert command.output.count("Traceback (most recent call last)") == 1
     assert texts["ValueError: all ranks fail alike"] == 1
     again = "ValueError: all ranks fail alike (the same traceback as above)"
-    assert texts[again] == 3, "of the other ranks"
+    assert texts[again] <= 3, "of the other ranks, unless torchrun ends them first"
     assert "ChildFailedError" not in command.output
     assert "ChildFailedError" in command.logs
     assert "\x1b" not in command.output
