@@ -82,6 +82,17 @@ def test_ranks_below_torchrun(tmp_path: Path, warm: bool) -> None:
     assert "trying again" not in command.logs
 
 
+def test_ranks_of_mpirun_share_the_lines_of_the_first_worker(tmp_path: Path) -> None:
+    script = "import os\nprint('rank', os.environ['OMPI_COMM_WORLD_RANK'])\n"
+    write_job(tmp_path, "[mpirun, python3, train.py]", script, replicas=2, launcher="mpi")
+    code, command = run_to_end(tmp_path)
+    assert code == ExitCode.OK, command.output
+    assert sorted(re.findall(r"^\[worker-000\] rank .$", command.output, re.MULTILINE)) == [
+        "[worker-000] rank 0",
+        "[worker-000] rank 1",
+    ]
+
+
 # Prints more than all buffers hold, if nothing reads; then little, until `end` appears.
 FLOOD = """
     import pathlib, sys, time
