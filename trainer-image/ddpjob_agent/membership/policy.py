@@ -51,7 +51,7 @@ from ddpjob_agent.membership.joining import joiners_of, wait_for_joiners
 from ddpjob_agent.membership.live_policy import supervise_live
 from ddpjob_agent.membership.planned_change import plan_change
 from ddpjob_agent.membership.state import Action, Decision
-from ddpjob_protocol.text import some
+from ddpjob_protocol.text import plural, some
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,7 +99,8 @@ def _decide_first(view: MembershipState, now: float) -> Decision:
         if view.current is None:
             ready_at = max(ready_at, view.expected_since + policy.startup_wait)
         if now < ready_at:
-            reason = f"{len(present)} workers are here" + _waiting_for(missing)
+            here_now = "1 worker is" if len(present) == 1 else f"{len(present)} workers are"
+            reason = f"{here_now} here" + _waiting_for(missing)
             return Decision(Action.KEEP, reason, earliest(ready_at, next_loss(view, now)))
     return form(view, present, "enough workers are here")
 
