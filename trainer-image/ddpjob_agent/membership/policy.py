@@ -51,7 +51,7 @@ from ddpjob_agent.membership.joining import joiners_of, wait_for_joiners
 from ddpjob_agent.membership.live_policy import supervise_live
 from ddpjob_agent.membership.planned_change import plan_change
 from ddpjob_agent.membership.state import Action, Decision
-from ddpjob_protocol.text import plural, some
+from ddpjob_protocol.text import some
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
