@@ -128,4 +128,5 @@ class Timeline:
         size = report.membership.world_size if report.membership else 0
         metrics = "  ".join(f"{name} {value:.4f}" for name, value in report.metrics.items())
         of = f" of {total}" if total else ""
-        self.line("step", f"{report.step}{of}  world size {size}  {metrics}", step=report.step)
+        text = f"{report.step}{of}  world size {size}  {metrics}"
+        self.line("step", text, step=report.step, metrics=report.metrics)
