@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_operator.cli.jobs import change, follow, jobs_api
+from ddpjob_operator.cli.jobs import change, follow, job_logs, jobs_api
 from ddpjob_operator.cli.jobs.access import Cluster, Object, connect
+from ddpjob_operator.cli.jobs.workers import Wanted
 
 
 class ClusterJob:
@@ -51,6 +52,20 @@ class ClusterJob:
         """Wait until the job completes."""
         found = follow.wait_for_end(self._cluster, self._name, timeout, on_news)
         return DDPJobStatus.model_validate(found["status"], by_name=False)
+
+    def logs(
+        self,
+        *,
+        follow: bool,
+        rank: int | None,
+        everyone: bool,
+        worker: str,
+        tail: int | None,
+        on_line: Callable[[str], object],
+    ) -> None:
+        """Call `on_line` for each line of the chosen workers."""
+        show = job_logs.follow_logs if follow else job_logs.read_logs
+        show(self._cluster, self._name, Wanted(everyone, worker, rank), tail, on_line)
 
     def scale(self, replicas: int) -> None:
         """Change the number of workers of the main group."""

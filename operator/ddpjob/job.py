@@ -107,7 +107,7 @@ class Job:
         chaos: str = "",
         nodes: int | None = None,
         fresh: bool = False,
-        state_dir: str | Path = ".ddpjob",
+        state_dir: str | Path | None = None,
         workdir: str | Path | None = None,
         port: int | None = None,
         options: Sequence[str] = (),
@@ -118,12 +118,13 @@ class Job:
         `options` are further options of that command. An interrupt stops the job; the next call
         resumes it. Raise LocalRunError if the job cannot run.
         """
-        given = {"chaos": chaos or None, "nodes": nodes, "port": port, "state-dir": state_dir}
+        root = self._definition.folder / ".ddpjob" if state_dir is None else Path(state_dir)
+        given = {"chaos": chaos or None, "nodes": nodes, "port": port, "state-dir": root}
         given["workdir"] = self._definition.folder if workdir is None else workdir
         words = [f"--{option}={value}" for option, value in without_none(given).items()]
         if fresh:
             words.append("--fresh")
-        state = JobStateDir(Path(state_dir), self._definition.job.metadata.namespace, self.name)
+        state = JobStateDir(root, self._definition.job.metadata.namespace, self.name)
         return local_run.run(self._definition.text, state, [*words, *options], on_line)
 
     # --- on a cluster -----------------------------------------------------------------------------
@@ -162,6 +163,30 @@ class Job:
         seconds = math.inf if timeout is None else timeout
         with asking_cluster():
             return self._connected().wait(seconds, on_news or _ignore)
+
+    def logs(
+        self,
+        *,
+        follow: bool = False,
+        rank: int | None = None,
+        everyone: bool = False,
+        worker: str = "",
+        tail: int | None = None,
+        on_line: Callable[[str], object] = print,
+    ) -> None:
+        """Call `on_line` for each line of a worker, by default of rank 0.
+
+        `follow` continues until the job ends.
+        """
+        with asking_cluster():
+            self._connected().logs(
+                follow=follow,
+                rank=rank,
+                everyone=everyone,
+                worker=worker,
+                tail=tail,
+                on_line=on_line,
+            )
 
     def scale(self, replicas: int) -> None:
         """Change the number of workers of the main group."""

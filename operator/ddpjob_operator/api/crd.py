@@ -34,6 +34,7 @@ AS_IS = frozenset(
         "maxLength",
         "minItems",
         "maxItems",
+        "maxProperties",
         "pattern",
     ]
 )

@@ -12,6 +12,7 @@ from typing import Any
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import ConditionType, Reason
+from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import (
     Condition,
     DDPJobStatus,
@@ -37,7 +38,7 @@ def build_active_status(
     status = _counted(
         observed,
         {
-            **_reported(old, report, now),
+            **_reported(observed.job, report, now),
             "warnings": current_warnings(observed, report, now),
             "start_time": old.start_time or now,
             "replace_after": worker_plan.replace_after,
@@ -74,7 +75,7 @@ def build_finished_status(
     status = _counted(
         observed,
         {
-            **_reported(observed.job.status, report, now),
+            **_reported(observed.job, report, now),
             "warnings": current_warnings(observed, report, now),
             "completion_time": now,
             "replace_after": None,
@@ -143,13 +144,14 @@ def _counted(observed: Observed, changes: dict[str, Any]) -> DDPJobStatus:
     )
 
 
-def _reported(old: DDPJobStatus, report: Report | None, now: datetime) -> dict[str, Any]:
+def _reported(job: DDPJob, report: Report | None, now: datetime) -> dict[str, Any]:
     if report is None:
         return {}
+    old = job.status
     failures = max(report.failures, old.restarts.application)
     losses = max(report.losses, old.restarts.infrastructure)
     news: dict[str, Any] = {
-        "membership": _membership(old, report, now),
+        "membership": _membership(old, report, job.spec.resolved_launcher, now),
         "restarts": RestartsStatus(
             application=failures,
             infrastructure=losses,
@@ -181,14 +183,23 @@ def _snapshot(old: SnapshotStatus, report: Report) -> SnapshotStatus:
     )
 
 
-def _membership(old: DDPJobStatus, report: Report, now: datetime) -> MembershipStatus | None:
+def _membership(
+    old: DDPJobStatus, report: Report, launcher: str, now: datetime
+) -> MembershipStatus | None:
     new = report.membership
-    if new is None or (old.membership and old.membership.id == str(new.id)):
+    if new is None:
         return old.membership
+    ranks = report.worker_ranks(torchrun=launcher == "torchrun")
+    order: dict[str, Any] = {
+        "workers": tuple(each.worker for each in ranks or new.members),
+        "first_ranks": tuple(each.first for each in ranks),
+    }
+    if old.membership and old.membership.id == str(new.id):
+        return old.membership.model_copy(update=order) if ranks else old.membership
     times = {each.id: datetime.fromtimestamp(each.since, UTC) for each in report.memberships}
     return MembershipStatus(
         id=str(new.id),
-        workers=tuple(member.worker for member in new.members),
+        **order,
         world_size=new.world_size,
         since=times.get(str(new.id), now),
         cause=new.cause.value,

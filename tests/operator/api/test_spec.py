@@ -98,7 +98,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "no_processes",
         {"processesPerWorker": 0},
-        "spec.processesPerWorker: must be a whole number of at least 1, or auto, not 0",
+        "spec.processesPerWorker: must be a whole number of at least 1, or auto (one for each GPU), not 0",
     ),
     (
         "number_as_value",

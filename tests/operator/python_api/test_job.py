@@ -86,8 +86,8 @@ def test_a_file_with_a_mistake_is_named_with_the_line(tmp_path: Path) -> None:
 
 
 def test_settings_that_are_seldom_intended_are_warned_of() -> None:
-    with pytest.warns(UserWarning, match="--nnodes=2"):
-        make_job(command=["torchrun", "--nnodes=2", "train.py"])
+    with pytest.warns(UserWarning, match="pins the number"):
+        Job("probe", command=["mpirun", "-np", "2", "python", "train.py"], launcher="mpi")
 
 
 def test_a_wheel_has_the_package_with_its_types(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ class Supervisor:
             await self._wake.wait()
             self._wake.clear()
             if self._started is not None and self._started is not state.wanted:
-                await self._let_stop(self._started)
+                await self._stop_gracefully(self._started)
                 await self._processes.stop(state.grace_seconds)
                 self._report_steps(self._started)
                 self._started = None
@@ -168,7 +168,7 @@ class Supervisor:
                     await self._start(state.wanted)
         if state.left_at is not None:
             if self._started is not None:
-                await self._let_stop(self._started)
+                await self._stop_gracefully(self._started)
             await self._processes.stop(LEAVE_SECONDS)
             self._files.on_idle()
             await self._hand_over(state.left_at)
@@ -179,8 +179,8 @@ class Supervisor:
 
     async def _start(self, run: Run) -> None:
         self._started = run
-        if run.membership is not None and self._files.obstacle:
-            self._fail(Failure(time.time(), self._files.obstacle))
+        if run.membership is not None and self._files.install_error:
+            self._fail(Failure(time.time(), self._files.install_error))
             return
         if run.membership is not None:
             self._files.start(run.membership)
@@ -197,7 +197,7 @@ class Supervisor:
             summary = f"cannot start {self._user.argv[0]!r}: {error.strerror}"
             self._fail(Failure(time.time(), summary, exit_code=127, permanent=True))
 
-    async def _let_stop(self, run: Run) -> None:
+    async def _stop_gracefully(self, run: Run) -> None:
         """Wait until the processes have done their last step and their saves."""
         self._files.hurry()
         await self._stopping.wait(lambda: self._must_wait(run))
@@ -270,8 +270,8 @@ class Supervisor:
         """Report the last step in the steps file; the processes may have ended before a report."""
         membership, step = self._membership_of(run), steps_done(self._launches.logs)
         if membership and step is not None:
-            self._state.had_done = {"membership": membership, "step": step}
-            self._link.send({"type": "had_done", **self._state.had_done})
+            self._state.steps_done = {"membership": membership, "step": step}
+            self._link.send({"type": "steps_done", **self._state.steps_done})
 
     def _membership_of(self, run: Run) -> str:
         return str(run.membership.id) if run.membership else self._live.entered

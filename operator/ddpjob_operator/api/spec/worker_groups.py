@@ -19,11 +19,11 @@ from ddpjob_operator.api.spec.fields import (
     DnsLabel,
     Env,
     EnvVar,
+    Image,
     Processes,
     Replicas,
-    Resources,
-    Text,
 )
+from ddpjob_operator.api.spec.resources import Resources
 
 TRAINER = "trainer"  # name of the container that trains; default: the first container
 
@@ -108,7 +108,7 @@ class WorkerFields(Model):
         "Defaults to auto; in an extra group, to the main group's.",
         json_schema_extra={"x-kubernetes-int-or-string": True},
     )
-    image: Text | None = Field(
+    image: Image | None = Field(
         default=None, description="Image of the workers. The local back end ignores it."
     )
     command: Command | None = Field(
