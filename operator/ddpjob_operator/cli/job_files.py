@@ -41,7 +41,13 @@ def validate(
 
 def load(file: Path) -> DDPJob:
     """Return the only job of a file and print warnings; raise CommandError if it is invalid."""
-    return _parse(file, read_text(file))
+    return load_text(file).job
+
+
+def load_text(file: Path) -> JobText:
+    """Return the only job of a file and its text, as `load`."""
+    text = read_text(file)
+    return JobText(_parse(file, text), text)
 
 
 def load_all(file: Path) -> list[JobText]:
