@@ -233,6 +233,9 @@ FIELDS_MISSPELT = [
         ("ttl", "60", "; did you mean 'ttlSecondsAfterFinished'?"),
         ("memory", "10Gi", "; use spec.resources.limits"),
         ("suspended", "true", "; did you mean 'suspend'?"),
+        ("nodeSelector", "{gpu: t4}", " here; it belongs to spec.template.spec"),
+        ("tolerations", "[]", " here; it belongs to spec.template.spec"),
+        ("volumeMounts", "[]", " here; it belongs to spec.template.spec.containers, into the"),
         ("zzz", "1", "; remove it"),
     )
 ]

@@ -28,7 +28,13 @@ class JobText(NamedTuple):
 
 def load(file: Path) -> DDPJob:
     """Return the only job of a file and print warnings; raise CommandError if it is invalid."""
-    return _parse(file, read_text(file)).job
+    return load_text(file).job
+
+
+def load_text(file: Path) -> JobText:
+    """Return the only job of a file and its text for the API server, as `load`."""
+    parsed = _parse(file, read_text(file))
+    return JobText(parsed.job, parsed.to_apply())
 
 
 def load_all(file: Path) -> list[JobText]:

@@ -17,6 +17,7 @@ from ddpjob_operator.api.errors.aliases import ALIASES, canonical
 from ddpjob_operator.api.file_metadata import FileMetadata
 from ddpjob_operator.api.problem import InvalidError, Path, Problem, spell
 from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.api.spec.pod.pod_template import CONTAINER_FIELDS, POD_FIELDS, TRAINER
 
 Names = tuple[str, ...]
 UNKNOWN = "extra_forbidden"
@@ -128,6 +129,8 @@ def _words(text: str) -> list[str]:
 
 def _unknown(path: Path) -> str:
     field = str(path[-1])
+    if where := _home_in_pod(path):
+        return f"unknown field '{field}' here; it belongs to {where}"
     if near := _neighbour(path):
         return f"unknown field '{field}'; did you mean '{near}'?"
     if (home := _home(field)) is not None:
@@ -135,6 +138,21 @@ def _unknown(path: Path) -> str:
     if alias := ALIASES.get(canonical(field)):
         return f"unknown field '{field}'; use spec.{alias}"
     return f"unknown field '{field}'; remove it"
+
+
+def _home_in_pod(path: Path) -> str:
+    """Return the part of a group's template to which a field of a pod belongs, or no text."""
+    *above, field = path
+    if "template" not in FIELDS.get(_plain(tuple(above)), {}) or _is_known(str(field)):
+        return ""
+    pod = spell((*above, "template", "spec"))
+    if field in CONTAINER_FIELDS:
+        return f"{pod}.containers, into the container named {TRAINER}"
+    return pod if field in POD_FIELDS else ""
+
+
+def _is_known(field: str) -> bool:
+    return any(field in fields for home, fields in FIELDS.items() if home[:1] == ("spec",))
 
 
 def _neighbour(path: Path) -> str:

@@ -7,6 +7,7 @@ from ddpjob_operator.api.jobfile.fault import Fault, Severity
 from ddpjob_operator.api.jobfile.parsing import (
     JobFileError,
     ParsedJob,
+    from_data,
     other_kind,
     parse,
     read,
@@ -18,6 +19,7 @@ __all__ = [
     "JobFileError",
     "ParsedJob",
     "Severity",
+    "from_data",
     "other_kind",
     "parse",
     "read",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -57,8 +57,7 @@ class ParsedJob:
 
         `ddpjob apply` repairs quantities without quotes, so they are warnings.
         """
-        spec = self.job.spec
-        if spec.image is None and spec.template is None:
+        if any(group.image is None for group in self.job.spec.groups()):
             only_local = "is missing, so the job runs with `ddpjob run --local` only"
             missing = "is missing; give the image that the workers run"
             message = only_local if severity is Severity.WARNING else missing
@@ -71,8 +70,6 @@ class ParsedJob:
         spec = self.job.spec
         for i, group in enumerate((spec, *spec.extra_worker_groups)):
             path: Path = ("spec", GROUPS, i - 1) if i else ("spec",)
-            if group.template is not None:
-                yield self._fault((*path, "template"), "needs a cluster; give command instead")
             for n, entry in enumerate(group.env):
                 if entry.value_from is not None:
                     where = (*path, "env", n, "valueFrom")
@@ -118,6 +115,15 @@ def read(text: str) -> ParsedJob:
                     return ParsedJob(job, text, root, data)
     lines = sorted({(line_of(root, each.path), str(each), each) for each in found})
     raise JobFileError(Fault(each.message, line, path=spell(each.path)) for line, _, each in lines)
+
+
+def from_data(data: Mapping[str, Any]) -> DDPJob:
+    """Return the job of a mapping, whose fields may be in snake_case; raise JobFileError."""
+    try:
+        return DDPJob.model_validate(data, by_alias=True, by_name=True)
+    except ValidationError as error:
+        faults = (Fault(each.message, path=spell(each.path)) for each in explain_errors(error))
+        raise JobFileError(faults) from error
 
 
 def warnings(job: DDPJob) -> Iterator[str]:
