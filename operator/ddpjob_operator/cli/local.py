@@ -1,4 +1,4 @@
-"""Commands on this machine: run a job, read snapshots.
+"""`ddpjob run --local`: runs a job on this machine.
 
 May not: hold policy.
 """
@@ -6,12 +6,10 @@ May not: hold policy.
 from __future__ import annotations
 
 import asyncio
-import os
 import shlex
 import shutil
 import signal
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -94,18 +92,6 @@ def run(
         again = shlex.join(["ddpjob", *(a for a in sys.argv[1:] if a != "--fresh")])
         out.print(f"stopped; to resume from the last snapshot: {again}")
     raise typer.Exit(code)
-
-
-def snapshots(context: typer.Context) -> None:
-    """List, verify, prune and export snapshots: `ddpjob snapshots --help`."""
-    missing = [name for name in ("torch", "ddpjob_trainer") if find_spec(name) is None]
-    if missing:
-        raise CommandError(
-            ExitCode.INVALID,
-            f"snapshots are read by torch, and there is no {missing[0]} here: run this where the "
-            "training runs, as `python3 -m ddpjob_trainer`",
-        )
-    os.execv(sys.executable, [sys.executable, "-m", "ddpjob_trainer", *context.args])  # noqa: S606
 
 
 async def _run(
