@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ddpjob_agent.membership.forming import is_lost, suspects
 from ddpjob_agent.membership.state import Action, Decision
-from ddpjob_protocol.text import some
+from ddpjob_protocol.text import plural, some
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,5 +70,6 @@ def fail_job(failure: Failure, count: int, policy: Policy) -> Decision | None:
     if not failure.permanent:
         if count <= policy.max_failures:
             return None
-        reason = f"{failure.summary} (failure {count}, {policy.max_failures} restarts allowed)"
+        allowed = plural(policy.max_failures, "restart")
+        reason = f"{failure.summary} (failure {count}, {allowed} allowed)"
     return Decision(Action.FAIL, reason, failure=failure)

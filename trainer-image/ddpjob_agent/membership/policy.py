@@ -99,7 +99,8 @@ def _decide_first(view: MembershipState, now: float) -> Decision:
         if view.current is None:
             ready_at = max(ready_at, view.expected_since + policy.startup_wait)
         if now < ready_at:
-            reason = f"{len(present)} workers are here" + _waiting_for(missing)
+            here_now = "1 worker is" if len(present) == 1 else f"{len(present)} workers are"
+            reason = f"{here_now} here" + _waiting_for(missing)
             return Decision(Action.KEEP, reason, earliest(ready_at, next_loss(view, now)))
     return form(view, present, "enough workers are here")
 
