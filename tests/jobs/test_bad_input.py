@@ -14,7 +14,8 @@ from support.driving import SCRIPT, job_text
 PLAIN = "[python3, train.py, end]"
 TORCHRUN = "[torchrun, train.py]"
 GOOD = job_text(PLAIN)
-TEMPLATE = "{spec: {containers: [{command: [torchrun, train.py]}]}}"
+NODE = "{name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}"
+TEMPLATE = f"{{spec: {{containers: [{{name: trainer, env: [{NODE}]}}]}}}}"
 TWINS = "[{name: a, replicas: 1}, {name: a, replicas: 1}]"
 
 
@@ -94,7 +95,7 @@ REFUSED: list[tuple[str, str | bytes | None, str, str]] = [
         "field_of_a_later_version",
         job_text(PLAIN, scheduling="{topologyKey: zone}"),
         "",
-        "job.yaml: line 7: spec.scheduling: is not supported by this version; remove it",
+        "job.yaml: line 7: spec.scheduling.topologyKey: is not supported by this version; remove it",
     ),
     (
         "suspended",
@@ -103,14 +104,14 @@ REFUSED: list[tuple[str, str | bytes | None, str, str]] = [
         "job.yaml: spec.suspend is true, so there is nothing to run; set it to false",
     ),
     (
-        "template",
-        job_text(PLAIN, extraWorkerGroups=f"[{{name: spot, replicas: 1, template: {TEMPLATE}}}]"),
+        "variable_from_elsewhere_in_a_template",
+        job_text(PLAIN, template=TEMPLATE),
         "",
-        "job.yaml: group spot has a template, which needs a cluster; give command instead",
+        "job.yaml: env NODE has valueFrom, which needs a cluster; give value instead",
     ),
     (
         "variable_from_elsewhere",
-        job_text(PLAIN, env="[{name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]"),
+        job_text(PLAIN, env=f"[{NODE}]"),
         "",
         "job.yaml: env NODE has valueFrom, which needs a cluster; give value instead",
     ),

@@ -5,7 +5,7 @@ May not: open a file; the caller passes the text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -17,7 +17,7 @@ from ddpjob_operator.api.job_warnings import find_warnings
 from ddpjob_operator.api.problem import Path, Problem
 from ddpjob_operator.api.spec import DDPJob
 
-__all__ = ["JobFileError", "parse", "warnings"]
+__all__ = ["JobFileError", "from_data", "parse", "warnings"]
 
 
 class JobFileError(ValueError):
@@ -41,6 +41,14 @@ def parse(text: str) -> DDPJob:
             found += explain_errors(error)
     lines = sorted({(_line(root, problem.path), str(problem)) for problem in found})
     raise JobFileError("\n".join(f"line {line}: {what}" for line, what in lines))
+
+
+def from_data(data: Mapping[str, Any]) -> DDPJob:
+    """Return the job of a mapping, whose fields may be in snake_case; raise JobFileError."""
+    try:
+        return DDPJob.model_validate(data, by_alias=True, by_name=True)
+    except ValidationError as error:
+        raise JobFileError("\n".join(map(str, explain_errors(error)))) from error
 
 
 def warnings(job: DDPJob) -> Iterator[str]:

@@ -33,14 +33,21 @@ def validate(
 ) -> None:
     """Check a job file; print each fault with its place and its remedy."""
     job = load(file)
-    warn_of_missing_scripts(job, file)
+    if str(file) != STDIN:
+        warn_of_missing_scripts(job, file)
     groups = ", ".join(f"{g.name}: {g.replicas} x {g.processes}" for g in job.spec.groups())
     print(f"{file}: DDPJob {job.metadata.namespace}/{job.metadata.name} is valid ({groups})")
 
 
 def load(file: Path) -> DDPJob:
     """Return the only job of a file and print warnings; raise CommandError if it is invalid."""
-    return _parse(file, read_text(file))
+    return load_text(file).job
+
+
+def load_text(file: Path) -> JobText:
+    """Return the only job of a file and its text, as `load`."""
+    text = read_text(file)
+    return JobText(_parse(file, text), text)
 
 
 def load_all(file: Path) -> list[JobText]:

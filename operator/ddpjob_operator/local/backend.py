@@ -44,6 +44,7 @@ from ddpjob_operator.planner.actions import (
     CreateRendezvous,
     CreateService,
     CreateWorker,
+    DeleteJob,
     DeleteRendezvous,
     DeleteWorker,
 )
@@ -216,6 +217,8 @@ class LocalBackend:
                 self.nodes.create(self._pod(action))
             case DeleteWorker():
                 self.nodes.delete(action.name)
+            case DeleteJob():
+                pass  # the state of a finished run stays, so that a user can read it
 
     async def _expect(self, expectation: Expectation) -> None:
         if self._session is None or not await self._session.expect(expectation):

@@ -190,4 +190,4 @@ class Timeline:
         metrics = "  ".join(f"{name} {value:.4f}" for name, value in report.metrics.items())
         of = f" of {total}" if total else ""
         text = f"{report.step}{of}  world size {size}  {metrics}"
-        self.line("step", text, on_bar=True, step=report.step)
+        self.line("step", text, on_bar=True, step=report.step, metrics=report.metrics)

@@ -166,7 +166,7 @@ class ServiceConnection:
             try:
                 await self._run_session(connection)
             except FramingError as error:
-                log.warning("the rendezvous service sent what cannot be read: %s", error)
+                log.warning("the rendezvous service sent an invalid frame: %s", error)
             finally:
                 self._connection = None
                 connection.close()

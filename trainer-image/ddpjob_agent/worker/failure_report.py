@@ -72,7 +72,7 @@ def read_failure(
     rank, code = _root_rank(text, exit_code)
     trace = next((trace for trace in traces if not trace.is_secondary), None)
     if trace is None and code < 0:
-        what = f"was ended by {_signal_name(-code)}"
+        what = f"was killed by {_signal_name(-code)}"
         return Failure(ended_at, f"{_subject(rank)} {what}", rank=rank, exit_code=code)
     trace = trace or next(iter(traces), None)
     if trace is None:

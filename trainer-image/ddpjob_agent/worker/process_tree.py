@@ -110,7 +110,7 @@ class ProcessTree:
             self._signal_all(signal.SIGKILL)
             await asyncio.sleep(0.01)
             if time.monotonic() > warn_at:
-                log.warning("processes %s do not die", descendants(os.getpid()))
+                log.warning("processes %s survive SIGKILL", descendants(os.getpid()))
                 warn_at += 60
         self._output.close()
 

@@ -22,6 +22,7 @@ from ddpjob_agent.launchers.signals import FORWARDED
 from ddpjob_agent.net.c10d_relay import StoreRelay
 from ddpjob_agent.output.capture import OutputCapture
 from ddpjob_agent.worker import orders
+from ddpjob_agent.worker.denied_folder import explain_denied
 from ddpjob_agent.worker.failure_report import read_failure
 from ddpjob_agent.worker.graceful_stop import GracefulStop
 from ddpjob_agent.worker.launch import Command, RunFactory, import_environment, steps_done
@@ -259,7 +260,8 @@ class Supervisor:
             self._report_exit(run, None)
             return
         tail, traceback_at = bytes(self._output.stderr_tail), self._output.traceback_at
-        self._fail(read_failure(code, time.time(), tail, traceback_at, self._launches.logs))
+        failure = read_failure(code, time.time(), tail, traceback_at, self._launches.logs)
+        self._fail(explain_denied(failure, self._settings.snapshot_folder))
 
     def _fail(self, failure: Failure) -> None:
         assert self._started is not None
