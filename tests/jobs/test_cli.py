@@ -254,6 +254,24 @@ def test_completed_job_starts_afresh_and_the_old_run_is_kept(tmp_path: Path) -> 
     assert "resumed" not in second.output
 
 
+def test_a_template_gives_command_and_environment_here_too(tmp_path: Path) -> None:
+    """Its other fields have no effect on this machine, which a warning says."""
+    container = (
+        "{name: main, command: [python3, train.py], args: [end], env: [{name: A, value: b}]}"
+    )
+    own = {"template": f"{{spec: {{nodeSelector: {{a: b}}, containers: [{container}]}}}}"}
+    script = "import os, sys; print(sys.argv[1:], os.environ['A'])"
+    write_job(tmp_path, "[]", script, replicas=1, ttlSecondsAfterFinished=0, **own)
+    code, command = run_to_end(tmp_path)
+    assert code == ExitCode.OK, command.output
+    assert "['end'] b" in (command.state / "logs" / "probe-worker-000-1.log").read_text()
+    warned = [line for line in command.output.splitlines() if "warning" in line]
+    assert warned == [
+        f"job.yaml: warning: {path} has no effect on this machine"
+        for path in ("spec.ttlSecondsAfterFinished", "spec.template.spec.nodeSelector")
+    ]
+
+
 # Saves a file of its own at its end, and has nothing to do if it finds the file.
 OWN_FILE = """
     import pathlib

@@ -14,20 +14,12 @@ import pytest
 
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.spec.fields import MAX_FILES, MAX_GROUPS, MAX_LIST, MAX_TEXT
-from ddpjob_operator.api.spec.rules import NOT_YET
 
 Object = dict[str, Any]
 
 SPOT = {"name": "spot", "replicas": 2}
 TEMPLATE = {"spec": {"containers": [{"name": "trainer", "image": "a", "command": ["b"]}]}}
 FROM = {"image": None, "command": None, "template": TEMPLATE}
-BESIDE_A_TEMPLATE: Object = {
-    "image": "a",
-    "command": ["a"],
-    "args": ["a"],
-    "env": [{"name": "A"}],
-    "resources": {"limits": {"cpu": "1"}},
-}
 GPU_LIMIT = {"limits": {"nvidia.com/gpu": "1"}}
 
 
@@ -63,11 +55,6 @@ class Row(NamedTuple):
 
 
 TEXT = "with a letter or digit first and last, 63 at most"
-BESIDE_MAIN_TEMPLATE = (
-    "has image, command, args, env or resources beside the main group's template; "
-    "give the group a template of its own"
-)
-COMBINED = "cannot be combined with template; move it into the template's container"
 NAME = (
     "is not a valid name of a job; begin with a lower-case letter, continue with lower-case letters, "
     "digits and '-', with a letter or digit last, 63 at most"
@@ -168,24 +155,6 @@ BOTH = [
         "empty_command",
         {"command": []},
         "spec.command: %is missing; give what each worker runs, for example [torchrun, train.py]",
-    ),
-    *(
-        row(f"template_and_{field}", {**FROM, field: value}, f"spec.{field}: %{COMBINED}")
-        for field, value in BESIDE_A_TEMPLATE.items()
-    ),
-    *(
-        row(
-            f"group_template_and_{field}",
-            group(template=TEMPLATE, **{field: value}),
-            f"spec.extraWorkerGroups[0].{field}: %{COMBINED}",
-        )
-        for field, value in BESIDE_A_TEMPLATE.items()
-    ),
-    row(
-        "group_image_beside_the_main_template",
-        {**FROM, **group(image="other")},
-        "spec.extraWorkerGroups: %group 'spot' " + BESIDE_MAIN_TEMPLATE,
-        "spec.extraWorkerGroups[0]: " + BESIDE_MAIN_TEMPLATE,
     ),
     row(
         "gpus_twice",
@@ -482,10 +451,17 @@ BOTH += [
         "spec.launcher: %is set by sagemaker.distribution; remove it",
     ),
     row(
-        "sagemaker_and_a_template",
-        {**FROM, "template": TEMPLATE, "sagemaker": {}},
-        "spec.sagemaker: %cannot be combined with template; "
-        "give image, command and resources instead",
+        "sagemaker_and_no_command_of_its_own",
+        {**FROM, "sagemaker": {}},
+        "spec.command: %is missing; give what each worker runs, for example [torchrun, train.py]",
+    ),
+    *(
+        row(
+            f"not_yet_{field}",
+            {"scheduling": {field: value}},
+            f"spec.scheduling.{field}: %is not supported by this version; remove it",
+        )
+        for field, value in {"topologyKey": "zone", "gang": {}}.items()
     ),
     *(
         row(
@@ -614,16 +590,6 @@ BOTH += [
     ),
 ]
 
-# A value for each field that no version acts on yet; may hold more than NOT_YET does.
-UNSUPPORTED: dict[str, tuple[Object, str]] = {
-    path: (spec, f"spec.{path}: %is not supported by this version; remove it")
-    for path, spec in (
-        ("scheduling", {"scheduling": {"topologyKey": "zone"}}),
-        ("ttlSecondsAfterFinished", {"ttlSecondsAfterFinished": 1}),
-    )
-}
-BOTH += [row(f"not_yet_{path}", *UNSUPPORTED[path]) for path in NOT_YET]
-
 ONLY_THE_API_SERVER = [
     row(
         "no_image",
@@ -669,6 +635,25 @@ ONLY_THE_MODEL = [
         "template_without_a_command",
         {**FROM, "template": {"spec": {}}},
         "spec.template: has no command in the container that trains",
+        why="a template is opaque to CEL",
+    ),
+    row(
+        "template_with_a_field_of_the_pod",
+        {"template": {"nodeSelector": {"gpu": "t4"}}},
+        "spec.template: has 'nodeSelector', which is no field of a pod template; "
+        "move it into template.spec",
+        why="a template is opaque to CEL",
+    ),
+    row(
+        "template_with_a_directive_that_is_not_supported",
+        group(template={"spec": {"$setElementOrder/volumes": []}}),
+        "spec.extraWorkerGroups[0].template: has '$setElementOrder/volumes', which is not supported",
+        why="a template is opaque to CEL",
+    ),
+    row(
+        "sagemaker_and_a_command_in_the_template",
+        {"command": ["train.py"], "template": TEMPLATE, "sagemaker": {}},
+        "spec.template: has a command or args in the container that trains, but sagemaker",
         why="a template is opaque to CEL",
     ),
     row(

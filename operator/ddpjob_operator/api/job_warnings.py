@@ -1,7 +1,7 @@
 """Warnings about valid jobs: settings that are seldom intended.
 
 `ddpjob validate` prints them, and the operator shows them in the status of a running job. A command
-through a shell may mean what it says, so it is never rejected here.
+through a shell may be intended, so it is never rejected here.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ def validate(
 ) -> None:
     """Check a job file; print each fault with its place and its remedy."""
     job = load(file)
-    warn_of_missing_scripts(job, file)
+    if str(file) != STDIN:
+        warn_of_missing_scripts(job, file)
     groups = ", ".join(f"{g.name}: {g.replicas} x {g.processes}" for g in job.spec.groups())
     print(f"{file}: DDPJob {job.metadata.namespace}/{job.metadata.name} is valid ({groups})")
 

@@ -17,12 +17,15 @@ from ddpjob_operator.cli.common import CommandError, ExitCode
 from ddpjob_operator.local.devices.demand import TooFewDevicesError, choose_devices
 from ddpjob_operator.local.devices.discovery import Devices
 from ddpjob_operator.local.environment import search_path
+from ddpjob_operator.local.ignored_fields import find_ignored_fields
 
 
 def check_before_start(job: DDPJob, file: Path, workdir: Path | None) -> Path:
     """Return the working directory of the commands; raise CommandError if the job cannot start."""
     if problem := _explain_nothing_to_run(job) or _find_cluster_only_fields(job):
         raise CommandError(ExitCode.INVALID, f"{file}: {problem}")
+    for path in find_ignored_fields(job):
+        print(f"{file}: warning: {path} has no effect on this machine", file=sys.stderr)
     folder = (workdir or file.parent).resolve()
     if not folder.is_dir():
         message = f"--workdir: there is no folder {folder}; make it or correct the path"
@@ -44,7 +47,7 @@ def find_gpus(job: DDPJob, file: Path, nodes: int, *, use: bool) -> Devices:
 
 def warn_of_missing_scripts(job: DDPJob, file: Path) -> None:
     """Print a warning for each script that is not beside the file, unless images have them."""
-    if not any(group.image or group.template for group in job.spec.groups()):
+    if not any(group.image for group in job.spec.groups()):
         for missing in _missing_scripts(job, file.parent.resolve()):
             remedy = "correct the command, or pass --workdir to run --local"
             print(f"{file}: warning: {missing}; {remedy}", file=sys.stderr)
@@ -58,8 +61,6 @@ def _explain_nothing_to_run(job: DDPJob) -> str:
 
 def _find_cluster_only_fields(job: DDPJob) -> str:
     for group in job.spec.groups():
-        if group.template is not None:
-            return f"group {group.name} has a template, which needs a cluster; give command instead"
         for entry in group.env:
             if entry.value_from is not None:
                 return f"env {entry.name} has valueFrom, which needs a cluster; give value instead"

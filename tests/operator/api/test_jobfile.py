@@ -139,7 +139,45 @@ REFUSED: list[tuple[str, str, list[str]]] = [
     (
         "not_yet",
         GOOD + "  scheduling: {topologyKey: zone}\n",
-        ["line 7: spec.scheduling: is not supported by this version; remove it"],
+        ["line 7: spec.scheduling.topologyKey: is not supported by this version; remove it"],
+    ),
+    (
+        "field_of_a_pod",
+        GOOD + "  nodeSelector: {gpu: t4}\n  hostNetwork: true\n  volumeMounts: []\n",
+        [
+            (
+                "line 7: spec.nodeSelector: unknown field 'nodeSelector' here; "
+                "it belongs to spec.template.spec"
+            ),
+            (
+                "line 8: spec.hostNetwork: unknown field 'hostNetwork' here; "
+                "it belongs to spec.template.spec"
+            ),
+            (
+                "line 9: spec.volumeMounts: unknown field 'volumeMounts' here; "
+                "it belongs to spec.template.spec.containers, into the container named trainer"
+            ),
+        ],
+    ),
+    (
+        "field_of_the_pod_of_a_group",
+        GOOD + "  extraWorkerGroups:\n  - {name: spot, replicas: 1, tolerations: []}\n",
+        [
+            (
+                "line 8: spec.extraWorkerGroups[0].tolerations: unknown field 'tolerations' here; "
+                "it belongs to spec.extraWorkerGroups[0].template.spec"
+            )
+        ],
+    ),
+    (
+        "priority_class_in_the_wrong_section",
+        GOOD + "  priorityClassName: high\n",
+        [
+            (
+                "line 7: spec.priorityClassName: unknown field 'priorityClassName' here; "
+                "it belongs to spec.scheduling"
+            )
+        ],
     ),
     (
         "several_in_the_order_of_the_file",

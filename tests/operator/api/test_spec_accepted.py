@@ -17,7 +17,9 @@ from support.builders import make_job
 SPOT = {"name": "spot", "replicas": 2}
 LIMIT = {"resources": {"limits": {"nvidia.com/gpu": 4}}}
 SIDE: dict[str, Any] = {"name": "side", "command": ["log"]}
-BARE: dict[str, Any] = {"spec": {"containers": [{"command": ["torchrun", "train.py"]}]}}
+BARE: dict[str, Any] = {
+    "spec": {"containers": [{"name": "own", "image": "i", "command": ["torchrun", "train.py"]}]}
+}
 
 
 def pod(*containers: dict[str, Any]) -> dict[str, Any]:

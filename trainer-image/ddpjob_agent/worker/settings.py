@@ -39,6 +39,7 @@ class AgentSettings(NamedTuple):
     launcher: Launcher = Launcher.TORCHRUN
     files: tuple[str, ...] = ()  # paths that an unchanged script saves to
     snapshot_folder: str = ""
+    output: str = ""  # Unix socket of the screen of a local run
 
 
 def read_settings(variables: Mapping[str, str]) -> AgentSettings:
@@ -60,6 +61,7 @@ def read_settings(variables: Mapping[str, str]) -> AgentSettings:
         launcher=_launcher(variables),
         files=_texts(variables, env.ENV_SNAPSHOT_FILES),
         snapshot_folder=variables.get(env.ENV_SNAPSHOT_DIR, ""),
+        output=variables.get(env.ENV_OUTPUT, ""),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import AllowInfNan, Field, SkipValidation, Strict
+from pydantic.alias_generators import to_snake
 
 from ddpjob_operator.api.base import Model
 from ddpjob_operator.api.rule import ITSELF, Rule
@@ -253,15 +254,30 @@ class Network(Model):
     )
 
 
+def _not_yet(field: str) -> Rule:
+    return Rule(
+        field=field,
+        message="is not supported by this version; remove it",
+        check=lambda part: getattr(part, to_snake(field)) is None,
+        cel=f"!has(self.{field})",
+    )
+
+
 class Scheduling(Model):
     """Placement of the workers."""
 
+    RULES = (_not_yet("topologyKey"), _not_yet("gang"))
+
     topology_key: Text | None = Field(
-        default=None, description="Label of nodes that workers should share."
+        default=None,
+        description="Label of nodes that workers should share. Not supported yet: leave it away.",
     )
     gang: dict[str, Any] | None = Field(
-        default=None, description="Gang scheduling of the minimum of workers."
+        default=None,
+        description="Gang scheduling of the minimum of workers. Not supported yet: leave it away.",
     )
     priority_class_name: Text | None = Field(
-        default=None, description="Priority class of the workers."
+        default=None,
+        description="Priority class of the workers and of the rendezvous pod. A priorityClassName "
+        "in template.spec overrides it.",
     )

@@ -7,31 +7,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydantic.alias_generators import to_snake
-
 from ddpjob_operator.api.rule import Rule
 from ddpjob_operator.api.spec import cel
 from ddpjob_operator.api.spec.command_rules import COMMAND_RULES
 from ddpjob_operator.api.spec.fields import GPU_RESOURCE
 from ddpjob_operator.api.spec.group_rule import GroupRule
+from ddpjob_operator.api.spec.pod.pod_template import gives_command, limit_of
 from ddpjob_operator.api.spec.sagemaker import LAUNCHERS
 from ddpjob_operator.api.spec.worker_groups import (
-    INSTEAD_OF_TEMPLATE,
     WorkerFields,
-    limit,
     minimum_of,
     rules_of_each_group,
 )
 
 if TYPE_CHECKING:
     from ddpjob_operator.api.spec.job import DDPJobSpec
+    from ddpjob_operator.api.spec.worker_groups import Group
 
-# Fields without an implementation: any value is rejected. A version that implements a field removes
-# its row.
-NOT_YET = (
-    "scheduling",
-    "ttlSecondsAfterFinished",
-)
 REQUIRED = "FieldValueRequired"
 PAUSED = cel.paused("self")
 
@@ -93,9 +85,18 @@ GPU_LIMIT = "is given, and a limit of %s, too; remove one of the two"
 RESOURCE = f"(has(self.gpuResource) ? self.gpuResource : '{GPU_RESOURCE}')"
 
 
+NO_COMMAND = (
+    "has no command in the container that trains; give spec.command, or the container's command"
+)
+
+
+def _resolved(spec: DDPJobSpec, own: WorkerFields) -> Group:
+    return spec.groups()[1 + spec.extra_worker_groups.index(own)]
+
+
 def _gives_gpus_once(spec: DDPJobSpec, own: WorkerFields) -> bool:
     limits = (own.resources and own.resources.limits) or {}
-    limited = spec.gpu_resource in limits or limit(own.template, spec.gpu_resource)
+    limited = spec.gpu_resource in limits or limit_of(own.template, spec.gpu_resource)
     return own.gpus_per_worker is None or not limited
 
 
@@ -108,8 +109,8 @@ SOURCES = (
     Rule(
         field="command",
         message="is missing; give what each worker runs, for example [torchrun, train.py]",
-        check=lambda spec: spec.template is not None or spec.command,
-        cel=f"has(self.template) || {cel.given('self.command')}",
+        check=lambda spec: spec.command or (spec.template is not None and spec.sagemaker is None),
+        cel=f"(has(self.template) && !has(self.sagemaker)) || {cel.given('self.command')}",
         reason=REQUIRED,
     ),
     Rule(  # the local back end needs no image
@@ -118,17 +119,15 @@ SOURCES = (
         cel="has(self.template) || has(self.image)",
         reason=REQUIRED,
     ),
+    Rule(  # CEL cannot read a template
+        field="template",
+        message=NO_COMMAND,
+        check=lambda spec: spec.template is None or spec.groups()[0].command,
+    ),
     GroupRule(
-        message="has image, command, args, env or resources beside the main group's template; "
-        "give the group a template of its own",
-        check=lambda spec, group: (
-            spec.template is None
-            or group.template is not None
-            or not any(getattr(group, field) for field in INSTEAD_OF_TEMPLATE)
-        ),
-        cel="!has(self.template) || has(g.template) || !(has(g.image) || has(g.resources) || "
-        + " || ".join(cel.given(f"g.{field}") for field in ("command", "args", "env"))
-        + ")",
+        field="template",
+        message=NO_COMMAND,
+        check=lambda spec, group: group.template is None or _resolved(spec, group).command,
     ),
     Rule(
         field="gpusPerWorker",
@@ -156,11 +155,11 @@ RESOLVED = (
     f"{cel.is_one_of(DISTRIBUTION, *BY_TORCHRUN)} ? 'torchrun' : 'python')"
 )
 SAGEMAKER = (
-    Rule(
-        field="sagemaker",
-        message="cannot be combined with template; give image, command and resources instead",
-        check=lambda spec: spec.sagemaker is None or spec.template is None,
-        cel="!has(self.sagemaker) || !has(self.template)",
+    Rule(  # CEL cannot read a template
+        field="template",
+        message="has a command or args in the container that trains, but sagemaker starts the "
+        "entry point of spec.command; remove them",
+        check=lambda spec: spec.sagemaker is None or not gives_command(spec),
     ),
     Rule(
         field="command",
@@ -184,13 +183,4 @@ SAGEMAKER = (
 )
 
 
-def _not_yet(field: str) -> Rule:
-    return Rule(
-        field=field,
-        message="is not supported by this version; remove it",
-        check=lambda spec: getattr(spec, to_snake(field)) is None,
-        cel=f"!has(self.{field})",
-    )
-
-
-SPEC_RULES = (*SIZES, *SOURCES, *COMMAND_RULES, *SAGEMAKER, *map(_not_yet, NOT_YET))
+SPEC_RULES = (*SIZES, *SOURCES, *COMMAND_RULES, *SAGEMAKER)
