@@ -18,6 +18,7 @@ from ddpjob_operator.planner.placement import WorkerPlan
 from ddpjob_operator.planner.stall_message import describe_stall
 from ddpjob_operator.planner.warnings import describe
 from ddpjob_protocol.control import Report, ServiceState
+from ddpjob_protocol.text import plural, shorten
 
 _PRECEDENCE = (
     ConditionType.FAILED,
@@ -27,6 +28,8 @@ _PRECEDENCE = (
     ConditionType.RESIZING,
     ConditionType.RUNNING,
 )
+_WITH_REASON = (ConditionType.FAILED, ConditionType.STALLED, ConditionType.RESIZING)
+MAX_MESSAGE = 300  # characters of the explanation of the state
 
 
 def condition(
@@ -45,13 +48,18 @@ def set_condition(
     conditions: Sequence[Condition], new: Condition, now: datetime
 ) -> tuple[Condition, ...]:
     """Insert or replace a condition; its time changes only if its status changes."""
+    dated = date(conditions, new, now)
+    if find(conditions, new.type) is None:
+        return (*conditions, dated)
+    return tuple(dated if each.type == new.type else each for each in conditions)
+
+
+def date(conditions: Sequence[Condition], new: Condition, now: datetime) -> Condition:
+    """Return a condition with the time of the last change of its status."""
     old = find(conditions, new.type)
     same = old is not None and old.status == new.status
     since = old.last_transition_time if old is not None and same else now
-    dated = new.model_copy(update={"last_transition_time": since})
-    if old is None:
-        return (*conditions, dated)
-    return tuple(dated if each.type == new.type else each for each in conditions)
+    return new.model_copy(update={"last_transition_time": since})
 
 
 def find(conditions: Sequence[Condition], type_: str) -> Condition | None:
@@ -81,6 +89,16 @@ def state(conditions: Sequence[Condition]) -> str:
     return "Unknown" if running.status == "Unknown" else "Waiting"
 
 
+def message(conditions: Sequence[Condition]) -> str:
+    """Return the explanation of the state in one line."""
+    word = state(conditions)
+    found = find(conditions, word) or find(conditions, ConditionType.RUNNING)
+    if found is None or not found.message:
+        return ""
+    line = shorten(found.message.splitlines()[0], MAX_MESSAGE)
+    return f"{found.reason}: {line}" if word in _WITH_REASON else line
+
+
 # --- the conditions of a job ----------------------------------------------------------------------
 
 
@@ -97,8 +115,8 @@ def running(observed: Observed, status: DDPJobStatus, report: Report | None) -> 
         return condition(kind, None, Reason.NO_REPORT, text)
     if report.state is not ServiceState.RUNNING or status.membership is None:
         return condition(kind, False, Reason.WAITING, report.reason)
-    workers = _plural(len(status.membership.workers), "worker")
-    processes = _plural(status.membership.world_size, "process", "es")
+    workers = plural(len(status.membership.workers), "worker")
+    processes = plural(status.membership.world_size, "process")
     parts = (
         f"{workers} with {processes}",
         storage_not_shared(observed),
@@ -112,11 +130,11 @@ def resizing(
     report: Report | None,
     worker_plan: WorkerPlan,
     rejections: Sequence[Rejection],
-) -> Condition:
-    """Return Resizing: the membership has to change."""
+) -> Condition | None:
+    """Return Resizing: the membership has to change; None without a membership."""
     kind = ConditionType.RESIZING
     if report is None or report.state is not ServiceState.RUNNING or status.membership is None:
-        return condition(kind, False, Reason.NOT_RUNNING)
+        return None
     if worker_plan.draining:
         leaving = ", ".join(worker.name for worker in worker_plan.draining)
         return condition(kind, True, Reason.DRAINING, f"{leaving} must leave")
@@ -131,7 +149,7 @@ def resizing(
     return condition(kind, False, Reason.AT_SIZE if whole else Reason.PARTLY_PLACED, text)
 
 
-def stalled(observed: Observed, report: Report | None, worker_plan: WorkerPlan) -> Condition:
+def stalled(observed: Observed, report: Report | None, worker_plan: WorkerPlan) -> Condition | None:
     """Return Stalled: the job makes no progress, or needs a change from outside to start."""
     kind = ConditionType.STALLED
     found = _without_service(observed)
@@ -150,7 +168,7 @@ def stalled(observed: Observed, report: Report | None, worker_plan: WorkerPlan) 
         running = report is not None and report.state is ServiceState.RUNNING
     if not running:
         found = found or _obstacle(observed, worker_plan)
-    return found or condition(kind, False, Reason.NOT_STALLED)
+    return found
 
 
 def storage_not_shared(observed: Observed) -> str:
@@ -227,7 +245,3 @@ def _pending(worker: Worker) -> str:
 
 def _plain_message(message: str) -> str:
     return f": {message.rstrip('.')}" if message else ""
-
-
-def _plural(count: int, word: str, ending: str = "s") -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}{ending}"

@@ -17,6 +17,7 @@ from ddpjob_operator.planner.outcome import JobOutcome
 from ddpjob_operator.planner.placement import WorkerPlan
 from ddpjob_protocol.control import Report
 from ddpjob_protocol.membership import Cause, MembershipId
+from ddpjob_protocol.text import plural
 
 _BY_CAUSE = {
     Cause.STARTED: EventReason.STARTED,
@@ -37,7 +38,7 @@ def membership_events(observed: Observed, report: Report | None) -> Iterator[Eve
     for each in report.memberships:
         if newest is None or MembershipId.parse(each.id) > newest:
             cause = Cause(each.cause)
-            size = f"{len(each.workers)} workers, {each.world_size} processes"
+            size = f"{plural(len(each.workers), 'worker')}, {plural(each.world_size, 'process')}"
             text = f"membership {each.id} with {size}: {each.detail or each.cause}"
             yield Event(_BY_CAUSE[cause].value, text, cause in _WARNINGS)
 
@@ -54,7 +55,7 @@ def repeated_step_events(observed: Observed, report: Report | None) -> Iterator[
 
 def repeated_steps_text(steps: int) -> str:
     """Return the number of repeated steps as text."""
-    return "1 step is done again" if steps == 1 else f"{steps} steps are done again"
+    return f"{plural(steps, 'step')} {'is' if steps == 1 else 'are'} done again"
 
 
 def replacement_events(observed: Observed, worker_plan: WorkerPlan) -> Iterator[Event]:

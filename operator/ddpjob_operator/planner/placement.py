@@ -142,7 +142,12 @@ def _replacement_backoff(
         return job.status.replace_after if now < job.status.replace_after else None
     tries = min(16, max(worker.incarnation for worker in failing) - 2)
     seconds = min(job.spec.failure_policy.backoff_seconds * 2**tries, MAX_PAUSE_SECONDS)
-    return now + timedelta(seconds=seconds) if seconds else None
+    return _rounded_up(now + timedelta(seconds=seconds)) if seconds else None
+
+
+def _rounded_up(moment: datetime) -> datetime:
+    """Return a time in whole seconds, as in all times of the API server."""
+    return (moment + timedelta(microseconds=999_999)).replace(microsecond=0)
 
 
 def _creations(observed: Observed, missing: Iterable[Slot]) -> tuple[CreateWorker, ...]:

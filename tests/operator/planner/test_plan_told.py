@@ -13,7 +13,18 @@ from ddpjob_operator.planner.planner import plan
 from ddpjob_protocol.control import Report, ServiceState
 from ddpjob_protocol.membership import Cause
 from support.builders import NOW, make_job, make_membership, make_report, make_round, make_worker
-from support.planning import FAILED, PENDING, UP, W0, W1, decide, events_of, membership_of, told
+from support.planning import (
+    DOES_NOT_HOLD,
+    FAILED,
+    PENDING,
+    UP,
+    W0,
+    W1,
+    decide,
+    events_of,
+    membership_of,
+    told,
+)
 
 # --- what is told ------------------------------------------------------------------------------------
 
@@ -88,7 +99,7 @@ stuck = make_worker(1, phase=PENDING, unschedulable="0/3 nodes have a free GPU")
             (W0, stuck),
             make_report(W0),
             "Stalled",
-            ("False", "NotStalled", ""),
+            DOES_NOT_HOLD,
             id="not_stalled_while_it_runs",
         ),
     ],
@@ -121,7 +132,12 @@ def test_status_tells_what_the_service_reports() -> None:
     written = status.to_json()
     restarts = {"application": 1, "infrastructure": 2, "total": 3, "repeatedSteps": 0}
     assert written["restarts"] == restarts
-    assert written["progress"] == {"step": 40, "totalSteps": 900, "metrics": {"loss": 0.5}}
+    assert written["progress"] == {
+        "step": 40,
+        "totalSteps": 900,
+        "display": "40/900",
+        "metrics": {"loss": 0.5},
+    }
     assert written["snapshot"] == {"step": 30, "skipped": 2}
     assert written["groups"] == [{"name": "worker", "replicas": 2, "scheduled": 2, "ready": 2}]
     assert written["ready"] == "2/2"
@@ -164,7 +180,7 @@ def test_events_tell_every_membership_since_the_last_one_once() -> None:
     assert events_of(planned) == [
         (
             "WorkerLost",
-            "membership 1.1.2 with 1 workers, 1 processes: lost digits-worker-001-1",
+            "membership 1.1.2 with 1 worker, 1 process: lost digits-worker-001-1",
             True,
         ),
         (
