@@ -19,7 +19,7 @@ from typer.completion import (  # type: ignore[attr-defined] # documented, not e
 )
 from typer.core import TyperCommand, TyperGroup
 
-from ddpjob_operator.cli.common import CommandError, ExitCode, print_error, installed_version
+from ddpjob_operator.cli.common import CommandError, ExitCode, installed_version, print_error
 
 PROGRAM = "ddpjob"
 ENV_COMPLETE = "_DDPJOB_COMPLETE"
