@@ -22,6 +22,7 @@ LABEL_INDEX = f"{GROUP}/index"
 LABEL_INCARNATION = f"{GROUP}/incarnation"
 LABEL_ROLE = f"{GROUP}/role"  # worker | rendezvous
 LABEL_TERM = f"{GROUP}/term"
+LABEL_REVISION = f"{GROUP}/revision"  # of the fields that make pods
 
 ROLE_WORKER = "worker"
 ROLE_RENDEZVOUS = "rendezvous"

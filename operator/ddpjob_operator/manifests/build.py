@@ -15,6 +15,7 @@ from typing import Any
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.api.spec.pinned_fields import revision
 from ddpjob_operator.api.spec.sagemaker import BASE, SageMaker
 from ddpjob_operator.api.spec.worker_groups import TRAINER, Group, trainer
 from ddpjob_operator.manifests.environment import (
@@ -83,6 +84,7 @@ def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, token: s
         constants.LABEL_JOB: job.metadata.name,
         constants.LABEL_ROLE: constants.ROLE_RENDEZVOUS,
         constants.LABEL_TERM: str(action.term),
+        constants.LABEL_REVISION: revision(job.spec),
     }
     workers = {constants.LABEL_JOB: job.metadata.name, constants.LABEL_ROLE: constants.ROLE_WORKER}
     apart = {"labelSelector": {"matchLabels": workers}, "topologyKey": "kubernetes.io/hostname"}
@@ -142,6 +144,7 @@ def build_worker(job: DDPJob, action: CreateWorker, image: str, token: str) -> M
         constants.LABEL_GROUP: action.group,
         constants.LABEL_INDEX: str(action.index),
         constants.LABEL_INCARNATION: str(action.incarnation),
+        constants.LABEL_REVISION: revision(job.spec),
     }
     given = as_mapping(template.get("metadata"))
     metadata = object_metadata(job, action.name, {**as_mapping(given.get("labels")), **labels})

@@ -12,7 +12,7 @@ from typing import Literal
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.status import Condition, DDPJobStatus
-from ddpjob_operator.planner.diagnosis import Diagnosis, diagnose
+from ddpjob_operator.planner.diagnosis import Diagnosis, diagnose, quote
 from ddpjob_operator.planner.observed import Observed, Rejection, Worker
 from ddpjob_operator.planner.placement import WorkerPlan
 from ddpjob_operator.planner.stall_message import describe_stall
@@ -244,4 +244,5 @@ def _pending(worker: Worker) -> str:
 
 
 def _plain_message(message: str) -> str:
-    return f": {message.rstrip('.')}" if message else ""
+    text = quote(message)
+    return f": {text}" if text else ""

@@ -8,6 +8,7 @@ import pytest
 from kubernetes.client import V1Pod, V1Service
 from pydantic import ValidationError
 
+from ddpjob_operator.api.spec.pinned_fields import revision
 from ddpjob_operator.manifests.build import build_service
 from support.rawpods import (
     IMAGE,
@@ -52,7 +53,11 @@ def test_rendezvous_pod_is_safe() -> None:
 def test_rendezvous_pod_says_which_one_it_is_and_counts_its_starts() -> None:
     pod = rendezvous_manifest(term=7)
     assert pod["metadata"]["name"] == "digits-rendezvous-7"
-    assert pod["metadata"]["labels"] == {**LABELS, "ddpjob.io/term": "7"}
+    assert pod["metadata"]["labels"] == {
+        **LABELS,
+        "ddpjob.io/term": "7",
+        "ddpjob.io/revision": revision(make_cluster_job().spec),
+    }
     assert pod["metadata"]["ownerReferences"][0]["uid"] == UID
     assert pod["spec"]["restartPolicy"] == "Always"
     container = trainer(pod, "rendezvous")

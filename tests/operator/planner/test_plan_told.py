@@ -7,8 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from ddpjob_operator.api.status import RestartsStatus
-from ddpjob_operator.planner.observed import Observed, Worker
+from ddpjob_operator.api.status import MembershipStatus, RestartsStatus
+from ddpjob_operator.planner.actions import CreateWorker
+from ddpjob_operator.planner.observed import Observed, Phase, Worker
 from ddpjob_operator.planner.planner import plan
 from ddpjob_protocol.control import Report, ServiceState
 from ddpjob_protocol.membership import Cause
@@ -25,6 +26,9 @@ from support.planning import (
     membership_of,
     told,
 )
+
+LOG_LINE = "2026-11-24 07:40:48,221 ddpjob.agent out of disk"
+NO_PYTHON = 'exec: "python3": executable file not found in $PATH'
 
 # --- what is told ------------------------------------------------------------------------------------
 
@@ -194,30 +198,63 @@ def test_events_tell_every_membership_since_the_last_one_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "message"),
+    ("left", "message", "crashed"),
     [
         pytest.param(
             make_worker(1, phase=FAILED, message="OOMKilled"),
             "digits-worker-001-1 has ended (OOMKilled); digits-worker-001-2 takes its place",
+            True,
             id="ended",
         ),
         pytest.param(
             make_worker(1, deleting=True),
             "digits-worker-001-1 is being deleted; digits-worker-001-2 takes its place",
+            False,
             id="being_deleted",
         ),
         pytest.param(
             None,
             "digits-worker-001-1 is gone; digits-worker-001-2 takes its place",
+            False,
             id="gone",
+        ),
+        pytest.param(
+            make_worker(1, deleting=True, reason="PreemptionByScheduler", message="by vip."),
+            "digits-worker-001-1 is being deleted (by vip); digits-worker-001-2 takes its place",
+            False,
+            id="preempted",
+        ),
+        pytest.param(
+            make_worker(1, phase=FAILED, message=f"x\n{LOG_LINE}"),
+            "digits-worker-001-1 has ended (out of disk); digits-worker-001-2 takes its place",
+            True,
+            id="end_of_a_log",
+        ),
+        pytest.param(
+            make_worker(1, phase=FAILED, reason="StartError", message=f"OCI: {NO_PYTHON}"),
+            "digits-worker-001-1 has ended (PythonMissing); digits-worker-001-2 takes its place",
+            True,
+            id="diagnosed",
         ),
     ],
 )
-def test_a_replacement_is_told(left: Worker | None, message: str) -> None:
+def test_a_replacement_is_told(left: Worker | None, message: str, crashed: bool) -> None:
     workers = (W0, left) if left else (W0,)
     report = make_report(W0, W1)
     planned = decide(workers=workers, report=report, membership=membership_of(W0, W1))
-    assert events_of(planned) == [("WorkerReplaced", message, False)]
+    assert events_of(planned) == [("WorkerReplaced", message, crashed)]
+
+
+@pytest.mark.parametrize("phase", [Phase.RUNNING, FAILED, Phase.SUCCEEDED])
+@pytest.mark.parametrize("membership", [None, membership_of(W0)], ids=["resumed", "scaled_up"])
+def test_nothing_is_replaced_when_a_job_is_resumed_or_grows(
+    membership: MembershipStatus | None, phase: Phase
+) -> None:
+    """The pods from before are still being deleted."""
+    old = make_worker(1, phase=phase, deleting=True)
+    planned = decide(workers=(W0, old), membership=membership)
+    assert [action.name for action in planned.actions if isinstance(action, CreateWorker)]
+    assert "WorkerReplaced" not in [each.reason for each in planned.events]
 
 
 def test_a_pass_that_sees_the_same_plans_the_same_status() -> None:

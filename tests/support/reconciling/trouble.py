@@ -51,12 +51,27 @@ def test_a_template_that_the_api_server_refuses_is_told_of_until_it_is_mended(pl
         view = await stage.until(lambda view: view.is_stalled("PodRefused"), "it is told")
         assert 'Unsupported value: "Sometimes"' in view.condition("Stalled")["message"]
         assert view.workers == []
-        await stage.change(suspend=True)
-        await stage.until(lambda view: view.state == "Suspended", "its template may change")
-        await stage.change(suspend=False, template=template(imagePullPolicy="Always"))
+        await stage.change(template=template(imagePullPolicy="Always"))
         await stage.until(lambda view: view.trains("000-1", "001-1"), "it runs")
         await stage.calm()
-        assert await stage.reasons() == ["PodRefused", "Resumed", "Started", "Suspended"]
+        assert await stage.reasons() == ["PodRefused", "Started"]
+
+    play(story)
+
+
+def test_the_image_of_a_job_that_never_trained_is_corrected(play: Play) -> None:
+    async def story(stage: Stage) -> None:
+        stage.nodes.silent = {"digits-worker-000-1", "digits-worker-001-1"}  # nobody pulls it
+        await stage.create(image="digist:1")
+        before = await stage.until(lambda v: len(v.workers) == 2 and v.rendezvous, "pods wait")
+        await stage.change(image="digits:1")
+        stage.nodes.silent = set()
+        after = await stage.until(lambda view: view.trains("000-2", "001-2"), "it runs")
+        images = {after.pods[each]["spec"]["containers"][0]["image"] for each in after.workers}
+        assert images == {"digits:1"}
+        assert not set(before.pods) & set(after.pods)
+        await stage.calm()
+        assert await stage.reasons() == ["Started"]
 
     play(story)
 

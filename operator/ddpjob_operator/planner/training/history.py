@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from ddpjob_operator.api.status import DDPJobStatus, HistoryEntry
+from ddpjob_operator.planner.diagnosis import quote
 from ddpjob_operator.planner.observed import Worker
 from ddpjob_protocol.control import MembershipRecord, Report
 from ddpjob_protocol.membership import MembershipId
@@ -98,5 +99,5 @@ def _end(worker: Worker) -> str:
     if worker.live:
         return ""
     reason = "" if worker.reason == "Error" else worker.reason  # of any exit code but 0
-    texts = dict.fromkeys((reason, " ".join(worker.message.split())))
+    texts = dict.fromkeys((reason, quote(worker.message)))
     return shorten(": ".join(filter(None, texts)), MAX_END)
