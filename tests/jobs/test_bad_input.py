@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -254,7 +255,8 @@ def test_the_rank_that_crashed_is_blamed_and_not_the_one_that_died_of_it(tmp_pat
     write_job(tmp_path, TORCHRUN, CRASH, replicas=2, **budget(0))
     code, command = run_to_end(tmp_path)
     assert code == ExitCode.JOB_FAILED
-    assert "ApplicationFailed: rank 1: ValueError: loss is nan at step 10 (" in command.output
+    blamed = r"ApplicationFailed: rank 1 \(\S+-worker-00\d-1\): ValueError: loss is nan at step 10 "
+    assert re.search(blamed, command.output)
     assert "Traceback of rank 1:\n" in command.output
     assert "ValueError: loss is nan at step 10\nlogs:" in command.output
     assert "Connection closed by peer" not in command.output
@@ -287,7 +289,7 @@ LAST_WORDS: list[tuple[str, str, str, str]] = [
         "syntax_error",
         "[python3, train.py]",
         "step(\n",
-        "the command: SyntaxError: '(' was never closed (failure 1, 0",
+        "-worker-000-1: SyntaxError: '(' was never closed (failure 1, 0",
     ),
     (
         "exit_with_a_message",
@@ -299,7 +301,7 @@ LAST_WORDS: list[tuple[str, str, str, str]] = [
         "silent",
         "[python3, train.py]",
         "import sys\nsys.exit(3)\n",
-        "ApplicationFailed: the command ended with exit code 3 (failure 1, 0",
+        "-worker-000-1 ended with exit code 3 (failure 1, 0",
     ),
     (
         "unknown_flag_of_torchrun",
@@ -311,7 +313,7 @@ LAST_WORDS: list[tuple[str, str, str, str]] = [
         "not_executable",
         "[./broken]",
         "",
-        "CommandCannotStart: cannot start './broken': Exec format error",
+        "-worker-000-1 cannot start './broken': Exec format error",
     ),
 ]
 

@@ -26,8 +26,8 @@ def shorten(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     head = text[: limit - len(CUT)]
-    whole = head.rpartition(" ")[0] if text[len(head)] != " " else head
-    return (whole or head).rstrip() + CUT
+    words = head if text[len(head)].isspace() else head.rpartition(" ")[0]
+    return (words if len(words) > limit // 2 else head).rstrip() + CUT
 
 
 def last_lines(text: str, limit: int) -> str:

@@ -63,6 +63,7 @@ class Reason(StrEnum):
     OUT_OF_MEMORY = "OutOfMemory"
     QUOTA_EXCEEDED = "QuotaExceeded"
     POD_REFUSED = "PodRefused"
+    NAME_TAKEN = "NameTaken"
     VOLUME_MISSING = "VolumeMissing"
     VOLUME_NOT_SHARED = "VolumeNotShared"
     INVALID_SPEC = "InvalidSpec"

@@ -38,6 +38,7 @@ from ddpjob_operator.rendezvous.session import RendezvousSession
 from ddpjob_operator.rendezvous.session_pool import Key, ServiceId, SessionPool
 from ddpjob_operator.request import Request
 from ddpjob_protocol.control import Report
+from ddpjob_protocol.text import ends
 
 Create = CreateService | CreateRendezvous | CreateWorker
 Delete = DeleteRendezvous | DeleteWorker
@@ -196,11 +197,7 @@ class Cluster:
         if controller(found["metadata"]) == job.metadata.uid:
             self._children.put(plural, found)
             return None
-        text = f"'{name}' exists and does not belong to this job; delete or rename it"
-        labels = found["metadata"].get("labels") or {}
-        if controller(found["metadata"]) and labels.get(constants.LABEL_JOB) == job.metadata.name:
-            text = f"'{name}' of an earlier job of this name still exists; waiting for its deletion"
-        return Rejection(name, Reason.POD_REFUSED, text)
+        return Rejection(name, Reason.NAME_TAKEN, _describe_foreign(job, plural, found["metadata"]))
 
     async def delete(self, job: DDPJob, action: Delete) -> None:
         """Delete a pod with its grace period."""
@@ -245,7 +242,7 @@ class Cluster:
             },
             "involvedObject": about,
             "reason": event.reason,
-            "message": event.message[:MAX_EVENT_MESSAGE],
+            "message": ends(event.message, MAX_EVENT_MESSAGE),
             "type": "Warning" if event.warning else "Normal",
             "firstTimestamp": now,
             "lastTimestamp": now,
@@ -258,6 +255,19 @@ class Cluster:
             await self._kube.send(Request("POST", path, body=body))
         except (ApiError, UnreachableError) as error:
             log.warning("cannot post event %s: %s", event.reason, error)
+
+
+def _describe_foreign(job: DDPJob, plural: Plural, metadata: Mapping[str, Any]) -> str:
+    """Return why an object that another owner has is in the way, and what to do."""
+    it = f"{'Pod' if plural == 'pods' else 'Service'} '{metadata['name']}'"
+    of_such_a_job = (metadata.get("labels") or {}).get(constants.LABEL_JOB) == job.metadata.name
+    if controller(metadata) and of_such_a_job:
+        return f"{it} of an earlier job of this name still exists; waiting for its deletion"
+    if of_such_a_job:
+        gone = "is left over from a job of this name that was deleted with --cascade=orphan"
+        use = ", may still train" if plural == "pods" else ""
+        return f"{it} {gone}{use}; delete it"
+    return f"{it} exists and does not belong to this job; delete or rename it"
 
 
 def _report(session: RendezvousSession | None, newest: Rendezvous | None) -> Report | None:

@@ -5,7 +5,7 @@ May not: decide on actions, or read a condition instead of an observation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -18,7 +18,7 @@ from ddpjob_operator.planner.placement import WorkerPlan
 from ddpjob_operator.planner.stall_message import describe_stall
 from ddpjob_operator.planner.warnings import describe
 from ddpjob_protocol.control import Report, ServiceState
-from ddpjob_protocol.text import plural, shorten
+from ddpjob_protocol.text import plural, shorten, some
 
 _PRECEDENCE = (
     ConditionType.FAILED,
@@ -29,6 +29,7 @@ _PRECEDENCE = (
     ConditionType.RUNNING,
 )
 _WITH_REASON = (ConditionType.FAILED, ConditionType.STALLED, ConditionType.RESIZING)
+MAX_NAMES = 5  # of rejected objects in a message; the others are counted
 MAX_MESSAGE = 300  # characters of the explanation of the state
 
 
@@ -126,23 +127,22 @@ def running(observed: Observed, status: DDPJobStatus, report: Report | None) -> 
 
 
 def resizing(
-    status: DDPJobStatus,
-    report: Report | None,
-    worker_plan: WorkerPlan,
-    rejections: Sequence[Rejection],
+    observed: Observed, status: DDPJobStatus, report: Report | None, worker_plan: WorkerPlan
 ) -> Condition | None:
     """Return Resizing: the membership has to change; None without a membership."""
-    kind = ConditionType.RESIZING
+    kind, rejections = ConditionType.RESIZING, observed.rejections
     if report is None or report.state is not ServiceState.RUNNING or status.membership is None:
         return None
     if worker_plan.draining:
         leaving = ", ".join(worker.name for worker in worker_plan.draining)
         return condition(kind, True, Reason.DRAINING, f"{leaving} must leave")
     members = status.membership.workers
+    short = _below_minimum(len(members), observed.job.spec.minimum)
     joining = [w for w in worker_plan.kept if _starts(w) and w.name not in members]
     if joining:
-        return condition(kind, True, Reason.JOINING, report.reason)
-    text = _scheduled(worker_plan) + "".join(f"; {_rejected(each)}" for each in rejections[:1])
+        return condition(kind, True, Reason.JOINING, "; ".join((*short, report.reason)))
+    refused = [_rejected(rejections, each) for each in rejections[:1]]
+    text = "; ".join((*short, _scheduled(worker_plan), *refused))
     whole = (
         not worker_plan.create and not worker_plan.failing and all(map(_starts, worker_plan.kept))
     )
@@ -152,7 +152,8 @@ def resizing(
 def stalled(observed: Observed, report: Report | None, worker_plan: WorkerPlan) -> Condition | None:
     """Return Stalled: the job makes no progress, or needs a change from outside to start."""
     kind = ConditionType.STALLED
-    found = _without_service(observed)
+    trains = report is not None and report.state is ServiceState.RUNNING
+    found = _without_service(observed, trains=trains)
     if report is not None and report.stall is not None and found is None:
         return condition(kind, True, Reason.NO_PROGRESS, describe_stall(report.stall))
     if worker_plan.failing and worker_plan.replace_after is not None:
@@ -162,13 +163,16 @@ def stalled(observed: Observed, report: Report | None, worker_plan: WorkerPlan) 
         at = f"; it is replaced at {worker_plan.replace_after:%H:%M:%S} UTC"
         reason = diagnosis.reason if diagnosis else Reason.WORKERS_FAIL
         return condition(kind, True, reason, f"{text}{_remedy(diagnosis)}{at}")
-    if report is None and observed.job.status.membership is not None:
-        running = True  # the last known state
-    else:
-        running = report is not None and report.state is ServiceState.RUNNING
-    if not running:
+    last_known = report is None and observed.job.status.membership is not None
+    if not trains and not last_known:
         found = found or _obstacle(observed, worker_plan)
     return found
+
+
+def _below_minimum(members: int, minimum: int) -> Iterator[str]:
+    """Yield a warning if a membership has fewer workers than a minimum that was raised since."""
+    if members < minimum:
+        yield f"{members} train, below the new minimum of {minimum}: the next loss stops the job"
 
 
 def storage_not_shared(observed: Observed) -> str:
@@ -180,13 +184,15 @@ def storage_not_shared(observed: Observed) -> str:
     return f"{text}; use a claim with access mode ReadWriteMany"
 
 
-def _without_service(observed: Observed) -> Condition | None:
+def _without_service(observed: Observed, *, trains: bool) -> Condition | None:
+    """Return Stalled without a service; a job that trains needs no Service object any more."""
     kind, job = ConditionType.STALLED, observed.job
     term, name = job.status.rendezvous_term, job.metadata.name
-    vital = (constants.service_name(name), constants.rendezvous_name(name, term))
+    pod_name = constants.rendezvous_name(name, term)
+    vital = (pod_name,) if trains else (constants.service_name(name), pod_name)
     for refusal in observed.rejections:
         if refusal.name in vital:
-            return condition(kind, True, refusal.reason, _rejected(refusal))
+            return condition(kind, True, refusal.reason, _rejected(observed.rejections, refusal))
     pod = observed.rendezvous
     diagnosis = diagnose(pod.reason, pod.message) if pod and not pod.ready else None
     if pod is None or diagnosis is None:
@@ -199,7 +205,7 @@ def _obstacle(observed: Observed, worker_plan: WorkerPlan) -> Condition | None:
     """Return Stalled if the job cannot start or restart by waiting alone, or None."""
     kind = ConditionType.STALLED
     for refusal in observed.rejections:
-        return condition(kind, True, refusal.reason, _rejected(refusal))
+        return condition(kind, True, refusal.reason, _rejected(observed.rejections, refusal))
     stuck = [w for w in worker_plan.kept if w in worker_plan.stuck or _cannot_start(w)]
     minimum = observed.job.spec.minimum
     if len(worker_plan.kept) + len(worker_plan.create) - len(stuck) >= minimum or not stuck:
@@ -219,8 +225,13 @@ def _cannot_start(worker: Worker) -> bool:
     return not worker.unschedulable and diagnose(worker.reason, worker.message) is not None
 
 
-def _rejected(refusal: Rejection) -> str:
-    return f"{refusal.name} was refused: {refusal.message}"
+def _rejected(rejections: Sequence[Rejection], first: Rejection) -> str:
+    """Return the message of a rejection, and the names of the others with the same reason."""
+    text = first.message
+    if first.reason is not Reason.NAME_TAKEN:  # that message names the object
+        text = f"{first.name} was refused: {text}"
+    others = [each.name for each in rejections if each.reason is first.reason and each != first]
+    return f"{text}; the same holds for {some(others, MAX_NAMES)}" if others else text
 
 
 def _remedy(diagnosis: Diagnosis | None) -> str:

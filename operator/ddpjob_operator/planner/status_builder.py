@@ -47,7 +47,7 @@ def build_active_status(
     )
     found = (
         conditions.running(observed, status, report),
-        conditions.resizing(status, report, worker_plan, observed.rejections),
+        conditions.resizing(observed, status, report, worker_plan),
         conditions.stalled(observed, report, worker_plan),
     )
     return _close_conditions(observed, status, found, now)

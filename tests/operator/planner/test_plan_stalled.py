@@ -205,6 +205,21 @@ def test_without_its_service_a_job_is_stalled(name: str, trained: bool) -> None:
     assert told(planned.status, "Stalled") == ("True", "PodRefused", f"{name} was refused: no")
 
 
+def test_a_foreign_service_does_not_stall_a_job_that_trains() -> None:
+    foreign = Rejection("digits-rendezvous", Reason.NAME_TAKEN, "Service 'x' exists")
+    planned = decide(workers=(W0, W1), report=make_report(W0, W1), rejections=(foreign,))
+    assert told(planned.status, "Stalled") == DOES_NOT_HOLD
+    assert told(planned.status, "Resizing")[2] == "2/2 placed; Service 'x' exists"
+
+
+def test_rejections_for_one_reason_are_told_together() -> None:
+    names = ("digits-rendezvous", *(f"digits-worker-00{n}-1" for n in range(7)))
+    rejections = tuple(Rejection(name, Reason.POD_REFUSED, "no") for name in names)
+    planned = decide(rendezvous=None, observed_rendezvous_term=0, rejections=rejections)
+    others = f"the same holds for {', '.join(names[1:6])} and 2 more"
+    assert told(planned.status, "Stalled")[2] == f"digits-rendezvous was refused: no; {others}"
+
+
 @pytest.mark.parametrize("refused", [False, True])
 def test_who_is_refused_takes_nobodys_place(refused: bool) -> None:
     left = make_worker(1, phase=FAILED)

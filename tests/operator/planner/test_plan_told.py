@@ -120,6 +120,13 @@ def test_conditions(
     assert {each.observed_generation for each in planned.status.conditions} == {7}
 
 
+@pytest.mark.parametrize("second", [stuck, W1], ids=["pending", "joining"])
+def test_a_minimum_that_was_raised_above_what_trains_is_told(second: Worker) -> None:
+    planned = decide(make_job(minReplicas=2), (W0, second), report=make_report(W0))
+    warning = "1 train, below the new minimum of 2: the next loss stops the job; "
+    assert told(planned.status, "Resizing")[2].startswith(warning)
+
+
 def test_running_is_unknown_while_a_lost_service_is_replaced() -> None:
     planned = decide(workers=(W0, W1), rendezvous=None, membership=membership_of(W0, W1))
     assert planned.status.state == "Unknown"

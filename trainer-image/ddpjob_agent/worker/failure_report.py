@@ -13,9 +13,10 @@ import json
 import os
 import re
 import signal
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 from ddpjob_protocol.messages import Failure
+from ddpjob_protocol.text import last_lines, shorten
 
 MAX_TRACEBACK_CHARS = 4000
 MAX_SUMMARY_CHARS = 500
@@ -67,9 +68,22 @@ class _Traceback(NamedTuple):
 
 
 def read_failure(
-    exit_code: int, ended_at: float, stderr: bytes, traceback_at: float | None, log_dir: str
+    exit_code: int,
+    ended_at: float,
+    stderr: bytes,
+    traceback_at: float | None,
+    log_dir: str,
+    worker_of: Callable[[int | None], str],
 ) -> Failure:
-    """Return the failure of a command; times in seconds since 1970."""
+    """Return the failure of a command; times in seconds since 1970.
+
+    `worker_of` returns the worker with a rank, or the worker of the command for None.
+    """
+
+    def subject(rank: int | None) -> str:
+        worker = worker_of(rank)
+        return f"the command of {worker}" if rank is None else f"rank {rank} ({worker})"
+
     text = stderr.decode(errors="replace").replace("\0", "")
     recorded = _read_error_file(log_dir)
     stories = [recorded[0]] if recorded else _tracebacks(text)
@@ -78,18 +92,18 @@ def read_failure(
     story = next((story for story in stories if not story.is_secondary), None)
     if story is None and code < 0:
         what = f"was ended by {_signal_name(-code)}"
-        return Failure(ended_at, f"{_subject(rank)} {what}", rank=rank, exit_code=code)
+        return Failure(ended_at, f"{subject(rank)} {what}", rank=rank, exit_code=code)
     story = story or next(iter(stories), None)
     if story is None:
         words = _last_lines(text)
         hint = f"; last on stderr: {words}" if words else ""
-        summary = f"{_subject(rank)} ended with exit code {code}{hint}"[:MAX_SUMMARY_CHARS]
+        summary = shorten(f"{subject(rank)} ended with exit code {code}{hint}", MAX_SUMMARY_CHARS)
         return Failure(at, summary, rank=rank, exit_code=code)
     who = story.rank if story.rank is not None else rank
     return Failure(
         at=at,
-        summary=f"{_subject(who)}: {story.summary}"[:MAX_SUMMARY_CHARS],
-        traceback=story.traceback[-MAX_TRACEBACK_CHARS:],
+        summary=shorten(f"{subject(who)}: {story.summary}", MAX_SUMMARY_CHARS),
+        traceback=last_lines(story.traceback, MAX_TRACEBACK_CHARS),
         rank=who,
         exit_code=code,
         consequential=story.is_secondary,
@@ -107,10 +121,6 @@ def _root_rank(text: str, exit_code: int) -> tuple[int | None, int]:
     if match["killed"]:
         return int(match["killed"]), -int(match["signal"])
     return int(match["ended"] or match["aborted"]), int(match["code"] or exit_code)
-
-
-def _subject(rank: int | None) -> str:
-    return "the command" if rank is None else f"rank {rank}"
 
 
 def _signal_name(number: int) -> str:

@@ -6,6 +6,7 @@ This module decides nothing about memberships: `orders` does.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import time
@@ -28,13 +29,14 @@ from ddpjob_agent.worker.process_tree import ProcessTree
 from ddpjob_agent.worker.progress_socket import ProgressSocket
 from ddpjob_agent.worker.settings import LEAVE_SECONDS, RESERVE_SECONDS
 from ddpjob_protocol.codec import encode
-from ddpjob_protocol.environment import GROUP_SOCKET, REPORT_SOCKET
+from ddpjob_protocol.environment import GROUP_SOCKET, REPORT_SOCKET, Launcher
 from ddpjob_protocol.messages import Failure, Message
 
 if TYPE_CHECKING:
     from ddpjob_agent.net.service_connection import ServiceConnection
     from ddpjob_agent.worker.orders import AgentState, Effects, Run
     from ddpjob_agent.worker.settings import AgentSettings
+    from ddpjob_protocol.membership import Membership
 
 log = logging.getLogger("ddpjob.agent")
 
@@ -180,7 +182,8 @@ class Supervisor:
     async def _start(self, run: Run) -> None:
         self._started = run
         if run.membership is not None and self._files.obstacle:
-            self._fail(Failure(time.time(), self._files.obstacle))
+            summary = f"{self._settings.worker}: {self._files.obstacle}"
+            self._fail(Failure(time.time(), summary))
             return
         if run.membership is not None:
             self._files.start(run.membership)
@@ -194,7 +197,8 @@ class Supervisor:
             command = self._launches.next_command(run, self._state.me, self._relay.port)
             await self._processes.start(*command)
         except OSError as error:
-            summary = f"cannot start {self._user.argv[0]!r}: {error.strerror}"
+            program = self._user.argv[0]
+            summary = f"{self._settings.worker} cannot start {program!r}: {error.strerror}"
             self._fail(Failure(time.time(), summary, exit_code=127, permanent=True))
 
     async def _let_stop(self, run: Run) -> None:
@@ -248,7 +252,16 @@ class Supervisor:
             self._report_exit(run, None)
             return
         tail, traceback_at = bytes(self._processes.stderr_tail), self._processes.traceback_at
-        self._fail(read_failure(code, time.time(), tail, traceback_at, self._launches.logs))
+        worker_of = functools.partial(self._worker_of, run.membership)
+        logs = self._launches.logs
+        self._fail(read_failure(code, time.time(), tail, traceback_at, logs, worker_of))
+
+    def _worker_of(self, membership: Membership | None, rank: int | None) -> str:
+        """Return the worker with a rank; only mpirun starts the processes of other workers."""
+        by_mpi = self._settings.launcher is Launcher.MPI
+        if by_mpi and membership is not None and rank is not None:
+            return membership.worker_of(rank) or self._settings.worker
+        return self._settings.worker
 
     def _fail(self, failure: Failure) -> None:
         assert self._started is not None
