@@ -56,11 +56,11 @@ def test_others_stay(was: str) -> None:
 def test_after_the_first_membership_no_pod_is_outdated() -> None:
     """Its fields cannot have changed: another version of the operator counts them differently."""
     workers = (made(W0), made(make_worker(1)))
-    trains = {"membership": membership_of(*workers), "report": make_report(*workers)}
-    assert decide(JOB, workers, OLD_SERVICE, **trains).actions == ()
+    report, known = make_report(*workers), membership_of(*workers)
+    assert decide(JOB, workers, OLD_SERVICE, report, membership=known).actions == ()
 
 
-SPOT = {"name": "spot", "replicas": 1}
+SPOT: dict[str, Any] = {"name": "spot", "replicas": 1}
 SAME = [
     {"launcher": "torchrun"},
     {"minReplicas": 2},
@@ -68,7 +68,7 @@ SAME = [
     {"suspend": True},
     {"elastic": {"settleSeconds": 1, "warmStart": True}},
 ]
-OTHER = [
+OTHER: list[dict[str, Any]] = [
     {"image": "b"},
     {"env": [{"name": "A", "value": "1"}]},
     {"snapshot": {"everySteps": 7}},
@@ -84,7 +84,7 @@ def test_the_revision_stays(spec: dict[str, Any]) -> None:
 
 
 def test_the_revision_changes() -> None:
-    found = {revision(make_job(**spec).spec) for spec in ({}, *OTHER)}
+    found = {revision(make_job(**spec).spec) for spec in [{}, *OTHER]}
     assert len(found) == 1 + len(OTHER)
     order = [SPOT, {"name": "other", "replicas": 1}]
     both = (make_job(extraWorkerGroups=order), make_job(extraWorkerGroups=order[::-1]))

@@ -31,6 +31,7 @@ from ddpjob_agent.membership.forming import (  # fmt: skip
 )
 from ddpjob_agent.membership.planned_change import plan_change
 from ddpjob_agent.membership.state import Action, Decision
+from ddpjob_protocol.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,7 +117,8 @@ def _regroup(
     if failure is not None and failure.permanent:
         return Decision(Action.FAIL, failure.summary, failure=failure)
     if counts and failure is not None and count > policy.max_failures:
-        reason = f"{failure.summary} (failure {count}, {policy.max_failures} restarts allowed)"
+        allowed = plural(policy.max_failures, "restart")
+        reason = f"{failure.summary} (failure {count}, {allowed} allowed)"
         return Decision(Action.FAIL, reason, failure=failure)
     names = tuple(worker.member.worker for worker in failed)
     facts = Decision(

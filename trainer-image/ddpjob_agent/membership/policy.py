@@ -45,7 +45,7 @@ from ddpjob_agent.membership.joining import joiners_of, wait_for_joiners
 from ddpjob_agent.membership.live_policy import supervise_live
 from ddpjob_agent.membership.planned_change import plan_change
 from ddpjob_agent.membership.state import Action, Decision
-from ddpjob_protocol.text import some
+from ddpjob_protocol.text import plural, some
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,7 +94,10 @@ def _decide_first(view: MembershipState, now: float) -> Decision:
         if view.current is None:
             ready_at = max(ready_at, view.expected_since + policy.startup_wait)
         if now < ready_at:
-            reason = f"{len(present)} workers are here" + _waiting_for(missing)
+            reason = (
+                f"{plural(len(present), 'worker')} {'is' if len(present) == 1 else 'are'} here"
+                + _waiting_for(missing)
+            )
             return Decision(Action.KEEP, reason, earliest(ready_at, next_loss(view, now)))
     return form(view, present, "enough workers are here")
 
@@ -158,7 +161,8 @@ def _decide_failure(
         return Decision(Action.FAIL, failure.summary, failure=failure)
     count = view.failures + 1
     if count > view.policy.max_failures:
-        reason = f"{failure.summary} (failure {count}, {view.policy.max_failures} restarts allowed)"
+        allowed = plural(view.policy.max_failures, "restart")
+        reason = f"{failure.summary} (failure {count}, {allowed} allowed)"
         return Decision(Action.FAIL, reason, failure=failure)
     pause = backoff_after(count, view.policy)
     reason = f"{failure.summary}; restart {count} of {view.policy.max_failures} in {pause:.0f} s"
