@@ -138,7 +138,6 @@ def test_orphans_of_a_deleted_job_are_named_with_their_kinds(play: Play) -> None
         assert message.endswith(f"the same holds for {worker(0)}, {worker(1)}")
         for plural, _, name, _ in orphans[1:]:
             await stage.kube.send(Request("DELETE", f"{base}/{plural}/{name}"))
-        stage.hurry()
         view = await stage.until(lambda view: len(view.members) == 2, "it runs")
         assert view.condition("Stalled") == {}, "it runs with that Service, and is not stalled"
         await stage.kube.send(Request("DELETE", f"{base}/services/digits-rendezvous"))

@@ -30,15 +30,12 @@ def update_history(
     """Return the last memberships: the known ones, completed, and the new ones of a report."""
     records = report.memberships if report is not None else ()
     entries = {each.membership: each for each in status.history}
-    newest = max(map(_id_of, status.history), default=None)
     members = {record.id: record.workers for record in records}
     if status.membership is not None:
         members[status.membership.id] = status.membership.workers
     before: MembershipRecord | None = None
     for record in records:
-        known = entries.get(record.id)
-        if known is not None or newest is None or MembershipId.parse(record.id) > newest:
-            entries[record.id] = _entry(known, record, before)
+        entries[record.id] = _entry(entries.get(record.id), record, before)
         before = record
     for worker in workers:
         _add_end(entries, members, worker)
