@@ -28,7 +28,7 @@ test: setup ## Everything: lint and all tiers, then one table; fails if a tier c
 
 test-unit: setup ## Decisions, simulation, agent, trainer library; no cluster
 	@$(PYTEST) --tier=unit tests/operator tests/protocol tests/agent tests/trainer \
-	  tests/mutations tests/test_repository.py
+	  tests/mutations tests/test_repository.py tests/test_run_tiers.py
 
 test-local: setup ## Whole jobs with real processes on this machine; snapshots in a real S3 server
 	@tools/kind/binaries.sh versitygw >/dev/null

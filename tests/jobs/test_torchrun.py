@@ -61,17 +61,43 @@ async def service_comes_back(run: Run, boot: int) -> None:
     await run.until(lambda: (run.report.step or 0) > step + 20, "it goes on")
 
 
+async def ranks_are_reported(run: Run) -> None:
+    """Wait until the status has each worker with the first of its ranks, as the processes do."""
+    workers = sorted(
+        (min(n for w, n in ranks(run) if w == worker), worker) for worker, _ in ranks(run)
+    )
+    expected = list(dict.fromkeys(workers))
+
+    def reported() -> bool:
+        found = run.backend.status.membership
+        return (
+            found is not None and [*zip(found.first_ranks, found.workers, strict=False)] == expected
+        )
+
+    await run.until(reported, f"ranks {expected}")
+
+
 def test_service_killed_under_a_running_torchrun_job(tmp_path: Path) -> None:
-    """Relay: nobody restarts, and the next changes work: a loss, and a join."""
+    """Relay: nobody restarts, and the next changes work: a loss, and a join.
+
+    torchrun sorts by address, so rank 0 is not at the first member.
+    """
 
     async def body() -> None:
-        spec = {**SPEC, "replicas": 1, "processesPerWorker": 2, "extraWorkerGroups": GROUPS}
+        address = "[{name: PET_LOCAL_ADDR, value: 127.0.0.%s}]"
+        groups = GROUPS.replace("}]", f", env: {address % 9}}}]")
+        spec = {**SPEC, "replicas": 1, "processesPerWorker": 2, "extraWorkerGroups": groups}
+        spec["env"] = address % 2
         async with running(tmp_path, job_text(COMMAND, **spec), 2, SCRIPT) as run:
             await run.until_stepping(1)
             before = ranks(run)
             assert sorted(rank for _, rank in before) == [0, 1, 2]
+            await ranks_are_reported(run)
+            members = run.report.membership.members if run.report.membership else ()
+            assert members[0].worker != run.report.ranks[0].worker
             await service_comes_back(run, boot=2)
             await service_comes_back(run, boot=3)
+            await run.until(lambda: len(run.report.ranks) == 2, "the ranks are relearned")
             assert ranks(run) == before
             assert run.history() == [("started", 3)]
             run.backend.nodes.kill("node-1")
@@ -82,6 +108,7 @@ def test_service_killed_under_a_running_torchrun_job(tmp_path: Path) -> None:
             await run.until_stepping(3)
             assert run.history() == [("started", 3), ("lost", 2), ("joined", 3)]
             assert run.report.metrics["world"] == 3
+            await ranks_are_reported(run)
             assert str(run.report.membership and run.report.membership.id) == "1.3.3"
             assert (run.report.failures, run.report.losses) == (0, 1)
             assert await run.finish() == "Complete", run.story()

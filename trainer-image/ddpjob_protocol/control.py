@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import itertools
 from collections.abc import Mapping
 
 from ddpjob_protocol.membership import Membership
@@ -46,6 +47,15 @@ class MembershipRecord:
     last_step: int | None = None
     last_step_at: float | None = None
     repeated_steps: int = 0  # steps repeated because the snapshot was older
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerRanks:
+    """The ranks of one worker: `first`, and as many as it has processes."""
+
+    worker: str
+    first: int
+    processes: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +115,22 @@ class Report:
     repeated_steps: int = 0  # sum over all memberships
     snapshots_skipped: int = 0  # between the two newest snapshots
     files: FileSyncReport | None = None
+    ranks: tuple[WorkerRanks, ...] = ()  # as torchrun assigned them, in order; empty: not known
+
+    def worker_ranks(self, *, torchrun: bool) -> tuple[WorkerRanks, ...]:
+        """Return the workers of the membership in the order of ranks; nothing if it is not known.
+
+        torchrun assigns ranks itself. In live mode and with other launchers, ranks have the order
+        of the membership.
+        """
+        if self.membership is None or (torchrun and not self.live):
+            return self.ranks
+        members = self.membership.members
+        firsts = itertools.accumulate((member.processes for member in members), initial=0)
+        return tuple(
+            WorkerRanks(member.worker, first, member.processes)
+            for member, first in zip(members, firsts)
+        )
 
     def without_progress(self) -> Report:
         """Return the report without the values that change with every step."""

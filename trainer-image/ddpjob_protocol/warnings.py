@@ -29,6 +29,9 @@ class WarningReason(str, enum.Enum):
     SNAPSHOT_NOT_SHARED = "SnapshotNotShared"
     SNAPSHOT_DEGRADED = "SnapshotDegraded"
     FILES_NOT_KEPT = "FilesNotKept"
+    SIZE_FIXED = "SizeFixed"
+    NOT_DISTRIBUTED = "NotDistributed"
+    MODEL_NOT_KEPT = "ModelNotKept"
 
 
 @dataclasses.dataclass(frozen=True)

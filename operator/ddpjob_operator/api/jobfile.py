@@ -11,11 +11,11 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from ddpjob_operator.api import constants, mpirun_command
+from ddpjob_operator.api import constants
 from ddpjob_operator.api.errors import explain_errors
+from ddpjob_operator.api.job_warnings import find_warnings
 from ddpjob_operator.api.problem import Path, Problem
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.api.torchrun_command import inelastic_flags, single_process_script
 
 __all__ = ["JobFileError", "parse", "warnings"]
 
@@ -45,18 +45,7 @@ def parse(text: str) -> DDPJob:
 
 def warnings(job: DDPJob) -> Iterator[str]:
     """Yield warnings about valid settings that are seldom intended."""
-    sagemaker = job.spec.sagemaker
-    if sagemaker is not None and sagemaker.model is None:
-        yield "sagemaker.model is not given: what is left in SM_MODEL_DIR is gone with its pod"
-    for group in job.spec.groups():
-        match job.spec.resolved_launcher:
-            case "torchrun":
-                found = inelastic_flags(group.command) + single_process_script(group.command)
-            case "mpi":
-                found = mpirun_command.find_warnings(group.command)
-            case _:
-                found = inelastic_flags(group.command)
-        yield from (f"{group.name}: {warning}" for warning in found)
+    return (warning.message for warning in find_warnings(job))
 
 
 # --- from text to data ---------------------------------------------------------------------------

@@ -34,7 +34,12 @@ class MembershipStatus(ObservedModel):
     """The workers that train together."""
 
     id: str = Field(description="Identity: term.boot.n. A higher one fences a lower one.")
-    workers: tuple[str, ...] = Field(description="Names of the workers in the order of ranks.")
+    workers: tuple[str, ...] = Field(
+        description="Names of the workers, in the order of ranks once firstRanks is given."
+    )
+    first_ranks: tuple[int, ...] = Field(
+        default=(), description="First rank of each worker. Empty until the ranks are known."
+    )
     world_size: int = Field(description="Number of processes.")
     since: datetime = Field(description="Time when the membership was formed.")
     cause: str = Field(description="Cause: started, lost, failed, left or joined.")

@@ -15,6 +15,7 @@ class ExitCode(IntEnum):
 
     OK = 0
     JOB_FAILED = 1
+    CHECK_FAILED = 1  # of `doctor`
     INVALID = 2  # the job file, an option, the kubeconfig or the command in the file
     UNREACHABLE = 3
     PORT_IN_USE = 4

@@ -14,6 +14,7 @@ import typer
 from ddpjob_operator.api import jobfile
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.cli.common import CommandError, ExitCode
+from ddpjob_operator.cli.preflight import warn_of_missing_scripts
 
 STDIN = "-"
 _SEPARATOR = re.compile(r"^---(?=\s|$)", re.MULTILINE)
@@ -32,24 +33,27 @@ def validate(
 ) -> None:
     """Check a job file; print each fault with its place and its remedy."""
     job = load(file)
+    if str(file) != STDIN:
+        warn_of_missing_scripts(job, file)
     groups = ", ".join(f"{g.name}: {g.replicas} x {g.processes}" for g in job.spec.groups())
     print(f"{file}: DDPJob {job.metadata.namespace}/{job.metadata.name} is valid ({groups})")
 
 
 def load(file: Path) -> DDPJob:
     """Return the only job of a file and print warnings; raise CommandError if it is invalid."""
-    return _parse(file, _read(file))
+    return _parse(file, read_text(file))
 
 
 def load_all(file: Path) -> list[JobText]:
     """Return all jobs of a file, or of stdin for `-`; raise CommandError if one is invalid."""
-    documents = list(_documents(_read(file)))
+    documents = list(_documents(read_text(file)))
     if not documents:
         raise CommandError(ExitCode.INVALID, f"{_name(file)}: the file is empty; write a DDPJob")
     return [JobText(_parse(file, text), text) for text in documents]
 
 
-def _read(file: Path) -> str:
+def read_text(file: Path) -> str:
+    """Return the text of a file, or of stdin for `-`; raise CommandError if it cannot be read."""
     try:
         data = sys.stdin.buffer.read() if str(file) == STDIN else file.read_bytes()
         return data.decode()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
-import shutil
 import signal
 import sys
 from importlib.util import find_spec
@@ -22,12 +21,17 @@ from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.cli.common import CommandError, ExitCode
 from ddpjob_operator.cli.job_files import load
+from ddpjob_operator.cli.preflight import check_before_start, find_gpus
 from ddpjob_operator.local.backend import LocalBackend
 from ddpjob_operator.local.chaos import GRAMMAR, ChaosError, ChaosEvent, parse_chaos
-from ddpjob_operator.local.environment import search_path
+from ddpjob_operator.local.devices.demand import describe_use
+from ddpjob_operator.local.devices.discovery import Devices
 from ddpjob_operator.local.rendezvous_process import PortInUseError
+from ddpjob_operator.local.saved.advice import NAMES_SHOWN, RunAdvice
+from ddpjob_operator.local.saved.own_files import OwnFiles
 from ddpjob_operator.local.state_dir import AlreadyRunningError, JobStateDir, StateDirError
 from ddpjob_operator.local.timeline import Timeline
+from ddpjob_protocol.text import some
 
 out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
 
@@ -41,29 +45,29 @@ def run(
     nodes: Annotated[
         int | None, typer.Option(min=1, help="Simulated nodes; default: one for each worker.")
     ] = None,
-    state_dir: Annotated[Path, typer.Option(help="Folder for the state of runs.")] = Path(
-        ".ddpjob"
-    ),
+    state_dir: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the state of runs; default: .ddpjob beside the job file."),
+    ] = None,
     workdir: Annotated[
         Path | None, typer.Option(help="Working directory of the command; default: the job file's.")
     ] = None,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Port of the rendezvous service.")
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Do not resume from a snapshot.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start from nothing; move what is saved aside.")
+    ] = False,
+    no_gpus: Annotated[
+        bool, typer.Option("--no-gpus", help="Run on CPUs, whatever the job asks for.")
+    ] = False,
 ) -> None:
     """Run a job until it ends; Ctrl-C stops it, and the next run resumes from its snapshot."""
     job = load(file)
     if not local:
         message = f"only --local is there yet: ddpjob run --local {file}; on a cluster: ddpjob apply -f {file}"
         raise CommandError(ExitCode.INVALID, message)
-    if problem := _explain_nothing_to_run(job) or _find_cluster_only_fields(job):
-        raise CommandError(ExitCode.INVALID, f"{file}: {problem}")
-    folder = (workdir or file.parent).resolve()
-    if not folder.is_dir():
-        message = f"--workdir: there is no folder {folder}; make it or correct the path"
-        raise CommandError(ExitCode.INVALID, message)
-    _check_command(job, folder)
+    folder = check_before_start(job, file, workdir)
     try:
         events = parse_chaos(chaos)
     except ChaosError as error:
@@ -71,7 +75,12 @@ def run(
     if fresh and job.spec.snapshot.uri is not None:
         message = f"--fresh leaves what is in {job.spec.snapshot.uri} alone: give another prefix"
         raise CommandError(ExitCode.INVALID, message)
-    state = JobStateDir(state_dir, job.metadata.namespace, job.metadata.name)
+    wanted = sum(group.replicas for group in job.spec.groups())
+    count = wanted if nodes is None else nodes
+    devices = find_gpus(job, file, count, use=not no_gpus)
+    state = JobStateDir(
+        state_dir or file.parent / ".ddpjob", job.metadata.namespace, job.metadata.name
+    )
     try:
         state.lock()
     except AlreadyRunningError as error:
@@ -79,21 +88,43 @@ def run(
     except StateDirError as error:
         raise CommandError(ExitCode.INVALID, str(error)) from error
     resumed = state.begin(fresh=fresh)
-    wanted = sum(group.replicas for group in job.spec.groups())
-    count = wanted if nodes is None else nodes
     out.print(f"job {job.metadata.name}: {wanted} workers, {count} nodes, state in {state.path}")
+    if fresh:
+        _move_own_files(job, state, folder)
+    advice = RunAdvice(job, state, folder)
+    if line := describe_use(job, devices):
+        out.print(line)
     if resumed:
         out.print("resuming from the last snapshot; --fresh starts from the beginning")
     try:
-        code = asyncio.run(_run(job, state, folder, count, port, events))
+        code = asyncio.run(_run(job, state, folder, count, port, events, devices))
     except PortInUseError as error:
         raise CommandError(ExitCode.PORT_IN_USE, str(error)) from error
     finally:
         state.unlock()
     if code is ExitCode.INTERRUPTED:
         again = shlex.join(["ddpjob", *(a for a in sys.argv[1:] if a != "--fresh")])
-        out.print(f"stopped; to resume from the last snapshot: {again}")
+        out.print(advice.after_interruption(again))
+    elif code is ExitCode.OK and (warning := advice.after_completion()):
+        out.print(warning)
     raise typer.Exit(code)
+
+
+def _move_own_files(job: DDPJob, state: JobStateDir, folder: Path) -> None:
+    """Move the files of `snapshot.files` out of the script's reach; print where they are."""
+    files = OwnFiles(job.spec.snapshot.files, folder)
+    names = some(files.found(), NAMES_SHOWN)
+    try:
+        if target := files.move_aside(state.path.with_name(f"{state.path.name}.files")):
+            out.print(f"--fresh: moved {names} to {target}")
+    except OSError as error:
+        message = f"--fresh: cannot move {error.filename}: {error.strerror}; move it yourself"
+        raise CommandError(ExitCode.INVALID, message) from error
+    if not job.spec.snapshot.files and job.spec.snapshot.every_steps is None:
+        out.print(
+            "--fresh: a file that the script itself saves stays; name it in snapshot.files, or move"
+            " it yourself"
+        )
 
 
 def snapshots(context: typer.Context) -> None:
@@ -115,10 +146,11 @@ async def _run(
     nodes: int,
     port: int | None,
     chaos: list[ChaosEvent],
+    devices: Devices,
 ) -> ExitCode:
     timeline = Timeline(out, state.path / "timeline.jsonl")
     backend = LocalBackend(
-        job, state, timeline, workdir=workdir, nodes=nodes, port=port, chaos=chaos
+        job, state, timeline, workdir=workdir, nodes=nodes, port=port, chaos=chaos, devices=devices
     )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -139,32 +171,3 @@ def _print_end(status: DDPJobStatus, backend: LocalBackend, timeline: Timeline) 
     timeline.line("Failed", f"{condition.reason}: {condition.message}")
     print(f"logs: {backend.logs}", file=sys.stderr)
     return ExitCode.JOB_FAILED
-
-
-def _explain_nothing_to_run(job: DDPJob) -> str:
-    if job.spec.suspend:
-        return "spec.suspend is true, so there is nothing to run; set it to false"
-    return "spec.replicas: is 0, and no other group has workers" if job.spec.paused else ""
-
-
-def _find_cluster_only_fields(job: DDPJob) -> str:
-    for group in job.spec.groups():
-        if group.template is not None:
-            return f"group {group.name} has a template, which needs a cluster; give command instead"
-        for entry in group.env:
-            if entry.value_from is not None:
-                return f"env {entry.name} has valueFrom, which needs a cluster; give value instead"
-    return ""
-
-
-def _check_command(job: DDPJob, workdir: Path) -> None:
-    for group in job.spec.groups():
-        program = group.command[0]
-        path = str(workdir / program) if "/" in program else program
-        own = {entry.name: entry.value for entry in group.env}
-        if shutil.which(path, path=own.get("PATH", search_path())) is None:
-            message = (
-                f"spec.command: there is no program '{program}' (group {group.name}, looked in"
-                f" {workdir if '/' in program else 'PATH'}); install it or correct the command"
-            )
-            raise CommandError(ExitCode.INVALID, message)

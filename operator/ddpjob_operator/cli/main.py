@@ -82,6 +82,11 @@ COMMANDS = {
     "delete": Entry(
         "jobs.change:delete", "Delete jobs and their pods.", "ddpjob delete digits --wait"
     ),
+    "doctor": Entry(
+        "doctor.command:doctor",
+        "Check that the cluster can run jobs: CRD, operator, rights, nodes, images, network.",
+        "ddpjob doctor --reach",
+    ),
     "run": Entry(
         "local:run",
         "Run a job on this machine; Ctrl-C stops it, and the next run resumes from its snapshot.",
@@ -91,6 +96,11 @@ COMMANDS = {
         "job_files:validate",
         "Check a job file; print each fault with its place and its remedy.",
         "ddpjob validate job.yaml",
+    ),
+    "convert": Entry(
+        "convert_files:convert",
+        "Print DDPJobs for the PyTorchJobs and TrainJobs of a file.",
+        "ddpjob convert pytorchjob.yaml > ddpjob.yaml",
     ),
     "snapshots": Entry(
         "local:snapshots",

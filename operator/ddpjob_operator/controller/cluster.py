@@ -20,6 +20,7 @@ from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.controller.children import Children, Plural
+from ddpjob_operator.controller.foreign import describe_foreign
 from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError, pages
 from ddpjob_operator.kube.reflector import PAGE, Reflector
 from ddpjob_operator.manifests import build
@@ -197,7 +198,7 @@ class Cluster:
         if controller(found["metadata"]) == job.metadata.uid:
             self._children.put(plural, found)
             return None
-        return Rejection(name, Reason.NAME_TAKEN, _describe_foreign(job, plural, found["metadata"]))
+        return Rejection(name, Reason.NAME_TAKEN, describe_foreign(job, plural, found["metadata"]))
 
     async def delete(self, job: DDPJob, action: Delete) -> None:
         """Delete a pod with its grace period."""
@@ -218,6 +219,23 @@ class Cluster:
         else:
             if deleted.get("kind") == "Pod" and deleted["metadata"].get("deletionTimestamp"):
                 self._children.put("pods", deleted)
+
+    async def delete_job(self, raw: Mapping[str, Any]) -> None:
+        """Delete a job with its objects; if the job has changed since the read, do nothing."""
+        metadata = raw["metadata"]
+        unchanged = {field: metadata[field] for field in ("uid", "resourceVersion")}
+        body = {
+            "kind": "DeleteOptions",
+            "apiVersion": "v1",
+            "preconditions": unchanged,
+            "propagationPolicy": "Background",
+        }
+        path = _job(metadata["namespace"], metadata["name"])
+        try:
+            await self._kube.send(Request("DELETE", path, body=body))
+        except ApiError as error:
+            if error.status not in (NOT_FOUND, CONFLICT):
+                raise
 
     async def write_status(self, raw: Mapping[str, Any], status: Mapping[str, Any]) -> None:
         """Write the status of a job; raise ApiError 409 if the job has changed since the read."""
@@ -255,19 +273,6 @@ class Cluster:
             await self._kube.send(Request("POST", path, body=body))
         except (ApiError, UnreachableError) as error:
             log.warning("cannot post event %s: %s", event.reason, error)
-
-
-def _describe_foreign(job: DDPJob, plural: Plural, metadata: Mapping[str, Any]) -> str:
-    """Return why an object that another owner has is in the way, and what to do."""
-    it = f"{'Pod' if plural == 'pods' else 'Service'} '{metadata['name']}'"
-    of_such_a_job = (metadata.get("labels") or {}).get(constants.LABEL_JOB) == job.metadata.name
-    if controller(metadata) and of_such_a_job:
-        return f"{it} of an earlier job of this name still exists; waiting for its deletion"
-    if of_such_a_job:
-        gone = "is left over from a job of this name that was deleted with --cascade=orphan"
-        use = ", may still train" if plural == "pods" else ""
-        return f"{it} {gone}{use}; delete it"
-    return f"{it} exists and does not belong to this job; delete or rename it"
 
 
 def _report(session: RendezvousSession | None, newest: Rendezvous | None) -> Report | None:

@@ -21,6 +21,8 @@ from ddpjob_operator.agent_bundle import build_agent
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.local.chaos import ChaosEvent
+from ddpjob_operator.local.devices.discovery import NO_DEVICES, Devices
+from ddpjob_operator.local.devices.pool import DevicePool
 from ddpjob_operator.local.environment import (
     ENV_FORKSERVER,
     MPI_ON_ONE_MACHINE,
@@ -41,6 +43,7 @@ from ddpjob_operator.planner.actions import (
     CreateRendezvous,
     CreateService,
     CreateWorker,
+    DeleteJob,
     DeleteRendezvous,
     DeleteWorker,
 )
@@ -81,6 +84,7 @@ class LocalBackend:
         chaos: list[ChaosEvent] | None = None,
         network: NodeNetwork | None = None,
         environment: Mapping[str, str] = os.environ,
+        devices: Devices = NO_DEVICES,
     ) -> None:
         self._uid = state.uid()
         metadata = job.metadata.model_copy(update={"uid": self._uid})
@@ -89,7 +93,8 @@ class LocalBackend:
         self._state = state
         self._timeline = timeline
         self._workdir = workdir
-        self._environment = inherited_environment(environment)
+        self._devices = devices
+        self._environment = inherited_environment(environment, devices.variables)
         self._token = secrets.token_urlsafe(32)
         self._scratch = tempfile.TemporaryDirectory(prefix="ddpjob-local-")
         self._folder = Path(self._scratch.name)
@@ -98,7 +103,9 @@ class LocalBackend:
         self._network = network or (SeparateNetworks() if job.spec.sagemaker else NodeNetwork())
         log = str(state.logs / "fork-server.log")
         self._forks = AgentForkServer(log, environment.get(ENV_FORKSERVER, ""))
-        self.nodes = SimulatedNodes(nodes, self._uid, self._wake.set, self._network, self._forks)
+        self.nodes = SimulatedNodes(
+            nodes, self._uid, self._wake.set, self._network, self._forks, DevicePool(devices)
+        )
         self.service = self._service(port)
         self._faults = FaultInjector(chaos or (), self.nodes, self.service, timeline)
         address = connect_directly(self._network.host, self.service.port)
@@ -197,6 +204,8 @@ class LocalBackend:
                 self.nodes.create(self._pod(action))
             case DeleteWorker():
                 self.nodes.delete(action.name)
+            case DeleteJob():
+                pass  # the state of a finished run stays, so that a user can read it
 
     async def _expect(self, expectation: Expectation) -> None:
         if self._session is None or not await self._session.expect(expectation):
@@ -244,6 +253,7 @@ class LocalBackend:
             },
             workdir=self._workdir,
             log=self._state.logs / f"{created.name}.log",
+            gpus=group.gpus if self._devices.names else 0,
         )
 
     def _service(self, port: int | None) -> RendezvousProcess:

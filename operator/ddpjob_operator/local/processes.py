@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import psutil
 
+from ddpjob_agent.forkserver.agents import wait_until_gone
 from ddpjob_protocol.environment import ENV_JOB_UID, ENV_WORKER
 
 # Variables of torch and of Open MPI.
@@ -36,6 +37,13 @@ def kill_all(processes: Iterable[psutil.Process]) -> None:
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
+
+
+async def wait_until_ended(processes: Iterable[psutil.Process]) -> None:
+    """Wait until processes have ended, which releases their devices; zombies count as ended."""
+    for process in processes:
+        if process.is_running():
+            await wait_until_gone(process.pid)
 
 
 def rank_of(process: psutil.Process) -> int | None:

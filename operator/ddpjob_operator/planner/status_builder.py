@@ -153,14 +153,14 @@ def _counted(observed: Observed, changes: dict[str, Any]) -> DDPJobStatus:
 
 
 def _reported(observed: Observed, report: Report | None, now: datetime) -> dict[str, Any]:
-    old = observed.job.status
+    job, old = observed.job, observed.job.status
     history = update_history(old, report, observed.workers)
     if report is None:
         return {"history": history}
     failures = max(report.failures, old.restarts.application)
     losses = max(report.losses, old.restarts.infrastructure)
     news: dict[str, Any] = {
-        "membership": _membership(old, report, now),
+        "membership": _membership(old, report, job.spec.resolved_launcher, now),
         "history": history,
         "restarts": RestartsStatus(
             application=failures,
@@ -190,14 +190,23 @@ def _snapshot(old: SnapshotStatus, report: Report) -> SnapshotStatus:
     )
 
 
-def _membership(old: DDPJobStatus, report: Report, now: datetime) -> MembershipStatus | None:
+def _membership(
+    old: DDPJobStatus, report: Report, launcher: str, now: datetime
+) -> MembershipStatus | None:
     new = report.membership
-    if new is None or (old.membership and old.membership.id == str(new.id)):
+    if new is None:
         return old.membership
+    ranks = report.worker_ranks(torchrun=launcher == "torchrun")
+    order: dict[str, Any] = {
+        "workers": tuple(each.worker for each in ranks or new.members),
+        "first_ranks": tuple(each.first for each in ranks),
+    }
+    if old.membership and old.membership.id == str(new.id):
+        return old.membership.model_copy(update=order) if ranks else old.membership
     times = {each.id: datetime.fromtimestamp(int(each.since), UTC) for each in report.memberships}
     return MembershipStatus(
         id=str(new.id),
-        workers=tuple(member.worker for member in new.members),
+        **order,
         world_size=new.world_size,
         since=times.get(str(new.id), _whole(now)),
         cause=new.cause.value,

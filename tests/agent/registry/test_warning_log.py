@@ -1,4 +1,4 @@
-"""What the service keeps of warnings, and until when."""
+"""The warnings that the service keeps, and the time until it drops them."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Job:
     def tell(self, worker: str, warning: AgentWarning, later: float = 0.0) -> None:
         on_message(self.state, worker, warning.to_message(), NOW + later)
 
-    def saves(self, worker: str, problem: str = "", places: int = 1) -> None:
-        report = {"event": "saved", "step": 10, "problem": problem, "places": places}
+    def saves(self, worker: str, problem: str = "", storages: int = 1) -> None:
+        report = {"event": "saved", "step": 10, "problem": problem, "storages": storages}
         current = self.state.current
         message = {"type": "report", "membership": str(current and current.id), "report": report}
         on_message(self.state, worker, message, NOW)
@@ -81,23 +81,23 @@ def test_problem_of_a_membership_ends_with_it() -> None:
 
 def test_snapshot_problem_lasts_until_its_writer_saves_without_it() -> None:
     job = Job("abc")
-    job.saves("a", "short", places=2)
-    job.saves("b", places=2)
+    job.saves("a", "short", storages=2)
+    job.saves("b", storages=2)
     assert job.told == [("SnapshotDegraded", "a", "short")], "the other directory is fine"
     job.loses("c")
     assert job.told == [("SnapshotDegraded", "a", "short")], "nothing was saved since"
-    job.saves("a", places=2)
+    job.saves("a", storages=2)
     assert not job.warnings
 
 
-def test_writer_for_all_replaces_what_others_said() -> None:
+def test_writer_for_all_replaces_the_reports_of_others() -> None:
     job = Job()
     job.saves("a", "short")
     job.saves("b")
     assert not job.warnings
 
 
-def test_problem_of_a_worker_ends_when_it_says_so_or_is_gone() -> None:
+def test_problem_of_a_worker_ends_with_its_report_or_its_loss() -> None:
     job = Job("abc")
     for worker in "abc":
         job.keeps_files(worker, "full")
@@ -107,7 +107,7 @@ def test_problem_of_a_worker_ends_when_it_says_so_or_is_gone() -> None:
     assert job.told == [("FilesNotKept", "b", FULL)]
 
 
-def test_problem_that_is_told_again_is_not_new() -> None:
+def test_problem_that_is_reported_again_is_not_new() -> None:
     job = Job()
     for later in (0.0, 60.0):
         job.tell("a", AgentWarning("New", "x"), later)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ import pytest
 import typer.testing
 
 from ddpjob_operator.cli.common import CommandError, ExitCode
-from ddpjob_operator.cli.jobs import job_logs, jobs_api
+from ddpjob_operator.cli.jobs import job_logs, jobs_api, workers
+from ddpjob_operator.cli.jobs.workers import Wanted
 from ddpjob_operator.cli.main import app
 from support.http_server import kubeconfig
 
@@ -29,7 +30,10 @@ DDPJOB = Path(sys.executable).with_name("ddpjob")
 MISSING = {"kind": "Status", "message": "not found", "details": {"name": "digits"}}
 
 
-def make_job(state: str = "Running", *, failure: str = "", first: str = "000-1") -> Object:
+def make_job(
+    state: str = "Running", *, failure: str = "", members: str = "000-1", ranks: str = "0 1"
+) -> Object:
+    """Make a job with two processes per worker; `ranks` are the first ones of each member."""
     failed = {"type": "Failed", "status": "True", "reason": "X", "message": failure}
     return {
         "metadata": {"name": "digits", "namespace": "default", "uid": "u"},
@@ -37,7 +41,13 @@ def make_job(state: str = "Running", *, failure: str = "", first: str = "000-1")
         "status": {
             "state": state,
             "conditions": [failed] if failure else [],
-            "membership": {"workers": [f"digits-worker-{first}"], "since": "2026-01-01T00:00:00Z"},
+            "membership": {
+                "id": "1.1.1",
+                "workers": [f"digits-worker-{each}" for each in members.split()],
+                "firstRanks": [int(each) for each in ranks.split()],
+                "worldSize": 2 * len(members.split()),
+                "since": "2026-01-01T00:00:00Z",
+            },
         },
     }
 
@@ -62,7 +72,7 @@ class Scripted:
         self.job = job or make_job()
         self.pods = list(pods)
         self.events: list[Object] = []
-        self.logs: dict[str, list[list[str | None]]] = {}
+        self.logs: dict[str, list[Iterable[str | None]]] = {}
         self.asked: list[dict[str, str]] = []  # queries of logs
         self.on_log: Callable[[], None] = lambda: None
 
@@ -76,7 +86,7 @@ class Scripted:
         name = path.rpartition("/")[2]
         return next((pod for pod in self.pods if pod["metadata"]["name"] == name), None)
 
-    def lines(self, pod: str, query: dict[str, str]) -> list[str | None]:
+    def lines(self, pod: str, query: dict[str, str]) -> Iterable[str | None]:
         self.asked.append(query)
         answers = self.logs[pod.removeprefix("digits-")]
         self.on_log()
@@ -191,12 +201,12 @@ def test_the_first_failure(two: Scripted, tmp_path: Path) -> None:
 
 
 def test_a_failure_that_names_no_worker_is_the_first_that_ended(two: Scripted) -> None:
-    assert job_logs.first_failure(make_job(), two.pods, []) == (
+    assert workers.first_failure(make_job(), two.pods, []) == (
         "digits-worker-001-1 failed",
         "digits-worker-001-1",
     )
     with pytest.raises(CommandError, match="no worker of digits has failed"):
-        job_logs.first_failure(make_job(), two.pods[:1], [])
+        workers.first_failure(make_job(), two.pods[:1], [])
 
 
 def test_a_job_without_pods(tmp_path: Path) -> None:
@@ -207,9 +217,9 @@ def test_a_job_without_pods(tmp_path: Path) -> None:
 def test_of_a_replaced_worker_the_newest_pod_or_the_one_before() -> None:
     pods = [make_pod(f"worker-000-{number}") for number in (9, 10, 2)]
     for previous, expected in ((False, "worker-000-10"), (True, "worker-000-9")):
-        found = job_logs.choose(make_job(), pods, everyone=False, worker="", previous=previous)
+        found = workers.choose(make_job(), pods, Wanted(), previous=previous)
         assert [pod["metadata"]["uid"] for pod in found] == [expected]
-    assert job_logs.choose(make_job(), pods[:1], everyone=False, worker="", previous=True) == []
+    assert workers.choose(make_job(), pods[:1], Wanted(), previous=True) == []
 
 
 def test_follow_survives_a_broken_connection_and_ends_with_the_job(
@@ -241,13 +251,99 @@ def test_follow_changes_over_to_the_worker_that_replaces_rank_0(
         if len(two.asked) == 1:
             two.pods[1] = make_pod("worker-000-2")
             two.logs["worker-000-2"] = [[stamped(3, "step 3")]]
-            two.job = make_job(first="000-2")
+            two.job = make_job(members="000-2")
         else:
             two.pods[1] = make_pod("worker-000-2", terminated={"exitCode": 0})
-            two.job = make_job("Complete", first="000-2")
+            two.job = make_job("Complete", members="000-2")
 
     two.on_log = replace
     assert run(two, tmp_path, "-f").stdout == "step 1\n\nstep 3\n"
+
+
+UNEQUAL = {"members": "001-1 000-1", "ranks": "0 3"}  # three processes and one
+
+
+@pytest.mark.parametrize(
+    ("rank", "shown"),
+    [(None, "ValueError\n"), (0, "ValueError\n"), (2, "ValueError\n"), (3, "step 1\n\n")],
+)
+def test_the_worker_that_runs_a_rank(
+    two: Scripted, tmp_path: Path, rank: int | None, shown: str
+) -> None:
+    two.job = make_job(**UNEQUAL)
+    done = run(two, tmp_path, *([] if rank is None else ["--rank", str(rank)]))
+    assert (done.stdout, done.stderr) == (shown, "")
+
+
+def test_a_rank_that_no_worker_has(two: Scripted, tmp_path: Path) -> None:
+    two.job = make_job(**UNEQUAL)
+    error = str(run(two, tmp_path, "--rank", "4").exception)
+    assert error.startswith("digits has no rank 4 in membership 1.1.1: its ranks are 0 to 3")
+
+
+def test_unknown_ranks_are_said_to_be_unknown(two: Scripted, tmp_path: Path) -> None:
+    two.job = make_job(members="001-1 000-1", ranks="")
+    unknown = "the worker with rank 0 is not known: no torchrun of membership 1.1.1 has reported"
+    done = run(two, tmp_path)
+    assert done.stdout == "ValueError\n"
+    assert done.stderr.startswith(unknown)
+    assert done.stderr.endswith("The log of the first worker follows; --all shows all workers\n")
+    error = run(two, tmp_path, "--rank", "0").exception
+    assert str(error).startswith(unknown)
+    assert isinstance(error, CommandError)
+    assert error.code is ExitCode.REJECTED
+
+
+def test_follow_waits_for_the_ranks_and_then_says_what_it_shows(
+    two: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_api, "PAUSE_SECONDS", 0.01)
+    two.job = make_job(members="000-1", ranks="")
+    two.pods[1] = make_pod("worker-000-1", terminated={"exitCode": 0})
+    asked = two.answer
+
+    def answer(path: str) -> Object | None:
+        reads.append(path)
+        if reads.count(JOB_PATH) == 3:
+            two.job = make_job(members="001-1 000-1")
+        if reads.count(JOB_PATH) == 6:
+            two.job = make_job("Complete", members="001-1 000-1")
+        return asked(path)
+
+    reads: list[str] = []
+    monkeypatch.setattr(two, "answer", answer)
+    done = run(two, tmp_path, "-f")
+    assert (done.stdout, done.stderr) == ("ValueError\n", "")
+    reads.clear()
+    two.job = make_job(members="000-1", ranks="")
+    monkeypatch.setattr(job_logs, "RANKS_SECONDS", -1.0)
+    done = run(two, tmp_path, "-f")
+    assert done.stdout == "step 1\n\nValueError\n"
+    assert done.stderr.count("is not known") == 1
+
+
+def test_follow_changes_over_to_a_worker_that_takes_rank_0_from_a_living_one(
+    two: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_api, "PAUSE_SECONDS", 0.01)
+    changed = threading.Event()
+
+    def unequal() -> Iterator[str]:
+        yield stamped(1, "step 1")
+        two.job = make_job(members="001-1 000-1")
+        assert changed.wait(60)
+        two.pods[1] = make_pod("worker-000-1", terminated={"exitCode": 0})
+        for second in range(2, 9):
+            yield stamped(second, "rank 1 now")
+
+    def other() -> Iterator[str]:
+        yield stamped(3, "step 2")
+        two.job = make_job("Complete", members="001-1 000-1")
+        changed.set()
+
+    two.logs = {"worker-000-1": [unequal()], "worker-001-1": [other()]}
+    assert run(two, tmp_path, "-f").stdout == "step 1\nstep 2\n"
+    assert two.asked[1]["sinceTime"] == "2026-01-01T00:00:00Z"
 
 
 def test_ctrl_c_ends_the_command_and_sends_nothing(two: Scripted, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,8 @@ from ddpjob_operator.api.status import MembershipStatus, RestartsStatus
 from ddpjob_operator.planner.actions import CreateWorker
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
 from ddpjob_operator.planner.planner import plan
-from ddpjob_protocol.control import Report, ServiceState
-from ddpjob_protocol.membership import Cause
+from ddpjob_protocol.control import Report, ServiceState, WorkerRanks
+from ddpjob_protocol.membership import Cause, Member
 from support.builders import NOW, make_job, make_membership, make_report, make_round, make_worker
 from support.planning import (
     DOES_NOT_HOLD,
@@ -172,6 +173,53 @@ def test_a_resize_is_not_a_restart() -> None:
     assert status.restarts == RestartsStatus()
     assert status.membership is not None
     assert (status.membership.id, status.membership.cause) == ("1.1.2", "joined")
+
+
+SMALL, LARGE = W0, W1
+UNEQUAL = dataclasses.replace(
+    make_membership(SMALL, LARGE),
+    members=tuple(Member(w.name, w.name, "", n) for w, n in ((SMALL, 1), (LARGE, 3))),
+)
+BY_TORCHRUN = (WorkerRanks(LARGE.name, 0, 3), WorkerRanks(SMALL.name, 3, 1))
+
+
+@pytest.mark.parametrize(
+    ("spec", "report", "workers", "firsts"),
+    [
+        pytest.param({}, {"ranks": BY_TORCHRUN}, (LARGE, SMALL), (0, 3), id="torchrun"),
+        pytest.param({}, {}, (SMALL, LARGE), (), id="not_known_yet"),
+        pytest.param({}, {"live": True}, (SMALL, LARGE), (0, 1), id="live"),
+        pytest.param(
+            {"launcher": "python", "command": ["train"]}, {}, (SMALL, LARGE), (0, 1), id="python"
+        ),
+        pytest.param(
+            {"launcher": "mpi", "command": ["mpirun", "train"]},
+            {},
+            (SMALL, LARGE),
+            (0, 1),
+            id="mpi",
+        ),
+    ],
+)
+def test_the_workers_of_a_membership_are_in_the_order_of_ranks(
+    spec: dict[str, Any],
+    report: dict[str, Any],
+    workers: tuple[Worker, ...],
+    firsts: tuple[int, ...],
+) -> None:
+    given = make_report(W0, W1, membership=UNEQUAL, **report)
+    for known in (None, membership_of(W0, W1)):  # and the ranks are learned later
+        status = decide(make_job(**spec), (W0, W1), report=given, membership=known).status
+        assert status.membership is not None
+        assert status.membership.workers == tuple(worker.name for worker in workers)
+        assert status.membership.first_ranks == firsts
+
+
+def test_ranks_that_are_known_stay_known() -> None:
+    """A service that has just restarted has no entries of torchrun yet."""
+    known = membership_of(W1, W0).model_copy(update={"first_ranks": (0, 3)})
+    report = make_report(W0, W1, membership=UNEQUAL)
+    assert decide(workers=(W0, W1), report=report, membership=known).status.membership == known
 
 
 def test_a_report_of_an_overtaken_membership_is_not_believed() -> None:

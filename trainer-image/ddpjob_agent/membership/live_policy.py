@@ -84,14 +84,14 @@ def _is_secondary_loss(
     view: MembershipState, members: Sequence[WorkerState], failed: Sequence[WorkerState], now: float
 ) -> Decision | None:
     """Return the decision to wait while all known failures are results of another one."""
-    if not all(worker.failure and worker.failure.consequential for worker in failed):
+    if not all(worker.failure and worker.failure.secondary for worker in failed):
         return None
     first = min(worker.exit_at for worker in failed if worker.exit_at is not None)
-    unheard = [worker for worker in members if worker.last_heard < first + ECHO_SECONDS]
-    if not unheard:
+    silent = [worker for worker in members if worker.last_seen < first + ECHO_SECONDS]
+    if not silent:
         return None
-    reason = f"a command failed; waiting for a message from {unheard[0].member.worker}"
-    again = min(worker.lost_at(view.policy) for worker in unheard)
+    reason = f"a command failed; waiting for a message from {silent[0].member.worker}"
+    again = min(worker.lost_at(view.policy) for worker in silent)
     return Decision(Action.KEEP, reason, max(again, now))
 
 
@@ -133,7 +133,7 @@ def _regroup(
     view = dataclasses.replace(
         view,
         failures=count,
-        blamed=facts.failure,
+        root_failure=facts.failure,
         workers=tuple(w for w in view.workers if w.member.worker not in names),
     )
     present = _present(view, now)
@@ -151,7 +151,7 @@ def _regroup(
 
 def _root_failure(failed: Sequence[WorkerState]) -> Failure | None:
     failures = [worker.failure for worker in failed if worker.failure is not None]
-    return min(failures, key=lambda f: (f.consequential, f.at), default=None)
+    return min(failures, key=lambda f: (f.secondary, f.at), default=None)
 
 
 def _present(view: MembershipState, now: float) -> list[WorkerState]:

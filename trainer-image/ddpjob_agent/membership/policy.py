@@ -83,12 +83,12 @@ def _decide_first(view: MembershipState, now: float) -> Decision:
         again = earliest(next_loss(view, now), next_backoff_end(view, now))
         return Decision(Action.KEEP, reason + _waiting_for(missing), again)
     if now < view.resume_at:
-        what = view.blamed.summary if view.blamed else "a worker failed"
+        what = view.root_failure.summary if view.root_failure else "a worker failed"
         return Decision(Action.KEEP, f"{what}; backing off", view.resume_at)
     rest = next_backoff_end(view, now)
     if rest is not None and rest - now <= TOGETHER_SECONDS:
         return Decision(Action.KEEP, "waiting for workers that start again", rest)
-    if missing and view.blamed is None:
+    if missing and view.root_failure is None:
         newest = max(worker.registered_at for worker in present)
         ready_at = newest + policy.settle
         if view.current is None:
@@ -149,14 +149,14 @@ def _decide_failure(
     view: MembershipState, members: Sequence[WorkerState], failed: Sequence[WorkerState], now: float
 ) -> Decision:
     first = min(worker.exit_at for worker in failed if worker.exit_at is not None)
-    unheard = [w for w in members if w.last_heard < first + CONFIRM_SECONDS]
-    if unheard:
-        names = some([worker.member.worker for worker in unheard], MAX_NAMES)
+    silent = [w for w in members if w.last_seen < first + CONFIRM_SECONDS]
+    if silent:
+        names = some([worker.member.worker for worker in silent], MAX_NAMES)
         reason = f"a command failed; waiting for a message from {names}"
-        again = min(worker.lost_at(view.policy) for worker in unheard)
+        again = min(worker.lost_at(view.policy) for worker in silent)
         return Decision(Action.KEEP, reason, max(again, now))
     failures = [worker.failure for worker in failed if worker.failure is not None]
-    failure = min(failures, key=lambda f: (f.consequential, f.at))
+    failure = min(failures, key=lambda f: (f.secondary, f.at))
     if failure.permanent:
         return Decision(Action.FAIL, failure.summary, failure=failure)
     count = view.failures + 1

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 def build_report(state: RegistryState, version: int) -> Report:
     """Return the report for the operator."""
     view, history = state.view, state.history
+    members = view.current.members if view.current else ()
     connected = (w.member.worker for w in state.workers.rows() if w.closed_at is None)
     return Report(
         version=version,
@@ -38,4 +39,5 @@ def build_report(state: RegistryState, version: int) -> Report:
         repeated_steps=history.repeated_steps,
         snapshots_skipped=history.snapshots_skipped,
         files=state.files.report(),
+        ranks=state.ranks.assigned(member.worker for member in members),
     )

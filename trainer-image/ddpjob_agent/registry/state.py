@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from ddpjob_agent.c10d.torchrun_ranks import TorchrunRanks
 from ddpjob_agent.membership.state import MembershipState
 from ddpjob_agent.registry.file_sync import FileSyncCoordinator
 from ddpjob_agent.registry.history import MembershipHistory
@@ -50,6 +51,7 @@ class RegistryState:
     history: MembershipHistory = dataclasses.field(default_factory=MembershipHistory)
     stalls: StallDetector = dataclasses.field(default_factory=StallDetector)
     warnings: WarningLog = dataclasses.field(default_factory=WarningLog)
+    ranks: TorchrunRanks = dataclasses.field(default_factory=TorchrunRanks)  # of the store
 
     @property
     def current(self) -> Membership | None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ddpjob_agent.c10d.protocol import Op, ProtocolError, Request, decode_request
 from ddpjob_agent.c10d.server import StoreBackend
 from ddpjob_agent.c10d.store import Entry, Store
+from ddpjob_agent.c10d.torchrun_ranks import TorchrunRanks
 from ddpjob_protocol.codec import decode, encode
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class MembershipStores:
 
     def _renew(self) -> None:
         self._backend = StoreBackend(Store())
+        self._state.ranks = TorchrunRanks()
         self._answers: Answers = {}  # answers to writes, by incarnation and request number
         self._arrived: set[str] = set()  # members whose torchrun has joined
         self._gathered = asyncio.Event()
@@ -69,10 +71,12 @@ class MembershipStores:
         else:
             self._ready.set()
 
-    def restore(self, membership: str, entries: Iterable[Mapping[str, Any]]) -> None:
+    def restore(self, worker: str, membership: str, entries: Iterable[Mapping[str, Any]]) -> None:
         """Restore the entries that a member wrote into the store of this membership."""
         if membership == self._membership:
-            self._backend.restore([decode(Entry, item) for item in entries])
+            restored = [decode(Entry, item) for item in entries]
+            self._backend.restore(restored)
+            self._observe_ranks(worker, restored)
 
     async def answer(self, member: Member, message: Message) -> Message:
         """Answer an agent's request; execute a write once, even if the agent sends it again."""
@@ -98,6 +102,7 @@ class MembershipStores:
             request = decode_request(message["request"])
             applied = await backend.apply(request)
             reply = applied.reply
+            self._observe_ranks(member.worker, applied.changed)
             if applied.changed and _is_join(request):
                 await self._gather(member)
                 reply = await backend.execute(Request(Op.GET, request.keys))
@@ -110,6 +115,10 @@ class MembershipStores:
             "reply": base64.b64encode(reply).decode(),
             "entries": [encode(entry) for entry in applied.changed],
         }
+
+    def _observe_ranks(self, worker: str, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self._state.ranks.observe(worker, entry.key, entry.value)
 
     async def _gather(self, member: Member) -> None:
         """Wait until the torchrun of every member has joined, so that no torchrun has to poll."""

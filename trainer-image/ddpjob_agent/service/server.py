@@ -141,7 +141,7 @@ class RendezvousServer:
         self._store.sync_membership()
         held = hello.get("membership") or {}
         if self._state.is_member(worker):
-            self._store.restore(held.get("id", ""), hello["entries"])
+            self._store.restore(worker, held.get("id", ""), hello["entries"])
         log.info("%s registered", worker)
         return session
 

@@ -21,6 +21,7 @@ from ddpjob_agent.forkserver.client import ForkServerClient
 from ddpjob_agent.launchers.signals import FORWARDED
 from ddpjob_agent.net.c10d_relay import StoreRelay
 from ddpjob_agent.worker import orders
+from ddpjob_agent.worker.denied_folder import explain_denied
 from ddpjob_agent.worker.failure_report import read_failure
 from ddpjob_agent.worker.graceful_stop import GracefulStop
 from ddpjob_agent.worker.launch import Command, RunFactory, import_environment, steps_done
@@ -156,7 +157,7 @@ class Supervisor:
             await self._wake.wait()
             self._wake.clear()
             if self._started is not None and self._started is not state.wanted:
-                await self._let_stop(self._started)
+                await self._stop_gracefully(self._started)
                 await self._processes.stop(state.grace_seconds)
                 self._report_steps(self._started)
                 self._started = None
@@ -170,7 +171,7 @@ class Supervisor:
                     await self._start(state.wanted)
         if state.left_at is not None:
             if self._started is not None:
-                await self._let_stop(self._started)
+                await self._stop_gracefully(self._started)
             await self._processes.stop(LEAVE_SECONDS)
             self._files.on_idle()
             await self._hand_over(state.left_at)
@@ -181,8 +182,8 @@ class Supervisor:
 
     async def _start(self, run: Run) -> None:
         self._started = run
-        if run.membership is not None and self._files.obstacle:
-            summary = f"{self._settings.worker}: {self._files.obstacle}"
+        if run.membership is not None and self._files.install_error:
+            summary = f"{self._settings.worker}: {self._files.install_error}"
             self._fail(Failure(time.time(), summary))
             return
         if run.membership is not None:
@@ -201,7 +202,7 @@ class Supervisor:
             summary = f"{self._settings.worker} cannot start {program!r}: {error.strerror}"
             self._fail(Failure(time.time(), summary, exit_code=127, permanent=True))
 
-    async def _let_stop(self, run: Run) -> None:
+    async def _stop_gracefully(self, run: Run) -> None:
         """Wait until the processes have done their last step and their saves."""
         self._files.hurry()
         await self._stopping.wait(lambda: self._must_wait(run))
@@ -254,7 +255,8 @@ class Supervisor:
         tail, traceback_at = bytes(self._processes.stderr_tail), self._processes.traceback_at
         worker_of = functools.partial(self._worker_of, run.membership)
         logs = self._launches.logs
-        self._fail(read_failure(code, time.time(), tail, traceback_at, logs, worker_of))
+        failure = read_failure(code, time.time(), tail, traceback_at, logs, worker_of)
+        self._fail(explain_denied(failure, self._settings.snapshot_folder))
 
     def _worker_of(self, membership: Membership | None, rank: int | None) -> str:
         """Return the worker with a rank; only mpirun starts the processes of other workers."""
@@ -283,8 +285,8 @@ class Supervisor:
         """Report the last step in the steps file; the processes may have ended before a report."""
         membership, step = self._membership_of(run), steps_done(self._launches.logs)
         if membership and step is not None:
-            self._state.had_done = {"membership": membership, "step": step}
-            self._link.send({"type": "had_done", **self._state.had_done})
+            self._state.steps_done = {"membership": membership, "step": step}
+            self._link.send({"type": "steps_done", **self._state.steps_done})
 
     def _membership_of(self, run: Run) -> str:
         return str(run.membership.id) if run.membership else self._live.entered

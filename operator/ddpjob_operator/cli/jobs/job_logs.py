@@ -1,7 +1,7 @@
 """Prints the output of a job's workers: `logs`. Whatever ends the command, the job stays as it is.
 
-An agent restarts the training processes in its pod, so a pod's log contains all of them. A worker
-that is replaced is another pod with a higher incarnation: `-f` changes over to that pod.
+An agent restarts the training processes in its pod, so a pod's log contains all of them. torchrun
+assigns the ranks again after each restart: `-f` changes over to the worker that has the rank then.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import contextlib
 import queue
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping
 from typing import Annotated, NamedTuple
 
 import typer
 
-from ddpjob_operator.api import constants
 from ddpjob_operator.cli.common import CommandError, ExitCode
-from ddpjob_operator.cli.jobs import jobs_api, text
+from ddpjob_operator.cli.jobs import jobs_api, text, workers
 from ddpjob_operator.cli.jobs.access import (
     Cluster,
     Context,
@@ -27,10 +27,11 @@ from ddpjob_operator.cli.jobs.access import (
     RejectedError,
     connect,
 )
+from ddpjob_operator.cli.jobs.workers import Wanted, pod_name
 
-TRAINER = "trainer"
 NO_RIGHT = (401, 403)
 MOST_LINES = 10_000  # until `-f` looks for new workers
+RANKS_SECONDS = 15.0  # until `-f` shows the first worker if the ranks of a membership stay unknown
 
 
 class Line(NamedTuple):
@@ -41,9 +42,15 @@ class Line(NamedTuple):
     error: CommandError | None = None
 
 
+LineQueue = queue.SimpleQueue[Line]
+
+
 def logs(
     name: jobs_api.Name,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Until the job ends.")] = False,
+    rank: Annotated[
+        int | None, typer.Option(min=0, help="Of the worker that runs it.", show_default="0")
+    ] = None,
     everyone: Annotated[
         bool, typer.Option("--all", help="Of all workers; each line names its worker.")
     ] = False,
@@ -64,129 +71,166 @@ def logs(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Print what the workers of a job print."""
-    if sum((everyone, bool(worker), failed)) > 1 or (follow and (previous or failed)):
-        message = "give one of --all, --worker and --failed; -f excludes --previous and --failed"
+    chosen_by = (everyone, bool(worker), failed, rank is not None)
+    if sum(chosen_by) > 1 or (follow and (previous or failed)):
+        message = (
+            "give one of --all, --worker, --rank and --failed; -f excludes --previous and --failed"
+        )
         raise CommandError(ExitCode.INVALID, message)
     cluster = connect(namespace, context, kubeconfig)
     job = jobs_api.read(cluster, name)
     query = {} if tail is None else {"tailLines": str(tail)}
+    wanted = Wanted(everyone, worker, rank)
     if follow:
-        _follow(cluster, job, query, everyone=everyone, worker=worker)
+        _Follower(cluster, job, query, wanted).run(job)
         return
-    pods = _workers(jobs_api.read_pods(cluster, name))
+    pods = workers.workers_of(jobs_api.read_pods(cluster, name))
     if failed:
-        reason, worker = first_failure(job, pods, jobs_api.read_events(cluster, job))
+        reason, worker = workers.first_failure(job, pods, jobs_api.read_events(cluster, job))
         print(reason, file=sys.stderr)
-    chosen = choose(job, pods, everyone=everyone, worker=worker, previous=previous)
+        wanted = Wanted(worker=worker)
+    if wanted.by_rank and pods and (unknown := workers.explain_rank(job, rank or 0)):
+        if rank is not None:
+            raise CommandError(ExitCode.REJECTED, f"{unknown}. Use --all or --worker")
+        print(_fall_back(unknown), file=sys.stderr)
+    chosen = workers.choose(job, pods, wanted, previous=previous)
     if not chosen:
-        raise CommandError(
-            ExitCode.REJECTED, _explain_nothing(job, pods, worker, previous=previous)
-        )
+        reason = workers.explain_nothing(job, pods, wanted, previous=previous)
+        raise CommandError(ExitCode.REJECTED, reason)
     for pod in chosen:
-        if not _started(pod):
-            print(f"{_name(pod)} has not started: {text.pod_state(pod)}", file=sys.stderr)
+        if not workers.is_started(pod):
+            print(f"{pod_name(pod)} has not started: {text.pod_state(pod)}", file=sys.stderr)
             continue
         for line in _lines(cluster, pod, query):
-            print(_prefixed(name, _name(pod), line, everyone=everyone))
+            print(_prefixed(name, pod_name(pod), line, everyone=everyone))
 
 
-def choose(
-    job: Object, pods: Sequence[Object], *, everyone: bool, worker: str, previous: bool = False
-) -> list[Object]:
-    """Return the pods whose logs are wanted: of each worker the newest, or the one before it."""
-    name = str(job["metadata"]["name"])
-    groups: dict[str, list[Object]] = {}
-    for pod in sorted(pods, key=_incarnation):
-        groups.setdefault(_name(pod).rpartition("-")[0], []).append(pod)
-    if not everyone:
-        wanted = worker or _rank_zero(job) or min(groups, default="")
-        full = wanted if wanted.startswith(f"{name}-") else f"{name}-{wanted}"
-        exact = [pod for pod in pods if _name(pod) == full]
-        if worker and exact and not previous:
-            return exact
-        groups = {key: found for key, found in groups.items() if key in (full, _group_of(full))}
-    place = -2 if previous else -1
-    return [found[place] for _, found in sorted(groups.items()) if len(found) >= -place]
+class _Reader:
+    """A thread that reads the log of one pod until its container has ended, or `stop`."""
 
+    def __init__(
+        self, cluster: Cluster, pod: Object, query: Mapping[str, str], lines: LineQueue
+    ) -> None:
+        self.group = workers.worker_group(pod)
+        self._stopped = False
+        arguments = (cluster, pod, query, lines)
+        self._thread = threading.Thread(target=self._read, args=arguments, daemon=True)
+        self._thread.start()
 
-def first_failure(job: Object, pods: Sequence[Object], events: Sequence[Object]) -> tuple[str, str]:
-    """Return the first failure as text, and the name of its worker; raise CommandError if none."""
-    name = job["metadata"]["name"]
-    failure = text.conditions(job).get("Failed") or {}
-    found = [str(failure["message"])] if failure.get("status") == "True" else []
-    found += [e["message"] for e in events if e["reason"] in ("Restarted", "WorkerLost")]
-    for each in found:
-        for pod in pods:
-            if _name(pod) in each:
-                return each, _name(pod)
-    ended = [(_ended_at(pod), _name(pod)) for pod in pods if _ended_at(pod)]
-    if ended:
-        return (found or [f"{min(ended)[1]} failed"])[0], min(ended)[1]
-    if found:
-        return found[0], ""
-    raise CommandError(ExitCode.REJECTED, f"no worker of {name} has failed")
+    @property
+    def reads(self) -> bool:
+        """True until the log has ended."""
+        return self._thread.is_alive() and not self._stopped
 
+    def stop(self) -> None:
+        """Drop the lines that arrive from now on."""
+        self._stopped = True
 
-def _follow(
-    cluster: Cluster, first: Object, query: Mapping[str, str], *, everyone: bool, worker: str
-) -> None:
-    """Print lines as they arrive until the job has ended and its logs are complete."""
-    job: Object | None = first
-    namespace, name = first["metadata"]["namespace"], first["metadata"]["name"]
-    lines: queue.SimpleQueue[Line] = queue.SimpleQueue()
-    readers: dict[str, threading.Thread] = {}  # by UID of the pod
-    others: set[str] | None = None  # pods beside the first ones: of these, only new lines
-    while job is not None:
-        over = False
+    def _read(
+        self, cluster: Cluster, pod: Object, query: Mapping[str, str], lines: LineQueue
+    ) -> None:
+        name = pod_name(pod)
         try:
-            pods = _workers(jobs_api.read_pods(cluster, name))
-            here = {str(pod["metadata"]["uid"]) for pod in pods}
-            for pod in choose(job, pods, everyone=everyone, worker=worker):
-                uid = pod["metadata"]["uid"]
-                if uid not in readers and _started(pod):
-                    late = others is not None and uid in others and bool(_formed(job))
-                    start = {"sinceTime": _formed(job)} if late else query
-                    arguments = (cluster, pod, start, lines)
-                    readers[uid] = threading.Thread(target=_read, args=arguments, daemon=True)
-                    readers[uid].start()
-            if others is None and readers:
-                others = here - readers.keys()
-            reading = any(thread.is_alive() for uid, thread in readers.items() if uid in here)
-            over = text.state(job) in text.ENDED and not reading
-            job = jobs_api.find(cluster, namespace, name)
+            for line in _lines(cluster, pod, query, follow=True):
+                if self._stopped:
+                    return
+                lines.put(Line(name, line))
         except CommandError as error:
-            if not jobs_api.may_pass(error):
-                raise
-        _print(lines, name, everyone=everyone, wait=not over)
-        if over:
-            while not lines.empty():
-                _print(lines, name, everyone=everyone, wait=False)
-            return
+            if isinstance(error, RejectedError) and error.status not in NO_RIGHT:
+                return  # the pod is gone
+            if not self._stopped:
+                lines.put(Line(name, "", error))
 
 
-def _print(lines: queue.SimpleQueue[Line], job: str, *, everyone: bool, wait: bool) -> None:
-    """Print the lines that are there, after a wait for the first one; raise a reader's error."""
-    with contextlib.suppress(queue.Empty):
-        line = lines.get(timeout=jobs_api.PAUSE_SECONDS) if wait else lines.get_nowait()
-        for _ in range(MOST_LINES):
-            if line.error is not None:
-                raise line.error
-            print(_prefixed(job, line.pod, line.text, everyone=everyone), flush=True)
-            line = lines.get_nowait()
+class _Follower:
+    """Prints lines as they arrive until the job has ended and its logs are complete."""
 
+    def __init__(
+        self, cluster: Cluster, job: Object, query: Mapping[str, str], wanted: Wanted
+    ) -> None:
+        self._cluster, self._query, self._wanted = cluster, query, wanted
+        self._namespace, self._name = job["metadata"]["namespace"], job["metadata"]["name"]
+        self._lines: LineQueue = queue.SimpleQueue()
+        self._readers: dict[str, _Reader] = {}  # by UID of the pod
+        self._old: set[str] | None = None  # pods beside the first ones: of these, only new lines
+        self._unknown_since: dict[str, float] = {}  # by membership whose ranks are not known
+        self._note = ""
 
-def _read(
-    cluster: Cluster, pod: Object, query: Mapping[str, str], lines: queue.SimpleQueue[Line]
-) -> None:
-    """Put each line of a pod into the queue until its container has ended."""
-    name = _name(pod)
-    try:
-        for line in _lines(cluster, pod, query, follow=True):
-            lines.put(Line(name, line))
-    except CommandError as error:
-        if isinstance(error, RejectedError) and error.status not in NO_RIGHT:
-            return  # the pod is gone
-        lines.put(Line(name, "", error))
+    def run(self, first: Object) -> None:
+        """Print until the job has ended."""
+        job: Object | None = first
+        while job is not None:
+            over = False
+            try:
+                pods = workers.workers_of(jobs_api.read_pods(self._cluster, self._name))
+                over = self._read(job, pods)
+                job = jobs_api.find(self._cluster, self._namespace, self._name)
+            except CommandError as error:
+                if not jobs_api.may_pass(error):
+                    raise
+            self._print(wait=not over)
+            if over:
+                while not self._lines.empty():
+                    self._print(wait=False)
+                return
+
+    def _read(self, job: Object, pods: list[Object]) -> bool:
+        """Start and stop readers; return whether the job has ended and its logs are complete."""
+        here = {str(pod["metadata"]["uid"]): pod for pod in pods}
+        chosen = workers.choose(job, pods, self._wanted) if self._is_decided(job) else []
+        for pod in chosen:
+            uid, since = str(pod["metadata"]["uid"]), workers.formed(job)
+            if uid not in self._readers and workers.is_started(pod):
+                late = self._old is not None and uid in self._old and bool(since)
+                start = {"sinceTime": since} if late else self._query
+                self._readers[uid] = _Reader(self._cluster, pod, start, self._lines)
+        if self._old is None and self._readers:
+            self._old = here.keys() - self._readers.keys()
+        if chosen and self._wanted.by_rank:
+            stopped = self._stop_others({workers.worker_group(pod) for pod in chosen}, here)
+            self._old = (self._old or set()) | stopped if stopped else self._old
+        reading = any(reader.reads for uid, reader in self._readers.items() if uid in here)
+        return text.state(job) in text.ENDED and not reading
+
+    def _stop_others(self, groups: set[str], here: Mapping[str, Object]) -> set[str]:
+        """Stop the readers of workers that run, but no longer have the rank; return their pods."""
+        stopped = set()
+        for uid, reader in list(self._readers.items()):
+            runs = uid in here and workers.exit_of(here[uid]) is None
+            if runs and reader.group not in groups:
+                reader.stop()
+                del self._readers[uid]
+                stopped.add(uid)
+        return stopped
+
+    def _is_decided(self, job: Object) -> bool:
+        """Return whether a worker can be chosen; explain on stderr if it is not the wanted one."""
+        wanted, unknown = self._wanted, ""
+        if wanted.by_rank:
+            unknown = workers.explain_rank(job, wanted.rank or 0)
+        if not unknown:
+            self._note = ""
+            return True
+        now = time.monotonic()
+        since = self._unknown_since.setdefault(workers.membership_id(job), now)
+        if now - since < RANKS_SECONDS and text.state(job) not in text.ENDED:
+            return False
+        note = unknown if wanted.rank is not None else _fall_back(unknown)
+        if note != self._note:
+            self._note = note
+            print(note, file=sys.stderr)
+        return wanted.rank is None
+
+    def _print(self, *, wait: bool) -> None:
+        """Print the lines that are there, after a wait for the first; raise a reader's error."""
+        lines, everyone = self._lines, self._wanted.everyone
+        with contextlib.suppress(queue.Empty):
+            line = lines.get(timeout=jobs_api.PAUSE_SECONDS) if wait else lines.get_nowait()
+            for _ in range(MOST_LINES):
+                if line.error is not None:
+                    raise line.error
+                print(_prefixed(self._name, line.pod, line.text, everyone=everyone), flush=True)
+                line = lines.get_nowait()
 
 
 def _lines(
@@ -195,7 +239,7 @@ def _lines(
     """Yield the lines of a pod; if the connection breaks, read again from the last line."""
     metadata = pod["metadata"]
     path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
-    fixed = {"container": _container(pod), "timestamps": "true"}
+    fixed = {"container": workers.container(pod), "timestamps": "true"}
     if follow:
         fixed["follow"] = "true"
     last, equal = "", 0  # stamp of the last line, and the number of lines with this stamp
@@ -212,7 +256,7 @@ def _lines(
                     continue
                 last, equal = stamp, equal + 1 if stamp == last else 1
                 yield line
-            if not follow or _exit_of(cluster.request("GET", path)) is not None:
+            if not follow or workers.exit_of(cluster.request("GET", path)) is not None:
                 return
         except CommandError as error:
             if not follow or not jobs_api.may_pass(error):
@@ -221,78 +265,9 @@ def _lines(
         pause.wait(jobs_api.PAUSE_SECONDS)
 
 
-# --- parts of pods --------------------------------------------------------------------------------
-
-
-def _workers(pods: Sequence[Object]) -> list[Object]:
-    role = constants.LABEL_ROLE
-    return [pod for pod in pods if pod["metadata"]["labels"].get(role) == constants.ROLE_WORKER]
-
-
-def _name(pod: Object) -> str:
-    return str(pod["metadata"]["name"])
-
-
-def _group_of(name: str) -> str:
-    """Return a worker's name without its incarnation."""
-    return name.rpartition("-")[0]
-
-
-def _incarnation(pod: Object) -> int:
-    number = _name(pod).rpartition("-")[2]
-    return int(number) if number.isdecimal() else 0
-
-
-def _rank_zero(job: Object) -> str:
-    membership = (job.get("status") or {}).get("membership") or {}
-    return str(next(iter(membership.get("workers") or ()), ""))
-
-
-def _formed(job: Object) -> str:
-    return str(((job.get("status") or {}).get("membership") or {}).get("since") or "")
-
-
-def _container(pod: Object) -> str:
-    names = [str(each["name"]) for each in pod["spec"]["containers"]]
-    return TRAINER if TRAINER in names else names[0]
-
-
-def _container_state(pod: Object) -> Object:
-    for each in (pod.get("status") or {}).get("containerStatuses") or ():
-        if each["name"] == _container(pod):
-            state: Object = each.get("state") or {}
-            return state
-    return {}
-
-
-def _started(pod: Object) -> bool:
-    return bool(_container_state(pod).keys() & {"running", "terminated"})
-
-
-def _exit_of(pod: Object) -> int | None:
-    ended = _container_state(pod).get("terminated")
-    return None if ended is None else int(ended["exitCode"])
-
-
-def _ended_at(pod: Object) -> str:
-    """Return the time when the container of a pod failed, or an empty text."""
-    ended = _container_state(pod).get("terminated") or {}
-    return str(ended.get("finishedAt") or "") if ended.get("exitCode") else ""
+def _fall_back(unknown: str) -> str:
+    return f"{unknown}. The log of the first worker follows; --all shows all workers"
 
 
 def _prefixed(job: str, pod: str, line: str, *, everyone: bool) -> str:
     return f"[{pod.removeprefix(f'{job}-')}] {line}" if everyone else line
-
-
-def _explain_nothing(job: Object, pods: Sequence[Object], worker: str, *, previous: bool) -> str:
-    name = job["metadata"]["name"]
-    if previous:
-        return f"no earlier pod of this worker of {name} exists any more; its log is gone with it"
-    if pods:
-        names = ", ".join(map(_name, pods))
-        return f"{name} has no worker {worker or 'with rank 0'} now; it has {names}"
-    kept = job["spec"].get("keepPods", "Failed")
-    return (
-        f"no pods of {name} exist (state {text.state(job)}, keepPods: {kept}), so there are no "
-        "logs; keepPods: All keeps the pods of a job that has ended"
-    )

@@ -69,8 +69,8 @@ class DirectoryStorage:
 
         Each rank must call this.
         """
-        ranks, places = collectives.ranks_sharing(self.directory)
-        return StorageGroup(ranks, ranks, places)
+        ranks, storages = collectives.ranks_sharing(self.directory)
+        return StorageGroup(ranks, ranks, storages)
 
     def fence(self, owner: Owner, step: int) -> Fence:
         """Fence all owners but `owner`, which resumes from `step`. Raise FencedError or OSError."""
@@ -177,11 +177,11 @@ class DirectoryStorage:
         return str(self.path(step))
 
     def read(
-        self, step: int, digest: str | None = None, giver: StateSender | None = None
+        self, step: int, digest: str | None = None, sender: StateSender | None = None
     ) -> dict[str, Any]:
-        """Return the verified state; a `giver` sends it during the read. Raise UnusableError."""
+        """Return the verified state; a `sender` sends it during the read. Raise UnusableError."""
         del digest  # one snapshot per step
-        return snapshot_dir.read(self.path(step), giver)
+        return snapshot_dir.read(self.path(step), sender)
 
     def check(self, step: int, *, content: bool = True) -> dict[str, Any]:
         """Return the manifest. Raise UnusableError."""

@@ -1,0 +1,1 @@
+"""`ddpjob doctor`: checks that a cluster can run jobs."""

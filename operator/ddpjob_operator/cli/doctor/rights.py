@@ -1,0 +1,26 @@
+"""The rights that users and the operator need; the chart grants the operator's."""
+
+from __future__ import annotations
+
+from ddpjob_operator.api.constants import GROUP, PLURAL
+from ddpjob_operator.cli.doctor.observed import Right
+
+# The rights of each command of a user.
+USER: dict[str, tuple[Right, ...]] = {
+    "get, describe, wait, top": tuple(Right(v, GROUP, PLURAL) for v in ("get", "list", "watch")),
+    "apply": (Right("create", GROUP, PLURAL), Right("patch", GROUP, PLURAL)),
+    "scale, suspend, resume": (Right("patch", GROUP, PLURAL),),
+    "delete": (Right("delete", GROUP, PLURAL),),
+    "logs": (Right("list", "", "pods"), Right("get", "", "pods/log")),
+    "events": (Right("list", "", "events"),),
+}
+READ = ("get", "list", "watch")
+OPERATOR: tuple[Right, ...] = (
+    *(Right(verb, GROUP, PLURAL) for verb in READ),
+    *(Right(verb, GROUP, f"{PLURAL}/status") for verb in ("get", "update", "patch")),
+    Right("update", GROUP, f"{PLURAL}/finalizers"),
+    *(Right(verb, "", "pods") for verb in (*READ, "create", "delete")),
+    *(Right(verb, "", "services") for verb in (*READ, "create")),
+    *(Right(verb, "", "events") for verb in ("create", "patch")),
+    Right("get", "", "persistentvolumeclaims"),
+)

@@ -1,0 +1,1 @@
+"""Converts training jobs of other operators into DDPJobs."""
