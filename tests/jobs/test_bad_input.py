@@ -262,7 +262,8 @@ def test_script_that_crashes_at_import(tmp_path: Path, restarts: int) -> None:
     assert re.search(
         rf"ApplicationFailed: the command of \S+-1: {re.escape(ending)}", command.output
     )
-    assert f'File "{tmp_path}/train.py", line 1, in <module>\n    import no_' in command.output
+    where = f'\\[worker-00(.) .\\]   File "{tmp_path}/train.py", line 1, in <module>\n'
+    assert re.search(where + r"\[worker-00\1 .\]     import no_", command.output)
     assert command.output.count("Traceback (most recent call last)") == 1, "told once"
     assert f"logs: {command.state}/logs" in command.output
 
@@ -271,7 +272,10 @@ def test_script_that_crashes_at_import_below_torchrun(tmp_path: Path) -> None:
     write_job(tmp_path, TORCHRUN, IMPORT, replicas=1, processesPerWorker=2, **budget(0))
     code, command = run_to_end(tmp_path)
     assert code == ExitCode.JOB_FAILED
-    assert f": {NO_MODULE} (failure 1, 0 restarts allowed)\nTraceback of rank " in command.output
+    end = re.escape(f": {NO_MODULE} (failure 1, 0 restarts allowed)\n")
+    end += r"rank (\d) on probe-worker-000-1 ended with exit code 1; its traceback is above\n"
+    assert re.search(end, command.output)
+    assert command.output.count("Traceback (most recent call last)") == 1
     assert "ChildFailedError" not in command.output, "the script's own traceback"
 
 
@@ -292,10 +296,19 @@ def test_the_rank_that_crashed_is_blamed_and_not_the_one_that_died_of_it(tmp_pat
     write_job(tmp_path, TORCHRUN, CRASH, replicas=2, **budget(0))
     code, command = run_to_end(tmp_path)
     assert code == ExitCode.JOB_FAILED
-    blamed = r"ApplicationFailed: rank 1 \(\S+-worker-00\d-1\): ValueError: loss is nan at step 10 "
-    assert re.search(blamed, command.output)
-    assert "Traceback of rank 1:\n" in command.output
-    assert "ValueError: loss is nan at step 10\nlogs:" in command.output
+    blamed = r"ApplicationFailed: rank 1 \((\S+)\): ValueError: loss is nan at step 10 "
+    found = re.search(blamed, command.output)
+    assert found
+    label = re.search(r"^(\[worker-\d+ 1\]) \[rank1\]: Traceback", command.output, re.MULTILINE)
+    assert label, "the rank that torchrun assigned"
+    assert f"{label[1]} [rank1]: ValueError: loss is nan at step 10\n" in command.output
+    worker = f"probe-{label[1][1:-1].split()[0]}-1"
+    assert found[1] == worker
+    assert command.output.endswith(
+        f"rank 1 on {worker} ended with exit code 1; its traceback is above\n"
+        f"logs: {command.state}/logs/{worker}.log\n"
+    )
+    assert command.output.count("Traceback (most recent call last)") == 1
     assert "Connection closed by peer" not in command.output
     assert "Connection closed by peer" in command.logs, "rank 0 did die of it"
     assert command.report["failure"]["rank"] == 1
@@ -368,7 +381,7 @@ def test_disk_too_small_for_the_snapshot(tmp_path: Path) -> None:
     snapshots = tmp_path / ".ddpjob" / "default" / "probe" / "snapshots"
     code, command = run_to_end(tmp_path, prefix=on_small_disk(snapshots))
     assert code == ExitCode.JOB_FAILED
-    cause, _, remedy = command.output.partition("it is full, and 4,")
+    cause, _, remedy = command.output.rpartition("it is full, and 4,")
     assert cause.endswith(f"SnapshotError: Cannot save step 2 in {snapshots}: ")
     assert remedy.partition(" bytes are needed. ")[2].startswith(
         "The snapshot of step 1 is intact. "

@@ -70,7 +70,7 @@ def directory(uri: str, monkeypatch: pytest.MonkeyPatch) -> Prefix:
 
 
 def test_all_that_hold_for_a_directory_are_here() -> None:
-    """But those of folders that somebody made, deleted or could not write."""
+    """Run all but the tests of folders that a user made, deleted or could not write."""
     of_folders = {
         "test_a_fence_that_cannot_be_read_is_passed_over",
         "test_without_fences_every_snapshot_counts",

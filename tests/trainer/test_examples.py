@@ -89,7 +89,7 @@ def test_digits_killed_in_mid_run_ends_as_if_it_had_not_been(
     assert messages[1]["step"] == newest + 1
     assert ("saved", end) in [(each["event"], each["step"]) for each in messages]
     broken, whole = (snapshot_dir.read(tmp_path / name / name_of(end)) for name in RUNS)
-    del broken["random"]["python"], whole["random"]["python"]  # nobody has seeded it
+    del broken["random"]["python"], whole["random"]["python"]  # no code has seeded it
     del broken["random"]["numpy"], whole["random"]["numpy"]
     assert_same(broken, whole)
 

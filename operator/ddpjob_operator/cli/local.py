@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus
@@ -26,14 +25,22 @@ from ddpjob_operator.local.backend import LocalBackend
 from ddpjob_operator.local.chaos import GRAMMAR, ChaosError, ChaosEvent, parse_chaos
 from ddpjob_operator.local.devices.demand import describe_use
 from ddpjob_operator.local.devices.discovery import Devices
+from ddpjob_operator.local.output.receiver import OutputReceiver
+from ddpjob_operator.local.output.screen import Screen, open_screen
+from ddpjob_operator.local.output.summary import describe_failure, worker_of
+from ddpjob_operator.local.output.view import LogMode, OutputView
 from ddpjob_operator.local.rendezvous_process import PortInUseError
 from ddpjob_operator.local.saved.advice import NAMES_SHOWN, RunAdvice
 from ddpjob_operator.local.saved.own_files import OwnFiles
 from ddpjob_operator.local.state_dir import AlreadyRunningError, JobStateDir, StateDirError
 from ddpjob_operator.local.timeline import Timeline
-from ddpjob_protocol.text import some
+from ddpjob_protocol.text import plural, some
 
-out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+SHOWN = {
+    LogMode.RANK0: "rank 0, and stderr of all ranks",
+    LogMode.ALL: "all ranks",
+    LogMode.NONE: "nothing of the ranks",
+}
 
 JobFile = Annotated[Path, typer.Argument(help="A DDPJob as YAML.", show_default=False)]
 
@@ -61,6 +68,11 @@ def run(
     no_gpus: Annotated[
         bool, typer.Option("--no-gpus", help="Run on CPUs, whatever the job asks for.")
     ] = False,
+    logs: Annotated[
+        LogMode,
+        typer.Option(help="Show the output of rank 0, with stderr of all ranks; of all; or none."),
+    ] = LogMode.RANK0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")] = False,
 ) -> None:
     """Run a job until it ends; Ctrl-C stops it, and the next run resumes from its snapshot."""
     job = load(file)
@@ -88,40 +100,44 @@ def run(
     except StateDirError as error:
         raise CommandError(ExitCode.INVALID, str(error)) from error
     resumed = state.begin(fresh=fresh)
-    out.print(f"job {job.metadata.name}: {wanted} workers, {count} nodes, state in {state.path}")
+    view = OutputView(job.metadata.name, LogMode.NONE if quiet else logs)
+    screen = open_screen(quiet=quiet)
+    size = f"{plural(wanted, 'worker')}, {plural(count, 'node')}"
+    screen.print(f"job {job.metadata.name}: {size}, state in {state.path}")
+    screen.print(f"logs: {state.logs}/WORKER.log; here: {SHOWN[logs]}")
     if fresh:
-        _move_own_files(job, state, folder)
+        _move_own_files(job, state, folder, screen)
     advice = RunAdvice(job, state, folder)
     if line := describe_use(job, devices):
-        out.print(line)
+        screen.print(line)
     if resumed:
-        out.print("resuming from the last snapshot; --fresh starts from the beginning")
+        screen.print("resuming from the last snapshot; --fresh starts from the beginning")
     try:
-        code = asyncio.run(_run(job, state, folder, count, port, events, devices))
+        code = asyncio.run(_run(job, state, folder, count, port, events, devices, screen, view))
     except PortInUseError as error:
         raise CommandError(ExitCode.PORT_IN_USE, str(error)) from error
     finally:
         state.unlock()
     if code is ExitCode.INTERRUPTED:
         again = shlex.join(["ddpjob", *(a for a in sys.argv[1:] if a != "--fresh")])
-        out.print(advice.after_interruption(again))
+        screen.print_result(advice.after_interruption(again))
     elif code is ExitCode.OK and (warning := advice.after_completion()):
-        out.print(warning)
+        screen.print_result(warning)
     raise typer.Exit(code)
 
 
-def _move_own_files(job: DDPJob, state: JobStateDir, folder: Path) -> None:
+def _move_own_files(job: DDPJob, state: JobStateDir, folder: Path, screen: Screen) -> None:
     """Move the files of `snapshot.files` out of the script's reach; print where they are."""
     files = OwnFiles(job.spec.snapshot.files, folder)
     names = some(files.found(), NAMES_SHOWN)
     try:
         if target := files.move_aside(state.path.with_name(f"{state.path.name}.files")):
-            out.print(f"--fresh: moved {names} to {target}")
+            screen.print(f"--fresh: moved {names} to {target}")
     except OSError as error:
         message = f"--fresh: cannot move {error.filename}: {error.strerror}; move it yourself"
         raise CommandError(ExitCode.INVALID, message) from error
     if not job.spec.snapshot.files and job.spec.snapshot.every_steps is None:
-        out.print(
+        screen.print(
             "--fresh: a file that the script itself saves stays; name it in snapshot.files, or move"
             " it yourself"
         )
@@ -147,27 +163,53 @@ async def _run(
     port: int | None,
     chaos: list[ChaosEvent],
     devices: Devices,
+    screen: Screen,
+    view: OutputView,
 ) -> ExitCode:
-    timeline = Timeline(out, state.path / "timeline.jsonl")
+    timeline = Timeline(screen, state.path / "timeline.jsonl", screen)
+    output = None if view.mode is LogMode.NONE else OutputReceiver(view, screen.show)
     backend = LocalBackend(
-        job, state, timeline, workdir=workdir, nodes=nodes, port=port, chaos=chaos, devices=devices
+        job,
+        state,
+        timeline,
+        workdir=workdir,
+        nodes=nodes,
+        port=port,
+        chaos=chaos,
+        devices=devices,
+        output=output,
     )
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, backend.stop)
-    status = await backend.run()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN or number != signal.SIGHUP:
+            loop.add_signal_handler(number, backend.stop)
+    try:
+        status = await backend.run()
+    finally:
+        screen.close()
     if status.completion_time is None:
         return ExitCode.INTERRUPTED
-    return _print_end(status, backend, timeline)
+    screen.quiet = False
+    return _print_end(status, backend, timeline, screen, view)
 
 
-def _print_end(status: DDPJobStatus, backend: LocalBackend, timeline: Timeline) -> ExitCode:
+def _print_end(
+    status: DDPJobStatus,
+    backend: LocalBackend,
+    timeline: Timeline,
+    screen: Screen,
+    view: OutputView,
+) -> ExitCode:
     if status.state == "Complete":
         metrics = status.progress.metrics if status.progress else {}
         facts = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
         timeline.line("Complete", facts)
         return ExitCode.OK
     condition = next(c for c in status.conditions if c.type == "Failed")
-    timeline.line("Failed", f"{condition.reason}: {condition.message}")
-    print(f"logs: {backend.logs}", file=sys.stderr)
+    failure = backend.last_failure
+    timeline.line(
+        "Failed", f"{condition.reason}: {describe_failure(condition.message, failure, view)}"
+    )
+    worker = worker_of(failure, view)
+    screen.print_error(f"logs: {backend.logs / f'{worker}.log' if worker else backend.logs}")
     return ExitCode.JOB_FAILED

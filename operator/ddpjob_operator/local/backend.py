@@ -32,6 +32,7 @@ from ddpjob_operator.local.environment import (
 from ddpjob_operator.local.faults import FaultInjector
 from ddpjob_operator.local.networks import NodeNetwork, SeparateNetworks
 from ddpjob_operator.local.nodes import SimulatedNodes
+from ddpjob_operator.local.output.receiver import OutputReceiver
 from ddpjob_operator.local.pods import SimulatedPod, TrainingProcess
 from ddpjob_operator.local.processes import sweep
 from ddpjob_operator.local.rendezvous_process import RendezvousProcess
@@ -56,6 +57,7 @@ from ddpjob_protocol.control import Expectation, Report
 from ddpjob_protocol.environment import (
     ENV_GRACE_SECONDS,
     ENV_JOB_UID,
+    ENV_OUTPUT,
     ENV_SERVICE,
     ENV_SNAPSHOT_DIR,
     ENV_TERMINATION_LOG,
@@ -63,6 +65,7 @@ from ddpjob_protocol.environment import (
     ENV_WORKER,
     Launcher,
 )
+from ddpjob_protocol.messages import Failure
 
 RETRY_SECONDS = 0.2
 POLLING = Polling(wait_seconds=30.0, longest_retry_seconds=RETRY_SECONDS, only_news=False)
@@ -84,8 +87,10 @@ class LocalBackend:
         chaos: list[ChaosEvent] | None = None,
         network: NodeNetwork | None = None,
         environment: Mapping[str, str] = os.environ,
+        output: OutputReceiver | None = None,
         devices: Devices = NO_DEVICES,
     ) -> None:
+        """`output` shows what the ranks print; without it, only the logs have their output."""
         self._uid = state.uid()
         metadata = job.metadata.model_copy(update={"uid": self._uid})
         status = DDPJobStatus(rendezvous_term=state.term, observed_rendezvous_term=state.term)
@@ -99,6 +104,8 @@ class LocalBackend:
         self._scratch = tempfile.TemporaryDirectory(prefix="ddpjob-local-")
         self._folder = Path(self._scratch.name)
         self._agent = self._folder / "ddpjob-agent.pyz"
+        self._output = output
+        self._output_socket = self._folder / "output.sock"
         self._wake = asyncio.Event()
         self._network = network or (SeparateNetworks() if job.spec.sagemaker else NodeNetwork())
         log = str(state.logs / "fork-server.log")
@@ -112,6 +119,7 @@ class LocalBackend:
         self._client = ServiceClient(address, self._token)
         self._session: RendezvousSession | None = None
         self._stopping = False
+        self.last_failure: Failure | None = None  # that the service acted on
 
     @property
     def status(self) -> DDPJobStatus:
@@ -132,12 +140,15 @@ class LocalBackend:
         """Run until the job is finished or `stop` is called; leave no process running."""
         build_agent(self._agent, compiled=True)
         sweep(self._uid)
+        if self._output is not None:
+            await self._output.listen(self._output_socket)
         try:
             while not self._stopping and not (self._session and self._session.failed):
                 requeue_after = await self._reconcile()
                 if self.status.completion_time and not self._has_workers():
                     break
                 self._inject_due_faults()
+                self._timeline.tick(self.report, self.logs)
                 await self._wait(requeue_after)
         finally:
             if self._session:
@@ -147,6 +158,8 @@ class LocalBackend:
             self._forks.close()
             await self.service.stop()
             sweep(self._uid)
+            if self._output is not None:
+                await self._output.close()
             self._scratch.cleanup()
             self._faults.report_missed()
             await self._end_session()
@@ -215,6 +228,7 @@ class LocalBackend:
         if self.report is not None:
             self._state.write("report.json", encode(self.report))
             self._timeline.follow(self.report)
+            self.last_failure = self.report.failure
             self._wake.set()
 
     async def _end_session(self) -> None:
@@ -250,6 +264,7 @@ class LocalBackend:
                 ENV_SNAPSHOT_DIR: str(self._state.snapshots),
                 ENV_TERMINATION_LOG: str(self._state.logs / f"{created.name}.message"),
                 "TMPDIR": str(self._folder),
+                **({ENV_OUTPUT: str(self._output_socket)} if self._output else {}),
             },
             workdir=self._workdir,
             log=self._state.logs / f"{created.name}.log",

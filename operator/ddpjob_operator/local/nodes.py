@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import Callable, Coroutine
 
 import psutil
@@ -22,6 +23,7 @@ from ddpjob_operator.local.processes import (
     kill_all,
     pod_processes,
     rank_of,
+    send_signal,
     sweep,
     wait_until_ended,
 )
@@ -71,7 +73,7 @@ class SimulatedNodes:
 
     async def _delete(self, pod: SimulatedPod) -> None:
         if pod.process is not None and pod.process.returncode is None:
-            pod.process.terminate()
+            send_signal(pod.process, signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(pod.process.wait(), self.grace_seconds)
         self._kill(pod)
@@ -191,7 +193,7 @@ class SimulatedNodes:
         """Send SIGKILL to the agent of a node."""
         pod = self.on(node)
         if pod is not None and pod.process is not None:
-            pod.process.kill()
+            send_signal(pod.process, signal.SIGKILL)
 
     def kill_process(self, node: str) -> None:
         """Send SIGKILL to the training process with the highest rank on a node."""

@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterable
+from typing import Protocol
 
 import psutil
 
@@ -17,6 +18,18 @@ from ddpjob_protocol.environment import ENV_JOB_UID, ENV_WORKER
 
 # Variables of torch and of Open MPI.
 RANKS = (("RANK", "LOCAL_RANK"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"))
+
+
+class Child(Protocol):
+    """A child process, as the event loop or a fork server gives it."""
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit code, once the process has been reaped."""
 
 
 def marked(uid: str) -> list[psutil.Process]:
@@ -28,6 +41,16 @@ def sweep(uid: str) -> None:
     """Kill the remaining processes of a job."""
     while processes := marked(uid):
         kill_all(processes)
+
+
+def send_signal(process: Child, number: int) -> None:
+    """Send a signal to a child, unless it has ended.
+
+    `Popen.send_signal` would reap the child, which is the work of the event loop.
+    """
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
 
 
 def kill_all(processes: Iterable[psutil.Process]) -> None:

@@ -163,7 +163,7 @@ def test_an_empty_marker_is_whole(name: str) -> None:
     ],
 )  # fmt: skip
 def test_an_empty_file_of_any_other_name_is_torn(name: str) -> None:
-    """A killed torch.save leaves such a file before its first byte."""
+    """A torch.save that is killed before its first byte leaves an empty file."""
     assert judge(b"", f"ckpt/{name}") == "it is empty"
 
 

@@ -62,7 +62,7 @@ class Disk:
         return (self.work / "snapshot.pt").read_bytes()
 
     def remove(self, copy: Replica) -> None:
-        """Somebody deletes a copy from the shelf."""
+        """Delete a copy from the store."""
         kept = self.shelf.find(copy.digest)
         assert kept is not None
         shutil.rmtree(kept.path)
@@ -132,7 +132,7 @@ def test_copy_brings_back_the_same_bytes_and_permissions(tmp_path: Path) -> None
 
 
 def test_what_is_no_part_of_the_copy_is_put_aside_and_not_deleted(tmp_path: Path) -> None:
-    """A script that takes the last of its files must not find one that nobody else has."""
+    """A script that takes the last of its files must not find one that no other worker has."""
     disk = Disk(tmp_path, "ckpt/*.pt")
     disk.write(snapshot(1), "ckpt/1.pt")
     copy = disk.keep(1.0)
@@ -307,7 +307,7 @@ def test_one_disk_one_copy_of_the_time_that_is_known_best(tmp_path: Path) -> Non
         assert (kept.copy.membership, kept.copy.seconds) == ("1.1.1", 5.0)
 
 
-# --- what lies there when nobody saw it written -----------------------------------------------------
+# --- files that no agent saw the script write ---------------------------------------------------
 
 
 def stock_of(disk: Disk) -> Replica:

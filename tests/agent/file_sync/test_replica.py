@@ -22,7 +22,7 @@ from ddpjob_agent.membership.state import Action, Decision, WorkerState
 from ddpjob_protocol.control import Expectation, Policy
 from ddpjob_protocol.membership import Member
 
-# The oldest first: what nobody saw written, then by membership, then by time in it.
+# The oldest first: files that no agent saw written, then by membership, then by time in it.
 IN_ORDER = [
     copy("0.0.0"),
     copy("1.1.1"),

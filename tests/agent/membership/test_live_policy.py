@@ -161,7 +161,7 @@ def test_planned_leave_asks_for_a_step_and_changes_after_it(change: dict[str, An
     assert decision.membership is not None
     assert names(decision.membership) == ["a", "b"]
     assert decision.membership.cause is Cause.LEFT
-    assert decision.membership.after == 8, "the furthest that anybody may have begun"
+    assert decision.membership.after == 8, "the last step that a worker may have begun"
 
 
 def test_every_promise_is_waited_for() -> None:

@@ -27,7 +27,7 @@ def test_an_unreachable_member_is_reported_and_one_without_a_listener_is_not_tri
         said = await asyncio.wait_for(heard.get(), 60)
         assert (said["type"], said["reason"]) == ("warning", "Unreachable")
         assert said["membership"] == "1.1.1"
-        assert said["message"].startswith("cannot reach gone; their processes will not find")
+        assert said["message"].startswith("cannot reach gone; their processes cannot connect")
         assert heard.empty()
         mine.close()
         others.close()
@@ -38,7 +38,7 @@ def test_an_unreachable_member_is_reported_and_one_without_a_listener_is_not_tri
 def test_worker_without_its_address_continues() -> None:
     async def test() -> None:
         reach = ConnectivityCheck(lambda _: None)
-        await reach.listen("192.0.2.99")  # nobody's
+        await reach.listen("192.0.2.99")  # of no worker
         assert reach.port is None
 
     asyncio.run(test())

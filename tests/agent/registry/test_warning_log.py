@@ -72,7 +72,9 @@ def test_problem_of_a_membership_ends_with_it() -> None:
     job.tell("a", unreachable("1.1.1", "bc"))
     (told,) = job.warnings
     assert (told.reason, told.worker, told.since) == ("Unreachable", "a", NOW)
-    assert told.message.startswith("cannot reach b, c; their processes will not find each other")
+    assert told.message.startswith(
+        "cannot reach b, c; their processes cannot connect to each other"
+    )
     job.loses("c")
     assert not job.warnings
     job.tell("a", unreachable("1.1.1", "b"))
@@ -128,7 +130,7 @@ def test_more_workers_are_counted() -> None:
     ("step", "end"),
     [
         (41, "its replacement resumes from its state at step 41"),
-        (None, "It was ended, and its state is lost"),
+        (None, "was killed; its state is lost"),
     ],
 )
 def test_incident_has_no_end(step: int | None, end: str) -> None:
@@ -137,7 +139,7 @@ def test_incident_has_no_end(step: int | None, end: str) -> None:
     job.loses("c")
     (told,) = job.warnings
     assert (told.reason, told.worker, told.ongoing) == ("ProcessStuck", "c", False)
-    assert "did not come out of a collective of membership 1.1.1" in told.message
+    assert "hung in a broken collective of membership 1.1.1" in told.message
     assert told.message.endswith(end)
 
 

@@ -483,7 +483,7 @@ def test_a_service_that_stood_still_loses_nobody(tmp_path: Path) -> None:
         job.agent("b")
         await job.formed(1)
         job.service.process.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(2 * IMPATIENT.heartbeat_deadline)  # that it stands still is the test
+        await asyncio.sleep(2 * IMPATIENT.heartbeat_deadline)  # the stall is the test
         job.service.process.send_signal(signal.SIGCONT)
         before = [len(agent.orders) for agent in job.agents]
         report = await job.report()

@@ -33,7 +33,7 @@ SCRIPT = """
 def start(
     forks: Forks, tmp_path: Path, listener: Listener, python_env: dict[str, str]
 ) -> Iterator[Callable[..., Program]]:
-    """Starts the script with further variables; it is ended with the test."""
+    """Starts the script with further variables; it ends with the test."""
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(SCRIPT))
     started = []

@@ -1,4 +1,4 @@
-"""Saving holds nobody up, and what is saved is the state of its step."""
+"""Saving delays no process, and a snapshot has the state of its step."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def test_without_memory_for_a_copy_training_waits_with_a_warning(
     assert snapshots.save(3, **run.parts())
     assert_same(loaded_weights(tmp_path / "snapshots"), (3, run.weights()))
     [told] = [each for each in listener.pending() if each["event"] == "saved"]
-    assert "training stands still while one is written" in told["problem"]
+    assert "training pauses while one is written" in told["problem"]
 
 
 def test_a_state_that_somebody_else_changes_meanwhile_is_not_saved(

@@ -115,7 +115,7 @@ def test_a_write_that_comes_late_counts_for_nobody(directory: Directory) -> None
     assert directory.start("1.1.3")[1] == 1
     new, _ = directory.start("1.1.4", keep=1)
     directory.save(new, 3)
-    assert directory.steps() == [3], "and it is in nobody's way"
+    assert directory.steps() == [3], "and it blocks no writer"
 
 
 def test_the_successors_own_step_of_that_number_counts(directory: Directory) -> None:

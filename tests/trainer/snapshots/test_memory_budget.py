@@ -29,8 +29,8 @@ def test_shortage_names_the_smallest_limit_and_the_missing_amount() -> None:
     mb = 1_000_000
     found = plan_memory(100 * mb, MemoryHeadroom(LIMIT * mb, 150 * mb), copied=0)
     assert found.problem == (
-        "The memory limit of 1,600 MB leaves 50 MB for snapshots of 100 MB each: training stands "
-        "still while one is written; a limit that is 54 MB higher is enough"
+        "The memory limit of 1,600 MB leaves 50 MB for snapshots of 100 MB each: training pauses "
+        "while one is written; a limit that is 54 MB higher is enough"
     )
     more = int(re.findall(r"(\d+) MB higher", found.problem)[0])
     room = MemoryHeadroom((LIMIT + more) * mb, (150 + more) * mb)

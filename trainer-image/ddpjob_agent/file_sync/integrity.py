@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 ZIP = b"PK\x03\x04"  # start of the first entry
 ENTRY_BYTES = 30  # header of an entry, before its name
-EMPTY_ZIP = b"PK\x05\x06"
 SAFETENSORS = ".safetensors"
 MAX_HEADER_BYTES = 100_000_000  # limit in the definition of safetensors
 OLD_TORCH = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9"  # torch.save before 1.6: pickles, then tensors

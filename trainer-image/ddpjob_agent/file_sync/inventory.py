@@ -150,7 +150,7 @@ class LocalReplicas:
     def clear(self) -> None:
         """Quarantine all files, so that the script finds none. Raises OSError."""
         for each in self.files.fingerprint():
-            log.warning("%s is put aside: it is not whole, and there is no copy of it", each.name)
+            log.warning("%s is incomplete and has no replica; renaming it", each.name)
             self.files.quarantine([each.name])
         self.files.tidy()
         self.installed, self.installed_digest = None, NOTHING

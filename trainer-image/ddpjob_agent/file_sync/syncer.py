@@ -209,7 +209,7 @@ class FileSyncer:
             while self._replicas.installed_digest != instruction.digest:
                 if not await self._try_to_install(instruction):
                     if time.monotonic() > until:
-                        raise OSError(0, f"nobody gave them within {INSTALL_SECONDS:.0f} s")
+                        raise OSError(0, f"no worker sent a replica within {INSTALL_SECONDS:.0f} s")
                     await asyncio.sleep(RETRY_SECONDS)
         except OSError as error:
             where = f" ({error.filename})" if error.filename else ""

@@ -105,7 +105,7 @@ class FileWatcher:
         try:
             await self._on_disk(self._replicas.store, seen, self.written_at(seen))
         except (ChangedError, OSError) as error:
-            log.info("no copy of what changes: %r", error)
+            log.info("the files still change and are not copied: %r", error)
             return False
         await self._on_stored()
         return True

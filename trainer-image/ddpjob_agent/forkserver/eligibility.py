@@ -49,6 +49,14 @@ def interpreter_of(argv: Sequence[str], environment: Mapping[str, str]) -> tuple
     raise NotEligibleError("the command is not torchrun")
 
 
+def python_of(argv: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Return the Python that runs torchrun; empty if the command is not torchrun itself."""
+    try:
+        return interpreter_of(argv, environment)[0]
+    except NotEligibleError:
+        return ""
+
+
 def _find(program: str, environment: Mapping[str, str]) -> str:
     found = shutil.which(program, path=environment.get("PATH", os.defpath))
     if found is None:

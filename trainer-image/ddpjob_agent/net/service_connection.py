@@ -75,6 +75,7 @@ class ServiceConnection:
         self.membership = ""  # membership whose store gets the requests
         self._holds = False  # if the membership is stale, its requests block
         self._left = asyncio.Event()  # set when the membership is no longer bound
+        self._is_over = False  # the service has ended the job
         self.last_received = time.monotonic()
 
     def bind_store(self, membership: str, *, block_stale_requests: bool = False) -> None:
@@ -165,11 +166,12 @@ class ServiceConnection:
             try:
                 await self._run_session(connection)
             except FramingError as error:
-                log.warning("the rendezvous service sent what cannot be read: %s", error)
+                log.warning("the rendezvous service sent an invalid frame: %s", error)
             finally:
                 self._connection = None
                 connection.close()
-            log.info("connection to the rendezvous service lost; trying again")
+            if not self._is_over:
+                log.info("connection to the rendezvous service lost; trying again")
 
     async def _run_session(self, connection: Connection) -> None:
         hello = self._hello()
@@ -197,6 +199,7 @@ class ServiceConnection:
                 if message["type"] == "stored":
                     self._on_store_reply(message)
                 elif message["type"] != "beat":
+                    self._is_over = message["type"] == "finish"
                     self._receive(message)
         finally:
             silence.cancel()

@@ -122,6 +122,6 @@ def on_disconnect(state: RegistryState, worker: str, now: float) -> None:
 
 
 def extend_deadlines(state: RegistryState, seconds: float) -> None:
-    """Extend all deadlines by the seconds in which this service itself stood still."""
+    """Extend all deadlines by the seconds for which this service itself was stalled."""
     state.workers.extend_deadlines(seconds)
     state.stalls.extend_deadlines(seconds)

@@ -2,7 +2,7 @@
 
 The first process reports steps; each process reports its position every second. A job hangs when
 its next step takes a multiple of the usual step time, and twice the longest pause that ended by
-itself, such as an evaluation. A hang is only reported; the service does not act on it.
+itself, such as an evaluation. A hang is only reported; the service changes nothing.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class StallDetector:
             )
 
     def extend_deadlines(self, seconds: float) -> None:
-        """Extend the deadlines by the seconds in which the service itself stood still."""
+        """Extend the deadlines by the seconds for which the service itself was stalled."""
         self._at += seconds
         for rank, each in self._processes.items():
             self._processes[rank] = dataclasses.replace(

@@ -64,7 +64,7 @@ class WorkerTable:
         )  # fmt: skip
 
     def extend_deadlines(self, seconds: float) -> None:
-        """Extend all deadlines by the seconds in which the service stood still."""
+        """Extend all deadlines by the seconds for which the service was stalled."""
         for name, worker in self._workers.items():
             closed_at = worker.closed_at if worker.closed_at is None else worker.closed_at + seconds
             self.change(name, last_seen=worker.last_seen + seconds, closed_at=closed_at)

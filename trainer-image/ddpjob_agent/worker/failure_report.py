@@ -15,17 +15,12 @@ import re
 import signal
 from typing import Callable, NamedTuple
 
+from ddpjob_protocol.failures import SECONDARY
 from ddpjob_protocol.messages import Failure
 from ddpjob_protocol.text import last_lines, shorten
 
 MAX_TRACEBACK_CHARS = 4000
 MAX_SUMMARY_CHARS = 500
-# The errors of a process that fails because another process ended.
-ECHO = re.compile(
-    r"Connection (closed|reset) by peer|Broken pipe|Connection refused|recvBytes|sendBytes"
-    r"|ncclRemoteError|NCCL communicator was aborted|remote process exited|DistNetworkError"
-    r"|DistStoreError|Socket Timeout"
-)
 MAX_MESSAGE_LINES = 20  # of an exception; nothing marks the end of its message
 _RANK = re.compile(r"\[rank(\d+)\]:\s?")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
@@ -59,12 +54,12 @@ class _Traceback(NamedTuple):
     @property
     def summary(self) -> str:
         """The last exception that is not a consequence of the end of another process."""
-        own = [line for line in self.exceptions if not ECHO.search(line)]
+        own = [line for line in self.exceptions if not SECONDARY.search(line)]
         return (own or self.exceptions)[-1]
 
     @property
     def is_secondary(self) -> bool:
-        return bool(ECHO.search(self.exceptions[0]))
+        return bool(SECONDARY.search(self.exceptions[0]))
 
 
 def read_failure(
@@ -91,7 +86,7 @@ def read_failure(
     rank, code = _root_rank(text, exit_code)
     trace = next((trace for trace in traces if not trace.is_secondary), None)
     if trace is None and code < 0:
-        what = f"was ended by {_signal_name(-code)}"
+        what = f"was killed by {_signal_name(-code)}"
         return Failure(ended_at, f"{subject(rank)} {what}", rank=rank, exit_code=code)
     trace = trace or next(iter(traces), None)
     if trace is None:

@@ -156,7 +156,7 @@ class LiveProcesses:
             stuck = [p for p in self._processes.values() if self._is_stuck(p)]
             for process in stuck:
                 log.warning(
-                    "local rank %d does not come out of its collective: it is at %s",
+                    "local rank %d hangs in its collective at %s",
                     process.local_rank, process.where,
                 )  # fmt: skip
             if stuck:
@@ -178,7 +178,7 @@ class LiveProcesses:
         while loop.time() < until and any(self._is_leaving(each) for each in asked):  # noqa: ASYNC110
             await asyncio.sleep(POLL_SECONDS)
         left = [process.left for process in asked if process.left is not None]
-        log.info("left are the states of steps %s", left)
+        log.info("the processes dumped the states of steps %s", left)
         return max(left, default=None)
 
     def _is_leaving(self, process: LiveProcess) -> bool:

@@ -85,7 +85,7 @@ class ProgressSocket:
                 earlier = self._waiting.get("metrics", {})
                 report["metrics"] = {**earlier, **report.get("metrics", {})}
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
-            log.warning("a report that cannot be read: %r", error)
+            log.warning("a report is unreadable: %r", error)
             return
         self._latest[event] = report
         if event is ProgressEvent.STEP:

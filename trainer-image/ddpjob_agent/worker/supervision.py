@@ -18,8 +18,10 @@ from ddpjob_agent.file_sync.local_files import TrackedFiles
 from ddpjob_agent.file_sync.replica_store import open_replica_store
 from ddpjob_agent.file_sync.syncer import FileSyncer
 from ddpjob_agent.forkserver.client import ForkServerClient
+from ddpjob_agent.forkserver.eligibility import python_of
 from ddpjob_agent.launchers.signals import FORWARDED
 from ddpjob_agent.net.c10d_relay import StoreRelay
+from ddpjob_agent.output.capture import OutputCapture
 from ddpjob_agent.worker import orders
 from ddpjob_agent.worker.denied_folder import explain_denied
 from ddpjob_agent.worker.failure_report import read_failure
@@ -30,14 +32,13 @@ from ddpjob_agent.worker.process_tree import ProcessTree
 from ddpjob_agent.worker.progress_socket import ProgressSocket
 from ddpjob_agent.worker.settings import LEAVE_SECONDS, RESERVE_SECONDS
 from ddpjob_protocol.codec import encode
-from ddpjob_protocol.environment import GROUP_SOCKET, REPORT_SOCKET, Launcher
+from ddpjob_protocol.environment import GROUP_SOCKET, REPORT_SOCKET
 from ddpjob_protocol.messages import Failure, Message
 
 if TYPE_CHECKING:
     from ddpjob_agent.net.service_connection import ServiceConnection
     from ddpjob_agent.worker.orders import AgentState, Effects, Run
     from ddpjob_agent.worker.settings import AgentSettings
-    from ddpjob_protocol.membership import Membership
 
 log = logging.getLogger("ddpjob.agent")
 
@@ -75,11 +76,13 @@ class Supervisor:
             LocalReplicas(files, store), settings.token, link.send, self._wake.set
         )
         self._fork_server = ForkServerClient()
+        self._output = OutputCapture(settings.launcher, settings.processes)
 
     async def listen(self) -> None:
         """Open the sockets for processes and other workers, and start the fork server."""
         settings = self._settings
-        self._processes = ProcessTree(self._exited, self._fork_server)
+        await self._output.connect(settings.output, settings.worker)
+        self._processes = ProcessTree(self._exited, self._fork_server, self._output)
         for number in FORWARDED:
             asyncio.get_running_loop().add_signal_handler(number, self._processes.signal, number)
         argv, environment = self._user
@@ -101,6 +104,7 @@ class Supervisor:
         self._live.close()
         self._reports.close()
         self._launches.port.close()
+        await self._output.disconnect()
 
     async def wait_until_warm(self) -> None:
         """Wait until the fork server is ready, or is not used."""
@@ -133,6 +137,8 @@ class Supervisor:
             self._link.bind_store(effects.store)
         if effects.assignment is not None:
             self._live.assign(effects.assignment)
+            if effects.assignment.membership is not None:
+                self._output.set_first_rank(effects.assignment.first_rank)
         if effects.sets_last_step:
             running = self._started.membership if self._started is not None else None
             self._stopping.on_order(order, running)
@@ -183,8 +189,9 @@ class Supervisor:
     async def _start(self, run: Run) -> None:
         self._started = run
         if run.membership is not None and self._files.install_error:
-            summary = f"{self._settings.worker}: {self._files.install_error}"
-            self._fail(Failure(time.time(), summary))
+            self._fail(
+                Failure(time.time(), f"{self._settings.worker}: {self._files.install_error}")
+            )
             return
         if run.membership is not None:
             self._files.start(run.membership)
@@ -195,11 +202,14 @@ class Supervisor:
         self._reports.reset()
         self._live.reset()
         try:
-            command = self._launches.next_command(run, self._state.me, self._relay.port)
-            await self._processes.start(*command)
+            argv, environment = self._launches.next_command(run, self._state.me, self._relay.port)
+            python = python_of(argv, environment)
+            more = self._output.prepare(argv, environment, python, self._launches.logs)
+            self._output.set_first_rank(None if run.membership is None else 0)
+            await self._processes.start(argv, {**environment, **more})
         except OSError as error:
-            program = self._user.argv[0]
-            summary = f"{self._settings.worker} cannot start {program!r}: {error.strerror}"
+            what = f"cannot start {self._user.argv[0]!r}: {error.strerror}"
+            summary = f"{self._settings.worker} {what}"
             self._fail(Failure(time.time(), summary, exit_code=127, permanent=True))
 
     async def _stop_gracefully(self, run: Run) -> None:
@@ -252,18 +262,11 @@ class Supervisor:
         if code == 0:
             self._report_exit(run, None)
             return
-        tail, traceback_at = bytes(self._processes.stderr_tail), self._processes.traceback_at
-        worker_of = functools.partial(self._worker_of, run.membership)
+        tail, traceback_at = bytes(self._output.stderr_tail), self._output.traceback_at
+        worker_of = functools.partial(self._settings.worker_of, run.membership)
         logs = self._launches.logs
         failure = read_failure(code, time.time(), tail, traceback_at, logs, worker_of)
         self._fail(explain_denied(failure, self._settings.snapshot_folder))
-
-    def _worker_of(self, membership: Membership | None, rank: int | None) -> str:
-        """Return the worker with a rank; only mpirun starts the processes of other workers."""
-        by_mpi = self._settings.launcher is Launcher.MPI
-        if by_mpi and membership is not None and rank is not None:
-            return membership.worker_of(rank) or self._settings.worker
-        return self._settings.worker
 
     def _fail(self, failure: Failure) -> None:
         assert self._started is not None

@@ -183,7 +183,7 @@ class AgentConnection:
             try:
                 step = self._leave_state(path)
             except Exception as error:  # noqa: BLE001 - this process ends in any case
-                _log.warning("the state cannot be left to the next process: %r", error)
+                _log.warning("cannot dump the state for the next process: %r", error)
             if step is None or self._where(group) != before:
                 path.unlink(missing_ok=True)
                 step = None

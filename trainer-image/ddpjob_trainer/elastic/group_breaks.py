@@ -42,7 +42,7 @@ class GroupBreaks:
         """Wait for the membership after a broken group; raise the error if none arrives."""
         assert self._agent is not None
         self.is_broken = True
-        _log.info("the group is broken off: %s", error)
+        _log.info("the group broke: %s", error)
         if not self._agent.wait_until_superseded(NEWS_SECONDS, str(error).partition("\n")[0]):
             raise error
 

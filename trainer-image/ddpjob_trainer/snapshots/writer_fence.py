@@ -61,6 +61,6 @@ class WriterFence:
         try:
             self.fence()
         except OSError as error:
-            _log.warning("%s: no fence, before a snapshot is saved: %s", self._storage.where, error)
+            _log.warning("%s: no fence until a snapshot is saved: %s", self._storage.where, error)
             return False
         return bool({*self._storage.all_steps()} - {*existing_steps})
