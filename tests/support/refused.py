@@ -1,7 +1,7 @@
-"""Jobs that are refused, and the words for it: by the API server, by the model, by both.
+"""Jobs that are rejected, and the messages: of the API server, of the model, of both.
 
 What stands in BOTH keeps the CRD's rules and the model's from drifting apart; the other two
-tables say of every difference why it is one.
+tables give the reason of every difference.
 """
 
 from __future__ import annotations
@@ -428,6 +428,13 @@ BOTH += [
         )
     ),
     *(
+        row(f"torchrun_below_python_{name}", {"launcher": "python", **spec}, LONELY)
+        for name, spec in (
+            ("in_a_group", {"command": ["python"], **group(command=["torchrun"])}),
+            ("in_args", {"command": ["python"], "args": ["-m", "torch.distributed.run"]}),
+        )
+    ),
+    *(
         row(
             f"sagemakers_own_{name}",
             {"command": ["train.py"], "sagemaker": {"distribution": name}},
@@ -626,12 +633,6 @@ ONLY_THE_MODEL = [
         )
     ),
     row(
-        "torchrun_below_python_in_a_group",
-        {"launcher": "python", "command": ["python"], **group(command=["torchrun"])},
-        LONELY.replace(": %", ": "),
-        why="a group does not see the launcher, and the spec not whether it has a template",
-    ),
-    row(
         "template_without_a_command",
         {**FROM, "template": {"spec": {}}},
         "spec.template: has no command in the container that trains",
@@ -681,7 +682,7 @@ def accepted_by_model(job: Object) -> DDPJob:
 
 
 def has(text: str, words: str) -> bool:
-    """Whether the words are in one line; `%` stands for what the API server puts between them."""
+    """Return whether the words are in one line; `%` stands for any text of the API server."""
     return re.search(".*".join(map(re.escape, words.split("%"))), text) is not None
 
 
