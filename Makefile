@@ -28,7 +28,7 @@ test: setup ## Everything: lint and all tiers, then one table; fails if a tier c
 
 test-unit: setup ## Decisions, simulation, agent, trainer library; no cluster
 	@$(PYTEST) --tier=unit tests/operator tests/protocol tests/agent tests/trainer \
-	  tests/mutations tests/test_repository.py
+	  tests/mutations tests/test_repository.py tests/test_run_tiers.py
 
 test-local: setup ## Whole jobs with real processes on this machine; snapshots in a real S3 server
 	@tools/kind/binaries.sh versitygw >/dev/null
@@ -49,6 +49,7 @@ test-e2e: setup ## The operator in a kind cluster, and what becomes of jobs when
 
 test-examples: setup ## Every example, executed
 	@tools/slurm.sh
+	@tools/examples_env.sh
 	@$(PYTEST) --tier=examples tests/examples
 
 lint: setup ## Style, formatting, types, imports between packages, English
@@ -78,6 +79,8 @@ lock: ## Write the locks anew after a change of pyproject.toml; UPGRADE=1 takes 
 	@uv=$$(tools/setup.sh --uv); \
 	$(COMPILE) --python-version 3.11 --extra trainer --group dev pyproject.toml -o requirements.lock; \
 	$(COMPILE) --python-version 3.11 -c requirements.lock pyproject.toml -o requirements-operator.lock; \
+	known=$$(grep -oE '^[A-Za-z0-9._-]+==' requirements.lock | sed 's/==//; s/^/--no-emit-package /'); \
+	$(COMPILE) --python-version 3.11 -c requirements.lock $$known tools/examples.in -o tools/examples.lock; \
 	echo 'uv>=0.9' | $(COMPILE) --python-version 3.8 - -o tools/uv.lock
 
 ## Cluster
@@ -122,8 +125,8 @@ setup: ## Make .venv, or bring it up to date (other targets do so by themselves)
 
 clean: ## Remove what was built, and caches; keeps .venv
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	@find . \( -path ./.venv -o -path ./.venv-uv -o -path ./.git \) -prune -o \
+	@find . \( -path ./.venv -o -path ./.venv-examples -o -path ./.venv-uv -o -path ./.git \) -prune -o \
 	  -name __pycache__ -type d -exec rm -rf {} +
 
 clean-all: clean ## The same, and the virtual environments too
-	@rm -rf .venv .venv-uv .venv-torchft .venv-dlrover
+	@rm -rf .venv .venv-examples .venv-uv .venv-torchft .venv-dlrover

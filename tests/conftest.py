@@ -48,6 +48,20 @@ GRAVITY = ("passed", "xfailed", "skipped", "failed")
 # A shell starts a background command with SIGINT ignored, and its processes inherit that. Tests
 # that press Ctrl-C need the default.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+PYTEST = os.getpid()
+
+
+def end_once(number: int, _frame: object) -> None:
+    """End the session with its cleanup on the first SIGTERM; ignore the others."""
+    if os.getpid() != PYTEST:  # a forked process
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        return
+    signal.signal(number, lambda *_: None)
+    raise KeyboardInterrupt
+
+
+signal.signal(signal.SIGTERM, end_once)
 
 # How long an example takes says nothing about it on a machine that does something else as well.
 hypothesis.settings.register_profile(

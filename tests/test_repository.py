@@ -311,7 +311,8 @@ def test_each_declared_requirement_is_pinned_to_a_version_that_it_allows(
 
 
 @pytest.mark.parametrize(
-    "name", ["requirements.lock", "requirements-operator.lock", "tools/uv.lock"]
+    "name",
+    ["requirements.lock", "requirements-operator.lock", "tools/examples.lock", "tools/uv.lock"],
 )
 def test_every_line_of_a_lock_is_one_pin_with_hashes(name: str) -> None:
     pins = [pin for entries in locked(ROOT / name).values() for pin in entries]

@@ -4,7 +4,8 @@
 
 The kernel adds up the time of processes that are waited for. This one therefore adopts the
 orphans below it (it is a subreaper) and waits for each. What still runs when the command ends
-is not counted and is left to init. Ends with the exit code of the command.
+is not counted and is left to init. Ends with the exit code of the command: a signal to the process
+group ends the command, and this process waits for it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +24,8 @@ PR_SET_CHILD_SUBREAPER = 36
 def run(command: list[str]) -> int:
     """Run the command; reap everything below it until it ends. Returns its exit code."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)  # unlike SIG_IGN, the command does not inherit this
     main = subprocess.Popen(command).pid
     while True:
         pid, status = os.wait()

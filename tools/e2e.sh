@@ -64,6 +64,7 @@ main() {
     exports=$(tools/kind/up.sh)
     eval "$exports"
     trap pause EXIT
+    trap 'exit 143' INT TERM HUP # after the command, which cleans up in the cluster
     if [[ $(made_of) != "$(cat "$MADE_OF" 2>/dev/null)" ]]; then build_images; fi
     tools/kind/load.sh "${IMAGES[@]}"
     export DDPJOB_E2E_KUBECONFIG=$KUBECONFIG

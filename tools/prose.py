@@ -32,6 +32,11 @@ BANNED = {
     r"anew|afresh": "again",
     r"lets? in|be let": "admit",
     r"for good": "permanently",
+    r"nobody(?:'s)?|somebody|everybody|anybody": "name the worker, the process, the user",
+    r"(?:is|are|was|were) ended": "killed, stopped, deleted",
+    r"stood still|stands? still": "stalled, paused",
+    r"(?:was|were) seen": "observed",
+    r"in doubt|so far apart|nothing but|than nothing|does not act": "state the fact",
 }
 _BANNED = re.compile(
     rf"(?<![\w`])(?:{'|'.join(f'(?P<r{i}>{p})' for i, p in enumerate(BANNED))})(?!\w)",

@@ -8,12 +8,16 @@ that do without them.
 A tier counts as passed when its target succeeded and left its own report behind
 (tests/conftest.py writes it): a tier that could not run is a failure, never a silence.
 A tier that takes longer than its budget in tests/tiers.toml is named; it does not fail.
+Ctrl-C, SIGTERM or SIGHUP ends the running targets, which clean up, and starts no further one. The
+second of these signals kills the targets.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -31,6 +35,8 @@ TIER = "test-"
 AT_ONCE = 2
 PREPARATION = {"test-e2e": "kind-build"}
 SLOWEST = 10
+CLEANUP_SECONDS = 600.0  # namespaces of a cluster take minutes; after SIGTERM, before SIGKILL
+INTERRUPTED = 130
 
 
 class Outcome(NamedTuple):
@@ -56,6 +62,51 @@ class Outcome(NamedTuple):
         return lines
 
 
+class Running:
+    """The process groups of the targets that run."""
+
+    def __init__(self) -> None:
+        self._processes: set[subprocess.Popen[str]] = set()
+        self._lock = threading.Lock()
+        self.ending = False
+
+    def add(self, process: subprocess.Popen[str]) -> None:
+        """Note a process that leads a group; end it if all are ending."""
+        with self._lock:
+            self._processes.add(process)
+        if self.ending:
+            _signal(process, signal.SIGTERM)
+
+    def remove(self, process: subprocess.Popen[str]) -> None:
+        """Forget an ended process; kill the rest of its group if all are ending."""
+        with self._lock:
+            self._processes.discard(process)
+        if self.ending:
+            _signal(process, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Let all targets clean up and end."""
+        self.ending = True
+        print("interrupted: the targets clean up; Ctrl-C again kills them", flush=True)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with self._lock:
+                left = list(self._processes)
+            for process in left:
+                _signal(process, number)
+            deadline = time.monotonic() + CLEANUP_SECONDS
+            with contextlib.suppress(KeyboardInterrupt):
+                while any(each.poll() is None for each in left) and time.monotonic() < deadline:
+                    time.sleep(0.1)
+
+
+RUNNING = Running()
+
+
+def _signal(process: subprocess.Popen[str], number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
 def run(target: str) -> Outcome:
     """Run one target; each line of its output comes with its name."""
     name = target.removeprefix(TIER)
@@ -72,7 +123,8 @@ def run(target: str) -> Outcome:
     said = json.loads(report.read_text()) if report.exists() else {}
     if target.startswith(TIER) and not said:
         verdict = "DID NOT RUN"
-    return Outcome(target, verdict, seconds, float(cpu.read_text()), said)
+    used = float(cpu.read_text()) if cpu.exists() else 0.0
+    return Outcome(target, verdict, seconds, used, said)
 
 
 def _make(target: str, name: str, cpu: Path) -> int:
@@ -83,10 +135,13 @@ def _make(target: str, name: str, cpu: Path) -> int:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        start_new_session=True,  # only `Running.end` signals it, and once
     ) as process:
         assert process.stdout is not None
+        RUNNING.add(process)
         for line in process.stdout:
             _say(name, line.rstrip("\n"))
+    RUNNING.remove(process)
     return process.returncode
 
 
@@ -145,12 +200,12 @@ class Queue:
     def next(self) -> str | None:
         """Wait for a target that can begin; None when all have begun."""
         with self._changed:
-            while self._targets:
+            while self._targets and not RUNNING.ending:
                 ready = next(filter(self._is_ready, self._targets), None)
                 if ready is not None:
                     self._targets.remove(ready)
                     return ready
-                self._changed.wait()
+                self._changed.wait(1.0)
         return None
 
 
@@ -165,14 +220,29 @@ def run_all(targets: list[str]) -> list[Outcome]:
             return [run(target) for target in iter(queue.next, None)]
 
         lanes = [pool.submit(lane) for _ in range(AT_ONCE)]
-        found = [future.result() for future in preparing.values()]
-        found += [outcome for each in lanes for outcome in each.result()]
+        try:
+            found = [future.result() for future in preparing.values()]
+            found += [outcome for each in lanes for outcome in each.result()]
+        except KeyboardInterrupt:
+            RUNNING.end()
+            raise
     return sorted(found, key=lambda each: [*preparations.values(), *targets].index(each.target))
 
 
+def _interrupt(_number: int, _frame: object) -> None:
+    """Interrupt the main thread."""
+    raise KeyboardInterrupt
+
+
 def main(targets: list[str]) -> int:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     start = time.monotonic()
-    outcomes = run_all(targets)
+    try:
+        outcomes = run_all(targets)
+    except KeyboardInterrupt:
+        print("interrupted: nothing is left running")
+        return INTERRUPTED
     print("\n" + table(outcomes))
     print(f"\nThe {SLOWEST} slowest tests:", *slowest(outcomes), "", sep="\n")
     for line in over_budget(outcomes):

@@ -1,7 +1,7 @@
 """An ordinary multi-node DDP script for torchrun, in the style of PyTorch's tutorial.
 
 It knows nothing of ddpjob. Every few epochs it saves its progress to `snapshot.pt` in the working
-directory, and goes on from that file when it is started again.
+directory, and resumes from that file when it is started again.
 """
 
 import argparse

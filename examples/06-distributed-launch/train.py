@@ -1,6 +1,6 @@
 """A script from the days of `python -m torch.distributed.launch`.
 
-That launcher tells each process its place on the machine as an argument; with --use_env it does
+That launcher gives each process its local rank as an argument; with --use_env it does
 not, and the process looks into its environment.
 """
 

@@ -1,7 +1,7 @@
 """Distributed training without a wrapper: each process averages the gradients by itself.
 
-Every batch of 30 is shared out over the processes: 8, 8, 8 and 6 samples of it to four. Who had
-more counts for more, so that the result is that of one process with the whole batch.
+Every batch of 30 is shared out over the processes: 8, 8, 8 and 6 samples of it to four. A larger
+share counts for more, so that the result is that of one process with the whole batch.
 """
 
 import argparse
@@ -13,7 +13,7 @@ BATCH = 30
 
 
 def share_of(batch, rank, world):
-    """As even as chunk() makes it; nothing for those who come after a short batch's end."""
+    """Return an even share, as chunk() makes it; empty after the end of a short batch."""
     chunks = batch.chunk(world)
     return chunks[rank] if rank < len(chunks) else batch[:0]
 

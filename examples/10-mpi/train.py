@@ -19,7 +19,7 @@ def say(text):
 
 
 def point_to_point(comm):
-    """A ring: each sends to the next one, and hears from the one before."""
+    """A ring: each sends to the next one, and receives from the one before."""
     rank, size = comm.rank, comm.size
     sent = {"from": rank, "square": rank * rank}
     heard = comm.sendrecv(sent, dest=(rank + 1) % size, source=(rank - 1) % size)
@@ -27,14 +27,14 @@ def point_to_point(comm):
 
 
 def broadcast(comm):
-    """What the first one has, everybody has."""
+    """Send the value of the first process to all."""
     values = np.arange(4.0) if comm.rank == 0 else np.empty(4)
     comm.Bcast(values)
     say(f"rank {comm.rank} of {comm.size} has {values.tolist()}")
 
 
 def begin():
-    """Of the first process: what was learned before, or nothing."""
+    """Load the earlier state on the first process, if there is one."""
     if not os.path.exists(SAVED):
         return 0, np.zeros(3)
     with np.load(SAVED) as saved:

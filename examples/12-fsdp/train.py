@@ -35,7 +35,7 @@ class Training(Stateful):
 
 
 def saved_steps():
-    """Of the whole ones, the newest first: `.metadata` is written last."""
+    """Return the complete checkpoints, the newest first: `.metadata` is written last."""
     names = os.listdir(FOLDER) if os.path.isdir(FOLDER) else []
     whole = [name for name in names if os.path.exists(f"{FOLDER}/{name}/.metadata")]
     return sorted((int(name.removeprefix("step-")) for name in whole), reverse=True)

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer as its documentation shows it: goes on from `get_last_checkpoint`.
+"""Hugging Face's Trainer as its documentation shows it: resumes from `get_last_checkpoint`.
 
 The model is a tiny GPT-2 from a config, the text are number series: nothing is downloaded.
 """

@@ -17,7 +17,7 @@ WANTED = torch.tensor([[3.0], [-2.0]])
 
 
 class Progress:
-    """What is saved beside the model and the optimizer."""
+    """The state that is saved beside the model and the optimizer."""
 
     def __init__(self):
         self.epoch = 0

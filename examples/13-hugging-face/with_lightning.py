@@ -1,4 +1,4 @@
-"""Lightning: it finds torchrun's environment by itself, and goes on from `ckpt_path="last"`."""
+"""Lightning: it finds torchrun's environment by itself, and resumes from `ckpt_path="last"`."""
 
 import argparse
 import os
@@ -49,7 +49,7 @@ def main():
         accelerator=args.accelerator,
         strategy="ddp",
         devices=int(os.environ["LOCAL_WORLD_SIZE"]),
-        num_nodes=int(os.environ["GROUP_WORLD_SIZE"]),  # as torchrun says it: the workers there are
+        num_nodes=int(os.environ["GROUP_WORLD_SIZE"]),  # from torchrun: the number of workers
         max_epochs=args.epochs,
         callbacks=[ModelCheckpoint("checkpoints", save_last=True)],
         logger=False,

@@ -1,6 +1,6 @@
 """A parameter server: trainers fetch the parameters, and send gradients, over torch's RPC.
 
-Every worker runs this script once; ROLE says what it is.
+Every worker runs this script once; ROLE has its role.
 """
 
 import os

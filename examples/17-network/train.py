@@ -1,4 +1,4 @@
-"""How fast is the network between the workers? all_reduce of growing tensors, before you train."""
+"""Measure the network between the workers: all_reduce of growing tensors, before you train."""
 
 import argparse
 import time
@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 
 def measure(size, repeats):
-    """Seconds for one all_reduce of so many bytes, the best of a few; checks the sum."""
+    """Return the seconds of one all_reduce of `size` bytes, the best of a few; check the sum."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     best = float("inf")
     for _ in range(repeats):

@@ -18,7 +18,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def measure(workers, processes, arguments):
-    """What one run of the job reports."""
+    """Run the job once; return its report."""
     with open(f"{HERE}/ddpjob.yaml", encoding="utf-8") as file:
         text = file.read()
     text = re.sub(r"(?m)^  replicas: .*$", f"  replicas: {workers}", text)

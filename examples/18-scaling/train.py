@@ -1,4 +1,4 @@
-"""How fast a small net trains on as many processes as there are, and with which batch.
+"""Train a small net on all processes of the job; report the speed and the batch.
 
 The batch of all processes together stays what it is; with --per-process it grows with them, and
 the learning rate with it.

@@ -1,4 +1,4 @@
-"""Trains on files of a volume that every worker has mounted, and that nobody copies.
+"""Trains on files of a volume that every worker mounts, without a copy.
 
 The files are mapped into memory: workers on one node share what the node has read.
 """

@@ -71,7 +71,7 @@ def train(args, device):
         accuracy = correct.float().mean().item()
         step_done(args.steps, args.steps, loss=loss.item(), accuracy=accuracy)
         print(f"accuracy {accuracy:.4f}")
-    dist.barrier()  # nobody leaves while another one is still at work
+    dist.barrier()  # no process leaves while another one still works
 
 
 def load_data(device):

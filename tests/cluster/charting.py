@@ -65,7 +65,7 @@ VARIANTS: dict[str, tuple[list[str], dict[str, int]]] = {
 
 READ = {"get", "list", "watch"}
 RULES = {  # all that the operator may do
-    "ddpjob.io/ddpjobs": READ,
+    "ddpjob.io/ddpjobs": {*READ, "delete"},
     "ddpjob.io/ddpjobs/status": {"get", "update", "patch"},
     "ddpjob.io/ddpjobs/finalizers": {"update"},
     "/pods": READ | {"create", "delete"},

@@ -85,10 +85,14 @@ class ControlPlane:
         return self.send("GET", path)
 
     def create_namespace(self, name: str, labels: Mapping[str, str] | None = None) -> None:
-        """Create a namespace. It stays: without controllers none is ever quite deleted."""
+        """Create a namespace, or set the labels of an existing one.
+
+        It stays: without controllers none is ever quite deleted.
+        """
         metadata = {"name": name, "labels": dict(labels or {})}
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
-        self.send("POST", "/api/v1/namespaces", namespace)
+        path = f"/api/v1/namespaces/{name}?fieldManager=tests&force=true"
+        self.send("PATCH", path, namespace, {"Content-Type": "application/apply-patch+yaml"})
 
     def attempt(
         self, *arguments: str, stdin: str | None = None
@@ -187,10 +191,15 @@ def control_plane(folder: Path) -> Iterator[ControlPlane]:
 def running(
     program: Path, arguments: Sequence[str], folder: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """One process with its log in the folder; killed in the end, as nothing of it is kept."""
+    """One process with its log in the folder; killed in the end, also if pytest is killed."""
+    with_parent = ("setpriv", "--pdeathsig", "KILL")
     with log_of(folder, program.name).open("wb") as log:
         process = subprocess.Popen(
-            [program, *arguments], cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            [*with_parent, program, *arguments],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
         )
         try:
             yield process

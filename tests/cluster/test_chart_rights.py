@@ -20,7 +20,9 @@ from cluster.charting import CHART, NAMESPACE, RELEASE, Helm, options, pod_of, r
 from cluster.conftest import wait_until_deleted, wait_until_served
 from cluster.control_plane import ControlPlane, eventually
 from cluster.jobs import Jobs
+from ddpjob_operator.api.status import Condition
 from ddpjob_operator.local.rendezvous_process import free_port
+from support.builders import NOW, make_status
 
 HERE = "rights"  # the namespace of the job
 CORE = f"/api/v1/namespaces/{HERE}"
@@ -106,6 +108,10 @@ def test_its_rights_are_enough(
             server.send("PATCH", f"{here.path}/one", {"spec": {"suspend": True}})
             until(lambda: count("pods") == 0, "no pods once suspended")
             until(lambda: count("events") > 0, "an event")
+            complete = Condition(type="Complete", status="True", reason="Completed")
+            here.write_status(make_status(conditions=(complete,), completion_time=NOW), "one")
+            server.send("PATCH", f"{here.path}/one", {"spec": {"ttlSecondsAfterFinished": 1}})
+            until(lambda: not here.names(), "the finished job is deleted")
             operator.terminate()
             assert operator.wait(60) == 0, log.read_text()
         finally:

@@ -41,7 +41,7 @@ def test_training_waits_and_the_job_says_why(kubectl: Kubectl, images: Images) -
     assert job.status["state"] == "Complete", kubectl.picture()
     assert job.status["restarts"]["total"] == 0
     assert job.status["snapshot"]["step"] == STEPS
-    told = "training stands still while one is written"
+    told = "training pauses while one is written"
     (warning,) = job.status["warnings"]
     assert warning["reason"] == "SnapshotDegraded"
     assert told in warning["message"]

@@ -96,7 +96,7 @@ def check(run: Run, checkpoints: Path, losses: list[float]) -> None:
     assert min(losses) - spread <= loss <= max(losses) + spread
 
 
-def test_trainer_goes_on_from_a_shared_mount(tmp_path: Path, losses: list[float]) -> None:
+def test_trainer_resumes_from_a_shared_mount(tmp_path: Path, losses: list[float]) -> None:
     @in_background
     async def test(folder: Path) -> None:
         async with playing(folder, "13-hugging-face", nodes=2) as run:
@@ -106,7 +106,7 @@ def test_trainer_goes_on_from_a_shared_mount(tmp_path: Path, losses: list[float]
     test(tmp_path)
 
 
-def test_trainer_goes_on_though_the_disk_of_rank_0_is_lost(
+def test_trainer_resumes_though_the_disk_of_rank_0_is_lost(
     tmp_path: Path, losses: list[float]
 ) -> None:
     """Each node has an `output` of its own; that of the others has but their random numbers.
@@ -131,7 +131,7 @@ def test_trainer_goes_on_though_the_disk_of_rank_0_is_lost(
 
 
 @in_background
-async def test_accelerate_goes_on(tmp_path: Path) -> None:
+async def test_accelerate_resumes(tmp_path: Path) -> None:
     unfinished = tmp_path / "project/checkpoints/checkpoint_70"  # its writer was killed
     unfinished.mkdir(parents=True)
     (unfinished / "random_states_0.pkl").write_bytes(pickle.dumps({}))
@@ -145,7 +145,7 @@ async def test_accelerate_goes_on(tmp_path: Path) -> None:
 
 
 @in_background
-async def test_lightning_goes_on(tmp_path: Path) -> None:
+async def test_lightning_resumes(tmp_path: Path) -> None:
     async with playing(tmp_path, "13-hugging-face/lightning.yaml", nodes=2) as run:
         await run.until(
             lambda: (0, 5) in told(run, r"rank (\d) of 4 begins epoch (\d+)"), "epoch 5"

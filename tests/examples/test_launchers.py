@@ -39,7 +39,7 @@ def test_every_job_of_an_example_is_valid(path: Path) -> None:
         pytest.param("01-torchrun/standalone.yaml", 1, WITHOUT_GPUS, id="standalone"),
     ],
 )
-def test_an_unmodified_script_goes_on_from_its_own_file(
+def test_an_unmodified_script_resumes_from_its_own_file(
     tmp_path: Path, path: str, nodes: int, command: str
 ) -> None:
     """In the style of PyTorch's tutorial: `torchrun train.py 50 10`."""
@@ -74,7 +74,7 @@ def check_epochs(run: Run) -> None:
 
 
 @in_background
-async def test_distributed_launch_tells_each_process_its_place(tmp_path: Path) -> None:
+async def test_distributed_launch_passes_each_process_its_local_rank(tmp_path: Path) -> None:
     async with playing(tmp_path, "06-distributed-launch") as run:
         await said(run, "epoch 3 ")
         run.backend.nodes.kill("node-1")
@@ -122,7 +122,7 @@ async def test_data_parallel_moves_to_another_node(tmp_path: Path) -> None:
 
 
 @in_background
-async def test_parameter_server_is_waited_for_and_goes_on(tmp_path: Path) -> None:
+async def test_job_waits_for_the_parameter_server_and_resumes(tmp_path: Path) -> None:
     async with playing(tmp_path, "14-parameter-server", nodes=3) as run:
         await said(run, r"server \| 300 updates")
         server = next(

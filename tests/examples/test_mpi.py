@@ -29,7 +29,7 @@ def words_of(run: Run) -> None:
 
 
 @in_background
-async def test_goes_on_in_the_slots_that_are_left_when_the_first_worker_is_lost(
+async def test_resumes_in_the_remaining_slots_when_the_first_worker_is_lost(
     tmp_path: Path,
 ) -> None:
     async with playing(tmp_path, "10-mpi", nodes=3) as run:
@@ -80,7 +80,7 @@ async def test_a_shells_mpiruns_fill_the_slots_of_workers_of_different_sizes(
 
 
 @in_background
-async def test_a_failure_is_told_with_its_rank(tmp_path: Path) -> None:
+async def test_a_failure_is_reported_with_its_rank(tmp_path: Path) -> None:
     script = """
         import os
         if os.environ["OMPI_COMM_WORLD_RANK"] == "3":
@@ -100,7 +100,7 @@ async def test_a_failure_is_told_with_its_rank(tmp_path: Path) -> None:
 
 
 @in_background
-async def test_horovods_script_goes_on(tmp_path: Path) -> None:
+async def test_horovods_script_resumes(tmp_path: Path) -> None:
     """Over the real MPI; what Horovod does is done by a stand-in."""
     text = f"[mpirun, -x, 'PYTHONPATH={Path(__file__).parent / 'standins'}', python, train.py]"
     async with playing(tmp_path, "21-horovod", nodes=3, command=text, change=SLOW) as run:

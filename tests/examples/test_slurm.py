@@ -11,7 +11,7 @@ from support.playing import EXAMPLES
 from support.slurm import cluster
 
 
-def test_batch_file_goes_on_when_slurm_puts_the_job_back_into_its_queue(tmp_path: Path) -> None:
+def test_batch_file_resumes_when_slurm_requeues_the_job(tmp_path: Path) -> None:
     """As it does when a node is lost."""
     job, folder = tmp_path / "job", tmp_path / "slurm"
     folder.mkdir()

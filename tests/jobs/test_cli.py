@@ -77,7 +77,7 @@ def test_a_path_that_looks_like_markup_is_printed_as_it_is(tmp_path: Path) -> No
 
 
 def test_flags_that_pin_the_job_are_warned_of(tmp_path: Path) -> None:
-    write_job(tmp_path, "[torchrun, --nnodes=2, train.py]")
+    write_job(tmp_path, "[sh, -c, torchrun --nnodes=2 train.py]", launcher="torchrun")
     code, command = run_to_end(tmp_path, "validate", "job.yaml")
     assert code == ExitCode.OK
     assert (
@@ -102,7 +102,7 @@ def test_second_run_of_the_same_job(tmp_path: Path) -> None:
     with started(tmp_path) as first:
         first.until_stepping()
         before = {process.pid for process in first.processes()}
-        code, second = run_to_end_beside(tmp_path)
+        code, second = run_to_end_beside(tmp_path / "elsewhere", "../job.yaml")
         assert code == ExitCode.ALREADY_RUNNING
         assert second == (
             f"this job is already running here, as process {first.process.pid} in {first.state}; "
@@ -113,9 +113,10 @@ def test_second_run_of_the_same_job(tmp_path: Path) -> None:
         assert first.causes == ["started"]
 
 
-def run_to_end_beside(folder: Path) -> tuple[int, str]:
-    """Like run_to_end, where another run of the job goes on."""
-    command = Command(folder, RUN, ())
+def run_to_end_beside(folder: Path, file: str) -> tuple[int, str]:
+    """Like run_to_end, in another folder, where another run of the job goes on."""
+    folder.mkdir()
+    command = Command(folder, ("run", "--local", file), ())
     try:
         return command.wait(), command.output
     finally:
@@ -135,6 +136,15 @@ def test_chaos_comes_in_its_order_and_what_was_never_due_is_told(tmp_path: Path)
         "node-2 comes up",
         "drain=90000s was never due",
     ]
+
+
+def test_chaos_that_may_never_be_due_is_explained_while_the_job_runs(tmp_path: Path) -> None:
+    write_job(tmp_path, COMMAND, SCRIPT.replace(", total=1000000", ""), replicas=1)
+    reason = "chaos     kill=30% needs the number of all steps, and the script reports none"
+    with started(tmp_path, *RUN, "--chaos", "kill=30%") as command:
+        command.until(lambda: reason in command.output, reason)
+        finish(tmp_path, command)
+    assert command.output.count(reason) == 1
 
 
 def test_two_jobs_with_state_folders_of_their_own(tmp_path: Path) -> None:
@@ -158,7 +168,7 @@ def test_interrupted_and_continued(tmp_path: Path, number: signal.Signals) -> No
         assert command.wait() == ExitCode.INTERRUPTED
         assert command.processes() == []
     assert command.output.endswith(
-        "stopped; to resume from the last snapshot: ddpjob run --local job.yaml\n"
+        "stopped; to resume from the snapshot of step 10: ddpjob run --local job.yaml\n"
     )
     assert "Traceback" not in command.output
     with started(tmp_path) as again:
@@ -242,3 +252,51 @@ def test_completed_job_starts_afresh_and_the_old_run_is_kept(tmp_path: Path) -> 
         finish(tmp_path, second)
     assert "resuming from" not in second.output
     assert "resumed" not in second.output
+
+
+def test_a_template_gives_command_and_environment_here_too(tmp_path: Path) -> None:
+    """Its other fields have no effect on this machine, which a warning says."""
+    container = (
+        "{name: main, command: [python3, train.py], args: [end], env: [{name: A, value: b}]}"
+    )
+    own = {"template": f"{{spec: {{nodeSelector: {{a: b}}, containers: [{container}]}}}}"}
+    script = "import os, sys; print(sys.argv[1:], os.environ['A'])"
+    write_job(tmp_path, "[]", script, replicas=1, ttlSecondsAfterFinished=0, **own)
+    code, command = run_to_end(tmp_path)
+    assert code == ExitCode.OK, command.output
+    assert "['end'] b" in (command.state / "logs" / "probe-worker-000-1.log").read_text()
+    warned = [line for line in command.output.splitlines() if "warning" in line]
+    assert warned == [
+        f"job.yaml: warning: {path} has no effect on this machine"
+        for path in ("spec.ttlSecondsAfterFinished", "spec.template.spec.nodeSelector")
+    ]
+
+
+# Saves a file of its own at its end, and has nothing to do if it finds the file.
+OWN_FILE = """
+    import pathlib
+    if not (saved := pathlib.Path("snapshot.pt")).exists():
+        saved.write_text("the end")
+"""
+
+
+def test_completed_job_with_its_own_file_trains_nothing_until_it_is_fresh(tmp_path: Path) -> None:
+    own = {"snapshot": "{files: [snapshot.pt]}"}
+    write_job(tmp_path, "[python3, train.py]", OWN_FILE, replicas=1, **own)
+    warning = "probably no step was trained: snapshot.pt existed before the run and did not change"
+    for options, warns in ([], False), ([], True), (["--fresh"], False):
+        code, command = run_to_end(tmp_path, *RUN, *options)
+        assert code == ExitCode.OK
+        assert (warning in command.output) == warns
+    aside = command.state.with_name("probe.files") / "1"
+    assert f"--fresh: moved snapshot.pt to {aside}\n" in command.output
+    assert (aside / "snapshot.pt").read_text() == "the end"
+
+
+def test_fresh_says_what_it_cannot(tmp_path: Path) -> None:
+    write_job(tmp_path, "[python3, train.py]", OWN_FILE, replicas=1)
+    code, command = run_to_end(tmp_path, *RUN, "--fresh")
+    assert code == ExitCode.OK
+    assert "--fresh: a file that the script itself saves stays; name it in snapshot.files" in (
+        command.output
+    )

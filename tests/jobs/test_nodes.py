@@ -8,9 +8,12 @@ import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ddpjob_agent.forkserver.agents import AgentForkServer
+from ddpjob_operator.local.devices.discovery import Devices
+from ddpjob_operator.local.devices.pool import DevicePool
 from ddpjob_operator.local.networks import NodeNetwork
 from ddpjob_operator.local.nodes import SimulatedNodes
 from ddpjob_operator.local.pods import SimulatedPod
@@ -18,22 +21,26 @@ from ddpjob_operator.local.processes import marked
 from ddpjob_operator.planner.actions import CreateWorker
 from ddpjob_operator.planner.observed import Phase
 from ddpjob_protocol.environment import ENV_JOB_UID, ENV_WORKER
+from support.driving import PATIENCE_SECONDS
 
 UID = uuid.uuid4().hex
 
 
-def pod(folder: Path, index: int) -> SimulatedPod:
+def pod(folder: Path, index: int, gpus: int = 0) -> SimulatedPod:
     name = f"probe-worker-{index:03}-1"
     environment = {**os.environ, ENV_JOB_UID: UID, ENV_WORKER: name}
     created = CreateWorker(name, "worker", index, 1)
-    return SimulatedPod(created, ["sleep", "600"], environment, folder, folder / f"{name}.log")
+    log = folder / f"{name}.log"
+    return SimulatedPod(created, ["sleep", "600"], environment, folder, log, gpus=gpus)
 
 
 @pytest.fixture
 def on_nodes() -> Callable[[Callable[[SimulatedNodes], Awaitable[None]]], None]:
     def run(body: Callable[[SimulatedNodes], Awaitable[None]]) -> None:
         async def with_nodes() -> None:
-            nodes = SimulatedNodes(0, UID, lambda: None, NodeNetwork(), AgentForkServer(os.devnull))
+            devices = DevicePool(Devices(("0", "1", "2"), "CUDA_VISIBLE_DEVICES"))
+            forks = AgentForkServer(os.devnull)
+            nodes = SimulatedNodes(0, UID, lambda: None, NodeNetwork(), forks, devices)
             try:
                 await body(nodes)
             finally:
@@ -76,3 +83,31 @@ def test_a_node_killed_while_its_pod_starts_leaves_nothing(
         assert nodes.pods == {}
 
     on_nodes(body)
+
+
+def test_devices_of_a_lost_pod_are_free_when_its_last_process_has_ended(
+    tmp_path: Path, on_nodes: Callable[[Callable[[SimulatedNodes], Awaitable[None]]], None]
+) -> None:
+    async def body(nodes: SimulatedNodes) -> None:
+        lost, new = pod(tmp_path, 0, gpus=2), pod(tmp_path, 1, gpus=2)
+        ending = await asyncio.create_subprocess_exec("sleep", "600")
+        nodes.create(lost)
+        nodes.kill(nodes.add())
+        lost.killed.append(psutil.Process(ending.pid))
+        nodes.create(new)
+        nodes.add()
+        await until(lambda: lost.phase is Phase.FAILED)
+        few = "too few free GPUs: it needs 2, and 1 of 3 are free"
+        assert new.observe().unschedulable == few
+        ending.kill()
+        await ending.wait()
+        await until(lambda: new.phase is Phase.RUNNING)
+
+    on_nodes(body)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until the condition holds."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not condition():  # noqa: ASYNC110 - nothing announces it
+            await asyncio.sleep(0.02)

@@ -169,7 +169,7 @@ async def a_step_outlasts_the_grace_period(job: Saving) -> None:
         await job.run.until(lambda: len(job.run.report.warnings) == 2, "both waited for its end")
     await job.has(("left", 2), steps=2)
     told = " ".join(job.run.console.getvalue().split())
-    assert re.search(r"GracePeriodTooShort: probe-worker-00\d-\d: was ended before", told)
+    assert re.search(r"GracePeriodTooShort: probe-worker-00\d-\d: was killed before", told)
 
 
 @stories((drained_joined_and_drained_again, steps_take_long, a_snapshot_takes_long))

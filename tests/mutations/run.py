@@ -52,7 +52,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class Ran(NamedTuple):
-    """What became of some tests."""
+    """The outcome of some tests."""
 
     code: int | None  # pytest's; None: it did not end in time
     failed: frozenset[str]
@@ -60,7 +60,7 @@ class Ran(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of one mutation."""
+    """The outcome of one mutation."""
 
     mutation: Mutation
     verdict: str
@@ -72,7 +72,7 @@ class Copy:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        # Compiled files are told apart by their source's time in seconds, and its size.
+        # Compiled files are distinguished by the time of their source in seconds, and its size.
         self._times = itertools.count(int(time.time()), 2)
         command = ["git", "-c", "safe.directory=*", "ls-files", "-z", "-co", "--exclude-standard"]
         listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
@@ -163,7 +163,7 @@ class Copy:
 
 
 def failed_in(report: Path, tests: Sequence[str]) -> frozenset[str]:
-    """Those of the tests that failed, whatever their parameters."""
+    """Return the failed tests, without their parameters."""
     failed = {
         f"{case.get('classname')}.{str(case.get('name')).partition('[')[0]}"
         for case in ET.parse(report).iter("testcase")
@@ -187,7 +187,7 @@ def end_all() -> None:
 
 
 def judge(mutation: Mutation, applies: bool, ran: Ran | None) -> str:
-    """Whether the tests have seen it."""
+    """Return whether the tests have detected the mutation."""
     if not applies or ran is None:
         return "STALE: its old text is not there exactly once"
     if ran.code is None:
@@ -201,7 +201,7 @@ def judge(mutation: Mutation, applies: bool, ran: Ran | None) -> str:
 
 
 def attempt(copy: Copy, mutation: Mutation, failing: frozenset[str] = frozenset()) -> Outcome:
-    """What becomes of it; `failing` are tests that fail without any mutation."""
+    """Return the outcome; `failing` are tests that fail without any mutation."""
     started, ran = time.monotonic(), None
     if failing.intersection(mutation.tests):
         verdict = f"FAILS WITHOUT IT: {', '.join(failing.intersection(mutation.tests))}"
@@ -217,7 +217,7 @@ def attempt(copy: Copy, mutation: Mutation, failing: frozenset[str] = frozenset(
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """As documents show it."""
+    """Return the table for documents."""
     rows = [
         f"| {each.mutation.name} | {each.mutation.guarantee} | {each.verdict} | "
         f"{'<br>'.join(f'`{test}`' for test in each.mutation.tests)} | {each.seconds:.0f} |"

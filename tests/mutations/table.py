@@ -13,13 +13,14 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
 GUARANTEES = {
-    "goes on": "whatever dies, the job goes on by itself; while it does not, it says why",
-    "planned": "a planned change costs no step; a loss costs no more than is told",
+    "goes on": "whatever dies, the job continues by itself; while it does not, it reports why",
+    "planned": "a planned change costs no step; a loss costs no more than is reported",
     "samples": "each sample of an epoch once; steps that come again are counted",
     "equal": "loss and parameters are those of an undisturbed run; in deterministic mode, its bits",
     "snapshots": "a snapshot is whole or absent; a fenced writer adds nothing",
     "operator": "the operator may die after every single write",
     "scale": "keys, watches and reports cost little, and none is missed",
+    "pods": "a pod is what its job says; a finished job is deleted when its user wants it",
     "closed": "without the token no peer connects, and no message takes the job down",
 }
 

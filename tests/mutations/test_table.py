@@ -38,7 +38,7 @@ def exists(test: str) -> bool:
 
 
 def names_in(path: Path) -> set[str]:
-    """What can be a test there: functions, classes, their other names, and what is imported."""
+    """Return the names that can be tests: functions, classes, aliases and imports."""
     found: set[str] = set()
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

@@ -53,7 +53,7 @@ MESSAGES = [
     Expectation(("a", "b"), ("b",), Policy(minimum=2, minimums=(("a-worker", 1),), settle=0.5)),
     Assignment(),
     Assignment(MEMBERSHIP, first_rank=2, last_step=7, stop_requested=True),
-    FileInventory("1.1.1", (COPY,), here="ab", port=7),
+    FileInventory("1.1.1", (COPY,), installed="ab", port=7),
     unreachable("1.1.1", ["b"]),
     FileInstruction("1.1.1+", COPY, (("10.0.0.1", 7),), put=True),
     Request(Op.SET, (b"\x00\xff",), (b"",), -1),

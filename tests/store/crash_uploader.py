@@ -76,7 +76,7 @@ def die_after(moments: int, doing: str) -> None:
 
 
 def in_a_child(work: Callable[[Callable[[object], None]], None]) -> tuple[list[Any], bool]:
-    """What it told, and whether it was killed. The store's threads do not outlive a fork."""
+    """Return its reports, and whether it was killed. The store's threads do not outlive a fork."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

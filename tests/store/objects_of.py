@@ -1,4 +1,4 @@
-"""What lies below a URI, and how to spoil it."""
+"""The objects below a URI, and ways to damage them."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 120.0  # generous: the machine may be slow and shared
 POLL_SECONDS = 0.05
 KEY, SECRET = "tester", "a-secret-of-the-tests"
-OTHER, OTHERS_SECRET = "stranger", "another-secret"  # who may nothing
+OTHER, OTHERS_SECRET = "stranger", "another-secret"  # a user without any rights
 
 
 def build_program() -> Path:
@@ -45,7 +45,7 @@ class Server:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What finds the server, and signs in."""
+        """Return the variables that name the server and sign in."""
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_ACCESS_KEY_ID": KEY,
@@ -84,13 +84,13 @@ class Server:
             time.sleep(POLL_SECONDS)
 
     def stop(self) -> None:
-        """Whether it runs or not."""
+        """Stop the server, if it runs."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def admit_stranger(self) -> None:
-        """A user who may not touch anybody's buckets."""
+        """Add a user without access to any bucket."""
         subprocess.run(
             [
                 *(self._program, "admin", "--access", KEY, "--secret", SECRET),

@@ -64,7 +64,7 @@ def test_the_job_names_the_bucket(
     assert not (tmp_path / "unused").exists()
 
 
-def test_objects_are_as_the_format_says(uri: str) -> None:
+def test_objects_match_the_documented_format(uri: str) -> None:
     """Read with nothing of ours."""
     save(uri, 3)
     manifest, tensors = parts_of(uri, 3)
@@ -146,7 +146,7 @@ def test_what_is_unusable_gives_way_to_a_good_one_and_stays(
     assert left == ({*harmed} if harm is not delete else set()), "a manifest alone is of no use"
 
 
-def test_when_all_are_unusable_training_stops_and_says_so(uri: str) -> None:
+def test_if_all_are_unusable_training_stops_with_the_reason(uri: str) -> None:
     save(uri, 1, 2)
     for step in (1, 2):
         flip(uri, parts_of(uri, step)[1])
@@ -158,7 +158,7 @@ def test_when_all_are_unusable_training_stops_and_says_so(uri: str) -> None:
 
 
 def test_a_prefix_of_its_own_is_all_it_touches(uri: str) -> None:
-    """What others keep in the bucket, or beside the snapshots, stays."""
+    """The objects of others in the bucket, or beside the snapshots, stay."""
     outside = uri.rpartition("/")[0]
     replace(outside, "digits2/step-000000000001/x", b"of another job")
     replace(uri, "model.bin", b"of the script")
@@ -216,10 +216,10 @@ def test_the_command_takes_a_uri(
     assert f"no snapshots in {uri}/none" in capsys.readouterr().out
 
 
-def test_the_command_says_what_is_wrong(
+def test_the_command_names_the_damage(
     uri: str, server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["list", "s3://there-is-none/x"]) == 1
     assert "s3://there-is-none/x: there is no such bucket" in capsys.readouterr().err
     assert main(["list", "hdfs://x/y"]) == 1
-    assert "hdfs://x/y is no place for snapshots" in capsys.readouterr().err
+    assert "hdfs://x/y cannot store snapshots" in capsys.readouterr().err

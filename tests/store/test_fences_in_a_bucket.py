@@ -1,4 +1,4 @@
-"""What holds for the fences of a directory holds in a real object store."""
+"""The guarantees of fences in a directory hold in a real object store."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from trainer.snapshots import test_fences as in_a_directory
 from trainer.snapshots.test_fences import (  # noqa: F401
     Directory,
     after,
-    test_a_membership_that_goes_on_in_memory_limits_the_one_before,
+    test_a_fenced_writer_saves_nothing,
+    test_a_membership_that_resumes_from_memory_fences_the_one_before,
+    test_a_snapshot_just_before_the_fence_is_resumed_from,
     test_a_write_that_comes_late_counts_for_nobody,
-    test_another_job_of_that_name_goes_on,
-    test_each_membership_goes_on_from_the_one_before,
+    test_another_job_of_that_name_resumes,
+    test_each_membership_resumes_from_the_one_before,
     test_fences_stay_few_and_the_oldest_writer_is_limited,
     test_the_successors_own_step_of_that_number_counts,
-    test_what_came_just_before_the_fence_is_gone_on_from,
     test_who_only_looks_overtakes_nobody,
     test_who_starts_late_may_not_overtake,
-    test_who_was_overtaken_saves_nothing,
 )
 
 
@@ -70,7 +70,7 @@ def directory(uri: str, monkeypatch: pytest.MonkeyPatch) -> Prefix:
 
 
 def test_all_that_hold_for_a_directory_are_here() -> None:
-    """But those of folders that somebody made, deleted or could not write."""
+    """Run all but the tests of folders that a user made, deleted or could not write."""
     of_folders = {
         "test_a_fence_that_cannot_be_read_is_passed_over",
         "test_without_fences_every_snapshot_counts",
@@ -79,7 +79,7 @@ def test_all_that_hold_for_a_directory_are_here() -> None:
     assert {n for n in vars(in_a_directory) if n.startswith("test_")} - of_folders < {*globals()}
 
 
-def test_of_many_who_go_on_at_once_each_has_a_number_of_its_own(uri: str) -> None:
+def test_of_many_writers_that_resume_at_once_each_has_its_own_number(uri: str) -> None:
     taken: list[int] = []
     ready = threading.Barrier(8)
 
@@ -99,7 +99,7 @@ def test_of_many_who_go_on_at_once_each_has_a_number_of_its_own(uri: str) -> Non
 def test_a_manifest_whose_tensors_are_gone_already_is_in_nobodys_way(
     directory: Prefix, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The successor has cleared up what the old writer sent, and then that one goes on."""
+    """The successor has deleted the objects of the old writer; then the old writer continues."""
     old, _ = directory.start("1.1.1")
     directory.save(old, 1)
 
@@ -120,7 +120,7 @@ def test_a_manifest_whose_tensors_are_gone_already_is_in_nobodys_way(
 
 
 def test_two_that_both_count_save_one_step(directory: Prefix) -> None:
-    """The older was held up while its successor, who had that state in memory, saved it, too."""
+    """The older writer was delayed while its successor, with that state in memory, saved it, too."""
     old, _ = directory.start("1.1.1")
     directory.save(old, 1)
 

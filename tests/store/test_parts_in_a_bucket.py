@@ -71,7 +71,7 @@ def test_what_was_given_up_is_nothing_and_is_deleted_later(uri: str) -> None:
     assert place.steps() == [5]
 
 
-def test_who_was_overtaken_puts_nothing_that_counts(uri: str) -> None:
+def test_a_fenced_writer_adds_no_object_that_counts(uri: str) -> None:
     place = bucket(uri)
     fence = place.fence(ME, 0)
     place.fence(Owner("", "another"), 2)

@@ -60,13 +60,13 @@ SCRIPT = """
 TRAIN = "[torchrun, train.py]"
 
 
-def test_a_job_goes_on_from_the_bucket(uri: str, tmp_path: Path) -> None:
+def test_a_job_resumes_from_the_bucket(uri: str, tmp_path: Path) -> None:
     """A node is lost, and then the whole job: all there is is the bucket."""
     spec = {"snapshot": f"{{uri: '{uri}', everySteps: 2, keep: 2}}", "replicas": 2}
     write_job(tmp_path, TRAIN, SCRIPT, **spec)
     chaos = ("run", "--local", "job.yaml", "--nodes", "3", "--chaos", "kill=step4")
     with started(tmp_path, *chaos) as command:
-        command.until(lambda: "goes on from 4" in command.logs, "goes on after the loss")
+        command.until(lambda: "resumes from 4" in command.logs, "resumes after the loss")
         command.until(lambda: bucket(uri).complete()[:1] == [6], "saved in the bucket")
         command.until(lambda: command.report["snapshot_step"] == 6, "told")
         command.kill()
@@ -75,7 +75,7 @@ def test_a_job_goes_on_from_the_bucket(uri: str, tmp_path: Path) -> None:
     (tmp_path / "end").touch()
     code, again = run_to_end(tmp_path)
     assert code == 0, again.output
-    assert "goes on from 6" in again.logs
+    assert "resumes from 6" in again.logs
     assert bucket(uri).complete() == [8, 6]
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong with a store, told in words that say what to do; training goes on if it can."""
+"""Errors of a store are reported with a remedy; training continues if it can."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_what_somebody_has_to_mend_stops_training(
 
 
 def test_no_credentials(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the machine gives none: it is asked at an address that nobody has here."""
+    """A machine without credentials: the client asks an address that does not exist here."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9/169.254.169.254")
@@ -95,7 +95,7 @@ def test_the_library_is_asked_for_by_nobody_else() -> None:
 
 @pytest.mark.parametrize("where", ["s3://", "hdfs://bucket/x", "s3://key:secret@bucket/x"])
 def test_what_is_no_place(where: str) -> None:
-    with pytest.raises(SnapshotError, match=r"is no place for snapshots.*s3://bucket/jobs"):
+    with pytest.raises(SnapshotError, match=r"cannot store snapshots.*s3://bucket/jobs"):
         Snapshots(where)
 
 
@@ -104,7 +104,7 @@ def test_a_file_uri_is_a_directory(tmp_path: Path) -> None:
     assert (tmp_path / "here" / "step-000000000001").is_dir()
 
 
-def test_training_goes_on_while_the_store_is_away(
+def test_training_continues_while_the_store_is_unavailable(
     uri: str, own_server: Server, listener: Listener,
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
@@ -138,7 +138,7 @@ def test_training_goes_on_while_the_store_is_away(
     assert_same(again.weights(), run.weights())
 
 
-def test_nobody_has_to_wait_to_go_on_without_it(
+def test_no_joiner_waits_for_a_step_without_it(
     uri: str, own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next save does not raise what became of the one before."""
@@ -167,7 +167,7 @@ def test_a_store_that_is_away_from_the_start_is_not_an_empty_one(
 def test_what_cannot_be_read_just_now_is_not_passed_over(
     uri: str, own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An older one would be gone on from, and the newest never more."""
+    """Training would resume from an older snapshot, and never again from the newest."""
     uri = at_the_server(uri, own_server, monkeypatch)
     for step in (1, 2):
         Snapshots(uri).save(step, **after(step).parts(), wait=True)
@@ -185,7 +185,7 @@ def test_what_cannot_be_read_just_now_is_not_passed_over(
 def test_tensors_without_a_manifest_go_when_nobody_can_still_want_them(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At once if their writer was overtaken, after a day if it may still live."""
+    """At once if their writer is fenced, after a day if it may still live."""
     for step, membership in ((1, "1.1.1"), (2, "1.1.1"), (3, "1.1.1")):
         monkeypatch.setenv("DDPJOB_MEMBERSHIP", membership)
         Snapshots(uri).save(step, **after(step).parts(), wait=True)

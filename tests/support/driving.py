@@ -40,7 +40,9 @@ SCRIPT = """
 
 def job_text(command: str, **spec: object) -> str:
     """A job file with one main group of workers."""
-    fields = {"replicas": 3, "command": command, **spec}
+    alone = command.startswith(("[python", '["python'))
+    launcher = {"launcher": "python"} if alone and "torch" not in command else {}
+    fields = {"replicas": 3, "command": command, **spec, **({} if "launcher" in spec else launcher)}
     lines = "\n".join(f"  {name}: {value}" for name, value in fields.items())
     head = "apiVersion: ddpjob.io/v1alpha1\nkind: DDPJob\nmetadata: {name: probe}\nspec:\n"
     return head + lines + "\n"

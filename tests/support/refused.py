@@ -7,26 +7,19 @@ tables say of every difference why it is one.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.spec.fields import MAX_FILES, MAX_GROUPS, MAX_LIST, MAX_TEXT
-from ddpjob_operator.api.spec.rules import NOT_YET
 
 Object = dict[str, Any]
 
 SPOT = {"name": "spot", "replicas": 2}
 TEMPLATE = {"spec": {"containers": [{"name": "trainer", "image": "a", "command": ["b"]}]}}
 FROM = {"image": None, "command": None, "template": TEMPLATE}
-BESIDE_A_TEMPLATE: Object = {
-    "image": "a",
-    "command": ["a"],
-    "args": ["a"],
-    "env": [{"name": "A"}],
-    "resources": {"limits": {"cpu": "1"}},
-}
 GPU_LIMIT = {"limits": {"nvidia.com/gpu": "1"}}
 
 
@@ -62,11 +55,6 @@ class Row(NamedTuple):
 
 
 TEXT = "with a letter or digit first and last, 63 at most"
-BESIDE_MAIN_TEMPLATE = (
-    "has image, command, args, env or resources beside the main group's template; "
-    "give the group a template of its own"
-)
-COMBINED = "cannot be combined with template; move it into the template's container"
 NAME = (
     "is not a valid name of a job; begin with a lower-case letter, continue with lower-case letters, "
     "digits and '-', with a letter or digit last, 63 at most"
@@ -75,6 +63,8 @@ TOO_LONG = (
     "is too long: with '%s', the name of a group, it has more than 50 characters; shorten them to 50 "
     "together"
 )
+PATTERN = "in body should match '^[+]?([0-9]"
+NO_QUANTITY = 'must be a quantity, such as 4, "0.5", 500m or 10Gi'
 AT_LEAST_0 = "should be greater than or equal to 0"
 
 
@@ -82,6 +72,18 @@ def row(name: str, spec: Object, says: str, model: str = "", why: str = "") -> R
     return Row(name, build_job(spec), says, model, why)
 
 
+NO_WORD = (
+    "begins with an entry that is not one word; "
+    "write each word as an entry of its own, as in [torchrun, train.py, --lr, '0.1']"
+)
+ALONE = (
+    "starts one process in each worker, which does not find the others; use [torchrun, train.py], "
+    "or launcher: python if the script finds the others itself"
+)
+FIXED_SIZE = (
+    "has a flag that fixes the number of workers (--nnodes, --node-rank or --standalone); remove "
+    "it: ddpjob gives torchrun the number, also after a change"
+)
 LONELY = (
     "spec.launcher: %is python, but a command runs torchrun, which would know of one worker only; "
     "leave launcher away"
@@ -153,24 +155,6 @@ BOTH = [
         "empty_command",
         {"command": []},
         "spec.command: %is missing; give what each worker runs, for example [torchrun, train.py]",
-    ),
-    *(
-        row(f"template_and_{field}", {**FROM, field: value}, f"spec.{field}: %{COMBINED}")
-        for field, value in BESIDE_A_TEMPLATE.items()
-    ),
-    *(
-        row(
-            f"group_template_and_{field}",
-            group(template=TEMPLATE, **{field: value}),
-            f"spec.extraWorkerGroups[0].{field}: %{COMBINED}",
-        )
-        for field, value in BESIDE_A_TEMPLATE.items()
-    ),
-    row(
-        "group_image_beside_the_main_template",
-        {**FROM, **group(image="other")},
-        "spec.extraWorkerGroups: %group 'spot' " + BESIDE_MAIN_TEMPLATE,
-        "spec.extraWorkerGroups[0]: " + BESIDE_MAIN_TEMPLATE,
     ),
     row(
         "gpus_twice",
@@ -289,18 +273,18 @@ BOTH = [
     row(
         "no_processes",
         {"processesPerWorker": 0},
-        "spec.processesPerWorker: %must be a whole number of at least 1, or auto, not 0",
+        "spec.processesPerWorker: %must be a whole number of at least 1, or auto (one for each GPU), not 0",
     ),
     row(
         "processes_in_words",
         {"processesPerWorker": "many"},
-        "spec.processesPerWorker: %must be a whole number of at least 1, or auto, not 'many'",
+        "spec.processesPerWorker: %must be a whole number of at least 1, or auto (one for each GPU), not 'many'",
     ),
     row(
         "no_processes_of_a_group",
         group(processesPerWorker=-1),
         "spec.extraWorkerGroups[0].processesPerWorker: "
-        "%must be a whole number of at least 1, or auto, not -1",
+        "%must be a whole number of at least 1, or auto (one for each GPU), not -1",
     ),
     row(
         "negative_replicas",
@@ -467,10 +451,17 @@ BOTH += [
         "spec.launcher: %is set by sagemaker.distribution; remove it",
     ),
     row(
-        "sagemaker_and_a_template",
-        {**FROM, "template": TEMPLATE, "sagemaker": {}},
-        "spec.sagemaker: %cannot be combined with template; "
-        "give image, command and resources instead",
+        "sagemaker_and_no_command_of_its_own",
+        {**FROM, "sagemaker": {}},
+        "spec.command: %is missing; give what each worker runs, for example [torchrun, train.py]",
+    ),
+    *(
+        row(
+            f"not_yet_{field}",
+            {"scheduling": {field: value}},
+            f"spec.scheduling.{field}: %is not supported by this version; remove it",
+        )
+        for field, value in {"topologyKey": "zone", "gang": {}}.items()
     ),
     *(
         row(
@@ -487,15 +478,117 @@ BOTH += [
     ),
 ]
 
-# A value for each field that no version acts on yet; may hold more than NOT_YET does.
-UNSUPPORTED: dict[str, tuple[Object, str]] = {
-    path: (spec, f"spec.{path}: %is not supported by this version; remove it")
-    for path, spec in (
-        ("scheduling", {"scheduling": {"topologyKey": "zone"}}),
-        ("ttlSecondsAfterFinished", {"ttlSecondsAfterFinished": 1}),
+
+def command_rows(name: str, says: str, *specs: Object) -> Iterator[Row]:
+    """Commands that break one rule: of the main group, and the first one of an extra group."""
+    for i, spec in enumerate(specs):
+        yield row(f"{name}_{i}", spec, f"spec.command: %{says}")
+    words = specs[0]["command"]
+    yield row(
+        f"{name}_in_a_group",
+        group(command=words),
+        f"spec.extraWorkerGroups: %command of group 'spot' {says}",
+        f"spec.extraWorkerGroups[0].command: {says}",
     )
-}
-BOTH += [row(f"not_yet_{path}", *UNSUPPORTED[path]) for path in NOT_YET]
+
+
+BOTH += [
+    *command_rows("command_line", NO_WORD, {"command": ["torchrun train.py"]}),
+    *command_rows("lines", NO_WORD, {"command": ["torchrun\ntrain.py"]}),
+    *command_rows("empty_word", NO_WORD, {"command": ["", "train.py"]}),
+    *command_rows(
+        "script_alone",
+        ALONE,
+        {"command": ["python", "train.py"]},
+        {"command": ["/usr/bin/python3.11", "-u", "-B", "train.py", "--nnodes", "2"]},
+        {"command": ["python3"], "args": ["train.py", "-m", "bert"]},
+        {"command": ["python3", "train.py"], "launcher": "torchrun"},
+        {"command": ["python", "train.py"], "replicas": 1, "maxReplicas": 2},
+        {"command": ["python", "train.py"], "replicas": 1, "processesPerWorker": 4},
+        {"command": ["python", "train.py"], "replicas": 1, "gpusPerWorker": 8},
+        {"command": ["python", "train.py"], "replicas": 1, **group(replicas=1, command=["a"])},
+    ),
+    *command_rows(
+        "fixed_size",
+        FIXED_SIZE,
+        {"command": ["torchrun", "--nnodes", "2", "train.py"]},
+        {"command": ["/opt/bin/torchrun", "--nproc-per-node", "2", "--nnodes=1:1", "train.py"]},
+        {"command": ["torchrun"], "args": ["--rdzv_endpoint", "h:1", "--node_rank=0", "train.py"]},
+        {"command": ["python", "-m", "torch.distributed.run", "--standalone", "train.py"]},
+    ),
+    row(
+        "arguments_of_a_group_alone",
+        {
+            "command": ["python"],
+            "args": ["-c", "x"],
+            **group(args=["train.py"]),
+        },
+        f"spec.extraWorkerGroups: %command of group 'spot' {ALONE}",
+        f"spec.extraWorkerGroups[0].command: {ALONE}",
+    ),
+    row(
+        "image_with_a_space",
+        {"image": "my/trainer :1"},
+        "spec.image: %has a space or a line break; remove it",
+    ),
+    row(
+        "image_of_a_group_with_a_space",
+        group(image="my/trainer "),
+        "spec.extraWorkerGroups[0].image: %has a space or a line break; remove it",
+    ),
+    *(
+        row(
+            f"quantity_{name}",
+            {"resources": {"requests": {"memory": value}}},
+            says,
+            f"spec.resources.requests.memory: {NO_QUANTITY}, not {shown}",
+        )
+        for name, value, shown, says in (
+            ("of_a_wrong_unit", "10Gigs", "'10Gigs'", f"spec.resources.requests.memory {PATTERN}"),
+            ("of_two_dots", "1.5.2", "'1.5.2'", f"spec.resources.requests.memory {PATTERN}"),
+            ("with_a_space", "10 Gi", "'10 Gi'", f"spec.resources.requests.memory {PATTERN}"),
+            ("below_zero", -1, "-1", f"spec.resources.requests.memory in body {AT_LEAST_0}"),
+            ("below_zero_as_text", "-1Gi", "'-1Gi'", f"spec.resources.requests.memory {PATTERN}"),
+            ("of_no_text", "", "''", f"spec.resources.requests.memory {PATTERN}"),
+            (
+                "of_truth",
+                True,
+                "true",
+                "spec.resources.requests.memory in body must be of type integer,string",
+            ),
+        )
+    ),
+    row(
+        "cores_of_a_group",
+        group(resources={"limits": {"cpu": "4x"}}),
+        f"spec.extraWorkerGroups[0].resources.limits.cpu {PATTERN}",
+        f"spec.extraWorkerGroups[0].resources.limits.cpu: {NO_QUANTITY}, not '4x'",
+    ),
+    *(
+        row(
+            f"resource_{name}",
+            {"resources": {"limits": {name: 1}}},
+            f"spec.resources.limits: %'{name}' is no resource of Kubernetes; use cpu, memory or "
+            "ephemeral-storage, or a name with its maker, as in nvidia.com/gpu",
+        )
+        for name in ("gpu", "Memory")
+    ),
+    row(
+        "resource_of_requests",
+        {"resources": {"requests": {"mem": "1Gi"}}},
+        "spec.resources.requests: %'mem' is no resource of Kubernetes; use cpu, memory or "
+        "ephemeral-storage, or a name with its maker, as in nvidia.com/gpu",
+    ),
+    *(
+        row(
+            f"resource_of_a_group_{part}",
+            group(resources={part: {"CPU": 1}}),
+            f"spec.extraWorkerGroups[0].resources.{part}: %'CPU' is no resource of Kubernetes; use "
+            "cpu, memory or ephemeral-storage, or a name with its maker, as in nvidia.com/gpu",
+        )
+        for part in ("limits", "requests")
+    ),
+]
 
 ONLY_THE_API_SERVER = [
     row(
@@ -514,10 +607,23 @@ ONLY_THE_API_SERVER = [
 
 ONLY_THE_MODEL = [
     row(
-        "standalone_with_several_workers",
-        {"command": ["torchrun", "--standalone", "train.py"]},
-        "spec.command: has --standalone, which is for a job of one worker; remove it, or the others",
-        why="CEL would have to tell torchrun's flags from the script's",
+        "standalone_in_a_shell",
+        {"command": ["sh", "-c", "exec torchrun --standalone train.py"]},
+        f"spec.command: {FIXED_SIZE}",
+        why="CEL does not read the command line of a shell",
+    ),
+    *(
+        row(
+            f"{name}_in_a_template",
+            {**FROM, "template": {"spec": {"containers": [{"image": "a", "command": command}]}}},
+            f"spec.command: {says}",
+            why="a template is opaque to CEL",
+        )
+        for name, command, says in (
+            ("command_line", ["torchrun train.py"], NO_WORD),
+            ("script_alone", ["python", "train.py"], ALONE),
+            ("fixed_size", ["torchrun", "--nnodes=2", "train.py"], FIXED_SIZE),
+        )
     ),
     row(
         "torchrun_below_python_in_a_group",
@@ -529,6 +635,25 @@ ONLY_THE_MODEL = [
         "template_without_a_command",
         {**FROM, "template": {"spec": {}}},
         "spec.template: has no command in the container that trains",
+        why="a template is opaque to CEL",
+    ),
+    row(
+        "template_with_a_field_of_the_pod",
+        {"template": {"nodeSelector": {"gpu": "t4"}}},
+        "spec.template: has 'nodeSelector', which is no field of a pod template; "
+        "move it into template.spec",
+        why="a template is opaque to CEL",
+    ),
+    row(
+        "template_with_a_directive_that_is_not_supported",
+        group(template={"spec": {"$setElementOrder/volumes": []}}),
+        "spec.extraWorkerGroups[0].template: has '$setElementOrder/volumes', which is not supported",
+        why="a template is opaque to CEL",
+    ),
+    row(
+        "sagemaker_and_a_command_in_the_template",
+        {"command": ["train.py"], "template": TEMPLATE, "sagemaker": {}},
+        "spec.template: has a command or args in the container that trains, but sagemaker",
         why="a template is opaque to CEL",
     ),
     row(

@@ -1,4 +1,4 @@
-"""The examples do what their pages say, started the way users start them."""
+"""The examples do what their pages promise, started the way users start them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RUNS = ("broken", "whole")
 
 
 def digits(steps: int, processes: int = 2) -> list[str]:
-    """What torchrun is given."""
+    """Return the arguments of torchrun."""
     script = EXAMPLES / "digits" / "train.py"
     return ["--standalone", f"--nproc-per-node={processes}", str(script), f"--steps={steps}"]
 
@@ -42,7 +42,7 @@ def saving(env: dict[str, str], directory: Path) -> dict[str, str]:
 
 def output_of(process: Program, output: Path) -> str:
     code, text = process.wait(), output.read_text()
-    # torch now and then aborts a process that has finished (docs/failures.md): then it has told
+    # torch now and then aborts a process that has finished (docs/failures.md): then it has printed
     # its accuracy, the last thing that it does.
     assert code == 0 or "accuracy" in text, text
     return text
@@ -89,7 +89,7 @@ def test_digits_killed_in_mid_run_ends_as_if_it_had_not_been(
     assert messages[1]["step"] == newest + 1
     assert ("saved", end) in [(each["event"], each["step"]) for each in messages]
     broken, whole = (snapshot_dir.read(tmp_path / name / name_of(end)) for name in RUNS)
-    del broken["random"]["python"], whole["random"]["python"]  # nobody has seeded it
+    del broken["random"]["python"], whole["random"]["python"]  # no code has seeded it
     del broken["random"]["numpy"], whole["random"]["numpy"]
     assert_same(broken, whole)
 

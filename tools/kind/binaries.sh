@@ -112,7 +112,7 @@ build_coredns() {
 }
 
 build_pause() {
-  quietly go-pause "$GO" build -trimpath -ldflags '-s -w' -o "$PART/pause" "$HERE/pause.go"
+  quietly go-pause "$GO" build -trimpath -ldflags '-s -w' -o "$PART/pause" "$OFFLINE/pause.go"
 }
 
 build_module() { # NAME PACKAGE

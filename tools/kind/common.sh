@@ -4,7 +4,7 @@ set -euo pipefail
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ROOT=$(cd "$HERE/../.." && pwd)
-readonly HERE ROOT
+readonly HERE ROOT OFFLINE=$HERE/offline
 # shellcheck source=tools/kind/versions.sh
 source "$HERE/versions.sh"
 

@@ -37,7 +37,7 @@ install_wrapper() {
     die "python3 is missing: run make setup first"
   printf '#!/bin/sh\nexec "%s" -ISE "%s" "%s" "$@"\n' \
     "$python" "$CACHE/runc_without_sys_resource.py" "$(command -v runc)" >"$wrapper.part"
-  cp "$HERE/runc_without_sys_resource.py" "$CACHE/"
+  cp "$OFFLINE/runc_without_sys_resource.py" "$CACHE/"
   chmod 755 "$wrapper.part"
   mv -T "$wrapper.part" "$wrapper"
   echo "$wrapper"

@@ -95,7 +95,7 @@ create() { # IMAGE SOURCE
   mv "$STATE.yaml" "$STATE/kind.yaml"
   quietly kind-create kind create cluster --name "$CLUSTER" --image "$1" --config "$STATE/kind.yaml" ||
     die "kind could not create the cluster (see above and $LOGS/kind-create.log)"
-  if [[ $2 == build ]]; then "$HERE/network.sh"; fi
+  if [[ $2 == build ]]; then "$OFFLINE/network.sh"; fi
   quietly kind-wait kubectl wait --for=condition=Ready node --all --timeout=180s ||
     die "the nodes did not become ready (see above): kubectl describe nodes"
   quietly kind-wait kubectl -n kube-system rollout status deployment/coredns --timeout=180s ||
@@ -134,7 +134,7 @@ main() {
     delete_old "the one that is there does not answer"
     create "$image" "$source"
   elif [[ $source == build ]]; then
-    "$HERE/network.sh" # a node that was restarted has forgotten the way to the others
+    "$OFFLINE/network.sh" # a node that was restarted has forgotten the way to the others
   fi
   "$HERE/load.sh" "$BASE_IMAGE"
   claim_gpus

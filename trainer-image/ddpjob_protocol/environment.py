@@ -18,6 +18,7 @@ ENV_WARM_START = "DDPJOB_WARM_START"  # "0": torchrun never starts from a fork s
 ENV_WARM_PARENT = "DDPJOB_WARM_PARENT"  # descriptor and process id of a fork server
 ENV_WARM_IMPORTS = "DDPJOB_WARM_IMPORTS"  # modules that fork servers import, beside torch
 ENV_TERMINATION_LOG = "DDPJOB_TERMINATION_LOG"  # file for the termination message
+ENV_OUTPUT = "DDPJOB_OUTPUT"  # a local run: the Unix socket of its screen
 
 # Set by the worker's creator, or by the agent, for the user's processes.
 ENV_JOB = "DDPJOB_JOB"  # namespace/name
@@ -25,6 +26,7 @@ ENV_JOB_UID = "DDPJOB_JOB_UID"  # marks every process of the job
 ENV_MEMBERSHIP = "DDPJOB_MEMBERSHIP"  # identity of the membership, "term.boot.n"
 ENV_REPORT_SOCKET = "DDPJOB_REPORT_SOCKET"  # Unix datagram socket for reports
 ENV_STEPS = "DDPJOB_STEPS"  # file: steps done by each local rank, STEPS_BYTES little-endian each
+ENV_OUTPUT_FOLDER = "DDPJOB_OUTPUT_FOLDER"  # FIFOs of the ranks; torchrun only
 ENV_GROUP_SOCKET = "DDPJOB_GROUP_SOCKET"  # Unix stream socket for an Assignment
 ENV_FIRST_RANK = "DDPJOB_FIRST_RANK"  # of this worker; for a script that starts processes
 ENV_WORLD_SIZE = "DDPJOB_WORLD_SIZE"  # of all workers; for a script that starts processes

@@ -18,5 +18,5 @@ class Failure:
     traceback: str = ""  # of the first failing rank, if it left one
     rank: int | None = None
     exit_code: int | None = None
-    consequential: bool = False  # probably a result of another process's death
+    secondary: bool = False  # probably a result of another process's death
     permanent: bool = False  # a restart cannot help: the command does not exist

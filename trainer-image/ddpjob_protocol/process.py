@@ -47,7 +47,7 @@ class ProgressEvent(str, enum.Enum):
     """A report of a user's process to its agent: one JSON datagram, with its membership."""
 
     STEP = "step"  # {"event": "step", "step": 12, "total": 900, "metrics": {"loss": 0.3}}
-    # {"event": "saved", "step": 12}; where directories are not shared also "place": 3, "places": 4;
+    # {"event": "saved", "step": 12}; where directories are not shared also "storage": 3, "storages": 4;
     # "skipped": 2, if two snapshots were skipped since the last one; "problem": a text, while
     # saving is impaired
     SAVED = "saved"

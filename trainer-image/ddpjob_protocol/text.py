@@ -8,6 +8,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+def plural(count: int, word: str) -> str:
+    """Return a number with its word: "1 worker", "2 processes"."""
+    return f"{count} {word if count == 1 else word + ('es' if word.endswith('s') else 's')}"
+
+
 def some(names: Sequence[object], limit: int) -> str:
     """Return the first `limit` names, and the number of the others: "a, b and 3 more"."""
     rest = len(names) - limit

@@ -29,6 +29,9 @@ class WarningReason(str, enum.Enum):
     SNAPSHOT_NOT_SHARED = "SnapshotNotShared"
     SNAPSHOT_DEGRADED = "SnapshotDegraded"
     FILES_NOT_KEPT = "FilesNotKept"
+    SIZE_FIXED = "SizeFixed"
+    NOT_DISTRIBUTED = "NotDistributed"
+    MODEL_NOT_KEPT = "ModelNotKept"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,23 +63,22 @@ class JobWarning:
 def grace_period_too_short(seconds: float) -> AgentWarning:
     """Return the warning that a worker ended before its last step was done and saved."""
     text = (
-        f"was ended before it had done and saved its last step: {seconds:.0f} s were too few."
-        " Nothing but what came after the last snapshot is lost. Where steps or saves take that"
-        " long, raise template.spec.terminationGracePeriodSeconds"
+        f"was killed before it saved its last step, which took longer than {seconds:.0f} s. Only"
+        " the steps since the last snapshot are lost. If steps or saves take that long, raise"
+        " template.spec.terminationGracePeriodSeconds"
     )
     return AgentWarning(WarningReason.GRACE_PERIOD_TOO_SHORT.value, text, ongoing=False)
 
 
 def process_stuck(membership: str, step: int | None) -> AgentWarning:
-    """Return the warning that a process hung and was ended; it left its state at `step`, if any."""
+    """Return the warning that a process hung and was killed; it left its state at `step`, if any."""
     fate = (
-        "was ended, and its state is lost"
+        "its state is lost"
         if step is None
-        else f"was ended; its replacement resumes from its state at step {step}"
+        else f"its replacement resumes from its state at step {step}"
     )
     text = (
-        f"a process did not come out of a collective of membership {membership}, which had broken."
-        f" It {fate}"
+        f"a process hung in a broken collective of membership {membership} and was killed; {fate}"
     )
     return AgentWarning(WarningReason.PROCESS_STUCK.value, text, ongoing=False)
 
@@ -84,8 +86,8 @@ def process_stuck(membership: str, step: int | None) -> AgentWarning:
 def unreachable(membership: str, others: Sequence[str]) -> AgentWarning:
     """Return the warning that a worker cannot open connections to other members."""
     text = (
-        f"cannot reach {some(others, MAX_NAMES)}; their processes will not find each other."
-        " Look at network policies, firewalls between nodes and network.interface"
+        f"cannot reach {some(others, MAX_NAMES)}; their processes cannot connect to each other."
+        " Check network policies, firewalls between nodes and network.interface"
     )
     return AgentWarning(WarningReason.UNREACHABLE.value, text, membership=membership)
 

@@ -25,17 +25,17 @@ def main(arguments: list[str] | None = None) -> int:
     """Return exit code 0, or 1 if a snapshot is damaged or missing; argparse exits with 2."""
     given = _parser().parse_args(arguments)
     try:
-        place = resolve.resolve_storage(given.place, getattr(given, "keep", 1))
+        storage = resolve.resolve_storage(given.storage, getattr(given, "keep", 1))
     except SnapshotError as error:
         print(error, file=sys.stderr)
         return 1
-    if isinstance(place, DirectoryStorage) and not place.directory.is_dir():
-        print(f"there is no directory {place.directory}", file=sys.stderr)
+    if isinstance(storage, DirectoryStorage) and not storage.directory.is_dir():
+        print(f"there is no directory {storage.directory}", file=sys.stderr)
         return 1
     try:
-        code: int = given.command(given, place)
+        code: int = given.command(given, storage)
     except StoreError as error:
-        print(f"{place.where}: {error}", file=sys.stderr)
+        print(f"{storage.where}: {error}", file=sys.stderr)
         return 1
     return code
 
@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     def add(name: str, does: Any, text: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument(
-            "place", metavar="DIR|URI", help="a directory, or as in s3://bucket/jobs/digits"
+            "storage", metavar="DIR|URI", help="a directory, or as in s3://bucket/jobs/digits"
         )
         command.set_defaults(command=does)
         return command
@@ -67,24 +67,24 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _list(given: argparse.Namespace, place: SnapshotStorage) -> int:
-    entries = listing.read_entries(place)
+def _list(given: argparse.Namespace, storage: SnapshotStorage) -> int:
+    entries = listing.read_entries(storage)
     if given.output == "json":
         print(listing.build_json(entries))
     elif entries:
         print("\n".join(listing.build_table(entries, time.time())))
     else:
-        print(f"no snapshots in {place.where}", file=sys.stderr)
+        print(f"no snapshots in {storage.where}", file=sys.stderr)
     return 0
 
 
-def _verify(given: argparse.Namespace, place: SnapshotStorage) -> int:
-    bad, steps = 0, place.all_steps()
+def _verify(given: argparse.Namespace, storage: SnapshotStorage) -> int:
+    bad, steps = 0, storage.all_steps()
     if given.step is not None:
         steps = [step for step in steps if step == given.step]
     for step in steps:
         try:
-            place.check(step)
+            storage.check(step)
         except UnusableError as why:
             bad += 1
             print(f"{step:>12}  {why}")
@@ -95,25 +95,25 @@ def _verify(given: argparse.Namespace, place: SnapshotStorage) -> int:
     return 1 if bad or not steps else 0
 
 
-def _prune(given: argparse.Namespace, place: SnapshotStorage) -> int:
+def _prune(given: argparse.Namespace, storage: SnapshotStorage) -> int:
     del given
-    for step in place.prune():
+    for step in storage.prune():
         print(f"{step:>12}  deleted")
     return 0
 
 
-def _export(given: argparse.Namespace, place: SnapshotStorage) -> int:
-    steps = place.complete() if given.step is None else [given.step]
+def _export(given: argparse.Namespace, storage: SnapshotStorage) -> int:
+    steps = storage.complete() if given.step is None else [given.step]
     if not steps:
-        print(f"there is no whole snapshot in {place.where}", file=sys.stderr)
+        print(f"there is no whole snapshot in {storage.where}", file=sys.stderr)
         return 1
     if given.file.exists():
         print(f"{given.file} is there already: choose another name", file=sys.stderr)
         return 1
     try:
-        state = place.read(steps[0])
+        state = storage.read(steps[0])
     except UnusableError as why:
-        print(f"{place.name(steps[0])}: {why}", file=sys.stderr)
+        print(f"{storage.name(steps[0])}: {why}", file=sys.stderr)
         return 1
     import torch  # noqa: PLC0415 - a list of snapshots needs no torch
 

@@ -22,7 +22,7 @@ class StorageGroup(NamedTuple):
 
     ranks: tuple[int, ...]  # that share the storage
     readers: tuple[int, ...]  # those that read a snapshot from the storage
-    places: int  # number of distinct storages of all ranks
+    storages: int  # number of distinct storages of all ranks
 
 
 def is_initialized() -> bool:

@@ -5,7 +5,7 @@ here: secrets, nodes, exec, changing pods that exist, and anything that reaches 
 {{- define "ddpjob-operator.rules" -}}
 - apiGroups: [ddpjob.io]
   resources: [ddpjobs]
-  verbs: [get, list, watch]
+  verbs: [get, list, watch, delete] # delete: for ttlSecondsAfterFinished
 - apiGroups: [ddpjob.io]
   resources: [ddpjobs/status]
   verbs: [get, update, patch]

@@ -17,7 +17,6 @@ import yaml
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.spec.fields import MAX_INTEGER, MAX_NAME
-from ddpjob_operator.api.spec.rules import NOT_YET
 
 Schema = dict[str, Any]
 
@@ -34,6 +33,7 @@ AS_IS = frozenset(
         "maxLength",
         "minItems",
         "maxItems",
+        "maxProperties",
         "pattern",
     ]
 )
@@ -115,8 +115,6 @@ def build_schema() -> Schema:
     }
     # A field selector compares stored values: spec.suspend=false must match an absent field, too.
     spec["properties"]["suspend"]["default"] = False
-    for field in NOT_YET:
-        spec["properties"][field]["description"] += " Not supported yet: leave it away."
     return schema
 
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from ddpjob_operator.api.problem import InvalidError, Path, Problem, spell
 from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.api.spec.pod.pod_template import CONTAINER_FIELDS, POD_FIELDS, TRAINER
 
 Names = tuple[str, ...]
 UNKNOWN = "extra_forbidden"
@@ -107,6 +108,8 @@ def _words(text: str) -> list[str]:
 
 def _unknown(path: Path) -> str:
     field = str(path[-1])
+    if where := _home_in_pod(path):
+        return f"unknown field '{field}' here; it belongs to {where}"
     if near := _near(path):
         return f"unknown field '{field}'; did you mean '{near}'?"
     homes = [home for home, fields in FIELDS.items() if field in fields and home[:1] != ("status",)]
@@ -114,6 +117,21 @@ def _unknown(path: Path) -> str:
         home = min(homes, key=len)
         return f"unknown field '{field}' here; it belongs to {spell(home) or 'the top level'}"
     return f"unknown field '{field}'; remove it"
+
+
+def _home_in_pod(path: Path) -> str:
+    """Return the part of a group's template to which a field of a pod belongs, or no text."""
+    *above, field = path
+    if "template" not in FIELDS.get(_plain(tuple(above)), {}) or _is_known(str(field)):
+        return ""
+    pod = spell((*above, "template", "spec"))
+    if field in CONTAINER_FIELDS:
+        return f"{pod}.containers, into the container named {TRAINER}"
+    return pod if field in POD_FIELDS else ""
+
+
+def _is_known(field: str) -> bool:
+    return any(field in fields for home, fields in FIELDS.items() if home[:1] == ("spec",))
 
 
 def _near(path: Path) -> str:

@@ -5,19 +5,19 @@ May not: open a file; the caller passes the text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
-from ddpjob_operator.api import constants, mpirun_command
+from ddpjob_operator.api import constants
 from ddpjob_operator.api.errors import explain_errors
+from ddpjob_operator.api.job_warnings import find_warnings
 from ddpjob_operator.api.problem import Path, Problem
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.api.torchrun_command import inelastic_flags, single_process_script
 
-__all__ = ["JobFileError", "parse", "warnings"]
+__all__ = ["JobFileError", "from_data", "parse", "warnings"]
 
 
 class JobFileError(ValueError):
@@ -43,20 +43,17 @@ def parse(text: str) -> DDPJob:
     raise JobFileError("\n".join(f"line {line}: {what}" for line, what in lines))
 
 
+def from_data(data: Mapping[str, Any]) -> DDPJob:
+    """Return the job of a mapping, whose fields may be in snake_case; raise JobFileError."""
+    try:
+        return DDPJob.model_validate(data, by_alias=True, by_name=True)
+    except ValidationError as error:
+        raise JobFileError("\n".join(map(str, explain_errors(error)))) from error
+
+
 def warnings(job: DDPJob) -> Iterator[str]:
     """Yield warnings about valid settings that are seldom intended."""
-    sagemaker = job.spec.sagemaker
-    if sagemaker is not None and sagemaker.model is None:
-        yield "sagemaker.model is not given: what is left in SM_MODEL_DIR is gone with its pod"
-    for group in job.spec.groups():
-        match job.spec.resolved_launcher:
-            case "torchrun":
-                found = inelastic_flags(group.command) + single_process_script(group.command)
-            case "mpi":
-                found = mpirun_command.find_warnings(group.command)
-            case _:
-                found = inelastic_flags(group.command)
-        yield from (f"{group.name}: {warning}" for warning in found)
+    return (warning.message for warning in find_warnings(job))
 
 
 # --- from text to data ---------------------------------------------------------------------------

@@ -5,7 +5,6 @@ May not: change the command; the user's own flags take precedence.
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 
@@ -42,17 +41,6 @@ def runs_torchrun(command: Sequence[str]) -> bool:
 def is_standalone(command: Sequence[str]) -> bool:
     """Return whether the command has torchrun's flag --standalone."""
     return any(name == "--standalone" for name, _ in _flags(command))
-
-
-def single_process_script(command: Sequence[str]) -> tuple[str, ...]:
-    """Return a warning if the command runs a script with python instead of torchrun."""
-    first, *rest = command
-    script = next((word for word in rest if not word.startswith("-") or word == "-m"), "")
-    if not re.fullmatch(r"python[0-9.]*", first.rsplit("/", 1)[-1]) or not script.endswith(".py"):
-        return ()
-    lonely = f"{first} runs {script} as a single process that knows of no other one"
-    remedy = f"use [torchrun, {script}], or launcher: python if it finds the others by itself"
-    return (f"{lonely}; {remedy}",)
 
 
 def _flags(command: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -34,6 +34,14 @@ class CommandError(Exception):
         self.code = code
 
 
+class JobEndedError(CommandError):
+    """A job that failed, or was deleted before its end; `reason` is one CamelCase word."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(ExitCode.JOB_FAILED, message)
+        self.reason = reason
+
+
 def print_error(message: str) -> None:
     """Print a message to stderr, in red on a terminal."""
     colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")

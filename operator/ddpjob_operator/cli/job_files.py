@@ -14,6 +14,7 @@ import typer
 from ddpjob_operator.api import jobfile
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.cli.common import CommandError, ExitCode
+from ddpjob_operator.cli.preflight import warn_of_missing_scripts
 
 STDIN = "-"
 _SEPARATOR = re.compile(r"^---(?=\s|$)", re.MULTILINE)
@@ -32,13 +33,21 @@ def validate(
 ) -> None:
     """Check a job file; print each fault with its place and its remedy."""
     job = load(file)
+    if str(file) != STDIN:
+        warn_of_missing_scripts(job, file)
     groups = ", ".join(f"{g.name}: {g.replicas} x {g.processes}" for g in job.spec.groups())
     print(f"{file}: DDPJob {job.metadata.namespace}/{job.metadata.name} is valid ({groups})")
 
 
 def load(file: Path) -> DDPJob:
     """Return the only job of a file and print warnings; raise CommandError if it is invalid."""
-    return _parse(file, read_text(file))
+    return load_text(file).job
+
+
+def load_text(file: Path) -> JobText:
+    """Return the only job of a file and its text, as `load`."""
+    text = read_text(file)
+    return JobText(_parse(file, text), text)
 
 
 def load_all(file: Path) -> list[JobText]:

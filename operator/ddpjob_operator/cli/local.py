@@ -7,27 +7,38 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-import shutil
 import signal
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.cli.common import CommandError, ExitCode
 from ddpjob_operator.cli.job_files import load
+from ddpjob_operator.cli.preflight import check_before_start, find_gpus
 from ddpjob_operator.local.backend import LocalBackend
 from ddpjob_operator.local.chaos import GRAMMAR, ChaosError, ChaosEvent, parse_chaos
-from ddpjob_operator.local.environment import search_path
+from ddpjob_operator.local.devices.demand import describe_use
+from ddpjob_operator.local.devices.discovery import Devices
+from ddpjob_operator.local.output.receiver import OutputReceiver
+from ddpjob_operator.local.output.screen import Screen, open_screen
+from ddpjob_operator.local.output.summary import describe_failure, worker_of
+from ddpjob_operator.local.output.view import LogMode, OutputView
 from ddpjob_operator.local.rendezvous_process import PortInUseError
+from ddpjob_operator.local.saved.advice import NAMES_SHOWN, RunAdvice
+from ddpjob_operator.local.saved.own_files import OwnFiles
 from ddpjob_operator.local.state_dir import AlreadyRunningError, JobStateDir, StateDirError
 from ddpjob_operator.local.timeline import Timeline
+from ddpjob_protocol.text import plural, some
 
-out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+SHOWN = {
+    LogMode.RANK0: "rank 0, and stderr of all ranks",
+    LogMode.ALL: "all ranks",
+    LogMode.NONE: "nothing of the ranks",
+}
 
 JobFile = Annotated[Path, typer.Argument(help="A DDPJob as YAML.", show_default=False)]
 
@@ -39,29 +50,34 @@ def run(
     nodes: Annotated[
         int | None, typer.Option(min=1, help="Simulated nodes; default: one for each worker.")
     ] = None,
-    state_dir: Annotated[Path, typer.Option(help="Folder for the state of runs.")] = Path(
-        ".ddpjob"
-    ),
+    state_dir: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the state of runs; default: .ddpjob beside the job file."),
+    ] = None,
     workdir: Annotated[
         Path | None, typer.Option(help="Working directory of the command; default: the job file's.")
     ] = None,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Port of the rendezvous service.")
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Do not resume from a snapshot.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start from nothing; move what is saved aside.")
+    ] = False,
+    no_gpus: Annotated[
+        bool, typer.Option("--no-gpus", help="Run on CPUs, whatever the job asks for.")
+    ] = False,
+    logs: Annotated[
+        LogMode,
+        typer.Option(help="Show the output of rank 0, with stderr of all ranks; of all; or none."),
+    ] = LogMode.RANK0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")] = False,
 ) -> None:
     """Run a job until it ends; Ctrl-C stops it, and the next run resumes from its snapshot."""
     job = load(file)
     if not local:
         message = f"only --local is there yet: ddpjob run --local {file}; on a cluster: ddpjob apply -f {file}"
         raise CommandError(ExitCode.INVALID, message)
-    if problem := _explain_nothing_to_run(job) or _find_cluster_only_fields(job):
-        raise CommandError(ExitCode.INVALID, f"{file}: {problem}")
-    folder = (workdir or file.parent).resolve()
-    if not folder.is_dir():
-        message = f"--workdir: there is no folder {folder}; make it or correct the path"
-        raise CommandError(ExitCode.INVALID, message)
-    _check_command(job, folder)
+    folder = check_before_start(job, file, workdir)
     try:
         events = parse_chaos(chaos)
     except ChaosError as error:
@@ -69,7 +85,12 @@ def run(
     if fresh and job.spec.snapshot.uri is not None:
         message = f"--fresh leaves what is in {job.spec.snapshot.uri} alone: give another prefix"
         raise CommandError(ExitCode.INVALID, message)
-    state = JobStateDir(state_dir, job.metadata.namespace, job.metadata.name)
+    wanted = sum(group.replicas for group in job.spec.groups())
+    count = wanted if nodes is None else nodes
+    devices = find_gpus(job, file, count, use=not no_gpus)
+    state = JobStateDir(
+        state_dir or file.parent / ".ddpjob", job.metadata.namespace, job.metadata.name
+    )
     try:
         state.lock()
     except AlreadyRunningError as error:
@@ -77,21 +98,47 @@ def run(
     except StateDirError as error:
         raise CommandError(ExitCode.INVALID, str(error)) from error
     resumed = state.begin(fresh=fresh)
-    wanted = sum(group.replicas for group in job.spec.groups())
-    count = wanted if nodes is None else nodes
-    out.print(f"job {job.metadata.name}: {wanted} workers, {count} nodes, state in {state.path}")
+    view = OutputView(job.metadata.name, LogMode.NONE if quiet else logs)
+    screen = open_screen(quiet=quiet)
+    size = f"{plural(wanted, 'worker')}, {plural(count, 'node')}"
+    screen.print(f"job {job.metadata.name}: {size}, state in {state.path}")
+    screen.print(f"logs: {state.logs}/WORKER.log; here: {SHOWN[logs]}")
+    if fresh:
+        _move_own_files(job, state, folder, screen)
+    advice = RunAdvice(job, state, folder)
+    if line := describe_use(job, devices):
+        screen.print(line)
     if resumed:
-        out.print("resuming from the last snapshot; --fresh starts from the beginning")
+        screen.print("resuming from the last snapshot; --fresh starts from the beginning")
     try:
-        code = asyncio.run(_run(job, state, folder, count, port, events))
+        code = asyncio.run(_run(job, state, folder, count, port, events, devices, screen, view))
     except PortInUseError as error:
         raise CommandError(ExitCode.PORT_IN_USE, str(error)) from error
     finally:
         state.unlock()
     if code is ExitCode.INTERRUPTED:
         again = shlex.join(["ddpjob", *(a for a in sys.argv[1:] if a != "--fresh")])
-        out.print(f"stopped; to resume from the last snapshot: {again}")
+        screen.print_result(advice.after_interruption(again))
+    elif code is ExitCode.OK and (warning := advice.after_completion()):
+        screen.print_result(warning)
     raise typer.Exit(code)
+
+
+def _move_own_files(job: DDPJob, state: JobStateDir, folder: Path, screen: Screen) -> None:
+    """Move the files of `snapshot.files` out of the script's reach; print where they are."""
+    files = OwnFiles(job.spec.snapshot.files, folder)
+    names = some(files.found(), NAMES_SHOWN)
+    try:
+        if target := files.move_aside(state.path.with_name(f"{state.path.name}.files")):
+            screen.print(f"--fresh: moved {names} to {target}")
+    except OSError as error:
+        message = f"--fresh: cannot move {error.filename}: {error.strerror}; move it yourself"
+        raise CommandError(ExitCode.INVALID, message) from error
+    if not job.spec.snapshot.files and job.spec.snapshot.every_steps is None:
+        screen.print(
+            "--fresh: a file that the script itself saves stays; name it in snapshot.files, or move"
+            " it yourself"
+        )
 
 
 async def _run(
@@ -101,56 +148,54 @@ async def _run(
     nodes: int,
     port: int | None,
     chaos: list[ChaosEvent],
+    devices: Devices,
+    screen: Screen,
+    view: OutputView,
 ) -> ExitCode:
-    timeline = Timeline(out, state.path / "timeline.jsonl")
+    timeline = Timeline(screen, state.path / "timeline.jsonl", screen)
+    output = None if view.mode is LogMode.NONE else OutputReceiver(view, screen.show)
     backend = LocalBackend(
-        job, state, timeline, workdir=workdir, nodes=nodes, port=port, chaos=chaos
+        job,
+        state,
+        timeline,
+        workdir=workdir,
+        nodes=nodes,
+        port=port,
+        chaos=chaos,
+        devices=devices,
+        output=output,
     )
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, backend.stop)
-    status = await backend.run()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN or number != signal.SIGHUP:
+            loop.add_signal_handler(number, backend.stop)
+    try:
+        status = await backend.run()
+    finally:
+        screen.close()
     if status.completion_time is None:
         return ExitCode.INTERRUPTED
-    return _print_end(status, backend, timeline)
+    screen.quiet = False
+    return _print_end(status, backend, timeline, screen, view)
 
 
-def _print_end(status: DDPJobStatus, backend: LocalBackend, timeline: Timeline) -> ExitCode:
+def _print_end(
+    status: DDPJobStatus,
+    backend: LocalBackend,
+    timeline: Timeline,
+    screen: Screen,
+    view: OutputView,
+) -> ExitCode:
     if status.state == "Complete":
         metrics = status.progress.metrics if status.progress else {}
         facts = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
         timeline.line("Complete", facts)
         return ExitCode.OK
     condition = next(c for c in status.conditions if c.type == "Failed")
-    timeline.line("Failed", f"{condition.reason}: {condition.message}")
-    print(f"logs: {backend.logs}", file=sys.stderr)
+    failure = backend.last_failure
+    timeline.line(
+        "Failed", f"{condition.reason}: {describe_failure(condition.message, failure, view)}"
+    )
+    worker = worker_of(failure, view)
+    screen.print_error(f"logs: {backend.logs / f'{worker}.log' if worker else backend.logs}")
     return ExitCode.JOB_FAILED
-
-
-def _explain_nothing_to_run(job: DDPJob) -> str:
-    if job.spec.suspend:
-        return "spec.suspend is true, so there is nothing to run; set it to false"
-    return "spec.replicas: is 0, and no other group has workers" if job.spec.paused else ""
-
-
-def _find_cluster_only_fields(job: DDPJob) -> str:
-    for group in job.spec.groups():
-        if group.template is not None:
-            return f"group {group.name} has a template, which needs a cluster; give command instead"
-        for entry in group.env:
-            if entry.value_from is not None:
-                return f"env {entry.name} has valueFrom, which needs a cluster; give value instead"
-    return ""
-
-
-def _check_command(job: DDPJob, workdir: Path) -> None:
-    for group in job.spec.groups():
-        program = group.command[0]
-        path = str(workdir / program) if "/" in program else program
-        own = {entry.name: entry.value for entry in group.env}
-        if shutil.which(path, path=own.get("PATH", search_path())) is None:
-            message = (
-                f"spec.command: there is no program '{program}' (group {group.name}, looked in"
-                f" {workdir if '/' in program else 'PATH'}); install it or correct the command"
-            )
-            raise CommandError(ExitCode.INVALID, message)

@@ -222,6 +222,23 @@ class Cluster:
             if deleted.get("kind") == "Pod" and deleted["metadata"].get("deletionTimestamp"):
                 self._children.put("pods", deleted)
 
+    async def delete_job(self, raw: Mapping[str, Any]) -> None:
+        """Delete a job with its objects; if the job has changed since the read, do nothing."""
+        metadata = raw["metadata"]
+        unchanged = {field: metadata[field] for field in ("uid", "resourceVersion")}
+        body = {
+            "kind": "DeleteOptions",
+            "apiVersion": "v1",
+            "preconditions": unchanged,
+            "propagationPolicy": "Background",
+        }
+        path = _job(metadata["namespace"], metadata["name"])
+        try:
+            await self._kube.send(Request("DELETE", path, body=body))
+        except ApiError as error:
+            if error.status not in (NOT_FOUND, CONFLICT):
+                raise
+
     async def write_status(self, raw: Mapping[str, Any], status: Mapping[str, Any]) -> None:
         """Write the status of a job; raise ApiError 409 if the job has changed since the read."""
         metadata = raw["metadata"]

@@ -23,7 +23,10 @@ from ddpjob_operator.controller.metrics import Metrics
 from ddpjob_operator.planner import status_builder
 from ddpjob_operator.planner.actions import (
     Action,
+    CreateRendezvous,
+    CreateService,
     CreateWorker,
+    DeleteJob,
     DeleteRendezvous,
     DeleteWorker,
 )
@@ -71,6 +74,10 @@ class Reconciler:
         if seen.session is not None and seen.session.awaiting_first_report:
             return None  # avoids the state Unknown at each start of the operator
         planned = plan(seen.observed, now)
+        if DeleteJob() in planned.actions:
+            log.info("%s/%s: deleted: ttlSecondsAfterFinished is over", *key)
+            await self._cluster.delete_job(raw)
+            return None
         rejections = await self._execute(job, planned.actions, seen.token)
         after = planned.requeue_after
         if rejections:
@@ -99,7 +106,7 @@ class Reconciler:
                     await self._cluster.delete(job, action)
                 case CreateWorker():
                     creations.append(action)
-                case _:
+                case CreateService() | CreateRendezvous():
                     rejections += filter(None, [await self._cluster.create(job, action, token)])
         limit = asyncio.Semaphore(CREATES_AT_ONCE)
 

@@ -21,6 +21,8 @@ from ddpjob_operator.agent_bundle import build_agent
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.local.chaos import ChaosEvent
+from ddpjob_operator.local.devices.discovery import NO_DEVICES, Devices
+from ddpjob_operator.local.devices.pool import DevicePool
 from ddpjob_operator.local.environment import (
     ENV_FORKSERVER,
     MPI_ON_ONE_MACHINE,
@@ -30,6 +32,7 @@ from ddpjob_operator.local.environment import (
 from ddpjob_operator.local.faults import FaultInjector
 from ddpjob_operator.local.networks import NodeNetwork, SeparateNetworks
 from ddpjob_operator.local.nodes import SimulatedNodes
+from ddpjob_operator.local.output.receiver import OutputReceiver
 from ddpjob_operator.local.pods import SimulatedPod, TrainingProcess
 from ddpjob_operator.local.processes import sweep
 from ddpjob_operator.local.rendezvous_process import RendezvousProcess
@@ -41,6 +44,7 @@ from ddpjob_operator.planner.actions import (
     CreateRendezvous,
     CreateService,
     CreateWorker,
+    DeleteJob,
     DeleteRendezvous,
     DeleteWorker,
 )
@@ -53,6 +57,7 @@ from ddpjob_protocol.control import Expectation, Report
 from ddpjob_protocol.environment import (
     ENV_GRACE_SECONDS,
     ENV_JOB_UID,
+    ENV_OUTPUT,
     ENV_SERVICE,
     ENV_SNAPSHOT_DIR,
     ENV_TERMINATION_LOG,
@@ -60,6 +65,7 @@ from ddpjob_protocol.environment import (
     ENV_WORKER,
     Launcher,
 )
+from ddpjob_protocol.messages import Failure
 
 RETRY_SECONDS = 0.2
 POLLING = Polling(wait_seconds=30.0, longest_retry_seconds=RETRY_SECONDS, only_news=False)
@@ -81,7 +87,10 @@ class LocalBackend:
         chaos: list[ChaosEvent] | None = None,
         network: NodeNetwork | None = None,
         environment: Mapping[str, str] = os.environ,
+        output: OutputReceiver | None = None,
+        devices: Devices = NO_DEVICES,
     ) -> None:
+        """`output` shows what the ranks print; without it, only the logs have their output."""
         self._uid = state.uid()
         metadata = job.metadata.model_copy(update={"uid": self._uid})
         status = DDPJobStatus(rendezvous_term=state.term, observed_rendezvous_term=state.term)
@@ -89,22 +98,28 @@ class LocalBackend:
         self._state = state
         self._timeline = timeline
         self._workdir = workdir
-        self._environment = inherited_environment(environment)
+        self._devices = devices
+        self._environment = inherited_environment(environment, devices.variables)
         self._token = secrets.token_urlsafe(32)
         self._scratch = tempfile.TemporaryDirectory(prefix="ddpjob-local-")
         self._folder = Path(self._scratch.name)
         self._agent = self._folder / "ddpjob-agent.pyz"
+        self._output = output
+        self._output_socket = self._folder / "output.sock"
         self._wake = asyncio.Event()
         self._network = network or (SeparateNetworks() if job.spec.sagemaker else NodeNetwork())
         log = str(state.logs / "fork-server.log")
         self._forks = AgentForkServer(log, environment.get(ENV_FORKSERVER, ""))
-        self.nodes = SimulatedNodes(nodes, self._uid, self._wake.set, self._network, self._forks)
+        self.nodes = SimulatedNodes(
+            nodes, self._uid, self._wake.set, self._network, self._forks, DevicePool(devices)
+        )
         self.service = self._service(port)
         self._faults = FaultInjector(chaos or (), self.nodes, self.service, timeline)
         address = connect_directly(self._network.host, self.service.port)
         self._client = ServiceClient(address, self._token)
         self._session: RendezvousSession | None = None
         self._stopping = False
+        self.last_failure: Failure | None = None  # that the service acted on
 
     @property
     def status(self) -> DDPJobStatus:
@@ -125,12 +140,15 @@ class LocalBackend:
         """Run until the job is finished or `stop` is called; leave no process running."""
         build_agent(self._agent, compiled=True)
         sweep(self._uid)
+        if self._output is not None:
+            await self._output.listen(self._output_socket)
         try:
             while not self._stopping and not (self._session and self._session.failed):
                 requeue_after = await self._reconcile()
                 if self.status.completion_time and not self._has_workers():
                     break
                 self._inject_due_faults()
+                self._timeline.tick(self.report, self.logs)
                 await self._wait(requeue_after)
         finally:
             if self._session:
@@ -140,6 +158,8 @@ class LocalBackend:
             self._forks.close()
             await self.service.stop()
             sweep(self._uid)
+            if self._output is not None:
+                await self._output.close()
             self._scratch.cleanup()
             self._faults.report_missed()
             await self._end_session()
@@ -197,6 +217,8 @@ class LocalBackend:
                 self.nodes.create(self._pod(action))
             case DeleteWorker():
                 self.nodes.delete(action.name)
+            case DeleteJob():
+                pass  # the state of a finished run stays, so that a user can read it
 
     async def _expect(self, expectation: Expectation) -> None:
         if self._session is None or not await self._session.expect(expectation):
@@ -206,6 +228,7 @@ class LocalBackend:
         if self.report is not None:
             self._state.write("report.json", encode(self.report))
             self._timeline.follow(self.report)
+            self.last_failure = self.report.failure
             self._wake.set()
 
     async def _end_session(self) -> None:
@@ -241,9 +264,11 @@ class LocalBackend:
                 ENV_SNAPSHOT_DIR: str(self._state.snapshots),
                 ENV_TERMINATION_LOG: str(self._state.logs / f"{created.name}.message"),
                 "TMPDIR": str(self._folder),
+                **({ENV_OUTPUT: str(self._output_socket)} if self._output else {}),
             },
             workdir=self._workdir,
             log=self._state.logs / f"{created.name}.log",
+            gpus=group.gpus if self._devices.names else 0,
         )
 
     def _service(self, port: int | None) -> RendezvousProcess:

@@ -22,6 +22,7 @@ ACTIONS = {
     "rendezvous": "SIGKILL the rendezvous service",
 }
 GRAMMAR = "ACTION[:NODE]=WHEN, for example kill=30%,join=60% or kill:node-0=step120,join=90s"
+SILENT_SECONDS = 30.0  # without a step; slow imports and downloads take about as long
 _EVENT = re.compile(r"(?P<action>[a-z]+)(?::(?P<node>[\w.-]+))?=(?P<when>[\w.%]+)")
 _WHEN = re.compile(r"(?P<percent>\d+(\.\d+)?)%|step(?P<step>\d+)|(?P<seconds>\d+(\.\d+)?)s")
 
@@ -39,10 +40,39 @@ class ChaosEvent:
     when: str
     is_due: Callable[[Report, float], bool] = dataclasses.field(compare=False, repr=False)
 
+    def __str__(self) -> str:
+        return self.at(self.when)
+
+    def at(self, when: str) -> str:
+        """Return the text of this event at another time."""
+        return f"{self.action}{f':{self.node}' if self.node else ''}={when}"
+
 
 def parse_chaos(text: str) -> list[ChaosEvent]:
     """Return the events of `text` in order; raise ChaosError if the text is malformed."""
     return [_parse(part.strip()) for part in text.split(",") if part.strip()]
+
+
+def explain_waiting(event: ChaosEvent, report: Report, elapsed: float) -> str:
+    """Return why an event may never be due, as far as the reports show; empty without a reason.
+
+    `elapsed` is the time since the first membership, in seconds.
+    """
+    if event.when.endswith("s"):
+        return ""
+    if report.step is None:
+        if elapsed < SILENT_SECONDS:
+            return ""
+        return (
+            f"{event} needs a script that reports its steps, and no step was reported for"
+            f" {SILENT_SECONDS:.0f} s; with another script, use {event.at('20s')}"
+        )
+    if event.when.endswith("%") and report.total_steps is None:
+        return (
+            f"{event} needs the number of all steps, and the script reports none; call step_done(step,"
+            f" steps), or use {event.at('step100')}"
+        )
+    return ""
 
 
 def _parse(part: str) -> ChaosEvent:

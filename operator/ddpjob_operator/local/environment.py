@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 # Simulated nodes share a host name, so Open MPI would use shared memory between them. They also
@@ -32,10 +32,16 @@ FOREIGN = frozenset(
 )  # fmt: skip
 
 
-def inherited_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without the variables of other jobs and launchers."""
+def inherited_environment(
+    environment: Mapping[str, str], replaced: Collection[str] = ()
+) -> dict[str, str]:
+    """Return an environment without the variables of other jobs and launchers.
+
+    `replaced` are further variables to omit: the run sets them for each worker.
+    """
     foreign = ("DDPJOB_", "PET_", "TORCHELASTIC_")
     kept = {k: v for k, v in environment.items() if not k.startswith(foreign) and k not in FOREIGN}
+    kept = {k: v for k, v in kept.items() if k not in replaced}
     return {**kept, "PATH": search_path()}
 
 

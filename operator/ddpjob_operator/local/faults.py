@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Sequence
 
-from ddpjob_operator.local.chaos import ChaosEvent
+from ddpjob_operator.local.chaos import ChaosEvent, explain_waiting
 from ddpjob_operator.local.nodes import SimulatedNodes
 from ddpjob_operator.local.rendezvous_process import RendezvousProcess
 from ddpjob_operator.local.timeline import Timeline
@@ -31,6 +31,7 @@ class FaultInjector:
         self._service = service
         self._timeline = timeline
         self._start: float | None = None  # time of the first membership
+        self._explained = False
 
     def inject_due(self, report: Report) -> None:
         """Execute the events that are due; `report` has a membership."""
@@ -39,11 +40,16 @@ class FaultInjector:
         elapsed = time.monotonic() - self._start
         while self._events and self._events[0].is_due(report, elapsed):
             self._timeline.chaos(_inject(self._events.pop(0), self._nodes, self._service))
+        if self._events and not self._explained:
+            reason = explain_waiting(self._events[0], report, elapsed)
+            if reason:
+                self._explained = True
+                self._timeline.chaos(reason)
 
     def report_missed(self) -> None:
         """Report the events that were never due."""
         for event in self._events:
-            self._timeline.chaos(f"{event.action}={event.when} was never due")
+            self._timeline.chaos(f"{event} was never due")
 
 
 def _inject(event: ChaosEvent, nodes: SimulatedNodes, service: RendezvousProcess) -> str:

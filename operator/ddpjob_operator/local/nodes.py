@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import Callable, Coroutine
 
 import psutil
@@ -15,9 +16,17 @@ import psutil
 from ddpjob_agent.forkserver.agents import AgentForkServer, ForkedAgent
 from ddpjob_agent.forkserver.channel import AGENT, ForkRequest
 from ddpjob_agent.worker.launch import import_environment
+from ddpjob_operator.local.devices.pool import DevicePool
 from ddpjob_operator.local.networks import NodeNetwork, within
-from ddpjob_operator.local.pods import SimulatedPod
-from ddpjob_operator.local.processes import kill_all, pod_processes, rank_of, sweep
+from ddpjob_operator.local.pods import NO_NODE, SimulatedPod
+from ddpjob_operator.local.processes import (
+    kill_all,
+    pod_processes,
+    rank_of,
+    send_signal,
+    sweep,
+    wait_until_ended,
+)
 from ddpjob_operator.planner.observed import Phase
 from ddpjob_protocol.environment import ENV_WORKER, GRACE_SECONDS
 from ddpjob_protocol.exit_codes import Exit
@@ -33,9 +42,11 @@ class SimulatedNodes:
         changed: Callable[[], None],
         network: NodeNetwork,
         forks: AgentForkServer,
+        devices: DevicePool,
     ) -> None:
         self._uid = uid
         self._forks = forks
+        self._devices = devices
         self._changed = changed
         self._network = network
         self.grace_seconds = float(GRACE_SECONDS)  # a pod's terminationGracePeriodSeconds
@@ -62,10 +73,10 @@ class SimulatedNodes:
 
     async def _delete(self, pod: SimulatedPod) -> None:
         if pod.process is not None and pod.process.returncode is None:
-            pod.process.terminate()
+            send_signal(pod.process, signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(pod.process.wait(), self.grace_seconds)
-        kill_all(self._processes_of(pod))
+        self._kill(pod)
         await self._forget(pod)
 
     async def _forget(self, pod: SimulatedPod) -> None:
@@ -78,9 +89,11 @@ class SimulatedNodes:
         busy = {pod.node for pod in self.pods.values() if pod.phase is Phase.RUNNING}
         free = [node for node in self.up if node not in busy]
         waiting = [pod for pod in self.pods.values() if pod.node is None and not pod.deleting]
-        for pod, node in zip(waiting, free, strict=False):
-            pod.node, pod.phase = node, Phase.RUNNING
-            self._spawn(self._run(pod, node))
+        for pod in waiting:
+            pod.obstacle = self._devices.take(pod.name, pod.gpus) if free else NO_NODE
+            if not pod.obstacle:
+                pod.node, pod.phase = free.pop(0), Phase.RUNNING
+                self._spawn(self._run(pod, pod.node))
 
     async def _run(self, pod: SimulatedPod, node: str) -> None:
         try:
@@ -89,12 +102,17 @@ class SimulatedNodes:
             pod.phase, pod.message = Phase.FAILED, f"its agent cannot be started: {error}"
         else:
             if self.pods.get(pod.name) is not pod:  # the node was killed meanwhile
-                kill_all(self._processes_of(pod))
+                self._kill(pod)
             self._changed()
             code = await pod.process.wait()
-            kill_all(self._processes_of(pod))
+            self._kill(pod)
             pod.phase = Phase.SUCCEEDED if code == Exit.OK else Phase.FAILED
             pod.message = "" if code == Exit.OK else f"its agent ended with exit code {code}"
+        self._schedule()
+        self._changed()
+        if pod.gpus:
+            await wait_until_ended(pod.killed)
+        self._devices.release(pod.name)
         self._schedule()
         self._changed()
 
@@ -104,7 +122,11 @@ class SimulatedNodes:
         """Start the agent of a pod, by a fork of a process with torch if possible."""
         network = self._network.namespace(node)
         workdir = self._network.workdir(node, pod.workdir)
-        environment = {**pod.environment, **self._network.environment(node)}
+        environment = {
+            **self._devices.environment(pod.name),
+            **pod.environment,
+            **self._network.environment(node),
+        }
         with pod.log.open("ab") as log:
             if pod.forked is not None:
                 request = ForkRequest(AGENT, pod.command, environment, str(workdir), network)
@@ -148,7 +170,7 @@ class SimulatedNodes:
         self.up.remove(node)
         pod = self.on(node)
         if pod is not None:
-            kill_all(self._processes_of(pod))
+            self._kill(pod)
             del self.pods[pod.name]
         self._changed()
 
@@ -171,7 +193,7 @@ class SimulatedNodes:
         """Send SIGKILL to the agent of a node."""
         pod = self.on(node)
         if pod is not None and pod.process is not None:
-            pod.process.kill()
+            send_signal(pod.process, signal.SIGKILL)
 
     def kill_process(self, node: str) -> None:
         """Send SIGKILL to the training process with the highest rank on a node."""
@@ -195,6 +217,11 @@ class SimulatedNodes:
             return []
         agent = pod.process if pod.process and pod.process.returncode is None else None
         return pod_processes(self._uid, pod.name, agent.pid if agent else None)
+
+    def _kill(self, pod: SimulatedPod) -> None:
+        processes = self._processes_of(pod)
+        kill_all(processes)
+        pod.killed += processes
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(work)

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+
 from ddpjob_agent.forkserver.agents import ForkedAgent
 from ddpjob_operator.planner.actions import CreateWorker
 from ddpjob_operator.planner.observed import Phase, Worker
@@ -35,6 +37,9 @@ class SimulatedPod:
     workdir: Path
     log: Path
     forked: TrainingProcess | None = None  # for a warm start: the agent's training processes
+    gpus: int = 0
+    obstacle: str = NO_NODE  # while it has no node
+    killed: list[psutil.Process] = dataclasses.field(default_factory=list)
     node: str | None = None
     process: asyncio.subprocess.Process | ForkedAgent | None = None
     phase: Phase = Phase.PENDING
@@ -55,7 +60,7 @@ class SimulatedPod:
             incarnation=self.created.incarnation,
             phase=self.phase,
             node=self.node,
-            unschedulable=None if self.node else NO_NODE,
+            unschedulable=None if self.node else self.obstacle,
             deleting=self.deleting,
             message=self.message,
         )

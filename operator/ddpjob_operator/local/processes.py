@@ -9,13 +9,27 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterable
+from typing import Protocol
 
 import psutil
 
+from ddpjob_agent.forkserver.agents import wait_until_gone
 from ddpjob_protocol.environment import ENV_JOB_UID, ENV_WORKER
 
 # Variables of torch and of Open MPI.
 RANKS = (("RANK", "LOCAL_RANK"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"))
+
+
+class Child(Protocol):
+    """A child process, as the event loop or a fork server gives it."""
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit code, once the process has been reaped."""
 
 
 def marked(uid: str) -> list[psutil.Process]:
@@ -29,6 +43,16 @@ def sweep(uid: str) -> None:
         kill_all(processes)
 
 
+def send_signal(process: Child, number: int) -> None:
+    """Send a signal to a child, unless it has ended.
+
+    `Popen.send_signal` would reap the child, which is the work of the event loop.
+    """
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+
+
 def kill_all(processes: Iterable[psutil.Process]) -> None:
     """Kill processes; a SIGSTOP to all prevents reactions to a process's death."""
     processes = list(processes)
@@ -36,6 +60,13 @@ def kill_all(processes: Iterable[psutil.Process]) -> None:
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
+
+
+async def wait_until_ended(processes: Iterable[psutil.Process]) -> None:
+    """Wait until processes have ended, which releases their devices; zombies count as ended."""
+    for process in processes:
+        if process.is_running():
+            await wait_until_gone(process.pid)
 
 
 def rank_of(process: psutil.Process) -> int | None:

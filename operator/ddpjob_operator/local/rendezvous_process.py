@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from ddpjob_operator.local.processes import send_signal
 from ddpjob_operator.planner.observed import Rendezvous
 from ddpjob_protocol.exit_codes import Exit
 
@@ -71,8 +72,8 @@ class RendezvousProcess:
 
     def signal(self, number: int) -> None:
         """Send a signal to the service."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.send_signal(number)
+        if self._process is not None:
+            send_signal(self._process, number)
 
     async def stop(self) -> None:
         """Stop the service permanently."""
@@ -82,11 +83,11 @@ class RendezvousProcess:
                 await self._keeper
         self._keeper = self._term = None
         if self._process is not None and self._process.returncode is None:
-            self._process.terminate()
+            send_signal(self._process, signal.SIGTERM)
             try:
                 await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
             except TimeoutError:
-                self._process.kill()
+                send_signal(self._process, signal.SIGKILL)
                 await self._process.wait()
         self._changed()
 

@@ -11,11 +11,14 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+_STEP = re.compile(r"step-(\d{12})")
 
 
 class AlreadyRunningError(Exception):
@@ -34,6 +37,7 @@ class JobStateDir:
         self.logs = self.path / "logs"
         self.snapshots = self.path / "snapshots"
         self.term = 0  # term of the last rendezvous service
+        self.archived = False  # `begin` has moved a completed run to `previous`
         self._lock: int | None = None
 
     @property
@@ -79,8 +83,9 @@ class JobStateDir:
         A completed run is archived, an interrupted or failed run is resumed.
         """
         status = self.read("status.json")
-        saved = self.snapshots.is_dir() and any(map(_is_saved, self._snapshots()))
-        if status.get("state") == "Complete" or (fresh and saved):
+        saved = self.has_snapshots()
+        self.archived = status.get("state") == "Complete"
+        if self.archived or (fresh and saved):
             self._archive()  # an archive must not be replaced by a run without snapshots
             saved = False
         else:
@@ -92,6 +97,17 @@ class JobStateDir:
         if self.term:
             self.write("status.json", {"rendezvousTerm": self.term})
         return saved
+
+    def has_snapshots(self) -> bool:
+        """Return whether a run can resume from something in this folder."""
+        return self.snapshots.is_dir() and any(map(_is_saved, self._snapshots()))
+
+    def newest_step(self) -> int | None:
+        """Return the step of the newest snapshot of ddpjob_trainer in this folder."""
+        names = (path.name for path in self.snapshots.glob("step-*"))
+        return max(
+            (int(found[1]) for name in names if (found := _STEP.fullmatch(name))), default=None
+        )
 
     def _snapshots(self) -> Iterator[Path]:
         """Yield the snapshots of ddpjob_trainer and the replicas of the script's own files."""

@@ -9,11 +9,12 @@ import contextlib
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from rich.console import Console
 from rich.text import Text
 
+from ddpjob_operator.local.output.screen import Screen
+from ddpjob_operator.local.output.signs_of_life import SignsOfLife
 from ddpjob_operator.planner import events
 from ddpjob_operator.planner.actions import Event
 from ddpjob_protocol.control import MembershipRecord, Report, ServiceState
@@ -21,6 +22,8 @@ from ddpjob_protocol.membership import MembershipId
 
 STEP_LINES = 10  # a line at every tenth of all steps
 STEP_SECONDS = 10.0  # seconds without a line before another step line
+JOIN_SECONDS = 2.0  # Reported is a joiner that waits longer.
+JOINER_WAITS = "running; "  # begins the reason of a service that lets a joiner wait
 # Events with lines of their own: memberships from the report, the result from the command.
 REPORTED_ELSEWHERE = frozenset(
     [
@@ -41,26 +44,44 @@ STYLES = {
 }  # fmt: skip
 
 
+class Printer(Protocol):
+    """A screen or a console."""
+
+    def print(self, *objects: Any, soft_wrap: bool | None = None) -> None:
+        """Print a line."""
+
+
 class Timeline:
     """The timeline of one run."""
 
-    def __init__(self, console: Console, file: Path) -> None:
+    def __init__(self, console: Printer, file: Path, screen: Screen | None = None) -> None:
+        """`screen` shows a progress bar, and the output of the ranks."""
         self._console = console
         self._file = file
+        self._screen = screen
         self._start = time.monotonic()
+        self._signs = SignsOfLife()
+        self._signs.restart(self._start)
+        self._joining = ""  # reason why a joiner waits
+        self._joining_since = 0.0
+        self._failure = ""  # reason of the last failure that a line reported
         self._seen: dict[str, MembershipRecord] = {}
         self._next_step = 0
         self._last_line = 0.0
         self._waiting = ""
 
-    def line(self, kind: str, text: str, **facts: Any) -> None:
-        """Print and record a line with time, kind and text."""
+    def line(self, kind: str, text: str, *, on_bar: bool = False, **facts: Any) -> None:
+        """Print and record a line with time, kind and text.
+
+        A progress bar, if there is one, replaces a line that is `on_bar`.
+        """
         at = time.monotonic() - self._start
         self._last_line = at
         stamp = f"{int(at // 60):02d}:{at % 60:04.1f}"
         style = STYLES.get(kind, "")
         line = Text.assemble((stamp, "dim"), "  ", (f"{kind:<10}", style), text)
-        self._console.print(line, soft_wrap=True)
+        if not (on_bar and self._screen is not None and self._screen.has_bar):
+            self._console.print(line, soft_wrap=True)
         with (
             contextlib.suppress(OSError),
             self._file.open("a") as file,
@@ -93,13 +114,53 @@ class Timeline:
             and report.reason != self._waiting
         ):
             self.line("waiting", report.reason)
+            self._failure = report.failure.summary if report.failure else ""
         self._waiting = report.reason if report.state is ServiceState.WAITING else ""
         self._steps(report)
+        if self._screen is not None:
+            self._screen.follow(report)
+
+    def tick(self, report: Report | None, logs: Path) -> None:
+        """Report a long silence, and a worker that came up and has to wait."""
+        now = time.monotonic()
+        self._report_joiners(report, now)
+        newest = report.memberships[-1] if report and report.memberships else None
+        if newest is not None and newest.first_step is not None:
+            return
+        printed = self._start + self._last_line
+        if self._screen is not None:
+            printed = max(printed, self._screen.printed_at)
+        silent = self._signs.due(printed, now)
+        if silent is None:
+            return
+        if newest is None:
+            reason = report.reason if report else "the rendezvous service does not answer"
+            self.line("waiting", f"for {silent:.0f} s: {reason}; logs: {logs}")
+        elif report and report.state is ServiceState.RUNNING:
+            text = f"for {silent:.0f} s; the script reports no steps; its output: {logs}"
+            self.line("running", text)
+        elif report:
+            self.line("waiting", f"for {silent:.0f} s: {report.reason}")
+
+    def _report_joiners(self, report: Report | None, now: float) -> None:
+        """Report why a worker does not join, if it waits for more than a moment."""
+        running = report is not None and report.state is ServiceState.RUNNING
+        reason = report.reason.partition(JOINER_WAITS)[2] if report and running else ""
+        if reason != self._joining:
+            self._joining, self._joining_since = reason, now
+        elif reason and self._joining_since and now - self._joining_since > JOIN_SECONDS:
+            self._joining_since = 0.0
+            self.line("waiting", reason)
 
     def _membership(self, item: MembershipRecord) -> None:
         number = MembershipId.parse(item.id).round
-        text = f"membership {number}: world size {item.world_size}; {item.detail}"
+        detail = item.detail
+        if self._failure and detail.startswith(self._failure):
+            detail = "restarted after that failure" + detail.removeprefix(self._failure)
+        text = f"membership {number}: world size {item.world_size}; {detail}"
         self.line(item.cause, text, id=item.id, world_size=item.world_size)
+        self._failure = ""
+        self._signs.restart(time.monotonic())
 
     def _resumed(self, item: MembershipRecord, *, stayed: bool) -> None:
         again = (
@@ -128,4 +189,5 @@ class Timeline:
         size = report.membership.world_size if report.membership else 0
         metrics = "  ".join(f"{name} {value:.4f}" for name, value in report.metrics.items())
         of = f" of {total}" if total else ""
-        self.line("step", f"{report.step}{of}  world size {size}  {metrics}", step=report.step)
+        text = f"{report.step}{of}  world size {size}  {metrics}"
+        self.line("step", text, on_bar=True, step=report.step, metrics=report.metrics)

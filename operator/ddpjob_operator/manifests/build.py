@@ -1,6 +1,6 @@
 """Builds the objects of a job on a cluster: the Service, the rendezvous pod, the worker pods.
 
-A worker pod is the user's pod. An init container copies the agent into the pod, and the agent
+A worker pod is the pod of its group's template. An init container copies the agent into the pod, and the agent
 becomes the first process of the container that trains. Defaults fill the user's empty
 fields. The user's values stay, except names, labels, owner and restart policy.
 
@@ -15,24 +15,32 @@ from typing import Any
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.api.spec.pod.pod_template import trainer
+from ddpjob_operator.api.spec.pod.strategic_merge import without_nulls
 from ddpjob_operator.api.spec.sagemaker import BASE, SageMaker
-from ddpjob_operator.api.spec.worker_groups import TRAINER, Group, trainer
+from ddpjob_operator.api.spec.worker_groups import Group
 from ddpjob_operator.manifests.environment import (
     agent_environment,
     device_environment,
     network_environment,
     sagemaker_environment,
 )
+from ddpjob_operator.manifests.metadata import object_metadata, pod_metadata
 from ddpjob_operator.manifests.pieces import (
     Manifest,
     as_list,
     as_mapping,
-    object_metadata,
-    quantities,
     small_resources,
     texts,
     tolerate_unreachable,
     variables,
+)
+from ddpjob_operator.manifests.security import (
+    CONFINED,
+    OURS,
+    SECCOMP,
+    runs_as_root,
+    worker_security_context,
 )
 from ddpjob_operator.planner.actions import CreateRendezvous, CreateWorker
 from ddpjob_protocol.environment import (
@@ -52,15 +60,11 @@ SNAPSHOT_FOLDER = "/snapshots"
 STATE_FOLDER = "/state"
 # Seconds until the rendezvous pod is evicted from a node that the control plane has lost.
 RENDEZVOUS_TOLERATION_SECONDS = 5
-_CONFINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-# Security context of the containers from the agent's image.
-_OURS = {**_CONFINED, "readOnlyRootFilesystem": True, "runAsNonRoot": True}
-_SECCOMP = {"seccompProfile": {"type": "RuntimeDefault"}}
 
 
 def build_service(job: DDPJob) -> Manifest:
     """Return the Service through which workers find the current rendezvous pod."""
-    labels = {
+    selector = {
         constants.LABEL_JOB: job.metadata.name,
         constants.LABEL_ROLE: constants.ROLE_RENDEZVOUS,
     }
@@ -72,8 +76,8 @@ def build_service(job: DDPJob) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": object_metadata(job, constants.service_name(job.metadata.name), labels),
-        "spec": {"selector": labels, "ports": [port]},
+        "metadata": object_metadata(job, constants.service_name(job.metadata.name), selector),
+        "spec": {"selector": selector, "ports": [port]},
     }
 
 
@@ -101,7 +105,7 @@ def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, token: s
             "timeoutSeconds": 5,
         },
         "resources": small_resources("64Mi", cpu="1", memory="256Mi"),
-        "securityContext": _OURS,
+        "securityContext": OURS,
         "volumeMounts": [{"name": "state", "mountPath": STATE_FOLDER}],
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
@@ -110,7 +114,7 @@ def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, token: s
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": object_metadata(job, action.name, labels),
+        "metadata": pod_metadata(job, action.name, labels, container["name"]),
         "spec": {
             **inherited,
             "containers": [container],
@@ -118,7 +122,7 @@ def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, token: s
             "restartPolicy": "Always",
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "securityContext": _SECCOMP,
+            "securityContext": SECCOMP,
             "terminationGracePeriodSeconds": 5,
             "tolerations": tolerations,
             "affinity": {
@@ -135,7 +139,7 @@ def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, token: s
 def build_worker(job: DDPJob, action: CreateWorker, image: str, token: str) -> Manifest:
     """Return the pod of one worker; `image` is the image that contains the agent."""
     group = next(group for group in job.spec.groups() if group.name == action.group)
-    template = copy.deepcopy(group.template) if group.template else _template(group)
+    template = copy.deepcopy(group.template)
     labels = {
         constants.LABEL_JOB: job.metadata.name,
         constants.LABEL_ROLE: constants.ROLE_WORKER,
@@ -143,23 +147,20 @@ def build_worker(job: DDPJob, action: CreateWorker, image: str, token: str) -> M
         constants.LABEL_INDEX: str(action.index),
         constants.LABEL_INCARNATION: str(action.incarnation),
     }
-    given = as_mapping(template.get("metadata"))
-    metadata = object_metadata(job, action.name, {**as_mapping(given.get("labels")), **labels})
-    if given.get("annotations"):
-        metadata["annotations"] = given["annotations"]
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": metadata,
-        "spec": _worker_spec(job, group, action.name, template["spec"], image, token),
-    }
+    container = trainer(template).get("name")
+    metadata = pod_metadata(job, action.name, labels, container, template.get("metadata"))
+    spec = _worker_spec(job, group, action.name, template["spec"], image, token)
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    return {**pod, **without_nulls({"metadata": metadata, "spec": spec})}
 
 
 def _worker_spec(
     job: DDPJob, group: Group, name: str, spec: Manifest, image: str, token: str
 ) -> Manifest:
     container = trainer({"spec": spec})
-    grace = spec.get("terminationGracePeriodSeconds", GRACE_SECONDS)
+    grace = spec.get("terminationGracePeriodSeconds")
+    if grace is None:
+        grace = GRACE_SECONDS
     storage = job.spec.snapshot.storage
     provided: tuple[tuple[str, Manifest, str], ...] = (
         ("ddpjob-agent", {"emptyDir": {}}, AGENT_FOLDER),
@@ -181,27 +182,27 @@ def _worker_spec(
         env=_environment(job, group, name, token, grace, as_list(container.get("env"))),
         volumeMounts=mounts,
     )
-    container.setdefault("securityContext", _CONFINED)
+    container.setdefault("securityContext", CONFINED)
     container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     if group.gpus:
         limits = {**as_mapping(as_mapping(container.get("resources")).get("limits"))}
         limits[job.spec.gpu_resource] = str(group.gpus)
         container["resources"] = {**as_mapping(container.get("resources")), "limits": limits}
-    as_root = as_mapping(spec.get("securityContext")).get("runAsUser") == 0
     install = {
         "name": "ddpjob-agent",
         "image": image,
         "command": ["cp", AGENT_IN_IMAGE, f"{AGENT_FOLDER}/agent.pyz"],
         "resources": small_resources("16Mi", cpu="500m", memory="64Mi"),
-        "securityContext": {**_OURS, "runAsNonRoot": not as_root},
+        "securityContext": {**OURS, "runAsNonRoot": not runs_as_root(spec)},
         "volumeMounts": [{"name": "ddpjob-agent", "mountPath": AGENT_FOLDER}],
     }
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": _SECCOMP,
-        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        **_priority(job),
         **spec,
+        "securityContext": worker_security_context(job, spec),
+        "terminationGracePeriodSeconds": grace,
         "tolerations": tolerate_unreachable(spec, int(job.spec.elastic.orphan_seconds)),
         "initContainers": [install, *as_list(spec.get("initContainers"))],
         "volumes": volumes,
@@ -215,16 +216,6 @@ def _sagemaker_volumes(sagemaker: SageMaker) -> Iterator[tuple[str, Manifest, st
         yield "ddpjob-model", sagemaker.model, f"{BASE}/model"
     for channel in sagemaker.channels:
         yield f"ddpjob-channel-{channel.name}", channel.volume, f"{BASE}/input/data/{channel.name}"
-
-
-def _template(group: Group) -> Manifest:
-    container = {
-        "name": TRAINER,
-        "image": group.image or "",
-        "env": [entry.to_json() for entry in group.env],
-        "resources": quantities(group.resources.to_json()),
-    }
-    return {"spec": {"containers": [container]}}
 
 
 def _environment(
@@ -256,7 +247,12 @@ def _environment(
 
 def _inherited(job: DDPJob) -> Manifest:
     """Return the scheduling and image pull fields of the main group's template."""
-    template = job.spec.groups()[0].template or {}
-    spec = as_mapping(template.get("spec"))
+    spec = as_mapping(job.spec.groups()[0].template.get("spec"))
     fields = ("tolerations", "imagePullSecrets", "priorityClassName", "schedulerName")
-    return {field: spec[field] for field in fields if field in spec}
+    given = {field: spec[field] for field in fields if field in spec}
+    return dict(without_nulls({**_priority(job), **given}))
+
+
+def _priority(job: DDPJob) -> Manifest:
+    name = job.spec.scheduling.priority_class_name
+    return {} if name is None else {"priorityClassName": name}

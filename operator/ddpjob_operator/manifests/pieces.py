@@ -8,30 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ddpjob_operator.api import constants
-from ddpjob_operator.api.spec import DDPJob
-
 Manifest = dict[str, Any]
 
 _UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-
-
-def object_metadata(job: DDPJob, name: str, labels: Mapping[str, str]) -> Manifest:
-    """Return the metadata of an object that the job owns."""
-    owner = {
-        "apiVersion": constants.API_VERSION,
-        "kind": constants.KIND,
-        "name": job.metadata.name,
-        "uid": job.metadata.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-    return {
-        "name": name,
-        "namespace": job.metadata.namespace,
-        "labels": dict(labels),
-        "ownerReferences": [owner],
-    }
 
 
 def tolerate_unreachable(spec: Manifest, seconds: int) -> list[Manifest]:
@@ -54,14 +33,6 @@ def small_resources(request: str, **limits: str) -> Manifest:
 def variables(values: Mapping[str, str]) -> list[Manifest]:
     """Return environment variables in the form of a container."""
     return [{"name": name, "value": value} for name, value in values.items()]
-
-
-def quantities(resources: Manifest) -> Manifest:
-    """Return requests and limits with each amount as text."""
-    return {
-        kind: {name: str(amount) for name, amount in amounts.items()}
-        for kind, amounts in resources.items()
-    }
 
 
 def texts(entries: Iterable[Any], field: str) -> Iterator[str]:

@@ -45,7 +45,14 @@ class DeleteWorker:
     name: str
 
 
-Action = CreateService | CreateRendezvous | DeleteRendezvous | CreateWorker | DeleteWorker
+@dataclasses.dataclass(frozen=True)
+class DeleteJob:
+    """Delete the job itself, unless it has changed since the observation."""
+
+
+Action = (
+    CreateService | CreateRendezvous | DeleteRendezvous | CreateWorker | DeleteWorker | DeleteJob
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -50,6 +50,12 @@ def deadline_of(job: DDPJob) -> datetime | None:
     return start + timedelta(seconds=seconds) if seconds is not None and start else None
 
 
+def expiry_of(job: DDPJob) -> datetime | None:
+    """Return the time at which ttlSecondsAfterFinished expires, or None."""
+    seconds, end = job.spec.ttl_seconds_after_finished, job.status.completion_time
+    return end + timedelta(seconds=seconds) if seconds is not None and end else None
+
+
 def _all_succeeded(observed: Observed) -> bool:
     """Return whether every worker of the membership exited with code 0.
 

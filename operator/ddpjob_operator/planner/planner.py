@@ -33,6 +33,7 @@ from ddpjob_operator.planner.actions import (
     CreateRendezvous,
     CreateService,
     CreateWorker,
+    DeleteJob,
     DeleteRendezvous,
     DeleteWorker,
     Event,
@@ -49,6 +50,7 @@ __all__ = [
     "CreateRendezvous",
     "CreateService",
     "CreateWorker",
+    "DeleteJob",
     "DeleteRendezvous",
     "DeleteWorker",
     "Event",
@@ -133,6 +135,18 @@ def _plan_suspended(observed: Observed, now: datetime) -> Plan:
 
 
 def _plan_finished(observed: Observed, now: datetime) -> Plan:
+    """Clean up after a finished job; once its time to live is over, delete the job itself."""
+    expiry, planned = outcome.expiry_of(observed.job), _plan_cleanup(observed, now)
+    if expiry is None:
+        return planned
+    left = (expiry - now).total_seconds()
+    if left <= 0:
+        return dataclasses.replace(planned, actions=(*planned.actions, DeleteJob()))
+    after = left if planned.requeue_after is None else min(left, planned.requeue_after)
+    return dataclasses.replace(planned, requeue_after=after)
+
+
+def _plan_cleanup(observed: Observed, now: datetime) -> Plan:
     """Delete the pods that a finished job does not keep; kept pods get END_SECONDS to end."""
     job = observed.job
     failed = conditions.is_true(job.status.conditions, ConditionType.FAILED)

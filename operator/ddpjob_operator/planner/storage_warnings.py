@@ -71,7 +71,7 @@ def _may_be_shared(spec: DDPJobSpec) -> bool:
 
 
 def _mounts_shareable(group: Group) -> bool:
-    pod = (group.template or {}).get("spec")
+    pod = group.template.get("spec")
     volumes = pod.get("volumes") if isinstance(pod, dict) else None
     return isinstance(volumes, list) and any(map(_is_shareable, volumes))
 

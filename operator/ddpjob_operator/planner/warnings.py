@@ -3,7 +3,7 @@
 The status remembers which warnings have an event, so a restart of the operator or of the
 rendezvous service repeats none.
 
-May not: find a problem. The agents and `storage_warnings` find them.
+May not: find a problem. The agents, `api.job_warnings` and `storage_warnings` find them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
+from ddpjob_operator.api.job_warnings import find_warnings
 from ddpjob_operator.api.status import DDPJobStatus, WarningStatus
 from ddpjob_operator.planner.actions import Event
 from ddpjob_operator.planner.observed import Observed
@@ -18,6 +19,15 @@ from ddpjob_operator.planner.storage_warnings import not_shared
 from ddpjob_protocol.control import Report
 from ddpjob_protocol.warnings import MAX_INCIDENTS, JobWarning, WarningReason
 
+# Reasons of the warnings that each pass finds again, with or without a report.
+OWN = frozenset(
+    (
+        WarningReason.SNAPSHOT_NOT_SHARED,
+        WarningReason.SIZE_FIXED,
+        WarningReason.NOT_DISTRIBUTED,
+        WarningReason.MODEL_NOT_KEPT,
+    )
+)
 MAX_SHOWN = 3  # warnings in the message of Running; the others are counted
 
 
@@ -26,10 +36,9 @@ def current_warnings(
 ) -> tuple[WarningStatus, ...]:
     """Return the problems that hold and the last incidents; without a report, the known ones."""
     known = {_identity(each): each for each in observed.job.status.warnings}
-    own = not_shared(observed, report, now)
-    found = [_status(own)] if own else []
+    found = [_status(each) for each in _own_warnings(observed, report, now)]
     if report is None:
-        found += (w for w in known.values() if w.reason != WarningReason.SNAPSHOT_NOT_SHARED.value)
+        found += (w for w in known.values() if w.reason not in OWN)
     else:
         found += map(_status, report.warnings)
     dated = {_identity(w): known.get(_identity(w), w).since for w in found}
@@ -37,6 +46,14 @@ def current_warnings(
     past = [w for key, w in known.items() if not w.ongoing and key not in dated]
     incidents = (*past, *(w for w in current if not w.ongoing))
     return (*(w for w in current if w.ongoing), *incidents[-MAX_INCIDENTS:])
+
+
+def _own_warnings(observed: Observed, report: Report | None, now: datetime) -> Iterator[JobWarning]:
+    """Yield the problems of the job's own settings."""
+    for reason, message in find_warnings(observed.job):
+        yield JobWarning(reason.value, message, since=now.timestamp())
+    if own := not_shared(observed, report, now):
+        yield own
 
 
 def new_warning_events(observed: Observed, status: DDPJobStatus) -> Iterator[Event]:

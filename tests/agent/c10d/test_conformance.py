@@ -164,7 +164,7 @@ def connect(server: Server) -> Iterator[Raw]:
 
 @pytest.fixture
 def stranger(server: Server) -> Iterator[Raw]:
-    """Connected, nothing said."""
+    """Connected; no request is sent."""
     with connect(server) as raw:
         yield raw
 
@@ -314,7 +314,7 @@ def test_a_client_that_timed_out_can_be_used_again(
     assert client.get("key") == b""
 
 
-def test_all_waiting_clients_go_on(server: Server, pool: ThreadPoolExecutor) -> None:
+def test_all_waiting_clients_continue(server: Server, pool: ThreadPoolExecutor) -> None:
     pending = [pool.submit(server.client().get, "key") for _ in range(4)]
     server.client().set("key", "value")
     assert [get.result() for get in pending] == [b"value"] * 4
@@ -376,7 +376,7 @@ def test_queue_and_value_of_one_name_are_apart(client: Client) -> None:
 
 
 def test_queue_pop_waits(raw: Raw, client: Client) -> None:
-    """What queue_pop() does, as bytes: torch holds the GIL meanwhile, and nobody could push."""
+    """Send the bytes of queue_pop(): torch's own call holds the GIL, so no thread could push."""
     raw.send(bytes([Op.WAIT]), keys(b"/queue"))
     raw.ping()
     client.queue_push("queue", "item")
@@ -425,7 +425,7 @@ def test_barrier_times_out(client: Client) -> None:
 
 
 def test_who_gave_up_a_barrier_does_not_count(server: Server, raw: Raw) -> None:
-    """A difference: torch counts who gave up, and lets the next one pass alone."""
+    """A difference: torch counts a client that gave up, and lets the next client pass alone."""
     raw.send(bytes([Op.BARRIER]), text(b"/key"), integer(2))
     raw.ask(Op.CANCEL_WAIT, answer=protocol.WAIT_CANCELED)
     left = b"1" if server.name == "torch" else b"0"
@@ -517,7 +517,7 @@ def test_cancel_wait_after_the_wait_has_ended(raw: Raw) -> None:
     raw.ping()
 
 
-def test_a_waiting_client_may_go_on_asking(raw: Raw) -> None:
+def test_a_waiting_client_may_send_further_requests(raw: Raw) -> None:
     raw.send(bytes([Op.WAIT]), keys(b"/key"))
     raw.ask(Op.ADD, text(b"/n"), integer(1), answer=integer(1))
     raw.send(bytes([Op.SET]), text(b"/key"), text(b"value"))
@@ -527,7 +527,7 @@ def test_a_waiting_client_may_go_on_asking(raw: Raw) -> None:
 def test_compare_set_that_writes_nothing_ends_no_wait(
     server: Server, raw: Raw, client: Client
 ) -> None:
-    """A difference: torch then says that the key is there, although it is not."""
+    """A difference: torch then answers that the key exists, although it does not."""
     raw.send(bytes([Op.WAIT]), keys(b"/key"))
     raw.ping()
     assert client.compare_set("key", "different", "new") == b"different"

@@ -1,7 +1,7 @@
 """A service and agents as real processes, each with a disk of its own: what their scripts find.
 
 The test plays the script's part: it writes the files. The script notes what it found, and writes
-by itself where its end is to matter: half of a file, and the rest when it is told to.
+by itself where its end is to matter: half of a file, and the rest on a signal of the test.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ SCRIPT = """
 
 
 def snapshot(step: int, size: int = 1000) -> bytes:
-    """What torch.save writes."""
+    """Return the bytes that torch.save writes."""
     file = io.BytesIO()
     torch.save({"step": step, "weights": torch.full((size,), float(step))}, file)
     return file.getvalue()
 
 
 def step_of(content: bytes) -> int | None:
-    """Of what a script found; None where there was nothing."""
+    """Return the step of the file that a script found; None without a file."""
     if content == b"nothing":
         return None
     return int(torch.load(io.BytesIO(content))["step"])
@@ -116,11 +116,11 @@ class Worker:
             )  # fmt: skip
 
     def write(self, content: bytes, name: str = FILE) -> None:
-        """As a script does: over the old file, which is gone from the first byte on."""
+        """Write as a script does: over the old file, which is lost from the first byte on."""
         (self.folder / name).write_bytes(content)
 
     async def save_half(self, content: bytes) -> None:
-        """The script begins to save this, and goes on when there is a file `finish`."""
+        """Begin to save this; the script continues once there is a file `finish`."""
         (self.folder / "save.new").write_bytes(content)
         (self.folder / "save.new").rename(self.folder / "save")
 
@@ -133,7 +133,7 @@ class Worker:
         return (self.folder / name).read_bytes()
 
     def found(self, n: int) -> list[bytes]:
-        """What the script of the n-th membership found, once it runs."""
+        """Return the files that the script of the n-th membership found, once it runs."""
         return [path.read_bytes() for path in self.folder.glob(f"found-*.{n}")]
 
     def copies(self) -> list[Path]:
@@ -158,7 +158,7 @@ class Worker:
         await self._job.until(is_alone, f"the script of {self.name} is ended")
 
     def kill(self) -> None:
-        """As the node's end does."""
+        """Kill the worker, as the end of its node does."""
         kill_all(self.processes())
         self.process.wait()
 
@@ -224,7 +224,7 @@ class Job:
         return self.report.files.synced_at
 
     async def formed(self, n: int) -> None:
-        """Wait until the service has formed the n-th membership, whoever runs."""
+        """Wait until the service has formed the n-th membership, with any workers."""
 
         async def is_formed() -> bool:
             return await self.newest() >= n
@@ -249,13 +249,13 @@ class Job:
         return self.report.membership.id.round if self.report.membership else 0
 
     async def tells(self, trouble: str) -> bool:
-        """Whether the service reports this trouble."""
+        """Return whether the service reports this trouble."""
         self.report = await self.client.report()
         told = [f"{each.worker}: {each.message}" for each in self.report.warnings]
         return any(each.startswith(trouble) for each in told) if trouble else not told
 
     async def fails(self, summary: str) -> bool:
-        """Whether this was blamed for a failure."""
+        """Return whether this was blamed for a failure."""
         self.report = await self.client.report()
         return bool(self.report.failure and self.report.failure.summary.startswith(summary))
 
@@ -278,7 +278,7 @@ class Job:
 async def keeping(
     folder: Path, names: str, policy: Policy = POLICY, *, start: bool = True
 ) -> AsyncIterator[Job]:
-    """A job of these workers, that has begun unless told otherwise."""
+    """A job of these workers; unless `start` is False, it has started."""
     job = Job(folder, policy)
     await job.serve()
     try:

@@ -13,9 +13,9 @@ def copy(membership: str, seconds: float = 0.0, digest: str = "") -> Replica:
 
 
 def has(
-    *copies: Replica, here: str | None = "", port: int = 1, begun: bool = False
+    *copies: Replica, installed: str | None = "", port: int = 1, begun: bool = False
 ) -> FileInventory:
-    return FileInventory("", copies, here, begun, port)
+    return FileInventory("", copies, installed, begun, port)
 
 
 OLD, NEW = copy("1.1.1", 10, "old"), copy("1.1.1", 20, "new")

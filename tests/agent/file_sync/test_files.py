@@ -16,7 +16,7 @@ from support.driving import in_background
 
 @in_background
 async def test_newcomer_begins_from_the_newest_file(tmp_path: Path) -> None:
-    """And so do those who never had it: only the first worker's script writes one."""
+    """Workers without a copy get it, too: only the first worker's script writes one."""
     async with keeping(tmp_path, "a b") as job:
         job.workers["a"].write(snapshot(1))
         at = await job.kept()
@@ -25,6 +25,23 @@ async def test_newcomer_begins_from_the_newest_file(tmp_path: Path) -> None:
         job.worker("c").start()
         await job.expect("a b c")
         assert await job.begun(2, "a b c") == [2, 2, 2]
+
+
+@in_background
+async def test_directory_with_an_empty_marker_is_replicated(tmp_path: Path) -> None:
+    async with keeping(tmp_path, "a b", start=False) as job:
+        for name in "ab":
+            job.worker(name, ["ckpt", FILE]).start()
+        assert await job.begun(1, "a b") == [None, None]
+        a, b = job.workers["a"], job.workers["b"]
+        (a.folder / "ckpt").mkdir()
+        a.write(snapshot(1), "ckpt/model.pt")
+        a.write(b"", "ckpt/_SUCCESS")
+        a.write(snapshot(1))
+        await job.kept()
+        a.kill()
+        assert await job.begun(2, "b") == [1]
+        assert (b.read("ckpt/model.pt"), b.read("ckpt/_SUCCESS")) == (snapshot(1), b"")
 
 
 @in_background
@@ -39,7 +56,7 @@ async def test_node_with_the_only_file_is_killed(tmp_path: Path) -> None:
 
 @in_background
 async def test_torn_file_is_restored(tmp_path: Path) -> None:
-    """Its writer was killed in the middle; the copy from before is what all go on from."""
+    """The writer is killed in the middle; all workers resume from the earlier copy."""
     async with keeping(tmp_path, "a b") as job:
         a = job.workers["a"]
         a.write(snapshot(1))
@@ -63,7 +80,7 @@ async def test_torn_file_of_which_there_is_no_copy_is_put_aside(tmp_path: Path) 
 
 @in_background
 async def test_file_that_was_whole_just_before_an_unplanned_end_counts(tmp_path: Path) -> None:
-    """It had no time to be quiet, but its writer is dead now."""
+    """The file was never quiet for long enough, but its writer is dead now."""
     async with keeping(tmp_path, "a b") as job:
         a = job.workers["a"]
         a.write(snapshot(1))
@@ -75,7 +92,7 @@ async def test_file_that_was_whole_just_before_an_unplanned_end_counts(tmp_path:
 
 @pytest.mark.parametrize("change", ["left", "joined"])
 def test_planned_change_waits_for_a_write(tmp_path: Path, change: str) -> None:
-    """Who writes is the one who leaves, or one who stays."""
+    """The writer is the worker that leaves, or a worker that stays."""
 
     async def body() -> None:
         async with keeping(tmp_path, "a b") as job:
@@ -102,7 +119,7 @@ def test_planned_change_waits_for_a_write(tmp_path: Path, change: str) -> None:
 
 @in_background
 async def test_only_worker_leaves_and_its_successor_comes(tmp_path: Path) -> None:
-    """It stays until the other one has what nobody else had."""
+    """The worker stays until its successor has the copy that only the worker had."""
     async with keeping(tmp_path, "a") as job:
         job.workers["a"].write(snapshot(1))
         await job.kept()
@@ -115,7 +132,7 @@ async def test_only_worker_leaves_and_its_successor_comes(tmp_path: Path) -> Non
 
 @in_background
 async def test_all_leave_at_once_and_nobody_waits(tmp_path: Path) -> None:
-    """As when a job is suspended; it is resumed from the copies, where these outlive the pods."""
+    """A suspended job is resumed from the copies, if these outlive the pods."""
     async with keeping(tmp_path, "a b") as job:
         job.workers["b"].write(snapshot(1))
         await job.kept()
@@ -133,7 +150,7 @@ async def test_all_leave_at_once_and_nobody_waits(tmp_path: Path) -> None:
 
 @in_background
 async def test_cut_off_workers_later_file_loses(tmp_path: Path) -> None:
-    """Its membership was overtaken by one that went on from an older file, and saved nothing yet."""
+    """A later membership has superseded the file's membership: it resumed from an older file."""
     async with keeping(tmp_path, "a b", replace(POLICY, heartbeat_deadline=5.0)) as job:
         a, b = job.workers["a"], job.workers["b"]
         a.write(snapshot(1))
@@ -166,7 +183,7 @@ async def test_service_that_restarts_knows_the_copies_again(tmp_path: Path) -> N
 
 @in_background
 async def test_full_disk_costs_the_copies_and_not_the_job(tmp_path: Path) -> None:
-    """It is told; who joins still gets what lies in place, though neither can keep a copy."""
+    """The problem is reported. A joiner still gets the file, though neither worker can keep a copy."""
     async with keeping(tmp_path, "a", start=False) as job:
         for name in "ab":
             job.worker(name)
@@ -181,7 +198,7 @@ async def test_full_disk_costs_the_copies_and_not_the_job(tmp_path: Path) -> Non
 
 
 @in_background
-async def test_file_that_cannot_be_put_in_place_is_a_failure_with_its_reason(
+async def test_file_that_cannot_be_installed_is_a_failure_with_its_reason(
     tmp_path: Path,
 ) -> None:
     async with keeping(tmp_path, "a") as job:
@@ -190,7 +207,7 @@ async def test_file_that_cannot_be_put_in_place_is_a_failure_with_its_reason(
         (tmp_path / "b" / FILE).mkdir(parents=True)
         job.worker("b").start()
         await job.expect("a b")
-        told = "the script's files cannot be put in place: Is a directory"
+        told = "the script's files cannot be installed: Is a directory"
         await job.until(lambda: job.fails(told), told)
         (tmp_path / "b" / FILE).rmdir()
         assert await job.begun_together("a b") == [1, 1]

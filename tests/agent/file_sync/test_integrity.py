@@ -112,7 +112,7 @@ def test_what_is_cut_is_damaged_at_whatever_length(written: tuple[str, bytes]) -
 
 @pytest.mark.parametrize("where", [0.3, 0.6])
 def test_a_hole_in_the_middle_is_found_by_checksums(where: float) -> None:
-    """As a machine leaves it that lost its power: the end is there, what comes before is not."""
+    """A machine that lost its power leaves the end of a file without the bytes before it."""
     content = bytearray(by_torch({"a": torch.randn(5000)}))
     at = int(len(content) * where)
     content[at : at + 4096] = bytes(4096)
@@ -142,6 +142,29 @@ def test_an_archive_within_a_cut_one_is_not_taken_for_it() -> None:
 )
 def test_any_other_file_is_whole_unless_it_is_empty(content: bytes, damage: str) -> None:
     assert judge(content, "state.bin") == damage
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "_SUCCESS", "_COMMITTED_1", "DONE", "done", "step-5.done", "commit_success", "Complete",
+        "checkpoint_complete_7", "rank0.lock", "stderr.log", "__init__.py",
+    ],
+)  # fmt: skip
+def test_an_empty_marker_is_whole(name: str) -> None:
+    assert judge(b"", f"ckpt/{name}") == ""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "s.pt", "_SUCCESS.pt", "done.bin", "optimizer", "latest", "_model", "config.json",
+        "model.safetensors", "checkpoint.7", "undone", "latest_checkpointed_iteration.txt",
+    ],
+)  # fmt: skip
+def test_an_empty_file_of_any_other_name_is_torn(name: str) -> None:
+    """A torch.save that is killed before its first byte leaves an empty file."""
+    assert judge(b"", f"ckpt/{name}") == "it is empty"
 
 
 class Bomb:

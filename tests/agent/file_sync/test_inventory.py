@@ -50,8 +50,8 @@ class Disk:
 
     def keep(self, seconds: float, membership: str = "1.1.1") -> Replica:
         self.holdings.store(self.tracked.fingerprint(), (membership, seconds))
-        assert self.holdings.place is not None
-        return self.holdings.place.copy
+        assert self.holdings.installed is not None
+        return self.holdings.installed.copy
 
     def names(self) -> list[str]:
         """All files of the working directory, the hidden ones, too."""
@@ -62,7 +62,7 @@ class Disk:
         return (self.work / "snapshot.pt").read_bytes()
 
     def remove(self, copy: Replica) -> None:
-        """Somebody deletes a copy from the shelf."""
+        """Delete a copy from the store."""
         kept = self.shelf.find(copy.digest)
         assert kept is not None
         shutil.rmtree(kept.path)
@@ -77,7 +77,7 @@ class Disk:
         path.write_bytes(content)
 
     def times(self) -> list[float]:
-        """Of the copies, the oldest first."""
+        """Return the times of the copies, the oldest first."""
         return [kept.copy.seconds for kept in self.shelf.replicas()]
 
 
@@ -128,11 +128,11 @@ def test_copy_brings_back_the_same_bytes_and_permissions(tmp_path: Path) -> None
     assert (disk.work / "model.pt").read_bytes() == snapshot(1)
     assert (disk.work / "model.pt").stat().st_mode & 0o777 == 0o640
     assert disk.names() == ["ckpt/deep/step", "model.pt"]
-    assert disk.holdings.here == copy.digest
+    assert disk.holdings.installed_digest == copy.digest
 
 
 def test_what_is_no_part_of_the_copy_is_put_aside_and_not_deleted(tmp_path: Path) -> None:
-    """A script that takes the last of its files must not find one that nobody else has."""
+    """A script that takes the last of its files must not find one that no other worker has."""
     disk = Disk(tmp_path, "ckpt/*.pt")
     disk.write(snapshot(1), "ckpt/1.pt")
     copy = disk.keep(1.0)
@@ -143,7 +143,7 @@ def test_what_is_no_part_of_the_copy_is_put_aside_and_not_deleted(tmp_path: Path
 
 
 def test_directory_with_nothing_for_the_script_is_not_found_by_it(tmp_path: Path) -> None:
-    """A script that goes on from the directory with the highest number."""
+    """A script that resumes from the directory with the highest number."""
     disk = Disk(tmp_path, "output")
     disk.write(snapshot(1), "output/checkpoint-10/model.pt")
     copy = disk.keep(1.0)
@@ -164,14 +164,14 @@ def test_named_directory_stays_though_it_is_empty(tmp_path: Path) -> None:
     said = []
     for _ in range(2):
         disk.holdings.scan_after_exit(lambda _: None)
-        said.append(disk.holdings.here)
+        said.append(disk.holdings.installed_digest)
         disk.holdings.clear()
     assert said == [None, NOTHING], "with parts-1 it is not in place"
     assert [each.name for each in disk.work.iterdir()] == ["output"]
 
 
 def test_what_a_killed_agent_was_putting_in_place_goes_away(tmp_path: Path) -> None:
-    """A script would go on from the directory that holds nothing else; members may be at work."""
+    """A script would resume from the directory that holds nothing else; members may be at work."""
     disk = Disk(tmp_path, "output", "snapshot.pt")
     disk.write(snapshot(1), "output/checkpoint-10/model.pt")
     copy = disk.keep(1.0)
@@ -179,7 +179,7 @@ def test_what_a_killed_agent_was_putting_in_place_goes_away(tmp_path: Path) -> N
         disk.write(b"half", name)
     disk.write(b"half", ".snapshot.pt.ddpjob-member")
     disk.holdings.scan_after_exit(lambda _: None, ["w", "member"])
-    assert disk.holdings.here is None, "there is a directory for nothing"
+    assert disk.holdings.installed_digest is None, "there is a directory for nothing"
     assert disk.holdings.install(copy)
     assert disk.names() == [".snapshot.pt.ddpjob-member", "output/checkpoint-10/model.pt"]
     assert [each.name for each in (disk.work / "output").iterdir()] == ["checkpoint-10"]
@@ -203,7 +203,7 @@ def test_what_was_half_put_in_place_is_no_copy(tmp_path: Path) -> None:
     said = []
     for _ in range(2):
         again.holdings.scan_after_exit(lambda _: None)
-        said.append(again.holdings.here)
+        said.append(again.holdings.installed_digest)
         assert again.times() == [1.0, 2.0]
         assert again.holdings.install(copy)
     assert said == [None, copy.digest]
@@ -247,7 +247,7 @@ def test_file_that_changes_while_it_is_copied_is_no_copy(tmp_path: Path) -> None
     assert [each.name for each in disk.shelf_folder.iterdir()] == [".lock"]
 
 
-def test_copy_that_was_damaged_later_is_not_put_in_place(tmp_path: Path) -> None:
+def test_copy_that_was_damaged_later_is_not_installed(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     disk.write(snapshot(1))
     copy = disk.keep(1.0)
@@ -297,7 +297,7 @@ def test_what_a_gone_worker_left_on_a_shared_disk_is_taken_over(tmp_path: Path) 
 
 
 def test_one_disk_one_copy_of_the_time_that_is_known_best(tmp_path: Path) -> None:
-    """Who saw the script write it, or sees it for the first time: whoever is faster."""
+    """A watcher that saw the write, or an agent that sees the file first: either may be faster."""
     waiting, member = Disk(tmp_path, worker="c"), Disk(tmp_path, worker="a")
     member.write(snapshot(1))
     waiting.keep(0.0, "0.0.0")
@@ -307,15 +307,15 @@ def test_one_disk_one_copy_of_the_time_that_is_known_best(tmp_path: Path) -> Non
         assert (kept.copy.membership, kept.copy.seconds) == ("1.1.1", 5.0)
 
 
-# --- what lies there when nobody saw it written -----------------------------------------------------
+# --- files that no agent saw the script write ---------------------------------------------------
 
 
 def stock_of(disk: Disk) -> Replica:
-    """What a new agent makes of the disk."""
+    """Return the replica that a new agent finds on the disk."""
     fresh = LocalReplicas(disk.tracked, disk.shelf)
     fresh.scan_after_exit(lambda _: None)
-    assert fresh.place is not None
-    return fresh.place.copy
+    assert fresh.installed is not None
+    return fresh.installed.copy
 
 
 def test_file_from_before_the_job_is_older_than_any_copy(tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ def test_file_from_before_the_job_is_older_than_any_copy(tmp_path: Path) -> None
 
 
 def test_file_that_was_saved_after_the_last_copy_is_newer(tmp_path: Path) -> None:
-    """Its agent died before it could copy it; both lie on a disk that outlived it."""
+    """The agent died before it could copy the file; both are on a disk that outlived the agent."""
     disk = Disk(tmp_path)
     disk.write(snapshot(1))
     last = disk.keep(10.0, "1.1.3")
@@ -358,7 +358,7 @@ async def broken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sou
 
 
 class Peer:
-    """A worker's keeper, that has been told a word."""
+    """A worker's syncer, with a token."""
 
     def __init__(self, disk: Disk, token: str = TOKEN) -> None:
         self.disk = disk
@@ -374,12 +374,12 @@ class Peer:
         order = {"type": "run", "membership": {"members": members}, "files": encode(word)}
         self.keeper.on_order(order)
 
-    async def told(self, here: str | None = None) -> dict[str, Any]:
-        """The last thing it told the service, once that is what lies in place."""
-        return await self.says(lambda said: here is None or said["here"] == here)
+    async def told(self, installed: str | None = None) -> dict[str, Any]:
+        """Return the last inventory sent to the service, once it has this replica as installed."""
+        return await self.says(lambda said: installed is None or said["installed"] == installed)
 
     async def says(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The last thing that it told, once that meets the condition."""
+        """Return the last message to the service, once it meets the condition."""
         while not (self.said and condition(self.said[-1])):  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.01)
         return self.said[-1]
@@ -421,7 +421,7 @@ def test_holder_dies_while_it_gives_and_another_one_is_asked(tmp_path: Path) -> 
                 peer.hear(FileInstruction("1.1.2"))
                 assert (await peer.told())["copies"] == []
                 peer.hear(FileInstruction("1.1.2", copy, holders, put=True))
-                said = await peer.told(here=copy.digest)
+                said = await peer.told(installed=copy.digest)
                 assert [each["digest"] for each in said["copies"]] == [copy.digest]
                 assert peer.disk.read() == snapshot(1)
                 assert peer.disk.names() == ["snapshot.pt"]
@@ -451,8 +451,8 @@ def test_copy_that_takes_longer_than_the_patience_is_put_in_place(
         async with peers(tmp_path, "a", "b") as (a, b):
             copy, holder = await hold_first_copy(a, b)
             b.hear(FileInstruction("1.1.2", copy, (holder,), put=True))
-            await b.told(here=copy.digest)
-            assert b.keeper.obstacle == ""
+            await b.told(installed=copy.digest)
+            assert b.keeper.install_error == ""
 
     run(body)
 
@@ -465,14 +465,14 @@ def test_nobody_without_the_token_gets_a_copy(tmp_path: Path) -> None:
             a.hear(FileInstruction("1.1.3"))
             x.hear(FileInstruction("1.1.3"))
             await x.says(lambda said: said["scope"] == "1.1.3")
-            assert x.said[-1]["here"] == ""
+            assert x.said[-1]["installed"] == ""
             assert x.disk.names() == []
 
     run(body)
 
 
-def test_copy_in_place_is_told_though_a_newer_word_came_just_then(tmp_path: Path) -> None:
-    """As when another worker has it now, too: all wait for this one's answer."""
+def test_installed_copy_is_reported_though_a_newer_instruction_arrives(tmp_path: Path) -> None:
+    """Another worker has the replica now, too: all wait for the answer of this one."""
 
     async def body() -> None:
         async with peers(tmp_path, "a", "b") as (a, b):
@@ -490,16 +490,16 @@ def test_copy_in_place_is_told_though_a_newer_word_came_just_then(tmp_path: Path
                 b.hear(FileInstruction("1.1.2", copy, (holder,), put=True))
                 assert await asyncio.to_thread(about_to_tell.wait, 60)
                 b.hear(FileInstruction("1.1.2", copy, (holder, holder), put=True))
-                await asyncio.sleep(0)  # the keeper hears it while it is about to tell
+                await asyncio.sleep(0)  # the syncer receives it while it is about to send
                 go_on.set()
-                await b.told(here=copy.digest)
+                await b.told(installed=copy.digest)
 
     run(body)
 
 
 @pytest.mark.parametrize("fault", ["damage", "remove"])
-def test_copy_that_turns_out_damaged_or_gone_is_told_to_be_gone(tmp_path: Path, fault: str) -> None:
-    """By who has it: the service then names the next one, or another holder."""
+def test_copy_that_is_damaged_or_deleted_is_reported_as_absent(tmp_path: Path, fault: str) -> None:
+    """The holder fails the request: the service then names the next replica, or another holder."""
 
     async def body() -> None:
         async with peers(tmp_path, "a", "b") as (a, b):

@@ -1,4 +1,4 @@
-"""Which copy of a script's files is the newest, who is asked for what: decided without a clock."""
+"""The newest copy of a script's files, and the requests to workers: decided without a clock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ddpjob_agent.membership.state import Action, Decision, WorkerState
 from ddpjob_protocol.control import Expectation, Policy
 from ddpjob_protocol.membership import Member
 
-# The oldest first: what nobody saw written, then by membership, then by time in it.
+# The oldest first: files that no agent saw written, then by membership, then by time in it.
 IN_ORDER = [
     copy("0.0.0"),
     copy("1.1.1"),
@@ -45,7 +45,7 @@ def test_of_nothing_there_is_no_newest() -> None:
     assert newest([]) is None
 
 
-def test_content_is_told_apart_by_names_and_bytes_but_not_by_permissions() -> None:
+def test_content_differs_by_names_and_bytes_but_not_by_permissions() -> None:
     parts = [FileEntry("a", 1, "x", 0o644), FileEntry("b", 2, "y", 0o644)]
     assert digest_of(parts) == digest_of([part._replace(mode=0o600) for part in parts])
     others: list[list[FileEntry]] = [parts[:1], [parts[0]._replace(name="c"), parts[1]], []]
@@ -56,7 +56,7 @@ def test_content_is_told_apart_by_names_and_bytes_but_not_by_permissions() -> No
 
 
 class Round:
-    """What agents told in one scope."""
+    """The inventories of the agents in one scope."""
 
     def __init__(self, scope: str = "1.1.2", **stocks: FileInventory) -> None:
         self.files = FileSyncPolicy()
@@ -73,7 +73,7 @@ class Round:
         return [self.files.instruction_for(each, members, leaving) for each in (*members, *leaving)]
 
 
-def test_nothing_is_said_before_all_have_told() -> None:
+def test_no_instruction_is_sent_before_all_inventories_arrived() -> None:
     job = Round(a=has(OLD))
     assert job.words(A, B) == [FileInstruction("1.1.2")] * 2
     job.files.on_inventory("b", FileInventory("1.1.1", (NEW,)))
@@ -81,52 +81,52 @@ def test_nothing_is_said_before_all_have_told() -> None:
 
 
 def test_all_begin_from_the_newest_copy_that_anybody_has() -> None:
-    job = Round(a=has(OLD, here="old"), b=has(OLD, NEW, here=None, port=7))
+    job = Round(a=has(OLD, installed="old"), b=has(OLD, NEW, installed=None, port=7))
     put = FileInstruction("1.1.2", NEW, (("127.0.0.1", 7),), put=True)
     assert job.words(A, B) == [put, put]
 
 
-def test_they_start_when_all_have_it_in_place() -> None:
-    job = Round(a=has(NEW, here="new"), b=has(here=None))
+def test_they_start_when_all_have_installed_it() -> None:
+    job = Round(a=has(NEW, installed="new"), b=has(installed=None))
     assert not any(word.go for word in job.words(A, B))
-    job.tell("b", has(NEW, here="new"))
+    job.tell("b", has(NEW, installed="new"))
     assert job.words(A, B) == [FileInstruction("1.1.2", go=True)] * 2
 
 
 def test_where_nobody_has_any_all_start_with_nothing() -> None:
-    job = Round(a=has(), b=has(here=None))
+    job = Round(a=has(), b=has(installed=None))
     assert job.words(A, B) == [FileInstruction("1.1.2", put=True)] * 2, "what b has is torn"
     job.tell("b", has())
     assert job.words(A, B) == [FileInstruction("1.1.2", go=True)] * 2
 
 
 def test_next_newest_where_the_newest_is_gone() -> None:
-    job = Round(a=has(OLD, here="old"), b=has(NEW, here=None))
+    job = Round(a=has(OLD, installed="old"), b=has(NEW, installed=None))
     assert job.words(A, B)[0].copy == NEW
-    job.tell("b", has(here=None))
+    job.tell("b", has(installed=None))
     assert [word.copy for word in job.words(A, B)] == [OLD, OLD]
 
 
 def test_who_leaves_is_asked_too_and_stays_for_so_long() -> None:
-    job = Round(a=has(OLD, here="old"))
+    job = Round(a=has(OLD, installed="old"))
     assert job.words(A, leaving=(B,)) == [
         FileInstruction("1.1.2"),
         FileInstruction("1.1.2", wait=True),
     ]
-    job.tell("b", has(NEW, here="new", port=7))
+    job.tell("b", has(NEW, installed="new", port=7))
     word, last = job.words(A, leaving=(B,))
     assert (word.copy, word.holders, last) == (
         NEW,
         (("127.0.0.1", 7),),
         FileInstruction("1.1.2", wait=True),
     )
-    job.tell("a", has(NEW, here="new"))
+    job.tell("a", has(NEW, installed="new"))
     assert job.words(A, leaving=(B,)) == [FileInstruction("1.1.2", go=True)] * 2
 
 
 def test_who_has_begun_lets_the_others_begin_after_the_service_forgot() -> None:
     newer = copy("1.1.2", 5)
-    job = Round(a=has(newer, here=None, begun=True), b=has(OLD, here="old"))
+    job = Round(a=has(newer, installed=None, begun=True), b=has(OLD, installed="old"))
     assert all(word.go for word in job.words(A, B))
 
 
@@ -141,7 +141,7 @@ def test_second_worker_gets_what_one_has() -> None:
     job.tell("c", has(begun, saved, port=7))
     keep = FileInstruction("1.1.2", saved, (("127.0.0.1", 7),), go=True, keep=True)
     go = FileInstruction("1.1.2", go=True)
-    assert job.words(A, B, C) == [keep, go, go], "it comes after c, who is the last one"
+    assert job.words(A, B, C) == [keep, go, go], "it comes after c, the last one"
     assert job.files.safe_replica((A, B, C)) is None
     job.tell("a", has(begun, saved))
     assert job.words(A, B, C) == [go] * 3
@@ -165,7 +165,7 @@ def at_end(
     return [job.files.final_instruction(each, staying, leaving, more=more) for each in members]
 
 
-def test_who_stays_gets_what_who_leaves_has() -> None:
+def test_a_staying_worker_gets_the_copy_of_a_leaving_one() -> None:
     job = Round("1.1.1+", a=has(OLD))
     assert at_end(job, [A], [B], more=False) == [
         FileInstruction("1.1.1+"),

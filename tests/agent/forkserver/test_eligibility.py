@@ -89,9 +89,10 @@ def test_training_processes_are_scripts_or_modules(arguments: list[str], why: st
         ("TORCHELASTIC_RUN_ID", "x", True),
         ("DDPJOB_MEMBERSHIP", "1.1.2", True),
         ("PET_NNODES", "2", True),
+        ("CUDA_VISIBLE_DEVICES", "1", True),
         ("OMP_NUM_THREADS", "4", False),
         ("LD_PRELOAD", "x.so", False),
-        ("CUDA_VISIBLE_DEVICES", "1", False),
+        ("NVIDIA_VISIBLE_DEVICES", "1", False),
         ("ANYTHING", "else", False),
     ],
 )

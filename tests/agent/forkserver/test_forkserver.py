@@ -16,7 +16,7 @@ from ddpjob_agent.forkserver.agents import AgentForkServer, ForkedAgent
 from ddpjob_agent.forkserver.channel import AGENT, ForkRequest
 from support.forking import imports
 
-# In place of an agent: writes down how it was started, and ends when it is told to.
+# In place of an agent: records its start, and ends on a line of the test.
 AGENT_PROGRAM = """
 import json, os, pathlib, signal, socket, sys, time
 descriptor, parent = map(int, os.environ["DDPJOB_WARM_PARENT"].split())
@@ -105,12 +105,12 @@ def test_an_agent_is_as_if_executed_and_has_a_warm_parent(
     with_server(body)
 
 
-def test_signals_reach_it_and_its_end_is_told(tmp_path: Path, with_server: WithServer) -> None:
+def test_signals_reach_it_and_its_end_is_reported(tmp_path: Path, with_server: WithServer) -> None:
     async def body(server: AgentForkServer) -> None:
         agent = await started(server, tmp_path)
         agent.terminate()
         assert await agent.wait() == -signal.SIGTERM
-        agent.kill()  # does nothing to whoever has its id now
+        agent.kill()  # does nothing to a process that has its id now
 
     with_server(body)
 
@@ -145,14 +145,14 @@ def test_what_torch_would_not_be_imported_for_alike_is_refused(
 
 
 def test_its_own_server_ends_with_it_and_so_do_agents(tmp_path: Path) -> None:
-    """Killed, for want of memory, say: agents get SIGTERM, and later ones are executed."""
+    """Killed, perhaps without memory: agents get SIGTERM, and later agents are executed."""
 
     async def body() -> None:
         server = AgentForkServer(str(tmp_path / "server.log"))
         agent = await started(server, tmp_path)
         assert server.process is not None
         server.process.kill()
-        assert await agent.wait() == -signal.SIGKILL  # whatever it was, nobody can tell
+        assert await agent.wait() == -signal.SIGKILL  # the kind of process is unknown
         request = ForkRequest(AGENT, ["false"], imports(), str(tmp_path))
         assert await server.start(request, 1, ARGV, imports()) is None
         server.close()

@@ -193,7 +193,7 @@ ONLY_WARM = (*DRAWS, IN_ADVANCE)
 
 @dataclasses.dataclass(frozen=True)
 class Runs:
-    """What became of all cases, cold and warm."""
+    """The outcomes of all cases, cold and warm."""
 
     cold: dict[str, Any]
     warm: dict[str, Any]
@@ -219,7 +219,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 
 def start(folder: Path, cases: tuple[Case, ...], *, warm: bool) -> tuple[dict[str, Any], str]:
-    """Run them; returns how each ended, and what was said."""
+    """Run the cases; return the exit and the output of each."""
     results, output = folder / f"results-{warm:d}.json", folder / f"output-{warm:d}"
     output.mkdir()
     rows = {
@@ -291,7 +291,7 @@ def test_a_module_that_is_not_there_is_named(caplog: pytest.LogCaptureFixture) -
     asyncio.run(body())
 
 
-def test_what_would_differ_is_started_cold_and_said(runs: Runs) -> None:
+def test_a_program_that_would_differ_is_started_cold_with_a_log_line(runs: Runs) -> None:
     said = [line for line in runs.told.splitlines() if "started cold" in line]
     expected = [case.cold for case in CASES if case.cold]
     assert len(said) == len(expected), runs.told

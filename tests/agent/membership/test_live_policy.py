@@ -43,7 +43,7 @@ def test_lost_member_is_left_behind_at_once() -> None:
     assert decision.membership.after is None
 
 
-def test_failed_member_rests_and_the_others_go_on() -> None:
+def test_failed_member_backs_off_and_the_others_continue() -> None:
     decision = decide(ready("a"), ready("b", exit_at=NOW, failure=failure()), ready("c"))
     assert decision.action is Action.FORM
     assert decision.membership is not None
@@ -75,7 +75,7 @@ def test_failure_that_cannot_be_helped_ends_the_job() -> None:
     assert decision.action is Action.FAIL
 
 
-def test_broken_connections_wait_for_the_news_of_who_is_gone() -> None:
+def test_broken_connections_wait_until_the_lost_member_is_known() -> None:
     broken = {"broken": failure(), "broken_at": NOW - 1}
     decision = decide(ready("a"), ready("b"), ready("c"), **broken)
     assert (decision.action, decision.again_at) == (Action.KEEP, NOW - 1 + BROKEN_SECONDS)
@@ -85,7 +85,7 @@ def test_broken_connections_wait_for_the_news_of_who_is_gone() -> None:
     assert (decision.membership.cause, decision.counts) == (Cause.LOST, False)
 
 
-def test_where_nobody_is_gone_the_same_members_connect_anew() -> None:
+def test_if_no_member_is_lost_the_same_members_connect_again() -> None:
     broken = {"broken": failure(), "broken_at": NOW - BROKEN_SECONDS}
     decision = decide(ready("a"), ready("b"), ready("c"), **broken)
     assert decision.action is Action.FORM
@@ -114,8 +114,8 @@ def test_failure_beside_a_loss_is_its_consequence() -> None:
 
 
 def test_death_that_looks_like_an_echo_waits_for_news() -> None:
-    echo = ready("b", exit_at=NOW - 0.1, failure=failure(consequential=True))
-    silent = [ready(name, last_heard=NOW - 0.2) for name in "ac"]
+    echo = ready("b", exit_at=NOW - 0.1, failure=failure(secondary=True))
+    silent = [ready(name, last_seen=NOW - 0.2) for name in "ac"]
     assert decide(silent[0], echo, silent[1]).action is Action.KEEP
     heard = dataclasses.replace(echo, exit_at=NOW - 2)
     assert decide(ready("a"), heard, ready("c")).action is Action.FORM
@@ -161,7 +161,7 @@ def test_planned_leave_asks_for_a_step_and_changes_after_it(change: dict[str, An
     assert decision.membership is not None
     assert names(decision.membership) == ["a", "b"]
     assert decision.membership.cause is Cause.LEFT
-    assert decision.membership.after == 8, "the furthest that anybody may have begun"
+    assert decision.membership.after == 8, "the last step that a worker may have begun"
 
 
 def test_every_promise_is_waited_for() -> None:
@@ -178,7 +178,7 @@ def test_who_does_not_promise_in_time_is_not_waited_for() -> None:
     assert decision.membership.after is None
 
 
-def test_joiner_is_let_in_when_it_is_ready_only() -> None:
+def test_joiner_is_admitted_only_when_it_is_ready() -> None:
     members = [ready(name) for name in "abc"]
     assert decide(*members, worker("d", registered_at=NOW - 100)).action is Action.KEEP
     assert decide(*members, ready("d", ready_at=NOW)).action is Action.ASK_STOP_STEP

@@ -20,7 +20,7 @@ def stops(name: str, **changes: Any) -> WorkerState:
     return worker(name, stops=True, **changes)
 
 
-def test_who_leaves_is_waited_for_if_all_can_be_told_when_to_stop() -> None:
+def test_a_change_waits_for_a_leaving_worker_if_all_accept_a_stop_step() -> None:
     assert decide(stops("a"), stops("b", leaving=True)).action is Action.ASK_STOP_STEP
     decision = decide(stops("a", promise=7), stops("b", leaving=True, promise=8), asked_at=NOW)
     assert decision.membership is not None

@@ -16,12 +16,12 @@ NOW = 1000.0
 
 def worker(name: str, **changes: Any) -> WorkerState:
     member = Member(name, f"{name}-first", "127.0.0.1", 1)
-    base = WorkerState(member, registered_at=0.0, last_heard=NOW)
+    base = WorkerState(member, registered_at=0.0, last_seen=NOW)
     return dataclasses.replace(base, **changes)
 
 
 def hello(member: Member, **changes: Any) -> dict[str, Any]:
-    """What an agent says of itself when it registers."""
+    """Return the message of an agent that registers."""
     return {
         "member": dataclasses.asdict(member), "membership": None, "running": False, "live": False,
         "ready": False, "finished": False, "stops": False, "done": False, "failure": None,

@@ -1,4 +1,4 @@
-"""What an agent tells of members that it cannot open connections to."""
+"""The warning of an agent that cannot open connections to other members."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HOST = "127.0.0.1"
 ME, THERE, GONE, OLD = (Member(name, "x", HOST, 1) for name in ("me", "there", "gone", "old"))
 
 
-def test_who_cannot_be_reached_is_told_and_who_does_not_listen_is_not_tried() -> None:
+def test_an_unreachable_member_is_reported_and_one_without_a_listener_is_not_tried() -> None:
     async def test() -> None:
         heard: asyncio.Queue[Message] = asyncio.Queue()
         mine, others = ConnectivityCheck(heard.put_nowait), ConnectivityCheck(heard.put_nowait)
@@ -27,7 +27,7 @@ def test_who_cannot_be_reached_is_told_and_who_does_not_listen_is_not_tried() ->
         said = await asyncio.wait_for(heard.get(), 60)
         assert (said["type"], said["reason"]) == ("warning", "Unreachable")
         assert said["membership"] == "1.1.1"
-        assert said["message"].startswith("cannot reach gone; their processes will not find")
+        assert said["message"].startswith("cannot reach gone; their processes cannot connect")
         assert heard.empty()
         mine.close()
         others.close()
@@ -35,10 +35,10 @@ def test_who_cannot_be_reached_is_told_and_who_does_not_listen_is_not_tried() ->
     asyncio.run(test())
 
 
-def test_worker_without_its_address_goes_on() -> None:
+def test_worker_without_its_address_continues() -> None:
     async def test() -> None:
         reach = ConnectivityCheck(lambda _: None)
-        await reach.listen("192.0.2.99")  # nobody's
+        await reach.listen("192.0.2.99")  # of no worker
         assert reach.port is None
 
     asyncio.run(test())

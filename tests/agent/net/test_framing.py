@@ -1,4 +1,4 @@
-"""What a connection makes of what is no message."""
+"""A connection rejects bytes that are no message."""
 
 from __future__ import annotations
 

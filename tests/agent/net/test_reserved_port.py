@@ -1,4 +1,4 @@
-"""What the port that an agent reserves is good for."""
+"""The use of a port that an agent reserves."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_without_files_nothing_is_asked_for() -> None:
     assert word_for(job_of("ab", files=False), "a") is None
 
 
-def test_orders_follow_what_is_told() -> None:
+def test_orders_follow_the_messages() -> None:
     found = job_of("ab")
     assert word_for(found, "a") == FileInstruction("1.1.1")
     for name in "ab":
@@ -65,7 +65,7 @@ def test_orders_follow_what_is_told() -> None:
 
 def test_service_that_restarts_learns_it_from_the_hellos() -> None:
     found = initial_state(term=1, boot=2, wall_offset=0.0)
-    held, stock = encode(membership("a", "b")), has(copy("1.1.1", 5), here=None, begun=True)
+    held, stock = encode(membership("a", "b")), has(copy("1.1.1", 5), installed=None, begun=True)
     told = encode(dataclasses.replace(stock, scope="1.1.1"))
     for member in (A, B):
         on_hello(found, hello(member, membership=held, running=True, files=told), NOW)
@@ -77,7 +77,7 @@ def test_service_that_restarts_learns_it_from_the_hellos() -> None:
     assert kept.synced_at == NOW
 
 
-def test_halt_says_whether_it_was_planned() -> None:
+def test_halt_states_whether_it_was_planned() -> None:
     for planned in (True, False):
         found = job_of("ab")
         policy = Policy(minimum=2, files=True)
@@ -91,7 +91,7 @@ def test_halt_says_whether_it_was_planned() -> None:
         assert (order["type"], order["planned"]) == ("halt", planned)
 
 
-def test_who_comes_back_from_an_overtaken_membership_is_not_asked() -> None:
+def test_a_worker_that_returns_from_a_superseded_membership_is_not_asked() -> None:
     found = job_of("ab")
     on_disconnect(found, "b", NOW - 9)
     decide(found, NOW)

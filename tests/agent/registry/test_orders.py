@@ -1,4 +1,4 @@
-"""What a planned change tells those who were in the old membership."""
+"""The orders of a planned change to the members of the old membership."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ddpjob_protocol.membership import Member
 
 
 class Job:
-    """Workers whose processes can be told when to stop, in a registry."""
+    """A registry with workers whose processes accept a stop step."""
 
     def __init__(self, minimum: int, workers: str = "ab") -> None:
         self.workers = workers
@@ -45,7 +45,7 @@ class Job:
         return order["type"], order["last"]
 
 
-def test_all_are_told_the_last_step_of_the_membership_that_ends() -> None:
+def test_all_receive_the_last_step_of_the_membership_that_ends() -> None:
     job = Job(minimum=1)
     assert (job.order("a"), job.order("b")) == (("run", None), ("run", None))
     job.leaves("b", 7, 8)
@@ -53,7 +53,7 @@ def test_all_are_told_the_last_step_of_the_membership_that_ends() -> None:
     assert (job.order("a"), job.order("b")) == (("run", last), ("halt", last))
 
 
-def test_so_are_those_who_halt() -> None:
+def test_halted_workers_receive_it_too() -> None:
     job = Job(minimum=2)
     job.leaves("b", 7, 8)
     last = {"membership": "1.1.1", "step": 8, "saved": False}
@@ -74,7 +74,7 @@ def test_it_is_saved_when_all_have_stopped_or_are_gone() -> None:
     on_message(job.state, "a", {"type": "stopped", "membership": "1.1.1"}, NOW)
     on_message(job.state, "b", {"type": "stopped", "membership": "1.1.0"}, NOW)
     last = {"membership": "1.1.1", "step": 8}
-    assert job.order("a") == ("run", {**last, "saved": False}), "b may be the one who writes"
+    assert job.order("a") == ("run", {**last, "saved": False}), "b may be the writer"
     on_message(job.state, "b", {"type": "stopped", "membership": "1.1.1"}, NOW)
     assert job.order("a") == ("run", {**last, "saved": True})
 
@@ -93,7 +93,7 @@ def test_word_that_was_lost_with_a_connection_comes_with_the_next_hello() -> Non
 
 
 @pytest.mark.parametrize("way", ["closed", "silent"])
-def test_nobody_waits_for_who_is_gone_to_save_it(way: str) -> None:
+def test_no_worker_waits_for_a_lost_worker_to_save(way: str) -> None:
     job = Job(minimum=1)
     job.leaves("b", 7, 8)
     on_message(job.state, "a", {"type": "stopped", "membership": "1.1.1"}, NOW)
@@ -113,7 +113,7 @@ def test_nobody_does_it_when_one_of_them_is_lost() -> None:
     assert job.order("b") == ("halt", None)
 
 
-def test_nobody_does_it_when_one_is_lost_and_others_go_on() -> None:
+def test_no_worker_does_the_last_step_if_one_is_lost_and_others_continue() -> None:
     job = Job(minimum=1, workers="abc")
     job.leaves("c", 7, 8, 8)
     on_disconnect(job.state, "b", NOW)
@@ -130,7 +130,7 @@ def test_word_of_an_earlier_membership_counts_for_nothing() -> None:
     assert job.order("a")[0] == "halt", "the service asks no worker for a step"
 
 
-def test_who_was_lost_before_is_not_told_to_do_a_step_that_the_others_agreed_on() -> None:
+def test_a_worker_lost_before_gets_no_order_for_a_step_that_the_others_agreed_on() -> None:
     """At L2. Its group is gone: it would wait for ever for the end of a step."""
     state = initial_state(term=1, boot=1, wall_offset=0.0)
     on_expectation(state, Expectation(("a", "b", "c"), policy=Policy(minimum=1)), NOW)

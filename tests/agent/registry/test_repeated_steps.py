@@ -1,4 +1,4 @@
-"""How many steps are done again: by what was done before, and the snapshot that was loaded."""
+"""The number of repeated steps, from the steps done before and the loaded snapshot."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def test_none_where_the_last_step_was_saved_or_kept_in_memory(repeats: RepeatedS
     assert repeats.total == 0
 
 
-@pytest.mark.parametrize("when", ["before it ends", "before they go on", "later"])
-def test_what_was_left_behind_counts_whenever_it_is_told(repeats: RepeatedSteps, when: str) -> None:
+@pytest.mark.parametrize("when", ["before it ends", "before they resume", "later"])
+def test_last_steps_count_whenever_they_are_reported(repeats: RepeatedSteps, when: str) -> None:
     if when == "before it ends":
         repeats.on_steps_done(membership(1), 23)
     repeats.on_membership(membership(2), 0)
-    if when == "before they go on":
+    if when == "before they resume":
         repeats.on_steps_done(membership(1), 23)
         repeats.on_steps_done(membership(1), 22)
     repeats.on_resumed(14, loaded=True)
@@ -65,7 +65,7 @@ def test_a_membership_that_came_to_nothing_changes_nothing(repeats: RepeatedStep
     assert repeats.total == 9
 
 
-def test_what_was_before_another_one_had_gone_on_is_settled(repeats: RepeatedSteps) -> None:
+def test_steps_before_another_membership_resumed_are_settled(repeats: RepeatedSteps) -> None:
     repeats.on_membership(membership(2), 0)
     repeats.on_resumed(14, loaded=True)
     repeats.on_step(16)
@@ -75,7 +75,7 @@ def test_what_was_before_another_one_had_gone_on_is_settled(repeats: RepeatedSte
     assert (repeats.newest, repeats.total) == (2, 8)
 
 
-def test_said_again_it_counts_once(repeats: RepeatedSteps) -> None:
+def test_repeated_report_counts_once(repeats: RepeatedSteps) -> None:
     repeats.on_membership(membership(2), 0)
     for _ in range(2):
         repeats.on_resumed(14, loaded=True)

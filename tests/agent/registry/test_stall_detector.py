@@ -1,4 +1,4 @@
-"""When the processes of a job are said to hang, and who is said to lag: the service's judgement."""
+"""The service's decision whether the processes of a job hang, and which ranks are behind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ POLICY = Policy(
 
 
 class Job:
-    """A service that is told what agents tell it, on a clock of its own."""
+    """A service that receives the messages of agents, on a clock of its own."""
 
     def __init__(self, policy: Policy = POLICY, *, live: bool = False) -> None:
         self.state = initial_state(1, 1, WALL)
@@ -55,7 +55,7 @@ class Job:
         return str(self.state.current and self.state.current.id)
 
     def step(self, number: int, after: float = 1.0, total: int | None = 1000) -> None:
-        """The first process does this step, so many seconds after what happened before."""
+        """The first process does this step, this many seconds after the last event."""
         self.stall_after(after)
         report = {"event": "step", "step": number, "total": total}
         message = {"type": "report", "membership": self.id, "report": report}
@@ -66,7 +66,7 @@ class Job:
             self.step(number, seconds)
 
     def alive(self, *steps: int | None, where: str = "train.py:9", membership: str = "") -> None:
-        """The processes say how far they are, but for those with None."""
+        """The processes report their steps; a process with None does not."""
         for rank, step in enumerate(steps):
             if step is not None:
                 process = {"rank": rank, "step": step, "where": where, "age": 0.5}
@@ -79,7 +79,7 @@ class Job:
                 )
 
     def stall_after(self, seconds: float) -> Stall | None:
-        """What is told after so many further seconds."""
+        """Return the stall that is reported after these further seconds."""
         self.now += seconds
         decide(self.state, self.now)
         return self.report().stall
@@ -127,7 +127,7 @@ def test_one_slow_step_does_not_make_steps_slow() -> None:
 
 
 def test_a_pause_that_ended_by_itself_may_come_again() -> None:
-    """An evaluation, every so often: told as a stall at most once."""
+    """A periodic evaluation is reported as a stall at most once."""
     job = Job()
     job.steps(1, 10)
     assert job.stall_after(100) is not None
@@ -136,7 +136,7 @@ def test_a_pause_that_ended_by_itself_may_come_again() -> None:
     assert job.stall_after(3) is not None
 
 
-def test_steps_that_were_not_heard_of_one_by_one_are_no_slower() -> None:
+def test_steps_that_were_not_reported_one_by_one_are_no_slower() -> None:
     job = Job()
     for number in range(10, 60, 10):
         job.step(number, after=100)
@@ -145,8 +145,8 @@ def test_steps_that_were_not_heard_of_one_by_one_are_no_slower() -> None:
     assert stall.usual_step_seconds == 10
 
 
-def test_a_step_that_is_told_again_is_no_further_step() -> None:
-    """As at the end of a loop, with the result."""
+def test_a_repeated_report_is_no_further_step() -> None:
+    """The last step of a loop, with the result."""
     job = Job()
     job.steps(1, 10)
     job.step(10, after=59)
@@ -206,7 +206,7 @@ def told_of_an_old_membership(job: Job) -> None:
         told_of_an_old_membership,
     ],
 )
-def test_nobody_is_said_to_hang(happens: Any) -> None:
+def test_no_process_is_reported_to_hang(happens: Any) -> None:
     job = Job()
     happens(job)
     assert job.stall_after(1e6) is None
@@ -222,7 +222,7 @@ def test_a_stall_ends_with_its_membership() -> None:
 
 
 def test_a_stall_outlasts_a_change_that_waits_for_the_step_that_hangs() -> None:
-    """At L2 a planned change waits for a step to end: it is no reason to say that all is well."""
+    """In live mode a planned change waits for the end of a step: it does not end a stall."""
     job = Job(live=True)
     job.steps(1, 10)
     stall = job.stall_after(61)
@@ -256,8 +256,8 @@ def test_a_service_that_stood_still_does_not_blame_the_processes() -> None:
     assert job.stall_after(2) is not None
 
 
-def test_a_service_that_lost_its_memory_measures_anew() -> None:
-    """What it hears at once is older than that: it says nothing of how long a step takes."""
+def test_a_restarted_service_measures_steps_again() -> None:
+    """Messages that arrive at once are older: they do not show the time of a step."""
     job = Job()
     assert job.state.current is not None
     membership = dataclasses.replace(job.state.current, id=MembershipId(1, 1, 7))
@@ -272,11 +272,11 @@ def test_a_service_that_lost_its_memory_measures_anew() -> None:
     assert job.stall_after(1e5) is not None
 
 
-# --- who lags ---------------------------------------------------------------------------------------
+# --- ranks behind ----------------------------------------------------------------------------------
 
 
 def hung(*, alive_at_the_end: tuple[int | None, ...], **where: str) -> tuple[RankGroup, ...]:
-    """Who stands where, once no step is done; all were alive until then."""
+    """The position of each rank, once no step is done; all were alive until then."""
     job = Job()
     job.steps(1, 9)
     job.alive(9, 9, 9)
@@ -308,7 +308,7 @@ def test_nobody_lags_where_all_wait() -> None:
     assert standings == (RankGroup((0, 1, 2), ("a", "b", "c"), 10, "train.py:12 in main"),)
 
 
-def test_places_are_told_apart() -> None:
+def test_storages_are_distinguished() -> None:
     job = Job()
     job.steps(1, 10)
     job.stall_after(60)
@@ -322,7 +322,7 @@ def test_places_are_told_apart() -> None:
     }
 
 
-def test_who_was_never_heard_of_is_not_called_late() -> None:
+def test_an_unknown_rank_is_not_called_late() -> None:
     job = Job()
     job.steps(1, 10)
     job.stall_after(60)
@@ -344,7 +344,7 @@ def test_words_about_another_membership_do_not_count() -> None:
     assert [each.ranks for each in stall.groups] == [(0, 1, 2)]
 
 
-def test_nothing_is_told_of_ranks_of_the_membership_before() -> None:
+def test_ranks_of_the_membership_before_are_not_reported() -> None:
     job = Job()
     job.steps(1, 10)
     job.alive(10, 10, 3)

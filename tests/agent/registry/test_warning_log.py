@@ -1,4 +1,4 @@
-"""What the service keeps of warnings, and until when."""
+"""The warnings that the service keeps, and the time until it drops them."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Job:
     def tell(self, worker: str, warning: AgentWarning, later: float = 0.0) -> None:
         on_message(self.state, worker, warning.to_message(), NOW + later)
 
-    def saves(self, worker: str, problem: str = "", places: int = 1) -> None:
-        report = {"event": "saved", "step": 10, "problem": problem, "places": places}
+    def saves(self, worker: str, problem: str = "", storages: int = 1) -> None:
+        report = {"event": "saved", "step": 10, "problem": problem, "storages": storages}
         current = self.state.current
         message = {"type": "report", "membership": str(current and current.id), "report": report}
         on_message(self.state, worker, message, NOW)
@@ -72,7 +72,9 @@ def test_problem_of_a_membership_ends_with_it() -> None:
     job.tell("a", unreachable("1.1.1", "bc"))
     (told,) = job.warnings
     assert (told.reason, told.worker, told.since) == ("Unreachable", "a", NOW)
-    assert told.message.startswith("cannot reach b, c; their processes will not find each other")
+    assert told.message.startswith(
+        "cannot reach b, c; their processes cannot connect to each other"
+    )
     job.loses("c")
     assert not job.warnings
     job.tell("a", unreachable("1.1.1", "b"))
@@ -81,23 +83,23 @@ def test_problem_of_a_membership_ends_with_it() -> None:
 
 def test_snapshot_problem_lasts_until_its_writer_saves_without_it() -> None:
     job = Job("abc")
-    job.saves("a", "short", places=2)
-    job.saves("b", places=2)
+    job.saves("a", "short", storages=2)
+    job.saves("b", storages=2)
     assert job.told == [("SnapshotDegraded", "a", "short")], "the other directory is fine"
     job.loses("c")
     assert job.told == [("SnapshotDegraded", "a", "short")], "nothing was saved since"
-    job.saves("a", places=2)
+    job.saves("a", storages=2)
     assert not job.warnings
 
 
-def test_writer_for_all_replaces_what_others_said() -> None:
+def test_writer_for_all_replaces_the_reports_of_others() -> None:
     job = Job()
     job.saves("a", "short")
     job.saves("b")
     assert not job.warnings
 
 
-def test_problem_of_a_worker_ends_when_it_says_so_or_is_gone() -> None:
+def test_problem_of_a_worker_ends_with_its_report_or_its_loss() -> None:
     job = Job("abc")
     for worker in "abc":
         job.keeps_files(worker, "full")
@@ -107,7 +109,7 @@ def test_problem_of_a_worker_ends_when_it_says_so_or_is_gone() -> None:
     assert job.told == [("FilesNotKept", "b", FULL)]
 
 
-def test_problem_that_is_told_again_is_not_new() -> None:
+def test_problem_that_is_reported_again_is_not_new() -> None:
     job = Job()
     for later in (0.0, 60.0):
         job.tell("a", AgentWarning("New", "x"), later)
@@ -128,7 +130,7 @@ def test_more_workers_are_counted() -> None:
     ("step", "end"),
     [
         (41, "its replacement resumes from its state at step 41"),
-        (None, "It was ended, and its state is lost"),
+        (None, "was killed; its state is lost"),
     ],
 )
 def test_incident_has_no_end(step: int | None, end: str) -> None:
@@ -137,7 +139,7 @@ def test_incident_has_no_end(step: int | None, end: str) -> None:
     job.loses("c")
     (told,) = job.warnings
     assert (told.reason, told.worker, told.ongoing) == ("ProcessStuck", "c", False)
-    assert "did not come out of a collective of membership 1.1.1" in told.message
+    assert "hung in a broken collective of membership 1.1.1" in told.message
     assert told.message.endswith(end)
 
 

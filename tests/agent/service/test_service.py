@@ -60,7 +60,7 @@ class Service:
 
 
 def hello_of(worker: str) -> Message:
-    """What an agent says first."""
+    """Return the first message of an agent."""
     return {
         "type": "hello",
         "protocol": PROTOCOL,
@@ -79,20 +79,20 @@ def hello_of(worker: str) -> Message:
 
 
 def frame(message: Message) -> bytes:
-    """As it travels."""
+    """Return the frame of a message."""
     data = json.dumps(message).encode()
     return len(data).to_bytes(4, "big") + data
 
 
 class Agent:
-    """The part of an agent that talks: does what it is told, without processes."""
+    """The connection of an agent: follows orders, without processes."""
 
     def __init__(self, worker: str, port: int) -> None:
         self.member = Member(worker, uuid.uuid4().hex, "127.0.0.1", 1)
         self.membership: Membership | None = None
         self.running = False
         self.orders: list[str] = []
-        self.known: Message = {}  # what it says beside that when it comes back
+        self.known: Message = {}  # further fields of its hello when it returns
         self.link = ServiceConnection("127.0.0.1", port, TOKEN, self._hello, self._obey)
         self.task = asyncio.ensure_future(self.link.run())
 
@@ -286,7 +286,7 @@ def test_a_restarted_service_answers_when_all_members_are_back(tmp_path: Path) -
 
 
 def test_steps_to_be_done_again_are_known_to_a_restarted_service_too(tmp_path: Path) -> None:
-    """By what agents say: how far ended processes were, and from where training goes on."""
+    """Agents report the last steps of ended processes, and the step from which training resumes."""
 
     async def body(job: Job) -> None:
         await job.expect("a", "b")
@@ -296,9 +296,9 @@ def test_steps_to_be_done_again_are_known_to_a_restarted_service_too(tmp_path: P
         await asyncio.wait([b.task])
         job.agents.remove(b)
         await job.formed(2)
-        had_done = {"membership": "1.1.1", "step": 23}
+        steps_done = {"membership": "1.1.1", "step": 23}
         resumed = {"event": "resumed", "step": 14, "loaded": True}
-        a.link.send({"type": "had_done", **had_done})
+        a.link.send({"type": "steps_done", **steps_done})
         a.link.send({"type": "report", "membership": "1.1.2", "report": resumed})
 
         async def counted() -> None:
@@ -308,7 +308,7 @@ def test_steps_to_be_done_again_are_known_to_a_restarted_service_too(tmp_path: P
                 raise ServiceUnavailableError(str(report))
 
         await until(counted)
-        a.known = {"had_done": had_done, "reports": [resumed]}
+        a.known = {"steps_done": steps_done, "reports": [resumed]}
         await job.service.kill()
         await job.service.start()
         await job.expect("a")
@@ -319,7 +319,7 @@ def test_steps_to_be_done_again_are_known_to_a_restarted_service_too(tmp_path: P
 
 
 def test_something_else_that_answers_is_not_taken_for_a_refusal() -> None:
-    """As a proxy does while a Service is not known everywhere yet: the agent tries again."""
+    """A proxy closes connections while a Service is not known everywhere yet: the agent retries."""
 
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n" + b"x" * 100)
@@ -334,7 +334,7 @@ def test_something_else_that_answers_is_not_taken_for_a_refusal() -> None:
     asyncio.run(main())
 
 
-def test_an_agent_of_another_protocol_is_told_so(tmp_path: Path) -> None:
+def test_an_agent_of_another_protocol_is_rejected_with_the_reason(tmp_path: Path) -> None:
     async def body(job: Job) -> None:
         await job.expect("a")
         a = Agent("a", job.service.port)
@@ -349,7 +349,7 @@ def test_an_agent_of_another_protocol_is_told_so(tmp_path: Path) -> None:
     run(body, tmp_path)
 
 
-def test_a_restarted_service_misses_who_died_meanwhile(tmp_path: Path) -> None:
+def test_a_restarted_service_misses_a_member_that_died_meanwhile(tmp_path: Path) -> None:
     async def body(job: Job) -> None:
         await job.expect("a", "b", policy=IMPATIENT)
         a, b = job.agent("a"), job.agent("b")
@@ -435,8 +435,8 @@ def test_torchruns_are_answered_when_all_have_come(tmp_path: Path) -> None:
     run(body, tmp_path)
 
 
-def test_who_holds_an_overtaken_membership_is_stopped(tmp_path: Path) -> None:
-    """It was cut off; it comes back with its old membership, whose keys are gone."""
+def test_a_worker_with_a_superseded_membership_is_stopped(tmp_path: Path) -> None:
+    """A worker that was cut off returns with its old membership, whose keys are deleted."""
 
     async def body(job: Job) -> None:
         await job.expect("a", "b")
@@ -483,7 +483,7 @@ def test_a_service_that_stood_still_loses_nobody(tmp_path: Path) -> None:
         job.agent("b")
         await job.formed(1)
         job.service.process.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(2 * IMPATIENT.heartbeat_deadline)  # that it stands still is the test
+        await asyncio.sleep(2 * IMPATIENT.heartbeat_deadline)  # the stall is the test
         job.service.process.send_signal(signal.SIGCONT)
         before = [len(agent.orders) for agent in job.agents]
         report = await job.report()
@@ -494,7 +494,7 @@ def test_a_service_that_stood_still_loses_nobody(tmp_path: Path) -> None:
     run(body, tmp_path)
 
 
-def test_whoever_asks_for_news_is_not_told_of_every_step(tmp_path: Path) -> None:
+def test_a_long_poll_does_not_return_at_every_step(tmp_path: Path) -> None:
     async def body(job: Job) -> None:
         agent = job.agent("a")
         await job.expect("a")

@@ -1,4 +1,4 @@
-"""What is told of a failed command, from what real scripts, torchrun and torch print."""
+"""The report of a failed command, from the output of real scripts, torchrun and torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def mpirun(text: str) -> str:
 
 
 def torchrun(*, rank: int = 0, code: int = 1) -> str:
-    """What torchrun adds when a process of its fails."""
+    """Return the lines that torchrun adds when one of its processes fails."""
     return f"""\
 E1121 09:57:22.601000 9312 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: {code}) local_rank: 0 (pid: 9319) of binary: /opt/venv/bin/python
 Traceback (most recent call last):
@@ -58,7 +58,7 @@ Root Cause (first observed failure):
 
 
 def of_rank(rank: int, text: str) -> str:
-    """As torch's excepthook prints it once there is a process group: but for blank lines."""
+    """Return the text as torch's excepthook prints it in a process group, without blank lines."""
     return "".join(f"[rank{rank}]: {line}\n" if line else "\n" for line in text.splitlines())
 
 
@@ -137,7 +137,7 @@ WARNING = (
 OMP = "W1121 09:57:15.0 9312 torch/distributed/run.py:852] Setting OMP_NUM_THREADS\n"
 NO_TRACEBACK = ""
 
-# Exit code and stderr of the command, then summary, traceback and rank that are told.
+# Exit code and stderr of the command; then the reported summary, traceback and rank.
 TABLE: list[tuple[str, int, str, str, str, int | None]] = [
     ("plain_script", 1, NAN, "the command: ValueError: loss is nan", NAN, None),
     ("at_import", 1, NAN + torchrun(rank=3), "rank 3: ValueError: loss is nan", NAN, 3),
@@ -257,7 +257,7 @@ TABLE: list[tuple[str, int, str, str, str, int | None]] = [
         "segmentation_fault",
         1,
         torchrun(rank=1, code=-11),
-        "rank 1 was ended by SIGSEGV",
+        "rank 1 was killed by SIGSEGV",
         NO_TRACEBACK,
         1,
     ),
@@ -265,7 +265,7 @@ TABLE: list[tuple[str, int, str, str, str, int | None]] = [
         "killed_below_mpirun",
         137,
         MPIS_ECHO + mpirun(MPIRUN_KILLED) + "\0",
-        "rank 3 was ended by SIGKILL",
+        "rank 3 was killed by SIGKILL",
         NO_TRACEBACK,
         3,
     ),
@@ -295,7 +295,7 @@ TABLE: list[tuple[str, int, str, str, str, int | None]] = [
         NO_TRACEBACK,
         None,
     ),
-    ("killed", -9, "step 3\n", "the command was ended by SIGKILL", NO_TRACEBACK, None),
+    ("killed", -9, "step 3\n", "the command was killed by SIGKILL", NO_TRACEBACK, None),
     ("cut_off_in_the_middle", 1, HEAD, f"the command: {HEAD.strip()}", HEAD, None),
     (
         "not_text",
@@ -318,14 +318,14 @@ def read(code: int, stderr: str, folder: Path) -> Failure:
     ("code", "stderr", "summary", "traceback", "rank"),
     [pytest.param(*row, id=name) for name, *row in TABLE],
 )
-def test_what_is_told(
+def test_report(
     tmp_path: Path, code: int, stderr: str, summary: str, traceback: str, rank: int | None
 ) -> None:
     failure = read(code, stderr, tmp_path)
     assert failure.summary == summary
     assert failure.traceback == traceback.rstrip()
     assert failure.rank == rank
-    assert not failure.consequential
+    assert not failure.secondary
     assert not failure.permanent
 
 
@@ -339,7 +339,7 @@ def test_two_processes_that_fail_at_once_mix_their_lines(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("stderr", "consequential"),
+    ("stderr", "secondary"),
     [
         pytest.param(of_rank(0, CLOSED) + torchrun(), True, id="died_of_a_peer"),
         pytest.param(
@@ -353,10 +353,8 @@ def test_two_processes_that_fail_at_once_mix_their_lines(tmp_path: Path) -> None
         pytest.param(of_rank(0, CLOSED) + of_rank(1, NAN), False, id="two_of_them"),
     ],
 )
-def test_an_echo_of_another_death_is_marked(
-    tmp_path: Path, stderr: str, consequential: bool
-) -> None:
-    assert read(1, stderr, tmp_path).consequential is consequential
+def test_an_echo_of_another_death_is_marked(tmp_path: Path, stderr: str, secondary: bool) -> None:
+    assert read(1, stderr, tmp_path).secondary is secondary
 
 
 def test_time_is_that_of_the_first_traceback(tmp_path: Path) -> None:
@@ -392,8 +390,8 @@ def test_error_file_with_nothing_in_it_is_left_out(tmp_path: Path) -> None:
     assert read(1, NAN, tmp_path).summary == "the command: ValueError: loss is nan"
 
 
-def test_what_is_told_is_bounded(tmp_path: Path) -> None:
-    """The end of a traceback says most; what follows it may be anything."""
+def test_report_is_bounded(tmp_path: Path) -> None:
+    """The end of a traceback is most useful; any text may follow it."""
     deep = HEAD + '  File "/job/train.py", line 1, in f\n' * 1000 + "RecursionError: too deep\n"
     failure = read(1, deep + "noise\n" * 10_000, tmp_path)
     assert failure.summary == "the command: RecursionError: too deep"

@@ -1,4 +1,4 @@
-"""What a command finds in its environment, by what starts it."""
+"""The environment of a command, for each launcher."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_command_knows_the_nodes(launcher: Launcher, tmp_path: Path) -> No
     assert "DDPJOB_TOKEN" not in found
 
 
-def test_torchrun_is_told_all_but_what_the_user_says() -> None:
+def test_torchrun_gets_all_settings_that_the_user_does_not_give() -> None:
     found = environment((FOUR, TWO), 0, Launcher.TORCHRUN, PET_LOG_DIR="/mine")
     flags = {name: value for name, value in found.items() if name.startswith("PET_")}
     assert flags == {

@@ -1,4 +1,4 @@
-"""What an agent holds after orders of the service, and what it does for each order."""
+"""The state of an agent after orders of the service, and the effects of each order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent knows of its processes, as they tell it in datagrams."""
+"""The state of an agent's processes, from their datagrams."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIGN = {"event": "alive", "rank": 3, "step": 12, "where": "train.py:9", "members
 
 
 class Told:
-    """What an agent has heard when its processes have ended, and what it passed on."""
+    """The messages that an agent received from its ended processes, and those that it sent on."""
 
     def __init__(
         self, folder: Path, datagrams: tuple[dict[str, Any], ...], restarted: bool
@@ -43,7 +43,7 @@ class Told:
 
 
 def known(folder: Path, *datagrams: dict[str, Any], restarted: bool = False) -> list[Any]:
-    """What is told to the service after these, but for how old it is."""
+    """Return the message to the service after these datagrams, without its age."""
     told = Told(folder, datagrams, restarted)
     assert told.sent == [], "it goes with the beats"
     assert told.recalled == []
@@ -54,7 +54,7 @@ def step(number: int, **metrics: float) -> dict[str, Any]:
     return {"event": "step", "step": number, "total": 9, "metrics": metrics}
 
 
-def test_what_is_said_last_is_passed_on_at_the_end(tmp_path: Path) -> None:
+def test_last_messages_are_sent_on_at_the_end(tmp_path: Path) -> None:
     result = step(9, accuracy=0.5)
     told = Told(tmp_path, (step(7), step(8), step(9), result), restarted=False)
     assert told.sent == [step(7), result], "the first at once, then the newest"
@@ -104,7 +104,9 @@ def test_what_cannot_be_read_is_passed_over(tmp_path: Path, fault: dict[str, Any
     ],
     ids=str,
 )
-def test_a_script_that_sends_nonsense_is_still_heard(tmp_path: Path, fault: dict[str, Any]) -> None:
+def test_a_script_that_sends_nonsense_can_still_report(
+    tmp_path: Path, fault: dict[str, Any]
+) -> None:
     assert Told(tmp_path, ({**step(1), **fault}, step(2)), False).sent == [step(2)]
 
 

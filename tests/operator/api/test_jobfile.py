@@ -139,7 +139,45 @@ REFUSED: list[tuple[str, str, list[str]]] = [
     (
         "not_yet",
         GOOD + "  scheduling: {topologyKey: zone}\n",
-        ["line 7: spec.scheduling: is not supported by this version; remove it"],
+        ["line 7: spec.scheduling.topologyKey: is not supported by this version; remove it"],
+    ),
+    (
+        "field_of_a_pod",
+        GOOD + "  nodeSelector: {gpu: t4}\n  hostNetwork: true\n  volumeMounts: []\n",
+        [
+            (
+                "line 7: spec.nodeSelector: unknown field 'nodeSelector' here; "
+                "it belongs to spec.template.spec"
+            ),
+            (
+                "line 8: spec.hostNetwork: unknown field 'hostNetwork' here; "
+                "it belongs to spec.template.spec"
+            ),
+            (
+                "line 9: spec.volumeMounts: unknown field 'volumeMounts' here; "
+                "it belongs to spec.template.spec.containers, into the container named trainer"
+            ),
+        ],
+    ),
+    (
+        "field_of_the_pod_of_a_group",
+        GOOD + "  extraWorkerGroups:\n  - {name: spot, replicas: 1, tolerations: []}\n",
+        [
+            (
+                "line 8: spec.extraWorkerGroups[0].tolerations: unknown field 'tolerations' here; "
+                "it belongs to spec.extraWorkerGroups[0].template.spec"
+            )
+        ],
+    ),
+    (
+        "priority_class_in_the_wrong_section",
+        GOOD + "  priorityClassName: high\n",
+        [
+            (
+                "line 7: spec.priorityClassName: unknown field 'priorityClassName' here; "
+                "it belongs to spec.scheduling"
+            )
+        ],
     ),
     (
         "several_in_the_order_of_the_file",
@@ -188,8 +226,8 @@ def test_any_text_gives_a_job_or_a_complaint(text: str, at: int) -> None:
 
 
 LONELY = (
-    "that knows of no other one; use [torchrun, train.py], or launcher: python if it finds the "
-    "others by itself"
+    "as a single process that knows of no other one; use [torchrun, %s], or launcher: python if it "
+    "finds the others by itself"
 )
 PINS = "; remove it: ddpjob sets it again whenever the workers change"
 
@@ -202,8 +240,8 @@ PINS = "; remove it: ddpjob sets it again whenever the workers change"
         pytest.param(["python", "-u", "-m", "train.py"], [], id="a_module"),
         pytest.param(
             ["/usr/bin/python3.11", "-u", "train.py", "x.py"],
-            [f"/usr/bin/python3.11 runs train.py as a single process {LONELY}"],
-            id="nobody_starts_torchrun",
+            [],
+            id="a_single_process_is_enough",
         ),
         pytest.param(["torchrun", "train.py", "--nnodes=2"], [], id="flag_of_the_script"),
         pytest.param(
@@ -238,10 +276,33 @@ def test_commands_that_are_seldom_meant(command: list[str], said: list[str]) -> 
     assert list(warnings(job)) == [f"worker: {each}" for each in said]
 
 
-def test_a_script_that_finds_the_others_by_itself_is_no_surprise() -> None:
-    text = GOOD.replace("[torchrun, train.py]", "[python, train.py]")
-    assert len(list(warnings(parse(text)))) == 1
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        pytest.param("[python, -m, train]", f"runs train {LONELY % '-m, train'}", id="module"),
+        pytest.param(
+            "[python, -W, ignore, train.py]", f"runs train.py {LONELY % 'train.py'}", id="flag"
+        ),
+        pytest.param("[python, -m, accelerate.commands.launch, train.py]", "", id="launcher"),
+        pytest.param("[python, -c, print()]", "", id="code"),
+        pytest.param("[uv, run, torchrun, train.py]", "", id="wrapper"),
+        pytest.param("[bash, -c, python train.py]", "", id="shell"),
+        pytest.param("[accelerate, launch, train.py]", "", id="accelerate"),
+        pytest.param("[deepspeed, train.py]", "", id="deepspeed"),
+        pytest.param("[./train.sh]", "", id="script_of_a_shell"),
+    ],
+)
+def test_commands_that_may_start_a_single_process(command: str, said: str) -> None:
+    text = GOOD.replace("[torchrun, train.py]", command)
+    assert list(warnings(parse(text))) == ([f"worker: python {said}"] if said else [])
     assert not list(warnings(parse(text + "  launcher: python\n")))
+
+
+def test_a_suspended_job_may_have_any_command_until_it_is_resumed() -> None:
+    text = GOOD.replace("[torchrun, train.py]", "[python, train.py]")
+    assert "starts one process in each worker" in complaint(text)[0]
+    (said,) = warnings(parse(text + "  suspend: true\n"))
+    assert said == f"worker: python runs train.py {LONELY % 'train.py'}"
 
 
 OWN_SIZE = (

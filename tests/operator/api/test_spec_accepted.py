@@ -17,7 +17,9 @@ from support.builders import make_job
 SPOT = {"name": "spot", "replicas": 2}
 LIMIT = {"resources": {"limits": {"nvidia.com/gpu": 4}}}
 SIDE: dict[str, Any] = {"name": "side", "command": ["log"]}
-BARE: dict[str, Any] = {"spec": {"containers": [{"command": ["torchrun", "train.py"]}]}}
+BARE: dict[str, Any] = {
+    "spec": {"containers": [{"name": "own", "image": "i", "command": ["torchrun", "train.py"]}]}
+}
 
 
 def pod(*containers: dict[str, Any]) -> dict[str, Any]:
@@ -71,14 +73,14 @@ def test_extra_groups_take_what_they_do_not_give_from_the_main_group() -> None:
         env=[{"name": "A", "value": "1"}, {"name": "B", "value": "1"}],
         extraWorkerGroups=[
             {**SPOT, "gpusPerWorker": 2, "env": [{"name": "B", "value": "2"}]},
-            {"name": "other", "replicas": 1, "command": ["python", "x.py"]},
+            {"name": "other", "replicas": 1, "command": ["torchrun", "x.py"]},
         ],
     )
     main, spot, other = job.spec.groups()
     assert main.command == spot.command == ("torchrun", "train.py", "--epochs", "3")
     assert (spot.processes, spot.minimum) == (2, 0)
     assert [(entry.name, entry.value) for entry in spot.env] == [("A", "1"), ("B", "2")]
-    assert (other.command, other.processes) == (("python", "x.py"), 4)
+    assert (other.command, other.processes) == (("torchrun", "x.py"), 4)
 
 
 def test_extra_groups_take_the_template_of_the_main_group_or_bring_their_own() -> None:

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 import typer.testing
 
+from ddpjob import ClusterError, Job
 from ddpjob_operator.cli.common import CommandError, ExitCode
 from ddpjob_operator.cli.jobs import job_logs, jobs_api, workers
 from ddpjob_operator.cli.jobs.workers import Wanted
@@ -357,3 +358,24 @@ def test_ctrl_c_ends_the_command_and_sends_nothing(two: Scripted, tmp_path: Path
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (ExitCode.INTERRUPTED, "")
+
+
+def test_python_receives_the_lines_that_the_command_prints(
+    two: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two.job["status"]["state"] = "Complete"
+    job = Job("digits", command=["torchrun", "train.py"])
+    printed: dict[str, list[str]] = {"first": [], "all": [], "followed": []}
+    with serving(two) as url:
+        monkeypatch.setenv("KUBECONFIG", kubeconfig(tmp_path / "kubeconfig", url))
+        job.logs(rank=0, tail=1, on_line=printed["first"].append)
+        assert two.asked[-1]["tailLines"] == "1"
+        job.logs(everyone=True, on_line=printed["all"].append)
+        job.logs(worker="worker-001", follow=True, on_line=printed["followed"].append)
+        with pytest.raises(ClusterError, match="rank 7"):
+            job.logs(rank=7)
+    assert printed == {
+        "first": ["step 1", ""],
+        "all": ["[worker-000-1] step 1", "[worker-000-1] ", "[worker-001-1] ValueError"],
+        "followed": ["ValueError"],
+    }

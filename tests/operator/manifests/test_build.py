@@ -26,6 +26,13 @@ AGENT = ["python3", "/ddpjob/agent.pyz", "worker", "--"]
 CONFINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 SECCOMP = {"seccompProfile": {"type": "RuntimeDefault"}}
 UNREACHABLE = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
+STANDARD = {
+    "app.kubernetes.io/name": "ddpjob",
+    "app.kubernetes.io/instance": "digits",
+    "app.kubernetes.io/component": "worker",
+    "app.kubernetes.io/part-of": "ddpjob",
+    "app.kubernetes.io/managed-by": "ddpjob-operator",
+}
 OWNER = {
     "apiVersion": "ddpjob.io/v1alpha1",
     "kind": "DDPJob",
@@ -70,6 +77,7 @@ def test_worker_belongs_to_its_job(pod: JSON) -> None:
     assert (metadata["name"], metadata["namespace"]) == ("digits-worker-000-2", "team")
     assert metadata["ownerReferences"] == [OWNER]
     assert metadata["labels"] == {
+        **STANDARD,
         "ddpjob.io/job": "digits",
         "ddpjob.io/role": "worker",
         "ddpjob.io/group": "worker",
@@ -208,7 +216,7 @@ def test_variables_keep_their_order_and_their_sources() -> None:
     ],
 )
 def test_resources(spec: JSON, resources: JSON) -> None:
-    assert trainer_of(make_cluster_job(**spec))["resources"] == resources
+    assert trainer_of(make_cluster_job(**spec)).get("resources", {}) == resources
 
 
 def test_resources_of_an_extra_group() -> None:

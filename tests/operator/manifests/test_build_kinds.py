@@ -105,7 +105,7 @@ def test_network_of_a_job_is_asked_for() -> None:
     pod = worker_manifest(job)
     container = trainer(pod)
     assert container["resources"]["limits"] == {
-        "vpc.amazonaws.com/efa": 4, "hugepages-2Mi": "5Gi", "memory": "200Gi",
+        "vpc.amazonaws.com/efa": "4", "hugepages-2Mi": "5Gi", "memory": "200Gi",
         "nvidia.com/gpu": "8",
     }  # fmt: skip
     found = values(container)

@@ -52,7 +52,9 @@ def test_rendezvous_pod_is_safe() -> None:
 def test_rendezvous_pod_says_which_one_it_is_and_counts_its_starts() -> None:
     pod = rendezvous_manifest(term=7)
     assert pod["metadata"]["name"] == "digits-rendezvous-7"
-    assert pod["metadata"]["labels"] == {**LABELS, "ddpjob.io/term": "7"}
+    labels = pod["metadata"]["labels"]
+    assert labels.items() >= {**LABELS, "ddpjob.io/term": "7"}.items()
+    assert labels["app.kubernetes.io/component"] == "rendezvous"
     assert pod["metadata"]["ownerReferences"][0]["uid"] == UID
     assert pod["spec"]["restartPolicy"] == "Always"
     container = trainer(pod, "rendezvous")

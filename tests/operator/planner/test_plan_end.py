@@ -10,7 +10,7 @@ import pytest
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import RestartsStatus
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
-from ddpjob_operator.planner.planner import DeleteRendezvous, DeleteWorker, Plan, plan
+from ddpjob_operator.planner.planner import DeleteJob, DeleteRendezvous, DeleteWorker, Plan, plan
 from ddpjob_protocol.control import Report, ServiceState
 from support.builders import NOW, make_failure, make_job, make_report, make_status, make_worker
 from support.planning import (
@@ -180,6 +180,35 @@ def test_nobody_waits_for_workers_that_have_ended() -> None:
     planned = plan(Observed(job.model_copy(update={"status": end}), (WELL, BADLY), UP), NOW)
     assert planned.actions == (DeleteRendezvous(1),)
     assert planned.requeue_after is None
+
+
+@pytest.mark.parametrize(
+    ("ttl", "seconds", "deleted", "requeue"),
+    [
+        pytest.param(None, 10**9, False, None, id="none"),
+        pytest.param(0, 0, True, None, id="at_once"),
+        pytest.param(60, 0, False, 60, id="at_the_end"),
+        pytest.param(60, 59.5, False, 0.5, id="almost"),
+        pytest.param(60, 60, True, None, id="over"),
+        pytest.param(60, 10**9, True, None, id="after_a_long_pause_of_the_operator"),
+    ],
+)
+@pytest.mark.parametrize("state", [ServiceState.COMPLETE, ServiceState.FAILED])
+def test_a_finished_job_is_deleted_after_its_time(
+    state: ServiceState, ttl: int | None, seconds: float, deleted: bool, requeue: float | None
+) -> None:
+    job = make_job(ttlSecondsAfterFinished=ttl)
+    end = decide(job, report=make_report(W0, W1, state=state, reason="over")).status
+    finished = job.model_copy(update={"status": end})
+    planned = plan(Observed(finished), NOW + timedelta(seconds=seconds))
+    assert (DeleteJob() in planned.actions, planned.requeue_after) == (deleted, requeue)
+
+
+def test_only_a_finished_job_is_deleted() -> None:
+    job = make_job(ttlSecondsAfterFinished=0)
+    planned = decide(job, (W0, W1), report=make_report(W0, W1))
+    assert DeleteJob() not in planned.actions
+    assert DeleteJob() not in decide(make_job(ttlSecondsAfterFinished=0, suspend=True)).actions
 
 
 def test_completion_is_seen_from_the_workers_when_the_service_is_gone() -> None:

@@ -125,3 +125,20 @@ def test_repeated_steps_are_told_once() -> None:
         assert found == [f"{text} done again: the newest snapshot was older" for text in texts]
         assert planned.status.restarts.repeated_steps == max(7, steps)
         status = planned.status
+
+
+def test_a_setting_that_is_seldom_meant_is_told_once_and_stays() -> None:
+    shell = {"command": ["sh", "-c", "exec torchrun --nnodes=2 train.py"]}
+    first = decide(make_job(2, **shell), (W0, W1), report=SILENT)
+    ((reason, text),) = warned(first)
+    assert (reason, text.partition(";")[0]) == (
+        "SizeFixed",
+        "worker: --nnodes=2 pins the number of workers",
+    )
+    assert told(first.status, "Running")[2].endswith(text)
+    for report in (SILENT, None):
+        again = decide(make_job(2, status=first.status, **shell), (W0, W1), report=report)
+        assert kept(again) == [text]
+        assert warned(again) == []
+    repaired = decide(make_job(2, status=first.status), (W0, W1))
+    assert kept(repaired) == []

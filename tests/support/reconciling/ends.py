@@ -7,6 +7,7 @@ import pytest
 from ddpjob_protocol.messages import Failure
 from support.reconciling.life import training, worker
 from support.reconciling.stage import Play, Stage
+from support.reconciling.wire import Call
 
 FAILURE = Failure(
     at=0.0, summary="rank 1 failed: ValueError: bad", traceback="Traceback: bad", rank=1
@@ -56,6 +57,45 @@ def test_an_ended_job_does_not_begin_again(play: Play) -> None:
             lambda v: v.status["observedGeneration"] == v.job["metadata"]["generation"], "seen"
         )
         assert (view.state, (await stage.calm()).pods) == ("Complete", {})
+
+    play(story)
+
+
+def test_a_finished_job_is_deleted_after_its_time(play: Play) -> None:
+    """Also by an operator that starts later, and not while the time may still be changed."""
+
+    async def story(stage: Stage) -> None:
+        await training(stage, "000-1", "001-1", ttlSecondsAfterFinished=3600)
+        stage.service().finish()
+        await stage.until(lambda view: view.state == "Complete" and not view.pods, "the end")
+        await stage.calm()
+        await stage.stop_operator()
+        await stage.change(ttlSecondsAfterFinished=0)
+        await stage.start_operator()
+        await stage.until(lambda view: not view.status, "it is deleted")
+        [deletion] = [call for call in stage.wire.calls if call.kind == "DELETE ddpjobs"]
+        assert deletion.body is not None
+        assert set(deletion.body["preconditions"]) == {"uid", "resourceVersion"}
+
+    play(story)
+
+
+def test_a_job_that_changes_meanwhile_is_not_deleted(play: Play) -> None:
+    async def story(stage: Stage) -> None:
+        changed = False
+
+        async def extend(call: Call) -> None:
+            nonlocal changed
+            if call.kind == "DELETE ddpjobs" and not changed:
+                changed = True
+                await stage.change(ttlSecondsAfterFinished=3600)
+
+        stage.wire.before = extend
+        await training(stage, "000-1", "001-1", ttlSecondsAfterFinished=0)
+        stage.service().finish()
+        await stage.until(lambda view: changed and not view.pods, "the end")
+        view = await stage.calm()
+        assert (view.state, view.job["spec"]["ttlSecondsAfterFinished"]) == ("Complete", 3600)
 
     play(story)
 

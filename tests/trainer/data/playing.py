@@ -1,6 +1,6 @@
 """`ElasticBatchSampler` in the hands of all ranks of a membership, in one process: plays histories.
 
-Ranks are told by the environment, as before there is a group. Loaders fetch ahead.
+The environment has the ranks, as before there is a group. Loaders fetch ahead.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Rank:
         self._epoch = 0  # that it is in
 
     def restart(self) -> None:
-        """What was fetched is of no account."""
+        """Forget the fetched batches: they do not count."""
         self._iterator = None
 
     def step(self) -> list[int]:
-        """Its share of the next batch; none, where it has nothing to do but to take part."""
+        """Return its share of the next batch; no samples if it only takes part."""
         if self._iterator is None or self._epoch != self.batches.epoch:
             loader = DataLoader(
                 Numbers(SAMPLES), batch_sampler=self.batches, num_workers=self._workers
@@ -55,7 +55,7 @@ class Rank:
 
 
 class Live:
-    """Level L2: who survives keeps its position, who is new gets it."""
+    """Live mode: a survivor keeps its position, and a new rank gets it."""
 
     stays = True
 
@@ -74,17 +74,17 @@ class Live:
         self._ranks = [*survivors, *new]
 
     def step(self) -> list[Trained]:
-        """What all ranks together train on next."""
+        """Return the samples that all ranks together train on next."""
         epoch = self._ranks[0].batches.epoch
         samples = [each for rank in self._each() for each in rank.step()]
         return [(epoch, sample) for sample in samples]
 
     def save(self, steps: int) -> Saved:
-        """It is in memory."""
+        """Keep the state in memory."""
         return Saved(steps, None)
 
     def is_done(self, steps: int) -> bool:
-        """Whether all epochs have been trained on."""
+        """Return whether all epochs have been trained on."""
         return not self._ranks[0].batches.has_more(EPOCHS)
 
     def _each(self) -> Iterator[Rank]:
@@ -121,5 +121,5 @@ class Saving(Live):
 
 
 def be(rank: int, world_size: int) -> None:
-    """What this process is meant to be."""
+    """Set the rank and the world size of this process."""
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size))

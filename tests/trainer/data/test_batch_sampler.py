@@ -1,4 +1,4 @@
-"""Every sample of an epoch once, at its true weight, whoever trains on it and whatever is fetched."""
+"""Every sample of an epoch once, at its true weight, on any rank and with any prefetch."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def leave() -> None:
 
 
 def batch_of_all(batches: ElasticBatchSampler, ranks: Ranks, world_size: int) -> list[int]:
-    """What all ranks together train on next; ghosts, of weight 0, are left out."""
+    """Return the samples that all ranks together train on next, without ghosts of weight 0."""
     found = []
     for _ in ranks.each(world_size):
         share, parts = batches.share(), iter(batches)
@@ -175,7 +175,7 @@ def test_epochs_differ_and_are_the_same_again() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_was_fetched_ahead_is_neither_lost_nor_repeated(ranks: Ranks, workers: int) -> None:
-    """Two ranks train on five batches, their loaders are further; three ranks go on."""
+    """Two ranks train on five batches, their loaders are further; three ranks continue."""
     seen: list[int] = []
     state = ElasticBatchSampler(100, 10).state_dict()
     for world_size, count in ((2, 5), (3, 5)):
@@ -252,7 +252,7 @@ def test_gradients_are_exchanged_with_the_last_part_only() -> None:
 # --- state and errors ----------------------------------------------------------------------------
 
 
-def test_a_batch_of_another_size_goes_on_where_training_was() -> None:
+def test_a_batch_of_another_size_continues_where_training_was() -> None:
     before = ElasticBatchSampler(100, 10)
     seen = next(iter(before))
     before.commit()
@@ -298,7 +298,7 @@ def test_what_makes_no_batch_is_refused() -> None:
 def train(
     run: Run, snapshots: Snapshots, batches: ElasticBatchSampler, stop_at: int | None = None
 ) -> list[list[int]]:
-    """Two epochs, or until so many steps are done; what each step trained on."""
+    """Train for two epochs, or until the step `stop_at`; return the samples of each step."""
     seen = []
     loader = DataLoader(Numbers(batches.samples), batch_sampler=batches)
     loop = Loop(run.model, run.optimizer, loader=loader, epochs=2, snapshots=snapshots)
@@ -323,7 +323,7 @@ def every_third(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("every_third")
-def test_a_loop_goes_on_in_the_midst_of_an_epoch(tmp_path: Path) -> None:
+def test_a_loop_resumes_within_an_epoch(tmp_path: Path) -> None:
     undisturbed = Run()
     whole = train(
         undisturbed,
@@ -348,14 +348,14 @@ def test_a_loop_goes_on_in_the_midst_of_an_epoch(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("every_third")
-def test_a_snapshot_of_other_data_is_told(tmp_path: Path) -> None:
+def test_a_snapshot_of_other_data_is_reported(tmp_path: Path) -> None:
     train(Run(), Snapshots(tmp_path), ElasticBatchSampler(50, 8), stop_at=4)
     leave()
     with pytest.raises(SnapshotError, match="samples was 50, is 40"):
         train(Run(), Snapshots(tmp_path), ElasticBatchSampler(40, 8))
 
 
-def test_a_loop_says_how_it_is_used(tmp_path: Path) -> None:
+def test_a_loop_explains_wrong_use(tmp_path: Path) -> None:
     run = Run()
     with pytest.raises(TypeError, match="batch_sampler=ElasticBatchSampler"):
         Loop(run.model, run.optimizer, loader=DataLoader(Numbers(5)), epochs=1)

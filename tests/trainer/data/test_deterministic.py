@@ -101,7 +101,7 @@ def test_shards_without_samples_add_nothing() -> None:
 
 
 def digests(forks: Forks, folder: Path, env: dict[str, str], processes: int, mode: int) -> set[str]:
-    """Of the parameters that each process ends with."""
+    """Return the digests of the parameters that the processes end with."""
     folder.mkdir()
     (folder / "train.py").write_text(SCRIPT)
     command = ["--standalone", f"--nproc-per-node={processes}", "train.py", mode]
@@ -122,7 +122,7 @@ def test_the_same_bits_for_any_number_of_processes(
 
 
 def test_without_it_they_differ(forks: Forks, tmp_path: Path, python_env: dict[str, str]) -> None:
-    """So that the test above can fail."""
+    """The test above can fail."""
     found = set()
     for processes in (1, 3):
         found |= digests(forks, tmp_path / str(processes), python_env, processes, mode=0)

@@ -23,7 +23,7 @@ def ranks_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def steps_to_repeat(history: History) -> int:
-    """Those since the last snapshot, for each unplanned change."""
+    """Return the steps since the last snapshot, summed over the unplanned changes."""
     done = saved = total = 0
     for change in history.changes:
         newest = (done + change.steps) // SNAPSHOT_EVERY * SNAPSHOT_EVERY

@@ -46,7 +46,7 @@ def be(patch: pytest.MonkeyPatch, rank: int, world_size: int) -> None:
 
 
 def take(stream: Stream) -> list[int]:
-    """This rank's share of the next batch, ghosts of weight 0 left out."""
+    """Return this rank's share of the next batch, without ghosts of weight 0."""
     taken: list[int] = []
     for samples in stream:
         with stream.part() as part:
@@ -65,7 +65,7 @@ def take(stream: Stream) -> list[int]:
 def test_every_sample_of_an_epoch_once(
     samples: int, size: int, most: int | None, worlds: list[int]
 ) -> None:
-    """The ranks stay, and are more or fewer at each step; who comes begins with a survivor's state."""
+    """The ranks stay, and are more or fewer at each step; a new rank gets a survivor's state."""
     with pytest.MonkeyPatch.context() as patch:
         streams = [Stream(loader(samples, size), max_samples_per_rank=most)]
         seen: list[int] = []
@@ -86,7 +86,7 @@ def test_every_sample_of_an_epoch_once(
 
 
 @pytest.mark.parametrize(("workers", "size"), [(0, 10), (1, 10), (2, 8)])
-def test_goes_on_in_the_midst_of_the_second_epoch(workers: int, size: int) -> None:
+def test_resumes_within_the_second_epoch(workers: int, size: int) -> None:
     before = Stream(loader(50, 8, num_workers=workers))
     while before.has_more(1):
         take(before)

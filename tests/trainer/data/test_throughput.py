@@ -98,7 +98,7 @@ def equal(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Trained:
 def test_shares_follow_the_speed_that_is_given(
     forks: Forks, tmp_path: Path, python_env: dict[str, str], equal: Trained, how: str
 ) -> None:
-    """Who trains on a sample changes; the samples of a step and what is learned do not."""
+    """The rank that trains on a sample changes; the samples of a step and the result do not."""
     found = train(forks, tmp_path, python_env, how)
     assert equal.counts == [[17, 17, 16]] * 20
     assert found.counts == [[34, 9, 7]] * 20

@@ -1,4 +1,4 @@
-"""What a live loop is made of, each part alone: undoing a step, agreeing on a state, plain loops."""
+"""The parts of a live loop, each alone: undoing a step, agreeing on a state, plain loops."""
 
 from __future__ import annotations
 

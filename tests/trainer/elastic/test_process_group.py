@@ -1,4 +1,4 @@
-"""Groups that could not be formed leave nothing behind: whoever was in one can be in the next."""
+"""Groups that could not be formed leave nothing behind: their processes can join the next one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ os._exit(0)  # quickly: to take all of torch apart takes a second
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Of a store."""
+    """Start a store; return its port."""
     server = distributed.TCPStore(
         "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=dt.timedelta(seconds=60)
     )
@@ -65,7 +65,7 @@ def port() -> Iterator[int]:
 def test_some_were_in_groups_that_were_not_formed(
     forks: Forks, tmp_path: Path, python_env: dict[str, str], port: int, alone: int
 ) -> None:
-    """Others were not: a worker that joins, or who had connected to all when one was lost."""
+    """Others were not: a worker that joins, or one that had connected to all when one was lost."""
     script = tmp_path / "enters.py"
     script.write_text(ENTERS)
     outputs = [tmp_path / str(rank) for rank in range(2)]

@@ -63,7 +63,7 @@ def test_a_step_counts_when_the_optimizer_has_stepped() -> None:
     assert not another.applied, "what comes after its end is none of its business"
 
 
-def test_the_next_process_goes_on_from_the_last_step_that_counts(tmp_path: Path) -> None:
+def test_the_next_process_resumes_from_the_last_step_that_counts(tmp_path: Path) -> None:
     stuck = Trained(steps=3)
     before, moments = stuck.run.weights(), [each.clone() for each in stuck.moments()]
     torch.manual_seed(5)
@@ -81,7 +81,9 @@ def test_the_next_process_goes_on_from_the_last_step_that_counts(tmp_path: Path)
     assert len(moments) == len(follower.moments()) > 0
     assert follower.own.value == 3
     assert torch.rand(3).tolist() == expected
-    assert not (tmp_path / "left").exists(), "who fails with it is followed by one without"
+    assert not (tmp_path / "left").exists(), (
+        "a process that fails with it is followed by one without"
+    )
 
 
 def test_a_step_that_the_optimizer_has_done_is_not_lost(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every process says by itself that it is alive, how far it is and where in its script."""
+"""Every process reports by itself that it is alive, its step and its line in the script."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SCRIPT = """
 def start(
     forks: Forks, tmp_path: Path, listener: Listener, python_env: dict[str, str]
 ) -> Iterator[Callable[..., Program]]:
-    """Starts the script with further variables; it is ended with the test."""
+    """Starts the script with further variables; it ends with the test."""
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(SCRIPT))
     started = []
@@ -50,7 +50,7 @@ def start(
 
 
 @pytest.mark.parametrize("rank", [0, 3])
-def test_a_process_that_hangs_says_where(
+def test_a_process_that_hangs_reports_its_line(
     listener: Listener, start: Callable[..., Program], rank: int
 ) -> None:
     start(RANK=str(rank), DDPJOB_MEMBERSHIP="1.1.7")
@@ -66,7 +66,7 @@ def test_a_process_that_hangs_says_where(
         }
 
 
-def test_a_process_that_is_stopped_says_nothing(
+def test_a_process_that_is_stopped_sends_no_heartbeat(
     listener: Listener, start: Callable[..., Program]
 ) -> None:
     process = start(RANK="1")
@@ -75,7 +75,7 @@ def test_a_process_that_is_stopped_says_nothing(
     process.send_signal(signal.SIGSTOP)
     while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
         pass
-    listener.pending()  # what it said before
+    listener.pending()  # its earlier output
     listener.socket.settimeout(3)  # three times as long as one that lives is silent
     with pytest.raises(TimeoutError):
         listener.next_sign()
@@ -84,7 +84,7 @@ def test_a_process_that_is_stopped_says_nothing(
     assert listener.next_sign()["step"] == 42
 
 
-def test_without_a_rank_nothing_is_said_of_it(
+def test_without_a_rank_the_message_has_none(
     listener: Listener, start: Callable[..., Program]
 ) -> None:
     """Every process would be taken for the first one."""

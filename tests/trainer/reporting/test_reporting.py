@@ -47,7 +47,7 @@ def test_a_step_travels_with_total_and_metrics(listener: Listener) -> None:
     }
 
 
-def test_a_step_without_total_says_none(listener: Listener) -> None:
+def test_a_step_without_total_reports_none(listener: Listener) -> None:
     step_done(3)
     assert listener.next() == {"event": "step", "step": 3, "metrics": {}}
 
@@ -111,7 +111,7 @@ def test_a_full_socket_does_not_hold_up_rare_reports_for_ever(listener: Listener
     assert len(listener.pending()) == fillers
 
 
-def test_of_many_steps_the_newest_is_told(
+def test_of_many_steps_the_newest_is_reported(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the pulse, if none comes after it; of each metric the newest value is in it."""
@@ -129,7 +129,7 @@ def test_of_many_steps_the_newest_is_told(
     assert metrics == {"loss": 1 / 49, "accuracy": 0.5}
 
 
-def test_what_comes_after_a_step_is_told_after_it(
+def test_events_after_a_step_are_sent_after_it(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "INTERVAL", 3600)
@@ -139,10 +139,10 @@ def test_what_comes_after_a_step_is_told_after_it(
     assert events(listener) == [("step", 1), ("step", 2), ("saved", 2)]
 
 
-def test_steps_of_a_membership_that_is_over_are_not_told_in_the_next(
+def test_steps_of_an_ended_membership_are_not_reported_in_the_next(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first step of the new one is told at once."""
+    """The first step of the new one is reported at once."""
     monkeypatch.setattr(progress, "INTERVAL", 3600)
     for step in (1, 2):
         step_done(step)
@@ -152,7 +152,7 @@ def test_steps_of_a_membership_that_is_over_are_not_told_in_the_next(
     assert told == [("step", 1), ("resumed", 0), ("step", 1)]
 
 
-def test_the_last_step_is_told_when_the_script_ends(
+def test_the_last_step_is_reported_when_the_script_ends(
     listener: Listener, python_env: dict[str, str]
 ) -> None:
     script = "from ddpjob_trainer import step_done\nfor step in range(50): step_done(step)"

@@ -1,4 +1,4 @@
-"""How far processes are, left for their agent: what it finds when they are gone."""
+"""The steps of processes, left for their agent to read when the processes have ended."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def steps_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_killed_processes_had_done(
     forks: Forks, steps_file: Path, python_env: dict[str, str]
 ) -> None:
-    """The most that any of them had: who is killed within a step may be one behind."""
+    """The most steps of any process: one that is killed within a step may be one behind."""
     script = steps_file / "killed.py"
     script.write_text(KILLED)
     for local_rank, steps in ((1, 41), (0, 40)):
@@ -40,7 +40,7 @@ def test_what_killed_processes_had_done(
     assert steps_done(str(steps_file)) == 41
 
 
-def test_who_asks_whether_a_snapshot_is_due_says_it_too(steps_file: Path) -> None:
+def test_a_call_of_due_reports_the_step_too(steps_file: Path) -> None:
     Snapshots(steps_file / "snapshots").due(7)
     assert steps_done(str(steps_file)) == 7
 
@@ -58,7 +58,7 @@ def test_the_newest_word_counts_and_each_start_has_a_file_of_its_own(
     assert (steps_done(str(steps_file)), steps_done(str(other))) == (6, 6)
 
 
-def test_where_it_cannot_be_left_training_goes_on(
+def test_if_it_cannot_be_left_training_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(ENV_STEPS, str(tmp_path / "missing" / STEPS_FILE))

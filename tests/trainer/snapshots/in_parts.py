@@ -23,7 +23,7 @@ BOTH = StorageGroup((0, 1), (0, 1), 1)
 def content_of(
     step: int, run: Run, rank: int, fence: Fence, word: str, over: Callable[[], bool] = never
 ) -> tuple[StagedState, WriteAssignment]:
-    """What one rank writes; the caller has seen to it that the state is large enough."""
+    """Return the part of one rank and its assignment; the state must be large enough."""
     state = FlatState(step, training_state.collect(run.model, None, optimizer=run.optimizer))
     still = training_state.changed_by_step(run.model, run.optimizer)
     call = WriteRound(is_free=True, fence=fence.number, attempt_id=word)
@@ -43,5 +43,5 @@ def publish(place: SnapshotStorage, step: int, run: Run, fence: Fence) -> None:
 
 
 def files_in(path: Path) -> list[str]:
-    """Of one snapshot."""
+    """Return the files of one snapshot."""
     return sorted(each.name for each in path.iterdir())

@@ -1,9 +1,9 @@
-"""Trains, saves after every step while training goes on, and is killed at some moment; many times.
+"""Trains, saves in the background after every step, and is killed at some moment; many times.
 
     killed_writer.py DIRECTORY KILLS SEED
 
 After each kill what is left is restored: nothing older than what was announced, and to the bit what
-an undisturbed run has after that step. The next writer goes on from there, in the same directory.
+an undisturbed run has after that step. The next writer resumes from there, in that directory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trainer.runs import Run, assert_same
 
 
 class Undisturbed:
-    """What the weights are after each step."""
+    """The weights after each step of an undisturbed run."""
 
     def __init__(self) -> None:
         self._run = Run()
@@ -54,7 +54,7 @@ def train_on(directory: Path) -> None:
 
 
 class Reports:
-    """What the writer tells, over the socket that an agent would have."""
+    """The reports of the writer, over the socket that an agent would have."""
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -62,7 +62,7 @@ class Reports:
         self.announced = 0  # the highest step
 
     def wait(self, seconds: float) -> bool:
-        """Whether there was a report within so many seconds."""
+        """Return whether there was a report within these seconds."""
         if not select.select([self._socket], [], [], seconds)[0]:
             return False
         report = json.loads(self._socket.recv(1 << 16))
@@ -72,7 +72,7 @@ class Reports:
 
 
 def kill_one(directory: Path, reports: Reports, saves: int, moment: float, period: float) -> float:
-    """Killed some while after so many snapshots; returns the time that one takes."""
+    """Kill the writer some time after this many snapshots; return the time of one snapshot."""
     child = os.fork()
     if child == 0:
         try:

@@ -23,7 +23,7 @@ import pytest
 
 @dataclasses.dataclass(frozen=True)
 class Op:
-    """Something that was done: link, unlink, rename, data, sync file, sync folder, or said."""
+    """One operation: link, unlink, rename, data, sync file, sync folder, or announced."""
 
     what: str
     node: int = 0  # a file's or folder's number
@@ -43,7 +43,7 @@ class Recorder:
         self._next = 1
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
-        """Where the trainer library and pathlib go through."""
+        """Record the calls of the trainer library and of pathlib."""
         real = {name: getattr(os, name) for name in ("mkdir", "rename", "fsync")}
         real_open, real_rmtree = io.open, shutil.rmtree
 
@@ -77,13 +77,13 @@ class Recorder:
         patch.setattr(shutil, "rmtree", rmtree)
 
     def adopt(self) -> None:
-        """What is there before has numbers, too."""
+        """Number the files that exist before."""
         for number, path in enumerate(sorted(self.root.rglob("*")), 1):
             self._numbers[path] = -number
 
     def say(self, what: str) -> None:
         """Something was promised."""
-        self.ops.append(Op("said", name=what))
+        self.ops.append(Op("announced", name=what))
 
     def _is_ours(self, path: Path) -> bool:
         return path == self.root or self.root in path.parents
@@ -132,7 +132,7 @@ class _Folder:
 
 
 class Disk:
-    """What is on it, and what is only on its way."""
+    """The content of the disk, and the writes that are only on their way."""
 
     def __init__(self, base: Path) -> None:
         """`base`: durable from the beginning."""
@@ -168,7 +168,7 @@ class Disk:
             folder.durable, folder.pending = _applied(folder.durable, folder.pending), []
 
     def after_failures(self, number: int, seed: int) -> Iterator[dict[str, Any]]:
-        """Trees that may be there when power is back: the two extremes, and so many others."""
+        """Yield trees that may exist when power is back: the two extremes, and `number` others."""
         yield self._tree(0, None, keep=False)
         yield self._tree(0, None, keep=True)
         for each in range(number):

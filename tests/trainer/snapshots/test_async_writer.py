@@ -1,4 +1,4 @@
-"""Saving holds nobody up, and what is saved is the state of its step."""
+"""Saving delays no process, and a snapshot has the state of its step."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def loaded_weights(directory: Path) -> tuple[int, dict[str, torch.Tensor]]:
     return loaded.step, run.weights()
 
 
-def test_training_goes_on_while_a_snapshot_is_written(
+def test_training_continues_while_a_snapshot_is_written(
     tmp_path: Path, hold: Hold, listener: Listener
 ) -> None:
     tmp_path /= "snapshots"
@@ -138,7 +138,7 @@ def test_what_is_changed_by_other_hands_is_not_saved(tmp_path: Path, hold: Hold)
     assert [path.name for path in tmp_path.glob("step-*")] == [name_of(4)]
 
 
-def test_the_next_one_hears_of_what_went_wrong(
+def test_the_next_call_raises_the_error(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failed = threading.Event()
@@ -153,7 +153,7 @@ def test_the_next_one_hears_of_what_went_wrong(
     with pytest.raises(SnapshotError, match=r"Cannot save step 1 .* it is full"):
         snapshots.wait()
     assert "it is full" in caplog.text, "should nobody ask"
-    snapshots.wait()  # told once
+    snapshots.wait()  # reported once
     failed.clear()
     snapshots.save(2, **run.parts())
     assert failed.wait(120)
@@ -177,10 +177,10 @@ Snapshots({str(tmp_path)!r}).save(7, **Run().parts())
     assert_same(loaded_weights(tmp_path), (7, Run().weights()))
 
 
-def test_who_goes_on_by_new_right_does_not_hear_that_it_was_overtaken_before(
+def test_a_new_owner_does_not_get_the_fence_error_of_the_previous_owner(
     tmp_path: Path, hold: Hold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As at L2, where a process that was cut off joins again and may never write any more."""
+    """In live mode a process that was cut off joins again, and may never write again."""
     monkeypatch.setenv("DDPJOB_SNAPSHOT_DIR", str(tmp_path))
     monkeypatch.setenv("DDPJOB_JOB_UID", "job")
 
@@ -217,7 +217,7 @@ def leave(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
     monkeypatch.setattr(host_memory, "memory_headroom", lambda: MemoryHeadroom(16 * free, 2 * free))
 
 
-def test_without_memory_for_a_copy_training_waits_and_that_is_told(
+def test_without_memory_for_a_copy_training_waits_with_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: Listener
 ) -> None:
     leave(monkeypatch, 10)
@@ -226,7 +226,7 @@ def test_without_memory_for_a_copy_training_waits_and_that_is_told(
     assert snapshots.save(3, **run.parts())
     assert_same(loaded_weights(tmp_path / "snapshots"), (3, run.weights()))
     [told] = [each for each in listener.pending() if each["event"] == "saved"]
-    assert "training stands still while one is written" in told["problem"]
+    assert "training pauses while one is written" in told["problem"]
 
 
 def test_a_state_that_somebody_else_changes_meanwhile_is_not_saved(

@@ -1,4 +1,4 @@
-"""Work that two threads share: each piece once, and nobody goes on before the last one is done."""
+"""Work that two threads share: each piece once, and no thread continues before the last one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_nothing_is_done_at_once() -> None:
     CopyJob().finish()
 
 
-def test_what_goes_wrong_for_who_helps_is_told_to_who_finishes() -> None:
+def test_an_error_of_the_helping_thread_is_raised_by_finish() -> None:
     done: list[int] = []
 
     def wrong() -> None:
@@ -83,7 +83,7 @@ def other_thread(copying: CopyJob, count: int) -> threading.Thread:
     return thread
 
 
-def test_where_somebody_is_held_up_nobody_goes_on_before_all_is_done() -> None:
+def test_if_one_thread_is_slow_no_thread_continues_before_the_end() -> None:
     begun, may_end = threading.Event(), threading.Event()
     done: list[int] = []
     seen: list[int] = []
@@ -105,7 +105,7 @@ def test_where_somebody_is_held_up_nobody_goes_on_before_all_is_done() -> None:
     assert seen == [0, 1]
 
 
-def test_who_needs_the_first_pieces_hears_of_what_went_wrong() -> None:
+def test_a_thread_that_needs_the_first_pieces_gets_the_error() -> None:
     def wrong() -> None:
         raise ValueError("of a helper")
 

@@ -225,7 +225,7 @@ def test_what_is_unusable_is_passed_over_with_its_reason(
 
 
 @damage
-def test_when_all_are_unusable_training_stops_and_says_so(
+def test_if_all_are_unusable_training_stops_with_the_reason(
     tmp_path: Path, harm: Callable[[Path], None], reason: str
 ) -> None:
     save(tmp_path, 1, 2)
@@ -293,7 +293,7 @@ def test_a_damaged_later_one_never_displaces_what_was_just_saved(tmp_path: Path)
 
 @pytest.fixture(scope="module")
 def full_disks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """Where they were, and what happened, by what was too large."""
+    """Return the storage and the outcome for each write that was too large."""
     below, mounts = tmp_path_factory.mktemp("full"), ""
     for kind in ("tensor", "text"):
         (below / kind).mkdir()

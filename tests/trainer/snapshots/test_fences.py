@@ -1,4 +1,4 @@
-"""A membership that was overtaken adds nothing that anybody goes on from, however late it writes."""
+"""A fenced membership adds no snapshot that a process resumes from, however late it writes."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Directory:
         monkeypatch.setenv(ENV_SNAPSHOT_DIR, self.where)
 
     def enter(self, membership: str, job: str = "job") -> None:
-        """What follows is done by this membership."""
+        """Act as this membership from now on."""
         self._patch.setenv(ENV_MEMBERSHIP, membership)
         self._patch.setenv(ENV_JOB_UID, job)
 
     def start(self, membership: str, job: str = "job", keep: int = 9) -> tuple[Snapshots, int]:
-        """Its snapshots, and the step from which it goes on."""
+        """Return its snapshots, and the step from which it resumes."""
         self.enter(membership, job)
         snapshots = Snapshots(keep=keep)
         loaded = snapshots.load(**Run().parts())
         return snapshots, loaded.step if loaded else 0
 
     def overtake(self, now: str, by: str) -> None:
-        """Another membership goes on while this one does something."""
+        """Resume in another membership while this one does something."""
         self.start(by)
         self.enter(now)
 
@@ -78,7 +78,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Directory:
     return Directory(tmp_path / "snapshots", monkeypatch)
 
 
-def test_each_membership_goes_on_from_the_one_before(directory: Directory) -> None:
+def test_each_membership_resumes_from_the_one_before(directory: Directory) -> None:
     for n in range(1, 4):
         snapshots, step = directory.start(f"1.1.{n}")
         assert step == n - 1
@@ -86,7 +86,7 @@ def test_each_membership_goes_on_from_the_one_before(directory: Directory) -> No
     assert directory.steps() == [1, 2, 3]
 
 
-def test_who_was_overtaken_saves_nothing(directory: Directory) -> None:
+def test_a_fenced_writer_saves_nothing(directory: Directory) -> None:
     old, _ = directory.start("1.1.1")
     directory.save(old, 1)
     directory.start("1.1.2")
@@ -109,13 +109,13 @@ def test_a_write_that_comes_late_counts_for_nobody(directory: Directory) -> None
     directory.just_before(name_of(5), overtake)
     with pytest.raises(FencedError):
         directory.save(old, 5)
-    assert directory.steps() == [1, 5], "and it deletes nothing that others go on from"
+    assert directory.steps() == [1, 5], "and it deletes nothing that others resume from"
     [(new, step)] = found
     assert step == 1
     assert directory.start("1.1.3")[1] == 1
     new, _ = directory.start("1.1.4", keep=1)
     directory.save(new, 3)
-    assert directory.steps() == [3], "and it is in nobody's way"
+    assert directory.steps() == [3], "and it blocks no writer"
 
 
 def test_the_successors_own_step_of_that_number_counts(directory: Directory) -> None:
@@ -133,8 +133,8 @@ def test_the_successors_own_step_of_that_number_counts(directory: Directory) -> 
     assert_same(run.weights(), after(2).weights())
 
 
-def test_what_came_just_before_the_fence_is_gone_on_from(directory: Directory) -> None:
-    """Its writer saw no fence yet, and may have deleted what the successor had chosen."""
+def test_a_snapshot_just_before_the_fence_is_resumed_from(directory: Directory) -> None:
+    """The writer saw no fence yet, and may have deleted the snapshot that its successor chose."""
     old, _ = directory.start("1.1.1", keep=1)
     directory.save(old, 1)
 
@@ -160,7 +160,7 @@ def test_who_starts_late_may_not_overtake(directory: Directory) -> None:
     assert directory.start("2.1.1")[1] == 0
 
 
-def test_another_job_of_that_name_goes_on(directory: Directory) -> None:
+def test_another_job_of_that_name_resumes(directory: Directory) -> None:
     old, _ = directory.start("3.2.9", "deleted")
     directory.save(old, 1)
     new, step = directory.start("1.1.1", "new")
@@ -169,8 +169,8 @@ def test_another_job_of_that_name_goes_on(directory: Directory) -> None:
     assert directory.start("1.1.2", "new")[1] == 2
 
 
-def test_a_membership_that_goes_on_in_memory_limits_the_one_before(directory: Directory) -> None:
-    """It has done step 3 when it enters, and makes that known with what it saves first."""
+def test_a_membership_that_resumes_from_memory_fences_the_one_before(directory: Directory) -> None:
+    """The process has done step 3 when it enters; its first snapshot makes that known."""
     snapshots, _ = directory.start("1.1.1")
     directory.save(snapshots, 1)
     lost = Snapshots()

@@ -1,4 +1,4 @@
-"""What is done with less memory than saving wants, and how the memory that there is is found."""
+"""Saving with less memory than it needs, and the search for the free memory."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def test_less_memory_means_less_comfort(free: int, copied: int, expected: bool) 
     assert bool(found.problem) is not expected
 
 
-def test_it_is_said_what_is_less_and_how_much_more_is_enough() -> None:
+def test_shortage_names_the_smallest_limit_and_the_missing_amount() -> None:
     mb = 1_000_000
     found = plan_memory(100 * mb, MemoryHeadroom(LIMIT * mb, 150 * mb), copied=0)
     assert found.problem == (
-        "The memory limit of 1,600 MB leaves 50 MB for snapshots of 100 MB each: training stands "
-        "still while one is written; a limit that is 54 MB higher is enough"
+        "The memory limit of 1,600 MB leaves 50 MB for snapshots of 100 MB each: training pauses "
+        "while one is written; a limit that is 54 MB higher is enough"
     )
     more = int(re.findall(r"(\d+) MB higher", found.problem)[0])
     room = MemoryHeadroom((LIMIT + more) * mb, (150 + more) * mb)
@@ -82,7 +82,7 @@ def test_the_first_version_of_cgroups(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cgroup", ["0::/nowhere", "", "1:name=systemd:/"])
-def test_where_nobody_tells_there_is_no_limit(tmp_path: Path, cgroup: str) -> None:
+def test_without_a_reported_limit_there_is_none(tmp_path: Path, cgroup: str) -> None:
     put(tmp_path, cgroup=cgroup)
     assert host_memory.memory_headroom(tmp_path / "none", tmp_path) is None
     assert host_memory.memory_headroom(tmp_path / "none", tmp_path / "none") is None

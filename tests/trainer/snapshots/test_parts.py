@@ -34,7 +34,7 @@ MB = 1 << 20
 WHOLE = ["COMMIT", "manifest.json", "tensors.safetensors"]
 
 
-# --- who writes what --------------------------------------------------------------------------------
+# --- parts of each rank -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_part_of_a_snapshot_that_was_given_up_disappears(
     assert shelf.steps() == [4]
 
 
-def test_who_comes_too_late_hears_of_it(
+def test_a_late_rank_is_informed(
     tmp_path: Path, small: None, trained: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shelf = DirectoryStorage(tmp_path, 3)
@@ -251,7 +251,7 @@ def clears_what_is_left(directory: Path) -> None:
     assert [*directory.glob(".step-*")] == []
 
 
-def test_a_rank_that_cannot_write_tells_the_others(
+def test_a_rank_that_cannot_write_reports_to_the_other_ranks(
     forks: Forks, tmp_path: Path, python_env: dict[str, str]
 ) -> None:
     first, second, third = ranks(forks, tmp_path, "full", python_env)
@@ -266,7 +266,7 @@ def test_a_rank_that_cannot_write_tells_the_others(
 def test_the_first_one_gives_up_while_another_one_writes(
     tmp_path: Path, small: None, trained: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other one finds its file gone: for it, too, that snapshot is just left out."""
+    """The second rank finds its file deleted: it, too, only leaves out that snapshot."""
     shelf = DirectoryStorage(tmp_path, 3)
     fence = shelf.fence(Owner("", "me"), 0)
     content, part = content_of(3, trained, 1, fence, "word")

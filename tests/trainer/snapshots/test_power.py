@@ -24,7 +24,7 @@ SAMPLES = 6  # states for each moment, beside the extremes
 
 @dataclasses.dataclass
 class Story:
-    """What one membership did on top of what was there, and what each step looks like."""
+    """The operations of one membership after a base, and the weights of each step."""
 
     base: Path
     ops: list[Op]
@@ -62,17 +62,17 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         for step in (3, 4):
             after.save(step, **trained(step).parts(), wait=True)
         patch.setattr(write_plan, "LEAST_BYTES", 1)
-        in_parts.publish(DirectoryStorage(live, 2), 5, trained(5), after._turn.fence())
+        in_parts.publish(DirectoryStorage(live, 2), 5, trained(5), after._writer_fence.fence())
         recorder.say("saved 5")
     return Story(base, recorder.ops, {step: trained(step).weights() for step in (1, 2, 3, 4, 5)})
 
 
 def violations(story: Story, ops: list[Op], tmp_path: Path) -> Iterator[str]:
-    """What is promised, and not kept in a state that a failure may leave."""
+    """Yield the broken promises in each state that a failure may leave."""
     disk, announced, has_fence = Disk(story.base), 2, False
     seen: set[str] = set()
     for moment, op in enumerate(ops):
-        if op.what == "said":
+        if op.what == "announced":
             has_fence = True
             announced = int(op.name.split()[1]) if op.name.startswith("saved") else announced
         disk.do(op)
@@ -102,7 +102,7 @@ def judge(story: Story, path: Path, announced: int, *, has_fence: bool) -> Itera
 def test_what_was_announced_survives_a_power_failure_at_any_moment(
     story: Story, tmp_path: Path
 ) -> None:
-    assert [op.name for op in story.ops if op.what == "said"] == [
+    assert [op.name for op in story.ops if op.what == "announced"] == [
         "fence stands", "saved 3", "saved 4", "saved 5"
     ]  # fmt: skip
     assert [*violations(story, story.ops, tmp_path)] == []

@@ -43,7 +43,7 @@ LATER = [".lock", "step-000000000005", "step-000000000006"]
 def test_directories_that_are_not_shared_hold_a_copy_each(
     forks: Forks, tmp_path: Path, python_env: dict[str, str]
 ) -> None:
-    """Who has none gets it from who has one; from then on each directory has its own."""
+    """A rank without a snapshot gets it from another rank; then each directory has its own."""
     first, second = both_ranks(forks, tmp_path, "apart", python_env)
     assert (first["names"], second["names"]) == (["step-000000000005"], [])
     for rank in (first, second):
@@ -60,7 +60,7 @@ def test_what_is_damaged_on_one_node_comes_from_another(
 
 
 @pytest.mark.parametrize("where", ["numbers", "name", "disk"])
-def test_who_lacks_it_does_not_go_on_from_a_damaged_one(
+def test_a_rank_without_a_snapshot_does_not_resume_from_a_damaged_one(
     forks: Forks, tmp_path: Path, python_env: dict[str, str], where: str
 ) -> None:
     """Rank 0 sends what it reads, and learns only then that it is damaged."""
@@ -69,7 +69,7 @@ def test_who_lacks_it_does_not_go_on_from_a_damaged_one(
         assert (rank["problem"], rank["step"], rank["bias"]) == (None, 4, [1.0] * 4)
 
 
-def test_every_rank_hears_that_nothing_is_usable(
+def test_every_rank_raises_if_no_snapshot_is_usable(
     forks: Forks, tmp_path: Path, python_env: dict[str, str]
 ) -> None:
     first, second = both_ranks(forks, tmp_path, "damaged", python_env)
@@ -77,7 +77,7 @@ def test_every_rank_hears_that_nothing_is_usable(
     assert first["problem"] == second["problem"]
 
 
-def test_without_a_process_group_the_environment_says_who_writes(
+def test_without_a_process_group_the_environment_names_the_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "1")

@@ -1,4 +1,4 @@
-"""What stays, of the snapshots in one place."""
+"""The snapshots that one storage keeps."""
 
 from __future__ import annotations
 

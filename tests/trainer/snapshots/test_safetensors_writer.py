@@ -71,7 +71,7 @@ def test_what_changes_after_the_copy_is_not_written(tmp_path: Path) -> None:
     assert_same(safetensors.torch.load_file(tmp_path / "file"), {"a": torch.zeros(4)})
 
 
-def test_too_little_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     memory, tensor = StagingBuffer(), torch.ones(1000)
 
     def none_left(*_: object, **__: object) -> None:

@@ -1,4 +1,4 @@
-"""Which of many copies all go on from."""
+"""The copy, of many, that all ranks resume from."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_of_two_of_the_same_step_that_of_the_later_membership() -> None:
 @pytest.mark.parametrize(
     ("fence", "step"),
     [
-        pytest.param(Fence(1, by("1.1.2"), 20), 20, id="a later membership went on before it"),
+        pytest.param(Fence(1, by("1.1.2"), 20), 20, id="a later membership resumed before it"),
         pytest.param(Fence(1, by("1.1.2"), 30), 30, id="from it"),
         pytest.param(Fence(1, by("1.1.2"), 40), 30, id="or from a later one, which is lost"),
         pytest.param(Fence(1, by("1.1.0"), 20), 30, id="an earlier membership"),
@@ -64,7 +64,7 @@ def test_of_two_of_the_same_step_that_of_the_later_membership() -> None:
         pytest.param(Fence(1, ME, 20), 30, id="this one, which chooses still"),
     ],
 )
-def test_what_was_overtaken_does_not_count_in_any_directory(fence: Fence, step: int) -> None:
+def test_a_fenced_snapshot_does_not_count_in_any_directory(fence: Fence, step: int) -> None:
     overtaken = holding(0, offer(30, "1.1.1"), offer(20, "1.1.1"))
     found = select_snapshot(
         [overtaken, holding(1, offer(20, "1.1.1"), fences=(fence,))], self_owner=ME
@@ -73,7 +73,7 @@ def test_what_was_overtaken_does_not_count_in_any_directory(fence: Fence, step: 
     assert found.step == step
 
 
-def test_of_a_membership_that_went_on_twice_the_second_time_counts() -> None:
+def test_of_a_membership_that_resumed_twice_the_second_time_counts() -> None:
     fences = (Fence(1, by("1.1.2"), 10), Fence(2, by("1.1.2"), 30))
     found = select_snapshot([holding(0, offer(30, "1.1.1"), fences=fences)], self_owner=ME)
     assert found is not None

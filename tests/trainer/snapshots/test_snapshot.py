@@ -1,4 +1,4 @@
-"""What is saved is what is loaded, and what does not fit is explained."""
+"""A load returns the saved state, and a mismatch is explained."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def other_optimizer() -> Run:
         (other_optimizer, "its optimizer was SGD, the script's is Adam"),
     ],
 )
-def test_a_changed_script_is_told_what_differs_and_how_to_start_afresh(
+def test_error_for_a_changed_script_names_the_difference_and_a_way_to_start_over(
     tmp_path: Path, run: Run, change: Callable[[], Run], message: str
 ) -> None:
     Snapshots(tmp_path).save(1, **run.parts(), wait=True)
@@ -257,7 +257,7 @@ def numpys_generator(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("numpys_generator")
-def test_random_numbers_go_on_where_they_were(tmp_path: Path) -> None:
+def test_random_numbers_continue_where_they_were(tmp_path: Path) -> None:
     run = Run()
     torch.manual_seed(1)
     random.seed(1)
@@ -296,8 +296,8 @@ def test_a_grad_scaler_comes_back(tmp_path: Path, run: Run) -> None:
     assert again.get_scale() == 512.0
 
 
-def test_copies_of_one_step_are_the_same_whoever_draws_random_numbers(tmp_path: Path) -> None:
-    """So that none is sent to who has it; another state is another content."""
+def test_copies_of_one_step_are_equal_on_ranks_with_other_random_numbers(tmp_path: Path) -> None:
+    """No state is sent to a rank that has it; another state has another content."""
     digests = []
     for number, steps in enumerate((2, 2, 3)):
         run = Run()

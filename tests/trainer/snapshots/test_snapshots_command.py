@@ -59,7 +59,7 @@ def test_list(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_list_says_what_does_not_count(
+def test_list_marks_snapshots_that_do_not_count(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DDPJOB_SNAPSHOT_DIR", str(tmp_path))
@@ -99,7 +99,7 @@ def test_prune(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_export(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What comes out needs nothing of ours."""
+    """The exported file needs no code of ours."""
     assert main(["export", str(directory), str(tmp_path / "model.pt")]) == 0
     assert "step 3 is in" in capsys.readouterr().out
     run = Run()
@@ -118,7 +118,7 @@ def test_export(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert not (tmp_path / "2.pt").exists()
 
 
-def test_what_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_snapshot_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", str(tmp_path / "none")]) == 1
     assert f"there is no directory {tmp_path}/none" in capsys.readouterr().err
     assert main(["list", str(tmp_path)]) == 0

@@ -28,7 +28,7 @@ RANKS = 3
 
 
 class Rank:
-    """What it does, by kind."""
+    """The actions of a rank, by kind."""
 
     def __init__(self, rank: int, out: Path) -> None:
         self.rank = rank

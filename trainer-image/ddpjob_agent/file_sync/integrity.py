@@ -1,8 +1,9 @@
 """Detects incomplete files of a script's state by the structure of their formats.
 
 Known formats are zip (torch.save, npz), pickle and safetensors. A file of another format, as of
-torch.save before 1.6, passes if it is not empty. Known directories are those of Hugging Face's
-Trainer.
+torch.save before 1.6, passes if it is not empty. An empty file passes if its name is that of a
+marker such as _SUCCESS: a writer of data that was killed early leaves an empty file, too. Known
+directories are those of Hugging Face's Trainer.
 A killed writer leaves the beginning of a file; in each known format the end reveals this.
 Executes no code from the file. May not: write, wait, or know the purpose of the file.
 """
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 ZIP = b"PK\x03\x04"  # start of the first entry
 ENTRY_BYTES = 30  # header of an entry, before its name
-EMPTY_ZIP = b"PK\x05\x06"
 SAFETENSORS = ".safetensors"
 MAX_HEADER_BYTES = 100_000_000  # limit in the definition of safetensors
 OLD_TORCH = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9"  # torch.save before 1.6: pickles, then tensors
@@ -35,6 +35,11 @@ OLD_TORCH = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9"  # torch.save before 1.6: pi
 TRAINERS_FOLDER = re.compile(r"checkpoint-\d+")
 TRAINERS_FILES = re.compile(r"training_args\.bin|optimizer\.pt|scheduler\.pt|rng_state(_\d+)?\.pth")
 TRAINERS_LAST = "trainer_state.json"
+# Names of empty files that programs create after a checkpoint (`_SUCCESS`, `step-5.done`), and of logs.
+MARKER_WORD = "success|done|complete|completed|commit|committed|finished|ready|ok|marker|lock|keep"
+MARKER = re.compile(
+    rf"_[A-Z][A-Z0-9_]*|(?i:(.+[-_.])?({MARKER_WORD})([-_.]\d+)?)|.+\.(log|out|err)|__init__\.py"
+)
 DEEP_BYTES = 64 << 20  # limit for reading all content, too; takes a tenth of a second
 PICKLE_BYTES = 8 << 20  # the same limit for pickles: read instruction by instruction, in a second
 
@@ -45,7 +50,7 @@ _BAD = (ArithmeticError, EOFError, LookupError, NotImplementedError, RuntimeErro
 def find_corruption(file: IO[bytes], size: int, name: str) -> str:
     """Return the corruption of a file of this size and name, or an empty text. Raises OSError."""
     if size == 0:
-        return "it is empty"
+        return "" if MARKER.fullmatch(os.path.basename(name)) else "it is empty"
     file.seek(0)
     head = file.read(9)
     if head.startswith(ZIP) or (size < len(ZIP) and ZIP.startswith(head)):

@@ -42,8 +42,8 @@ class LocalReplicas:
         self.files = files
         self._store = store
         self._is_cancelled = False
-        self.place: InstalledReplica | None = None
-        self.here: str | None = None  # digest of the installed files; None: incomplete
+        self.installed: InstalledReplica | None = None
+        self.installed_digest: str | None = None  # digest of the installed files; None: incomplete
         self.problem = ""  # error of the last failed store
 
     def cancel(self) -> None:
@@ -56,31 +56,31 @@ class LocalReplicas:
     def replicas(self, *, stable: bool) -> tuple[Replica, ...]:
         """Return the replicas to serve; `stable`: also the installed one, as no process runs."""
         found = {kept.copy.digest: kept.copy for kept in self._store.replicas()}  # newest of each
-        if stable and self.place is not None:
-            found.setdefault(self.place.copy.digest, self.place.copy)
+        if stable and self.installed is not None:
+            found.setdefault(self.installed.copy.digest, self.installed.copy)
         return tuple(found.values())
 
     def find(self, digest: str) -> tuple[tuple[FileEntry, ...], list[str]] | None:
         """Return the files of this replica and their paths; None if it is absent."""
-        kept, place = self._store.find(digest), self.place
+        kept, installed = self._store.find(digest), self.installed
         if kept is not None:
             return kept.parts, kept.paths()
-        if place is not None and place.copy.digest == digest:
-            return place.parts, [self.files.path(part.name) for part in place.parts]
+        if installed is not None and installed.copy.digest == digest:
+            return installed.parts, [self.files.path(part.name) for part in installed.parts]
         return None
 
     def verify(self, digest: str) -> bool:
         """Return whether this replica is present and intact; delete a corrupt one."""
-        kept, place = self._store.find(digest), self.place
+        kept, installed = self._store.find(digest), self.installed
         if kept is not None:
             if self._store.check(kept, self._is_wanted):
                 return True
             log.warning("the copy of membership %s is damaged", kept.copy.membership)
             self._store.delete(kept)
-        elif place is not None and place.copy.digest == digest:
-            if self.files.holds(place.parts, self._is_wanted) is not None:
+        elif installed is not None and installed.copy.digest == digest:
+            if self.files.holds(installed.parts, self._is_wanted) is not None:
                 return True
-            self.place = self.here = None
+            self.installed = self.installed_digest = None
         return False
 
     # --- files that the script wrote --------------------------------------------------------------
@@ -92,19 +92,19 @@ class LocalReplicas:
         """
         self.files.remove_staged(members)
         if self.files.is_partial():
-            log.warning("what is in place is of two states: an installation was interrupted")
-            self.place = self.here = None
+            log.warning("the installed files are of two states: an installation was interrupted")
+            self.installed = self.installed_digest = None
             return
         self._scan(written_at)
         if not self.files.is_tidy():
-            self.here = None  # installed again, once no worker's processes run
+            self.installed_digest = None  # installed again, once no worker's processes run
 
     def _scan(self, written_at: WrittenAt) -> None:
         seen = self.files.fingerprint()
-        if self.place is not None and self.place.seen == seen:
-            self.here = self.place.copy.digest
+        if self.installed is not None and self.installed.seen == seen:
+            self.installed_digest = self.installed.copy.digest
             return
-        self.place, self.here = None, None if seen else NOTHING
+        self.installed, self.installed_digest = None, None if seen else NOTHING
         damage = self.files.find_corruption(seen)
         if damage:
             log.warning("%s", damage)
@@ -112,7 +112,7 @@ class LocalReplicas:
             try:
                 self.store(seen, written_at(seen) or self._written_before(seen))
             except (ChangedError, OSError) as error:
-                log.warning("what is in place cannot be read: %r", error)
+                log.warning("the installed files cannot be read: %r", error)
 
     def store(self, seen: tuple[FileFingerprint, ...], at: At) -> None:
         """Store the installed files as a replica. Raises ChangedError and OSError."""
@@ -123,7 +123,7 @@ class LocalReplicas:
             parts = self.files.read(seen, [None] * len(seen), self._is_wanted)
             copy = Replica(*at, digest_of(parts), sum(part.size for part in parts))
             self.set_problem(error)
-        self.place, self.here = InstalledReplica(copy, parts, seen), copy.digest
+        self.installed, self.installed_digest = InstalledReplica(copy, parts, seen), copy.digest
 
     def set_problem(self, error: OSError) -> None:
         """Record and log that no replica can be stored; the job continues."""
@@ -150,10 +150,10 @@ class LocalReplicas:
     def clear(self) -> None:
         """Quarantine all files, so that the script finds none. Raises OSError."""
         for each in self.files.fingerprint():
-            log.warning("%s is put aside: it is not whole, and there is no copy of it", each.name)
+            log.warning("%s is incomplete and has no replica; renaming it", each.name)
             self.files.quarantine([each.name])
         self.files.tidy()
-        self.place, self.here = None, NOTHING
+        self.installed, self.installed_digest = None, NOTHING
 
     def install(self, copy: Replica) -> bool:
         """Install a replica from the store; return False if the store does not have it intact.
@@ -182,13 +182,13 @@ class LocalReplicas:
 
     def _is_installed(self, copy: Replica, parts: tuple[FileEntry, ...]) -> bool:
         """Return whether the replica is installed, perhaps by another worker on a shared volume."""
-        place, seen = self.place, self.files.fingerprint()
-        if place is None or place.seen != seen:
+        installed, seen = self.installed, self.files.fingerprint()
+        if installed is None or installed.seen != seen:
             found = self.files.holds(parts, self._is_wanted)
             if found is None:
                 return False
             seen = found
-        elif place.copy.digest != copy.digest:
+        elif installed.copy.digest != copy.digest:
             return False
         self._set_installed(copy, parts, seen)
         return True
@@ -197,7 +197,7 @@ class LocalReplicas:
         self, copy: Replica, parts: tuple[FileEntry, ...], seen: tuple[FileFingerprint, ...]
     ) -> None:
         self.files.tidy()
-        self.place, self.here = InstalledReplica(copy, parts, seen), copy.digest
+        self.installed, self.installed_digest = InstalledReplica(copy, parts, seen), copy.digest
         if self._store.find(copy.digest) is None:
             with contextlib.suppress(ChangedError, OSError):
                 self.store(seen, (copy.membership, copy.seconds))
@@ -229,7 +229,7 @@ class LocalReplicas:
 
     def on_membership(self, membership: str, members: Collection[str]) -> None:
         """Assign the installed replica to a membership that starts from it."""
-        if self.place is not None:
-            copy = dataclasses.replace(self.place.copy, membership=membership, seconds=0.0)
+        if self.installed is not None:
+            copy = dataclasses.replace(self.installed.copy, membership=membership, seconds=0.0)
             self._store.on_membership(copy.digest, membership, members, self._is_wanted)
-            self.place = dataclasses.replace(self.place, copy=copy)
+            self.installed = dataclasses.replace(self.installed, copy=copy)

@@ -57,7 +57,7 @@ class FileSyncPolicy:
         reported = all(member.worker in self._inventories for member in leaving)
         copy = newest(self._replicas((*members, *leaving)))
         digest = copy.digest if copy else NOTHING
-        if reported and all(each is not None and each.here == digest for each in inventories):
+        if reported and all(each is not None and each.installed == digest for each in inventories):
             self._go = True
 
     def instruction_for(

@@ -70,7 +70,7 @@ class FileInventory:
 
     scope: str  # scope of that instruction
     copies: tuple[Replica, ...] = ()
-    here: str | None = None  # digest of the installed files; None: incomplete
+    installed: str | None = None  # digest of the installed files; None: incomplete
     begun: bool = False  # the processes of this scope were started
     port: int = 0  # of the replica server
     problem: str = ""  # error of the last failed store

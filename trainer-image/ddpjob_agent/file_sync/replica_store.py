@@ -61,7 +61,7 @@ def open_replica_store(folders: Sequence[str], worker: str) -> ReplicaStore:
         try:
             return ReplicaStore(folder, worker)
         except OSError as error:
-            log.warning("no copies can be kept in %s: %s", folder, error.strerror)
+            log.warning("cannot keep replicas in %s: %s", folder, error.strerror)
     return ReplicaStore(last, worker)
 
 

@@ -68,7 +68,7 @@ class FileSyncer:
         self._is_idle = True  # no process of the script runs
         self._ran = ""  # the membership of the latest processes
         self._watch: FileWatcher | None = None  # of these processes
-        self.obstacle = ""  # error of the installation
+        self.install_error = ""  # error of the installation
 
     async def listen(self, address: str) -> None:
         """Serve replicas to other workers and follow instructions. Raises OSError."""
@@ -104,7 +104,7 @@ class FileSyncer:
         if order["type"] == "run":
             self._members = tuple(each["worker"] for each in order["membership"]["members"])
         if new is None or old is None or new.scope != old.scope:
-            self.obstacle = ""
+            self.install_error = ""
         elif (
             old.copy
             and old.put
@@ -124,7 +124,7 @@ class FileSyncer:
 
     def may_start(self, membership: Membership) -> bool:
         """Return whether all members have installed the replica of this membership."""
-        if self._instruction is None or self.obstacle:
+        if self._instruction is None or self.install_error:
             return True
         return self._entered == self._instruction.scope == str(membership.id)
 
@@ -136,7 +136,7 @@ class FileSyncer:
         if self._instruction is not None:
             tell = functools.partial(self._send_inventory, self._ran)
             self._watch = FileWatcher(self._replicas, self._ran, self._on_disk, tell)
-            self._send_message(dataclasses.replace(self._inventory, here=None, begun=True))
+            self._send_message(dataclasses.replace(self._inventory, installed=None, begun=True))
 
     def hurry(self) -> None:
         """Check at once whether the processes write; a planned end is due."""
@@ -193,7 +193,9 @@ class FileSyncer:
             self._changed()
         elif instruction.keep:
             await self._store_for_others(instruction)
-        elif instruction.put and not (replicas.here == self._inventory.here == instruction.digest):
+        elif instruction.put and not (
+            replicas.installed_digest == self._inventory.installed == instruction.digest
+        ):
             await self._install(instruction)  # only reports, if a cancelled run installed it
 
     def _written_at(self, seen: tuple[FileFingerprint, ...]) -> At | None:
@@ -201,18 +203,18 @@ class FileSyncer:
         return self._watch.written_at(seen) if self._watch is not None else None
 
     async def _install(self, instruction: FileInstruction) -> None:
-        """Install the replica of the instruction; on failure, set the obstacle."""
+        """Install the replica of the instruction; on failure, set `install_error`."""
         until = time.monotonic() + INSTALL_SECONDS
         try:
-            while self._replicas.here != instruction.digest:
+            while self._replicas.installed_digest != instruction.digest:
                 if not await self._try_to_install(instruction):
                     if time.monotonic() > until:
-                        raise OSError(0, f"nobody gave them within {INSTALL_SECONDS:.0f} s")
+                        raise OSError(0, f"no worker sent a replica within {INSTALL_SECONDS:.0f} s")
                     await asyncio.sleep(RETRY_SECONDS)
         except OSError as error:
             where = f" ({error.filename})" if error.filename else ""
             what = f"{error.strerror or error}{where}"
-            self.obstacle = f"the script's files cannot be put in place: {what}"
+            self.install_error = f"the script's files cannot be installed: {what}"
             self._changed()
         else:
             await self._send_inventory(instruction.scope)
@@ -279,9 +281,9 @@ class FileSyncer:
         """Send the current inventory for this scope."""
         replicas, is_idle = self._replicas, self._is_idle
         copies = await self._on_disk(functools.partial(replicas.replicas, stable=is_idle))
-        here = replicas.here if is_idle else None
+        installed = replicas.installed_digest if is_idle else None
         port, problem = self._server.port, replicas.problem
-        self._send_message(FileInventory(scope, copies, here, not is_idle, port, problem))
+        self._send_message(FileInventory(scope, copies, installed, not is_idle, port, problem))
 
     def _send_message(self, inventory: FileInventory) -> None:
         self._inventory = inventory

@@ -85,7 +85,7 @@ class ReplicaServer:
         except (FramingError, RejectedError, KeyError) as error:
             log.warning("refused %s: %s", writer.get_extra_info("peername"), error)
         except (asyncio.TimeoutError, asyncio.IncompleteReadError, OSError) as error:
-            log.info("a copy was not taken to its end: %r", error)
+            log.info("a transfer of a replica was cut off: %r", error)
         except asyncio.CancelledError:
             log.debug("the agent ends")
         finally:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from ddpjob_agent.file_sync.inventory import At, LocalReplicas
     from ddpjob_agent.file_sync.local_files import FileFingerprint
 
-LOOK_SECONDS = 0.2  # between two checks of the files
+SCAN_SECONDS = 0.2  # between two checks of the files
 # Files unchanged for this time count as written. A writer of several files, or one with a slow disk
-# or network, pauses longer than LOOK_SECONDS between two writes. A format that reveals its end
+# or network, pauses longer than SCAN_SECONDS between two writes. A format that reveals its end
 # needs no such time; other formats give no other sign.
 QUIET_SECONDS = 1.0
 STALE_SECONDS = 10.0  # without a change; then no process is writing an incomplete file
@@ -45,7 +45,7 @@ class FileWatcher:
         self._on_disk = on_disk
         self._on_stored = on_stored
         self._began = time.monotonic()
-        self._seen = replicas.place.seen if replicas.place else ()
+        self._seen = replicas.installed.seen if replicas.installed else ()
         self._since = self._began  # start of their current state
         self._damaged: tuple[FileFingerprint, ...] = ()  # state in which they were incomplete
         self._hurry = asyncio.Event()
@@ -82,7 +82,7 @@ class FileWatcher:
                 await asyncio.sleep(0.02)
             else:
                 with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._hurry.wait(), LOOK_SECONDS)
+                    await asyncio.wait_for(self._hurry.wait(), SCAN_SECONDS)
             seen, now = await self._on_disk(self._replicas.files.fingerprint), time.monotonic()
             if seen != self._seen:
                 self._seen, self._since = seen, now
@@ -105,7 +105,7 @@ class FileWatcher:
         try:
             await self._on_disk(self._replicas.store, seen, self.written_at(seen))
         except (ChangedError, OSError) as error:
-            log.info("no copy of what changes: %r", error)
+            log.info("the files still change and are not copied: %r", error)
             return False
         await self._on_stored()
         return True

@@ -121,7 +121,7 @@ class ForkedAgent:
             event = channel.parse_event(await loop.sock_recv(self._line, channel.LINE_BYTES))
         self._line.close()
         if channel.EXIT not in event:  # the server ended first and sends no exit code
-            await _until_gone(self.pid)
+            await wait_until_gone(self.pid)
         self.returncode = event.get(channel.EXIT, -signal.SIGKILL)
 
     async def wait(self) -> int:
@@ -144,7 +144,7 @@ class ForkedAgent:
                 os.kill(self.pid, number)
 
 
-async def _until_gone(pid: int) -> None:
+async def wait_until_gone(pid: int) -> None:
     """Wait for the end of a process that is not a child of this process."""
     loop = asyncio.get_running_loop()
     try:

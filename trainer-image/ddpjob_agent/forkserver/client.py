@@ -155,15 +155,21 @@ class ForkServerClient:
                 self.close()
                 log.info(COLD, error)
 
-    async def start(self, environment: Mapping[str, str], stderr: int) -> ForkedProcess | None:
-        """Start torchrun in the environment; return None if this and all later starts are cold."""
+    async def start(
+        self, environment: Mapping[str, str], stdout: int | None, stderr: int
+    ) -> ForkedProcess | None:
+        """Start torchrun in the environment; return None if this and all later starts are cold.
+
+        If `stdout` is None, torchrun inherits the standard output of this process.
+        """
         if self._channel is None:
             return None
         request = channel.ForkRequest(
             channel.TORCHRUN, self._arguments, dict(environment), os.getcwd()
         )
         try:
-            return ForkedProcess(*await request_fork(self._channel, request, 1, stderr))
+            out = 1 if stdout is None else stdout
+            return ForkedProcess(*await request_fork(self._channel, request, out, stderr))
         except OSError:
             self.close()
             log.warning(COLD, "the process that has imported torch is gone")

@@ -15,13 +15,15 @@ from ddpjob_protocol.environment import ENV_WARM_IMPORTS, TORCHRUN_MODULES
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# torchrun and ddpjob set these for each start; no import reads them.
+# torchrun and ddpjob set these for each start; no import reads them. Simulated workers use different
+# GPUs; a fork server that has opened one does not fork.
 OF_A_START = frozenset(
     {
         "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE",
         "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
         "NNODES", "NODE_RANK", "NPROC_PER_NODE", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
-        "GLOO_SOCKET_IFNAME", "TMPDIR",
+        "GLOO_SOCKET_IFNAME", "TMPDIR", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
+        "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
     }
 )  # fmt: skip
 OF_A_START_PREFIXES = ("DDPJOB_", "PET_", "TORCHELASTIC_")
@@ -45,6 +47,14 @@ def interpreter_of(argv: Sequence[str], environment: Mapping[str, str]) -> tuple
     ):
         return _find(argv[0], environment), list(argv[1:])
     raise NotEligibleError("the command is not torchrun")
+
+
+def python_of(argv: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Return the Python that runs torchrun; empty if the command is not torchrun itself."""
+    try:
+        return interpreter_of(argv, environment)[0]
+    except NotEligibleError:
+        return ""
 
 
 def _find(program: str, environment: Mapping[str, str]) -> str:

@@ -9,6 +9,7 @@ Both changes replace a private function of torch, found by name and shape; see `
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import time
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpjob_agent.forkserver.eligibility import NotEligibleError, check_arguments, check_environment
 from ddpjob_agent.forkserver.popen import ForkedPopen
+from ddpjob_agent.output import streams
 
 if TYPE_CHECKING:
     import socket
@@ -48,13 +50,19 @@ def fork_from(parent: socket.socket, imported: Mapping[str, str]) -> None:
 
     def start(self: Any, args: Sequence[str], env: Mapping[str, str]) -> Any:
         try:
-            if list(args[:2]) != [sys.executable, "-u"]:
-                raise NotEligibleError("it is not run by the Python of torchrun")
-            check_arguments(args[2:])
-            check_environment(imported, env)
-            files = (self._stdout, self._stderr)
-            out, err = (file.fileno() if file else i for i, file in enumerate(files, 1))
-            return ForkedPopen(parent, args, env, (0, out, err))
+            rank = streams.open_for(sys.executable, args, env)
+            try:
+                if rank.arguments[:2] != [sys.executable, "-u"]:
+                    raise NotEligibleError("it is not run by the Python of torchrun")
+                check_arguments(rank.arguments[2:])
+                check_environment(imported, rank.environment)
+                files = (self._stdout, self._stderr)
+                own = [file.fileno() if file else i for i, file in enumerate(files, 1)]
+                out, err = rank.streams or own
+                return ForkedPopen(parent, rank.arguments, rank.environment, (0, out, err))
+            finally:
+                for descriptor in rank.streams or ():
+                    os.close(descriptor)
         except (NotEligibleError, OSError) as error:
             if str(error) not in said:
                 sys.stderr.write(f"ddpjob: a training process is started cold: {error}\n")

@@ -78,7 +78,7 @@ def suspects(view: MembershipState, members: Sequence[WorkerState], now: float) 
         worker.lost_at(view.policy)
         for worker in members
         if not is_lost(view, worker, now)
-        and (worker.closed_at is not None or now - worker.last_heard > 0.8 * limit)
+        and (worker.closed_at is not None or now - worker.last_seen > 0.8 * limit)
     ]
 
 
@@ -138,8 +138,8 @@ def form(
         ("joined", [member.worker for member in arriving]),
     )
     parts = [f"{word} {', '.join(names)}" for word, names in facts if names]
-    if view.blamed is not None:
-        parts.insert(0, view.blamed.summary)
+    if view.root_failure is not None:
+        parts.insert(0, view.root_failure.summary)
     membership = Membership(
         id=MembershipId(view.term, view.boot, view.current.id.round + 1 if view.current else 1),
         members=(*staying, *arriving),
@@ -159,6 +159,6 @@ def _cause(view: MembershipState, lost: Sequence[str], missing: Sequence[str]) -
         return Cause.STARTED
     if lost:
         return Cause.LOST
-    if view.blamed is not None:
+    if view.root_failure is not None:
         return Cause.FAILED
     return Cause.LEFT if missing else Cause.JOINED

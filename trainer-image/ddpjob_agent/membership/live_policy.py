@@ -16,17 +16,22 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from ddpjob_agent.membership.forming import (  # fmt: skip
+from ddpjob_agent.membership.failures import (
+    fail_job,
+    lost_of,
+    root_failure_of,
+    wait_for_messages,
+    wait_for_suspects,
+)
+from ddpjob_agent.membership.forming import (
     backoff_after,
     earliest,
     eligible,
     form,
-    is_lost,
     members_of,
     next_backoff_end,
     next_loss,
     shortage,
-    suspects,
     too_many_losses,
 )
 from ddpjob_agent.membership.planned_change import plan_change
@@ -46,14 +51,15 @@ ECHO_SECONDS = 1.0  # a secondary failure waits this time for the report of the 
 def supervise_live(view: MembershipState, current: Membership, now: float) -> Decision:
     """Return the next action while `current` runs."""
     members, gone = members_of(view, current)
-    lost = gone + [worker.member.worker for worker in members if is_lost(view, worker, now)]
-    unsure = suspects(view, members, now) if lost else []
-    if unsure:
-        return Decision(Action.KEEP, f"lost {', '.join(lost)}; others in doubt", min(unsure))
+    lost = gone + lost_of(view, members, now)
+    wait = wait_for_suspects(view, members, lost, now)
+    if wait is not None:
+        return wait
     failed = [worker for worker in members if worker.exit_at is not None]
     if lost or failed:
-        echo = None if lost else _is_secondary_loss(view, members, failed, now)
-        return echo or _regroup(view, now, lost, failed)
+        if not lost and all(each.failure and each.failure.secondary for each in failed):
+            wait = wait_for_messages(view, members, failed, ECHO_SECONDS, now)
+        return wait or _regroup(view, now, lost, failed)
     if any(worker.done or worker.finished for worker in members):
         return _finish(view, members, now)
     if view.broken is not None:
@@ -79,21 +85,6 @@ def _reconnect(view: MembershipState, broken: Failure, now: float) -> Decision:
     return Decision(Action.KEEP, reason, earliest(next_loss(view, now), at))
 
 
-def _is_secondary_loss(
-    view: MembershipState, members: Sequence[WorkerState], failed: Sequence[WorkerState], now: float
-) -> Decision | None:
-    """Return the decision to wait while all known failures are results of another one."""
-    if not all(worker.failure and worker.failure.consequential for worker in failed):
-        return None
-    first = min(worker.exit_at for worker in failed if worker.exit_at is not None)
-    unheard = [worker for worker in members if worker.last_heard < first + ECHO_SECONDS]
-    if not unheard:
-        return None
-    reason = f"a command failed; waiting for a message from {unheard[0].member.worker}"
-    again = min(worker.lost_at(view.policy) for worker in unheard)
-    return Decision(Action.KEEP, reason, max(again, now))
-
-
 def _regroup(
     view: MembershipState,
     now: float,
@@ -111,13 +102,11 @@ def _regroup(
     current = str(view.current.id)  # for a worker that failed before its first membership
     counts = not lost and any((w.failed_in or current) != view.counted_in for w in failed)
     counts = counts or broken is not None
-    failure = _root_failure(failed) or broken
+    failure = root_failure_of(failed) or broken
     count = view.failures + counts
-    if failure is not None and failure.permanent:
-        return Decision(Action.FAIL, failure.summary, failure=failure)
-    if counts and failure is not None and count > policy.max_failures:
-        reason = f"{failure.summary} (failure {count}, {policy.max_failures} restarts allowed)"
-        return Decision(Action.FAIL, reason, failure=failure)
+    end = fail_job(failure, count if counts else 0, policy) if failure is not None else None
+    if end is not None:
+        return end
     names = tuple(worker.member.worker for worker in failed)
     facts = Decision(
         Action.HALT,
@@ -131,7 +120,7 @@ def _regroup(
     view = dataclasses.replace(
         view,
         failures=count,
-        blamed=facts.failure,
+        root_failure=facts.failure,
         workers=tuple(w for w in view.workers if w.member.worker not in names),
     )
     present = _present(view, now)
@@ -145,11 +134,6 @@ def _regroup(
     return dataclasses.replace(
         facts, action=formed.action, reason=formed.reason, membership=formed.membership
     )
-
-
-def _root_failure(failed: Sequence[WorkerState]) -> Failure | None:
-    failures = [worker.failure for worker in failed if worker.failure is not None]
-    return min(failures, key=lambda f: (f.consequential, f.at), default=None)
 
 
 def _present(view: MembershipState, now: float) -> list[WorkerState]:

@@ -27,18 +27,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ddpjob_agent.membership.failures import (
+    MAX_NAMES,
+    fail_job,
+    lost_of,
+    root_failure_of,
+    wait_for_messages,
+    wait_for_suspects,
+)
 from ddpjob_agent.membership.forming import (
     backoff_after,
     earliest,
     eligible,
     form,
-    is_lost,
     leaves,
     members_of,
     next_backoff_end,
     next_loss,
     shortage,
-    suspects,
     too_many_losses,
 )
 from ddpjob_agent.membership.joining import joiners_of, wait_for_joiners
@@ -55,7 +61,6 @@ if TYPE_CHECKING:
 
 CONFIRM_SECONDS = 1.0
 TOGETHER_SECONDS = 1.0  # commands that failed together start together
-MAX_NAMES = 3  # workers in a reason; the others are counted
 
 
 def decide_membership(view: MembershipState, now: float) -> Decision:
@@ -83,18 +88,19 @@ def _decide_first(view: MembershipState, now: float) -> Decision:
         again = earliest(next_loss(view, now), next_backoff_end(view, now))
         return Decision(Action.KEEP, reason + _waiting_for(missing), again)
     if now < view.resume_at:
-        what = view.blamed.summary if view.blamed else "a worker failed"
+        what = view.root_failure.summary if view.root_failure else "a worker failed"
         return Decision(Action.KEEP, f"{what}; backing off", view.resume_at)
     rest = next_backoff_end(view, now)
     if rest is not None and rest - now <= TOGETHER_SECONDS:
         return Decision(Action.KEEP, "waiting for workers that start again", rest)
-    if missing and view.blamed is None:
+    if missing and view.root_failure is None:
         newest = max(worker.registered_at for worker in present)
         ready_at = newest + policy.settle
         if view.current is None:
             ready_at = max(ready_at, view.expected_since + policy.startup_wait)
         if now < ready_at:
-            reason = f"{len(present)} workers are here" + _waiting_for(missing)
+            here_now = "1 worker is" if len(present) == 1 else f"{len(present)} workers are"
+            reason = f"{here_now} here" + _waiting_for(missing)
             return Decision(Action.KEEP, reason, earliest(ready_at, next_loss(view, now)))
     return form(view, present, "enough workers are here")
 
@@ -108,11 +114,11 @@ def _waiting_for(missing: Sequence[str]) -> str:
 
 def _supervise(view: MembershipState, current: Membership, now: float) -> Decision:
     members, gone = members_of(view, current)
-    lost = gone + [w.member.worker for w in members if is_lost(view, w, now)]
+    lost = gone + lost_of(view, members, now)
     leaving = [w.member.worker for w in members if leaves(view, w)]
-    unsure = suspects(view, members, now) if lost else []
-    if unsure:
-        return Decision(Action.KEEP, f"lost {', '.join(lost)}; others in doubt", min(unsure))
+    wait = wait_for_suspects(view, members, lost, now)
+    if wait is not None:
+        return wait
     stops = members and all(worker.stops for worker in members)
     if lost or (leaving and not stops):
         return _shrink(view, now, lost, leaving)
@@ -145,21 +151,15 @@ def _shrink(
 def _decide_failure(
     view: MembershipState, members: Sequence[WorkerState], failed: Sequence[WorkerState], now: float
 ) -> Decision:
-    first = min(worker.exit_at for worker in failed if worker.exit_at is not None)
-    unheard = [w for w in members if w.last_heard < first + CONFIRM_SECONDS]
-    if unheard:
-        names = some([worker.member.worker for worker in unheard], MAX_NAMES)
-        reason = f"a command failed; waiting for a message from {names}"
-        again = min(worker.lost_at(view.policy) for worker in unheard)
-        return Decision(Action.KEEP, reason, max(again, now))
-    failures = [worker.failure for worker in failed if worker.failure is not None]
-    failure = min(failures, key=lambda f: (f.consequential, f.at))
-    if failure.permanent:
-        return Decision(Action.FAIL, failure.summary, failure=failure)
+    wait = wait_for_messages(view, members, failed, CONFIRM_SECONDS, now)
+    if wait is not None:
+        return wait
+    failure = root_failure_of(failed)
+    assert failure is not None
     count = view.failures + 1
-    if count > view.policy.max_failures:
-        reason = f"{failure.summary} (failure {count}, {view.policy.max_failures} restarts allowed)"
-        return Decision(Action.FAIL, reason, failure=failure)
+    end = fail_job(failure, count, view.policy)
+    if end is not None:
+        return end
     pause = backoff_after(count, view.policy)
     reason = f"{failure.summary}; restart {count} of {view.policy.max_failures} in {pause:.0f} s"
     return Decision(Action.BACKOFF, reason, now + pause, failure=failure)

@@ -23,7 +23,7 @@ class WorkerState:
 
     member: Member
     registered_at: float
-    last_heard: float
+    last_seen: float
     closed_at: float | None = None  # time of its disconnect; None while connected
     leaving: bool = False  # reported by its agent
     unexpected_at: float | None = None  # since when it is not expected; None if expected
@@ -44,7 +44,7 @@ class WorkerState:
 
     def lost_at(self, policy: Policy) -> float:
         """Return when this worker counts as lost unless it sends a message before."""
-        at, grace = self.last_heard + policy.heartbeat_deadline, policy.reconnect_grace
+        at, grace = self.last_seen + policy.heartbeat_deadline, policy.reconnect_grace
         if self.unexpected_at is not None:
             at, grace = min(at, self.unexpected_at + FAREWELL_SECONDS), 0.0
         return at if self.closed_at is None else min(at, self.closed_at + grace)
@@ -56,7 +56,7 @@ class WorkerState:
     def is_being_ended(self, policy: Policy) -> bool:
         """Return whether it is alive although its pod was deleted: then it must leave."""
         since = self.unexpected_at
-        return since is not None and self.last_heard >= since + policy.reconnect_grace
+        return since is not None and self.last_seen >= since + policy.reconnect_grace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ class MembershipState:
     running: bool = False  # the processes of `current` are meant to run
     formed_at: float = 0.0
     failures: int = 0
-    blamed: Failure | None = None  # the failure whose backoff runs
+    root_failure: Failure | None = None  # the failure whose backoff runs
     resume_at: float = 0.0  # end of that backoff
     lost: tuple[str, ...] = ()  # workers whose loss halted `current`
     snapshot_step: int | None = None  # newest reported snapshot; None outside snapshot mode

@@ -86,20 +86,20 @@ def _proof(token: str, side: bytes, nonces: bytes) -> bytes:
 
 
 async def connect(
-    host: str, port: int, token: str, patience: float = HANDSHAKE_SECONDS
+    host: str, port: int, token: str, timeout: float = HANDSHAKE_SECONDS
 ) -> Connection:
     """Open a connection to the service; raise OSError, WrongTokenError or FramingError.
 
-    `patience` is the timeout in seconds of connection and handshake together.
+    `timeout` is the timeout in seconds of connection and handshake together.
     """
     task = asyncio.ensure_future(_connect(host, port, token))
     # Not wait_for: before Python 3.12 it may swallow a cancellation.
     try:
-        await asyncio.wait({task}, timeout=patience)
+        await asyncio.wait({task}, timeout=timeout)
     finally:
         task.cancel()
     if not task.done():
-        raise FramingError(f"no answer within {patience:.0f} s")
+        raise FramingError(f"no answer within {timeout:.0f} s")
     return task.result()
 
 

@@ -75,7 +75,8 @@ class ServiceConnection:
         self.membership = ""  # membership whose store gets the requests
         self._holds = False  # if the membership is stale, its requests block
         self._left = asyncio.Event()  # set when the membership is no longer bound
-        self.last_heard = time.monotonic()
+        self._is_over = False  # the service has ended the job
+        self.last_received = time.monotonic()
 
     def bind_store(self, membership: str, *, block_stale_requests: bool = False) -> None:
         """Send requests to this membership's store; requests to an older store fail.
@@ -144,32 +145,33 @@ class ServiceConnection:
 
     async def run(self) -> None:
         """Stay connected until cancelled; raise RejectedError if the service rejects this agent."""
-        pause, patience = RETRY_SECONDS[0], ATTEMPT_SECONDS[0]
-        strange_since: float | None = None
+        pause, timeout = RETRY_SECONDS[0], ATTEMPT_SECONDS[0]
+        rejected_since: float | None = None
         while True:
             try:
-                connection = await connect(*self._address, self._token, patience)
+                connection = await connect(*self._address, self._token, timeout)
             except (OSError, FramingError, WrongTokenError) as error:
                 if not isinstance(error, WrongTokenError):
-                    strange_since = None
-                elif strange_since is None:
-                    strange_since = time.monotonic()
-                elif time.monotonic() - strange_since > STRANGER_SECONDS:
+                    rejected_since = None
+                elif rejected_since is None:
+                    rejected_since = time.monotonic()
+                elif time.monotonic() - rejected_since > STRANGER_SECONDS:
                     raise
                 log.debug("no rendezvous service: %r", error)
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
                 pause = min(2 * pause, RETRY_SECONDS[1])
-                patience = min(1.5 * patience, ATTEMPT_SECONDS[1])
+                timeout = min(1.5 * timeout, ATTEMPT_SECONDS[1])
                 continue
-            pause, patience, strange_since = RETRY_SECONDS[0], ATTEMPT_SECONDS[0], None
+            pause, timeout, rejected_since = RETRY_SECONDS[0], ATTEMPT_SECONDS[0], None
             try:
                 await self._run_session(connection)
             except FramingError as error:
-                log.warning("the rendezvous service sent what cannot be read: %s", error)
+                log.warning("the rendezvous service sent an invalid frame: %s", error)
             finally:
                 self._connection = None
                 connection.close()
-            log.info("connection to the rendezvous service lost; trying again")
+            if not self._is_over:
+                log.info("connection to the rendezvous service lost; trying again")
 
     async def _run_session(self, connection: Connection) -> None:
         hello = self._hello()
@@ -189,7 +191,7 @@ class ServiceConnection:
                 silence = loop.call_later(SILENCE_SECONDS, self._abort, connection)
                 if message is None:
                     return
-                self.last_heard = time.monotonic()
+                self.last_received = time.monotonic()
                 if message["type"] == "refused":
                     raise RejectedError(
                         f"{message['reason']}; use an agent of the service's version"
@@ -197,6 +199,7 @@ class ServiceConnection:
                 if message["type"] == "stored":
                     self._on_store_reply(message)
                 elif message["type"] != "beat":
+                    self._is_over = message["type"] == "finish"
                     self._receive(message)
         finally:
             silence.cancel()

@@ -81,7 +81,9 @@ def _apply(state: RegistryState, decision: Decision, now: float) -> None:
     elif decision.action is Action.HALT:
         state.phase = ServiceState.WAITING
         _agree_last_step(state, decision.after, broken=bool(decision.lost or decision.failure))
-        state.update(running=False, lost=decision.lost, blamed=decision.failure, asked_at=None)
+        state.update(
+            running=False, lost=decision.lost, root_failure=decision.failure, asked_at=None
+        )
     elif decision.action in (Action.ASK_STOP_STEP, Action.CANCEL_STOP):
         state.update(asked_at=now if decision.action is Action.ASK_STOP_STEP else None)
         state.workers.change_all(promise=None)
@@ -90,7 +92,7 @@ def _apply(state: RegistryState, decision: Decision, now: float) -> None:
         state.phase = ServiceState.WAITING
         state.update(
             running=False,
-            blamed=decision.failure,
+            root_failure=decision.failure,
             failures=state.view.failures + 1,
             resume_at=decision.again_at,
         )
@@ -117,7 +119,7 @@ def _start_membership(state: RegistryState, membership: Membership, now: float) 
     _agree_last_step(state, membership.after, broken=broken)
     state.update(
         current=membership, running=True, formed_at=now, saved_at=None, kept_at=None,
-        lost=(), blamed=None, resume_at=0.0, broken=None, asked_at=None,
+        lost=(), root_failure=None, resume_at=0.0, broken=None, asked_at=None,
     )  # fmt: skip
     state.history.on_membership(membership, state.wall(now))
     state.warnings.on_membership({member.worker for member in membership.members})

@@ -60,8 +60,8 @@ class MembershipHistory:
         """Record a `ProgressEvent`; raise KeyError or ValueError if it is invalid."""
         event, step = ProgressEvent(message["event"]), int(message["step"])
         if event is ProgressEvent.SAVED:
-            place = message.get("place", 0)
-            is_safe = self._on_saved(step, place, message.get("places", 1))
+            storage = message.get("storage", 0)
+            is_safe = self._on_saved(step, storage, message.get("storages", 1))
             if is_safe:
                 self.snapshots_skipped = message.get("skipped", 0)
         elif event is ProgressEvent.RESUMED:
@@ -73,12 +73,12 @@ class MembershipHistory:
             self.total_steps = message.get("total") or self.total_steps
             self.metrics.update(message.get("metrics", {}))
 
-    def _on_saved(self, step: int, place: int, places: int) -> bool:
+    def _on_saved(self, step: int, storage: int, storages: int) -> bool:
         """Return whether a snapshot is safe: if directories are not shared, two must hold it."""
         if step != self._copied_step:
             self._copied_step, self._copies = step, set()
-        self._copies.add(place)
-        is_safe = len(self._copies) >= min(2, places)
+        self._copies.add(storage)
+        is_safe = len(self._copies) >= min(2, storages)
         self.snapshot_step = step if is_safe else self.snapshot_step
         return is_safe
 

@@ -85,7 +85,7 @@ def _on_broken(state: RegistryState, worker: str, message: _Content, now: float)
     is_news = state.view.broken is None
     if is_news and current and message["membership"] == str(current.id):
         summary = f"{worker} lost its connection to others: {message['why']}"
-        failure = Failure(state.wall(now), summary, consequential=True)
+        failure = Failure(state.wall(now), summary, secondary=True)
         state.update(broken=failure, broken_at=now)
 
 
@@ -144,7 +144,7 @@ def on_progress_event(state: RegistryState, worker: str, event: _Content, now: f
     if ProgressEvent(event["event"]) is ProgressEvent.SAVED:
         degraded = snapshot_degraded(str(event.get("problem", "")))
         state.warnings.add(worker, degraded, state.wall(now))
-        if event.get("places", 1) == 1:  # this worker now saves for all
+        if event.get("storages", 1) == 1:  # this worker now saves for all
             state.warnings.end_others(WarningReason.SNAPSHOT_DEGRADED.value, worker)
 
 
@@ -172,7 +172,7 @@ _HANDLERS: dict[str, Callable[[RegistryState, str, _Content, float], None]] = {
     "stops": _on_stops,
     "promise": _on_promise,
     "stopped": on_stopped,
-    "had_done": on_steps_done,
+    "steps_done": on_steps_done,
     "files": on_inventory,
     "report": _on_progress,
     "beat": _on_beat,

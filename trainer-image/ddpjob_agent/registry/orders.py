@@ -40,7 +40,7 @@ def order_for(state: RegistryState, worker: str, now: float) -> Message:
             "type": "halt",
             "last": _last_step_message(state, now),
             "files": _files_instruction(state, worker, now),
-            "planned": not view.lost and view.blamed is None,
+            "planned": not view.lost and view.root_failure is None,
         }
     return _stay(state, known)
 

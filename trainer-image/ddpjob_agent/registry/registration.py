@@ -60,7 +60,7 @@ def on_hello(state: RegistryState, message: Mapping[str, Any], now: float) -> st
         state.update(live=True)
     known = dataclasses.replace(
         known,
-        last_heard=now,
+        last_seen=now,
         closed_at=None,
         ready_at=(known.ready_at or now) if message["ready"] else None,
         finished=message["finished"],
@@ -83,7 +83,7 @@ def _adopt(state: RegistryState, membership: Membership, now: float) -> None:
     closed_at = now + policy.heartbeat_deadline - policy.reconnect_grace
     for member in membership.members:
         if not state.knows(member.worker):
-            ghost = WorkerState(member, registered_at=now, last_heard=now, closed_at=closed_at)
+            ghost = WorkerState(member, registered_at=now, last_seen=now, closed_at=closed_at)
             state.workers.put(ghost, state.view.expectation, now)
 
 
@@ -97,8 +97,8 @@ def _relearn(
     failure = message["failure"] and decode(Failure, message["failure"])
     if not message["running"] and state.view.running:
         state.update(running=False, lost=(*state.view.lost, worker))
-    if message.get("had_done"):
-        on_steps_done(state, worker, message["had_done"], now)
+    if message.get("steps_done"):
+        on_steps_done(state, worker, message["steps_done"], now)
     for event in message.get("reports", ()):
         on_progress_event(state, worker, event, now)
     return dataclasses.replace(
@@ -113,7 +113,7 @@ def _relearn(
 
 def on_heartbeat(state: RegistryState, worker: str, now: float) -> None:
     """Record the time of a message from this worker."""
-    state.workers.change(worker, last_heard=now)
+    state.workers.change(worker, last_seen=now)
 
 
 def on_disconnect(state: RegistryState, worker: str, now: float) -> None:
@@ -122,6 +122,6 @@ def on_disconnect(state: RegistryState, worker: str, now: float) -> None:
 
 
 def extend_deadlines(state: RegistryState, seconds: float) -> None:
-    """Extend all deadlines by the seconds in which this service itself stood still."""
+    """Extend all deadlines by the seconds for which this service itself was stalled."""
     state.workers.extend_deadlines(seconds)
     state.stalls.extend_deadlines(seconds)

@@ -20,7 +20,7 @@ class RepeatedSteps:
         self._since = _NEVER  # before it, the last membership that resumed
         self._before = 0  # steps done when the newest began
         self._loaded: int | None = None  # step of the snapshot that the newest loaded
-        self._went_on = False
+        self._has_resumed = False
         self._done = 0  # steps done so far
 
     @property
@@ -36,15 +36,15 @@ class RepeatedSteps:
     def on_membership(self, membership: MembershipId, so_far: int) -> None:
         """Start a membership, formed or relearned; `so_far` steps were repeated before it."""
         self._earlier = max(self.total, so_far)
-        self._since = self._newest if self._went_on else self._since
+        self._since = self._newest if self._has_resumed else self._since
         self._newest, self._before = membership, self._done
-        self._loaded, self._went_on = None, False
+        self._loaded, self._has_resumed = None, False
 
     def on_resumed(self, step: int, *, loaded: bool) -> None:
         """Record the step that the newest membership resumes from, in a snapshot or in memory."""
-        if not self._went_on:
+        if not self._has_resumed:
             self._loaded = step if loaded else None
-            self._went_on, self._done = True, step
+            self._has_resumed, self._done = True, step
 
     def on_step(self, step: int) -> None:
         """Record the last step of the newest membership."""
@@ -56,5 +56,5 @@ class RepeatedSteps:
             self._done = max(self._done, step)
         elif self._since <= membership < self._newest:
             self._before = max(self._before, step)
-            if not self._went_on:
+            if not self._has_resumed:
                 self._done = max(self._done, step)

@@ -2,7 +2,7 @@
 
 The first process reports steps; each process reports its position every second. A job hangs when
 its next step takes a multiple of the usual step time, and twice the longest pause that ended by
-itself, such as an evaluation. A hang is only reported; the service does not act on it.
+itself, such as an evaluation. A hang is only reported; the service changes nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Process:
     worker: str
     step: int
     where: str
-    heard_at: float
+    heartbeat_at: float
 
 
 class StallDetector:
@@ -73,16 +73,18 @@ class StallDetector:
     def on_heartbeat(self, worker: str, processes: Iterable[Mapping[str, Any]], now: float) -> None:
         """Record the heartbeats of an agent's processes, see `ProgressEvent.ALIVE`."""
         for each in processes:
-            rank, heard_at = int(each["rank"]), now - float(each["age"])
+            rank, heartbeat_at = int(each["rank"]), now - float(each["age"])
             self._processes[rank] = _Process(
-                worker, int(each["step"]), str(each["where"]), heard_at
+                worker, int(each["step"]), str(each["where"]), heartbeat_at
             )
 
     def extend_deadlines(self, seconds: float) -> None:
-        """Extend the deadlines by the seconds in which the service itself stood still."""
+        """Extend the deadlines by the seconds for which the service itself was stalled."""
         self._at += seconds
         for rank, each in self._processes.items():
-            self._processes[rank] = dataclasses.replace(each, heard_at=each.heard_at + seconds)
+            self._processes[rank] = dataclasses.replace(
+                each, heartbeat_at=each.heartbeat_at + seconds
+            )
 
     def detect(self, policy: Policy, now: float, *, due: bool, changing: bool) -> None:
         """Set `stall` if the processes hang; `due`: a next step is expected."""
@@ -104,14 +106,14 @@ class StallDetector:
         furthest = max((each.step for each in self._processes.values()), default=None)
         alike: dict[RankGroup, list[int]] = {}
         for rank, each in sorted(self._processes.items()):
-            silent = now - each.heard_at > SILENT_SECONDS
+            silent = now - each.heartbeat_at > SILENT_SECONDS
             lags = silent or each.step != furthest
             point = RankGroup((), (), each.step, each.where, silent, lags)
             alike.setdefault(point, []).append(rank)
-        unheard = [rank for rank in range(self._world_size) if rank not in self._processes]
+        missing = [rank for rank in range(self._world_size) if rank not in self._processes]
         found = [self._rank_group(point, ranks) for point, ranks in alike.items()]
-        if found and unheard:
-            found.append(RankGroup(tuple(unheard), (), None))
+        if found and missing:
+            found.append(RankGroup(tuple(missing), (), None))
         return tuple(sorted(found, key=lambda each: not each.behind))
 
     def _rank_group(self, point: RankGroup, ranks: list[int]) -> RankGroup:

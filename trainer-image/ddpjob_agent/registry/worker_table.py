@@ -30,7 +30,7 @@ class WorkerTable:
         """Return the row of a registering worker: a new row for a new incarnation."""
         known = self._workers.get(member.worker)
         if known is None or known.member.incarnation != member.incarnation:
-            return WorkerState(member, registered_at=now, last_heard=now)
+            return WorkerState(member, registered_at=now, last_seen=now)
         return known
 
     def put(self, worker: WorkerState, expectation: Expectation | None, now: float) -> None:
@@ -64,10 +64,10 @@ class WorkerTable:
         )  # fmt: skip
 
     def extend_deadlines(self, seconds: float) -> None:
-        """Extend all deadlines by the seconds in which the service stood still."""
+        """Extend all deadlines by the seconds for which the service was stalled."""
         for name, worker in self._workers.items():
             closed_at = worker.closed_at if worker.closed_at is None else worker.closed_at + seconds
-            self.change(name, last_heard=worker.last_heard + seconds, closed_at=closed_at)
+            self.change(name, last_seen=worker.last_seen + seconds, closed_at=closed_at)
 
     def on_membership(self, policy: Policy, now: float) -> None:
         """Start a membership: reset the state of the last one and remove lost workers."""

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ddpjob_agent.registry.state import RegistryState
 
 TICK_SECONDS = 0.5
-STALL_SECONDS = 1.0  # seconds; if a tick is later than this, the service itself stood still
+STALL_SECONDS = 1.0  # seconds; if a tick is later than this, the service itself was stalled
 
 log = logging.getLogger("ddpjob.rendezvous")
 
@@ -191,7 +191,9 @@ class RendezvousServer:
         stall = now - self._last_tick - TICK_SECONDS
         self._last_tick = now
         if stall > STALL_SECONDS:
-            log.warning("stood still for %.1f s; nobody's silence in it counts", stall)
+            log.warning(
+                "the event loop stalled for %.1f s; heartbeat deadlines are extended by that", stall
+            )
             extend_deadlines(self._state, stall)
         again_at = decide(self._state, now)
         self._store.sync_membership()

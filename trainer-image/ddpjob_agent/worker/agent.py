@@ -120,7 +120,7 @@ class Agent:
         limit = self._settings.orphan_seconds
         while True:
             await asyncio.sleep(min(1.0, limit / 4))
-            silence = time.monotonic() - self._link.last_heard
+            silence = time.monotonic() - self._link.last_received
             if self._state.wanted is not None and silence > limit:
                 log.warning("no rendezvous service for %.0f s: the processes are stopped", silence)
                 orders.on_service_lost(self._state, uuid.uuid4().hex)

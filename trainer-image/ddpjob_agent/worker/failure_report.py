@@ -15,16 +15,11 @@ import re
 import signal
 from typing import NamedTuple
 
+from ddpjob_protocol.failures import SECONDARY
 from ddpjob_protocol.messages import Failure
 
 MAX_TRACEBACK_CHARS = 4000
 MAX_SUMMARY_CHARS = 500
-# The errors of a process that fails because another process ended.
-ECHO = re.compile(
-    r"Connection (closed|reset) by peer|Broken pipe|Connection refused|recvBytes|sendBytes"
-    r"|ncclRemoteError|NCCL communicator was aborted|remote process exited|DistNetworkError"
-    r"|DistStoreError|Socket Timeout"
-)
 MAX_MESSAGE_LINES = 20  # of an exception; nothing marks the end of its message
 _RANK = re.compile(r"\[rank(\d+)\]:\s?")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
@@ -58,12 +53,12 @@ class _Traceback(NamedTuple):
     @property
     def summary(self) -> str:
         """The last exception that is not a consequence of the end of another process."""
-        own = [line for line in self.exceptions if not ECHO.search(line)]
+        own = [line for line in self.exceptions if not SECONDARY.search(line)]
         return (own or self.exceptions)[-1]
 
     @property
     def is_secondary(self) -> bool:
-        return bool(ECHO.search(self.exceptions[0]))
+        return bool(SECONDARY.search(self.exceptions[0]))
 
 
 def read_failure(
@@ -72,27 +67,27 @@ def read_failure(
     """Return the failure of a command; times in seconds since 1970."""
     text = stderr.decode(errors="replace").replace("\0", "")
     recorded = _read_error_file(log_dir)
-    stories = [recorded[0]] if recorded else _tracebacks(text)
+    traces = [recorded[0]] if recorded else _tracebacks(text)
     at = recorded[1] if recorded else min(ended_at, traceback_at or ended_at)
     rank, code = _root_rank(text, exit_code)
-    story = next((story for story in stories if not story.is_secondary), None)
-    if story is None and code < 0:
-        what = f"was ended by {_signal_name(-code)}"
+    trace = next((trace for trace in traces if not trace.is_secondary), None)
+    if trace is None and code < 0:
+        what = f"was killed by {_signal_name(-code)}"
         return Failure(ended_at, f"{_subject(rank)} {what}", rank=rank, exit_code=code)
-    story = story or next(iter(stories), None)
-    if story is None:
+    trace = trace or next(iter(traces), None)
+    if trace is None:
         words = _last_lines(text)
         hint = f"; last on stderr: {words}" if words else ""
         summary = f"{_subject(rank)} ended with exit code {code}{hint}"[:MAX_SUMMARY_CHARS]
         return Failure(at, summary, rank=rank, exit_code=code)
-    who = story.rank if story.rank is not None else rank
+    failed_rank = trace.rank if trace.rank is not None else rank
     return Failure(
         at=at,
-        summary=f"{_subject(who)}: {story.summary}"[:MAX_SUMMARY_CHARS],
-        traceback=story.traceback[-MAX_TRACEBACK_CHARS:],
-        rank=who,
+        summary=f"{_subject(failed_rank)}: {trace.summary}"[:MAX_SUMMARY_CHARS],
+        traceback=trace.traceback[-MAX_TRACEBACK_CHARS:],
+        rank=failed_rank,
         exit_code=code,
-        consequential=story.is_secondary,
+        secondary=trace.is_secondary,
     )
 
 
@@ -127,8 +122,8 @@ def _read_error_file(log_dir: str) -> tuple[_Traceback, float] | None:
         try:
             with open(path, encoding="utf-8") as file:
                 message = json.load(file)["message"]
-            story = _parse_traceback(message["extraInfo"]["py_callstack"].splitlines(), None)[0]
-            return story, os.path.getmtime(path)
+            trace = _parse_traceback(message["extraInfo"]["py_callstack"].splitlines(), None)[0]
+            return trace, os.path.getmtime(path)
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             continue
     return None
@@ -149,13 +144,13 @@ def _tracebacks(text: str) -> list[_Traceback]:
             if not _TRACEBACK.match(lines[at]):
                 at += 1
                 continue
-            story, length = _parse_traceback(lines[at:], rank)
-            if "ChildFailedError" not in story.summary:
-                found.append((numbered[at][0], story))
+            trace, length = _parse_traceback(lines[at:], rank)
+            if "ChildFailedError" not in trace.summary:
+                found.append((numbered[at][0], trace))
             at += length
     if not found:
         found = [(0, _syntax_error(match[0])) for match in _SYNTAX.finditer(text)][:1]
-    return [story for _, story in sorted(found, key=lambda pair: pair[0])]
+    return [trace for _, trace in sorted(found, key=lambda pair: pair[0])]
 
 
 def _parse_traceback(lines: list[str], rank: int | None) -> tuple[_Traceback, int]:

@@ -74,7 +74,7 @@ class GracefulStop:
         while is_busy():
             if time.monotonic() > until:
                 seconds = self._timeout
-                log.warning("no end of a step or save in %.0f s: the processes are ended", seconds)
+                log.warning("no step or save ended within %.0f s; killing the processes", seconds)
                 self._send(grace_period_too_short(seconds).to_message())
                 break
             await asyncio.sleep(0.01)

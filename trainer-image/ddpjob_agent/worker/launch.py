@@ -23,6 +23,7 @@ from ddpjob_protocol.environment import (
     ENV_LEFT_STATE,
     ENV_LIVE,
     ENV_MEMBERSHIP,
+    ENV_OUTPUT,
     ENV_REPORT_SOCKET,
     ENV_SAGEMAKER,
     ENV_SERVICE,
@@ -36,6 +37,7 @@ from ddpjob_protocol.environment import (
     STEPS_BYTES,
     Launcher,
 )
+from ddpjob_protocol.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,7 +52,7 @@ STEPS_FILE = "steps"
 OWN_STORE = ("--standalone", "pet-standalone", "rdzv-endpoint")
 USUAL_PORT = 29500  # torch's default, for a service version that assigns no port
 # The user's processes must not inherit these variables.
-AGENT_ONLY = (ENV_TOKEN, ENV_SERVICE, ENV_WARM_PARENT)
+AGENT_ONLY = (ENV_TOKEN, ENV_SERVICE, ENV_WARM_PARENT, ENV_OUTPUT)
 
 
 def steps_done(logs: str) -> int | None:
@@ -132,8 +134,9 @@ class RunFactory:
             ours = {ENV_LIVE: "1", ENV_STORE: store, ENV_LEFT_STATE: left}
         else:
             log.info(
-                "membership %s (%s): %d workers, world size %d",
-                membership.id, membership.cause, len(membership.members), membership.world_size,
+                "membership %s (%s): %s, world size %d",
+                membership.id, membership.cause, plural(len(membership.members), "worker"),
+                membership.world_size,
             )  # fmt: skip
             members = membership.members
             meeting = LaunchContext(members, me, store, run.port, self._folder, self.logs)

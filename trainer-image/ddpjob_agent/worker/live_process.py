@@ -31,7 +31,7 @@ class LiveProcess:
         self.arrived = ""
         self.where: Any = None
         self.moved_at = 0.0
-        self.heard_at = 0.0
+        self.last_message_at = 0.0
         self.finished = False
         self.stops = False  # the process does not stay, but accepts a last step
         self.stopped = False
@@ -40,7 +40,7 @@ class LiveProcess:
 
     def on_message(self, answer: ProcessMessage, message: Message, now: float) -> None:
         """Record a message of the process."""
-        self.heard_at = now
+        self.last_message_at = now
         if answer is ProcessMessage.PROMISE:
             self.promise = int(message["step"])
         elif answer is ProcessMessage.AT and message["where"] != self.where:

@@ -42,7 +42,7 @@ class LiveProcesses:
         self._send = send
         self._late = on_stuck
         self._processes: dict[int, LiveProcess] = {}
-        self._place = Assignment()
+        self._assignment = Assignment()
         self._sent_at = 0.0
         self._was_ready = False
         self.entered = ""  # the last membership that a process of this start has entered
@@ -92,12 +92,12 @@ class LiveProcesses:
 
     def assign(self, assignment: Assignment) -> None:
         """Send the assignment to all processes, and to each process that connects later."""
-        if assignment == self._place:
+        if assignment == self._assignment:
             return
-        if not (assignment.stop_requested and self._place.stop_requested):
+        if not (assignment.stop_requested and self._assignment.stop_requested):
             for process in self._processes.values():
                 process.promise = None
-        self._place = assignment
+        self._assignment = assignment
         self._sent_at = asyncio.get_running_loop().time()
         for process in self._processes.values():
             process.assign(assignment)
@@ -113,7 +113,7 @@ class LiveProcesses:
                     continue
                 if process is None:
                     process = self._processes[local_rank] = LiveProcess(writer, local_rank)
-                    process.assign(self._place)
+                    process.assign(self._assignment)
                 self._on_message(process, answer, message)
         except (KeyError, TypeError, ValueError) as error:
             log.warning("a process sent an invalid message: %r", error)
@@ -130,7 +130,11 @@ class LiveProcesses:
         if answer is ProcessMessage.PROMISE:
             promises = [each.promise for each in self._processes.values()]
             known = [promise for promise in promises if promise is not None]
-            if self._are_all_connected and len(known) == self._count and self._place.stop_requested:
+            if (
+                self._are_all_connected
+                and len(known) == self._count
+                and self._assignment.stop_requested
+            ):
                 self._send({"type": "promise", "step": max(known)})
         elif answer is ProcessMessage.BROKEN:
             self._send(
@@ -152,11 +156,11 @@ class LiveProcesses:
             stuck = [p for p in self._processes.values() if self._is_stuck(p)]
             for process in stuck:
                 log.warning(
-                    "local rank %d does not come out of its collective: it is at %s",
+                    "local rank %d hangs in its collective at %s",
                     process.local_rank, process.where,
                 )  # fmt: skip
             if stuck:
-                left = None if self._place.leave else await self._request_state_dump()
+                left = None if self._assignment.leave else await self._request_state_dump()
                 if any(self._processes.get(process.local_rank) is process for process in stuck):
                     entered = stuck[0].entered
                     self._send(process_stuck(entered, left).to_message())
@@ -174,19 +178,19 @@ class LiveProcesses:
         while loop.time() < until and any(self._is_leaving(each) for each in asked):  # noqa: ASYNC110
             await asyncio.sleep(POLL_SECONDS)
         left = [process.left for process in asked if process.left is not None]
-        log.info("left are the states of steps %s", left)
+        log.info("the processes dumped the states of steps %s", left)
         return max(left, default=None)
 
     def _is_leaving(self, process: LiveProcess) -> bool:
         is_here = self._processes.get(process.local_rank) is process
-        silence = asyncio.get_running_loop().time() - process.heard_at
+        silence = asyncio.get_running_loop().time() - process.last_message_at
         return is_here and process.asked_to_leave and silence < SILENCE_SECONDS
 
     def _is_stuck(self, process: LiveProcess) -> bool:
         if (
             process.finished
             or not process.entered
-            or not is_superseded(process.entered, self._place)
+            or not is_superseded(process.entered, self._assignment)
         ):
             return False
         now = asyncio.get_running_loop().time()

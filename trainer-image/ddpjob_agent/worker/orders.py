@@ -49,7 +49,7 @@ class AgentState:
     membership: Membership | None = None  # the highest membership seen
     order: tuple[str, str] = ("", "")  # type and membership of the newest order
     wanted: Run | None = None
-    had_done: Message | None = None  # last step of the processes that ended last
+    steps_done: Message | None = None  # last step of the processes that ended last
     done: bool = False
     failure: Failure | None = None
     finish: Message | None = None  # the order to end
@@ -179,7 +179,7 @@ def hello_message(state: AgentState) -> Message:
         "membership": encode(state.membership),
         "running": state.wanted is not None,
         "live": state.is_live,
-        "had_done": state.had_done,
+        "steps_done": state.steps_done,
         "done": state.done,
         "failure": encode(state.failure),
     }

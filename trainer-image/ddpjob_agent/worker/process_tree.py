@@ -14,7 +14,6 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING, Callable
 
@@ -23,10 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from ddpjob_agent.forkserver.client import ForkServerClient
+    from ddpjob_agent.output.capture import OutputCapture
 
 PR_SET_CHILD_SUBREAPER = 36
-TAIL_BYTES = 128 << 10
-TRACEBACK = b"Traceback (most recent call last)"
 
 log = logging.getLogger("ddpjob.processes")
 
@@ -51,10 +49,13 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def _execute(argv: Sequence[str], environment: Mapping[str, str], stderr: int) -> int:
+def _execute(
+    argv: Sequence[str], environment: Mapping[str, str], stdout: int | None, stderr: int
+) -> int:
     child = subprocess.Popen(
-        argv, env=environment, stdin=subprocess.DEVNULL, stderr=stderr, start_new_session=True
-    )
+        argv, env=environment, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
+        start_new_session=True,
+    )  # fmt: skip
     child.returncode = 0  # `ProcessTree` reaps the process
     return child.pid
 
@@ -62,13 +63,13 @@ def _execute(argv: Sequence[str], environment: Mapping[str, str], stderr: int) -
 class ProcessTree:
     """The command of one membership and all its descendants, without the fork server."""
 
-    def __init__(self, on_exit: Callable[[int], None], standby: ForkServerClient) -> None:
+    def __init__(
+        self, on_exit: Callable[[int], None], standby: ForkServerClient, output: OutputCapture
+    ) -> None:
         self._on_exit = on_exit
         self._standby = standby
+        self._output = output
         self._command: int | None = None
-        self._pipe: int | None = None
-        self.stderr_tail = bytearray()
-        self.traceback_at: float | None = None  # when the first traceback was printed
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "cannot become a subreaper")
@@ -77,21 +78,17 @@ class ProcessTree:
 
     async def start(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start the command, by the fork server if possible; raise OSError if execution fails."""
-        self._close_pipe()
-        self.stderr_tail.clear()
-        self.traceback_at = None
-        reader, writer = os.pipe()
+        stdout, stderr = self._output.open()
         try:
-            warm = await self._standby.start(environment, writer)
-            self._command = warm.pid if warm else _execute(argv, environment, writer)
+            warm = await self._standby.start(environment, stdout, stderr)
+            self._command = warm.pid if warm else _execute(argv, environment, stdout, stderr)
         except BaseException:
-            os.close(reader)
+            self._output.close()
             raise
         finally:
-            os.close(writer)
-        os.set_blocking(reader, False)
-        self._pipe = reader
-        self._loop.add_reader(reader, self._forward_stderr)
+            for descriptor in (stdout, stderr):
+                if descriptor is not None:
+                    os.close(descriptor)
         if warm:
             warm.go()
 
@@ -113,9 +110,9 @@ class ProcessTree:
             self._signal_all(signal.SIGKILL)
             await asyncio.sleep(0.01)
             if time.monotonic() > warn_at:
-                log.warning("processes %s do not die", descendants(os.getpid()))
+                log.warning("processes %s survive SIGKILL", descendants(os.getpid()))
                 warn_at += 60
-        self._close_pipe()
+        self._output.close()
 
     def _alive(self) -> bool:
         self._reap()
@@ -142,29 +139,5 @@ class ProcessTree:
             self._standby.ended(pid)
             if pid == self._command:
                 self._command = None
-                self._forward_stderr()
+                self._output.drain()
                 self._on_exit(os.waitstatus_to_exitcode(status))
-
-    def _forward_stderr(self) -> None:
-        """Forward the available stderr, and keep its tail for the report of a failure."""
-        while self._pipe is not None:
-            try:
-                data = os.read(self._pipe, 64 << 10)
-            except BlockingIOError:
-                return
-            if not data:
-                self._close_pipe()
-                return
-            if self.traceback_at is None and TRACEBACK in data:
-                self.traceback_at = time.time()
-            self.stderr_tail += data
-            del self.stderr_tail[:-TAIL_BYTES]
-            with contextlib.suppress(OSError):  # a full disk under the log must not end the job
-                sys.stderr.buffer.write(data)
-                sys.stderr.buffer.flush()
-
-    def _close_pipe(self) -> None:
-        if self._pipe is not None:
-            self._loop.remove_reader(self._pipe)
-            os.close(self._pipe)
-            self._pipe = None

@@ -17,7 +17,7 @@ from typing import Any, Callable
 from ddpjob_protocol.process import ProgressEvent
 
 INTERVAL_SECONDS = 0.2
-COUNTS = ("total", "skipped", "place", "places")
+COUNTS = ("total", "skipped", "storage", "storages")
 MAX_AT_ONCE = 100  # datagrams, before the event loop runs other callbacks
 MAX_BYTES = 64 << 10
 MAX_WHERE = 200  # characters
@@ -85,7 +85,7 @@ class ProgressSocket:
                 earlier = self._waiting.get("metrics", {})
                 report["metrics"] = {**earlier, **report.get("metrics", {})}
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
-            log.warning("a report that cannot be read: %r", error)
+            log.warning("a report is unreadable: %r", error)
             return
         self._latest[event] = report
         if event is ProgressEvent.STEP:

@@ -17,9 +17,12 @@ from ddpjob_agent.file_sync.local_files import TrackedFiles
 from ddpjob_agent.file_sync.replica_store import open_replica_store
 from ddpjob_agent.file_sync.syncer import FileSyncer
 from ddpjob_agent.forkserver.client import ForkServerClient
+from ddpjob_agent.forkserver.eligibility import python_of
 from ddpjob_agent.launchers.signals import FORWARDED
 from ddpjob_agent.net.c10d_relay import StoreRelay
+from ddpjob_agent.output.capture import OutputCapture
 from ddpjob_agent.worker import orders
+from ddpjob_agent.worker.denied_folder import explain_denied
 from ddpjob_agent.worker.failure_report import read_failure
 from ddpjob_agent.worker.graceful_stop import GracefulStop
 from ddpjob_agent.worker.launch import Command, RunFactory, import_environment, steps_done
@@ -72,11 +75,13 @@ class Supervisor:
             LocalReplicas(files, store), settings.token, link.send, self._wake.set
         )
         self._fork_server = ForkServerClient()
+        self._output = OutputCapture(settings.launcher, settings.processes)
 
     async def listen(self) -> None:
         """Open the sockets for processes and other workers, and start the fork server."""
         settings = self._settings
-        self._processes = ProcessTree(self._exited, self._fork_server)
+        await self._output.connect(settings.output, settings.worker)
+        self._processes = ProcessTree(self._exited, self._fork_server, self._output)
         for number in FORWARDED:
             asyncio.get_running_loop().add_signal_handler(number, self._processes.signal, number)
         argv, environment = self._user
@@ -98,6 +103,7 @@ class Supervisor:
         self._live.close()
         self._reports.close()
         self._launches.port.close()
+        await self._output.disconnect()
 
     async def wait_until_warm(self) -> None:
         """Wait until the fork server is ready, or is not used."""
@@ -130,6 +136,8 @@ class Supervisor:
             self._link.bind_store(effects.store)
         if effects.assignment is not None:
             self._live.assign(effects.assignment)
+            if effects.assignment.membership is not None:
+                self._output.set_first_rank(effects.assignment.first_rank)
         if effects.sets_last_step:
             running = self._started.membership if self._started is not None else None
             self._stopping.on_order(order, running)
@@ -154,7 +162,7 @@ class Supervisor:
             await self._wake.wait()
             self._wake.clear()
             if self._started is not None and self._started is not state.wanted:
-                await self._let_stop(self._started)
+                await self._stop_gracefully(self._started)
                 await self._processes.stop(state.grace_seconds)
                 self._report_steps(self._started)
                 self._started = None
@@ -168,7 +176,7 @@ class Supervisor:
                     await self._start(state.wanted)
         if state.left_at is not None:
             if self._started is not None:
-                await self._let_stop(self._started)
+                await self._stop_gracefully(self._started)
             await self._processes.stop(LEAVE_SECONDS)
             self._files.on_idle()
             await self._hand_over(state.left_at)
@@ -179,8 +187,8 @@ class Supervisor:
 
     async def _start(self, run: Run) -> None:
         self._started = run
-        if run.membership is not None and self._files.obstacle:
-            self._fail(Failure(time.time(), self._files.obstacle))
+        if run.membership is not None and self._files.install_error:
+            self._fail(Failure(time.time(), self._files.install_error))
             return
         if run.membership is not None:
             self._files.start(run.membership)
@@ -192,12 +200,16 @@ class Supervisor:
         self._live.reset()
         try:
             command = self._launches.next_command(run, self._state.me, self._relay.port)
-            await self._processes.start(*command)
+            argv, environment = command
+            python = python_of(argv, environment)
+            more = self._output.prepare(argv, environment, python, self._launches.logs)
+            self._output.set_first_rank(None if run.membership is None else 0)
+            await self._processes.start(argv, {**environment, **more})
         except OSError as error:
             summary = f"cannot start {self._user.argv[0]!r}: {error.strerror}"
             self._fail(Failure(time.time(), summary, exit_code=127, permanent=True))
 
-    async def _let_stop(self, run: Run) -> None:
+    async def _stop_gracefully(self, run: Run) -> None:
         """Wait until the processes have done their last step and their saves."""
         self._files.hurry()
         await self._stopping.wait(lambda: self._must_wait(run))
@@ -247,8 +259,9 @@ class Supervisor:
         if code == 0:
             self._report_exit(run, None)
             return
-        tail, traceback_at = bytes(self._processes.stderr_tail), self._processes.traceback_at
-        self._fail(read_failure(code, time.time(), tail, traceback_at, self._launches.logs))
+        tail, traceback_at = bytes(self._output.stderr_tail), self._output.traceback_at
+        failure = read_failure(code, time.time(), tail, traceback_at, self._launches.logs)
+        self._fail(explain_denied(failure, self._settings.snapshot_folder))
 
     def _fail(self, failure: Failure) -> None:
         assert self._started is not None
@@ -270,8 +283,8 @@ class Supervisor:
         """Report the last step in the steps file; the processes may have ended before a report."""
         membership, step = self._membership_of(run), steps_done(self._launches.logs)
         if membership and step is not None:
-            self._state.had_done = {"membership": membership, "step": step}
-            self._link.send({"type": "had_done", **self._state.had_done})
+            self._state.steps_done = {"membership": membership, "step": step}
+            self._link.send({"type": "steps_done", **self._state.steps_done})
 
     def _membership_of(self, run: Run) -> str:
         return str(run.membership.id) if run.membership else self._live.entered

@@ -58,9 +58,9 @@ class AgentConnection:
         self._group = group
         self._leave_state = dump_state
         self._condition = threading.Condition()
-        self._place = Assignment()
+        self._assignment = Assignment()
         self._entered: Membership | None = None
-        self._out = True  # True outside of every group
+        self._is_outside = True  # True outside of every group
         self._promised: int | None = None
         self._next: int | None = None  # the step in progress, or the next one; None: unknown
         self._last = 0
@@ -72,7 +72,7 @@ class AgentConnection:
     def start(self, first: ProcessMessage = ProcessMessage.HELLO, **facts: Any) -> None:
         """Send the first message, and start listening."""
         self.send(first, **facts)
-        threading.Thread(target=self._listen, name="ddpjob-line", daemon=True).start()
+        threading.Thread(target=self._listen, name="ddpjob-agent-link", daemon=True).start()
         if self._group is not None:
             trace = partial(self._trace, self._group)
             threading.Thread(target=trace, name="ddpjob-trace", daemon=True).start()
@@ -89,12 +89,12 @@ class AgentConnection:
     def assignment(self) -> Assignment:
         """The newest assignment."""
         with self._condition:
-            return self._place
+            return self._assignment
 
     def wait_for_change(self, assignment: Assignment, seconds: float | None = None) -> bool:
         """Wait for an assignment other than this one; return whether there is one."""
         with self._condition:
-            return self._condition.wait_for(lambda: self._place != assignment, seconds)
+            return self._condition.wait_for(lambda: self._assignment != assignment, seconds)
 
     def may_start_step(self, step: int) -> bool:
         """Return whether no promise forbids this step."""
@@ -110,13 +110,13 @@ class AgentConnection:
     def left_group(self, membership: Membership | None) -> None:
         """Report that this process left its group, and is about to join this membership, if any."""
         with self._condition:
-            self._out, self._entered, self._next, self._promised = True, None, None, None
+            self._is_outside, self._entered, self._next, self._promised = True, None, None, None
         self.send(ProcessMessage.ARRIVED, membership=str(membership.id) if membership else "")
 
     def entering_group(self, membership: Membership) -> bool:
         """Record that a group of this membership forms; return False if it is superseded."""
         with self._condition:
-            self._entered, self._out = membership, False
+            self._entered, self._is_outside = membership, False
             return not self._is_superseded()
 
     def entered_group(self, membership: Membership) -> None:
@@ -131,7 +131,7 @@ class AgentConnection:
             self.send(ProcessMessage.BROKEN, membership=str(entered.id), why=why)
 
         def other() -> bool:
-            now = self._place.membership
+            now = self._assignment.membership
             return now is None or entered is None or now.id > entered.id
 
         with self._condition:
@@ -145,14 +145,14 @@ class AgentConnection:
     # --- the listening thread ---------------------------------------------------------------------
 
     def _is_superseded(self) -> bool:
-        place, entered = self._place, self._entered
-        if self._out or entered is None:
+        assignment, entered = self._assignment, self._entered
+        if self._is_outside or entered is None:
             return False
         at_end = self._next is not None and self._next > self._last
-        if place.membership is not None:
-            is_newer = place.membership.id > entered.id
-            return is_newer and (at_end or place.membership.stops_at_once(entered.id))
-        return at_end or place.last_step is None
+        if assignment.membership is not None:
+            is_newer = assignment.membership.id > entered.id
+            return is_newer and (at_end or assignment.membership.stops_at_once(entered.id))
+        return at_end or assignment.last_step is None
 
     def _listen(self) -> None:
         with self._socket.makefile("rb") as lines, contextlib.suppress(OSError):
@@ -163,11 +163,11 @@ class AgentConnection:
                         target=self._dump_state, name="ddpjob-leave", daemon=True
                     ).start()
                     continue
-                place = decode(Assignment, words)
+                assignment = decode(Assignment, words)
                 with self._condition:
-                    if not (place.stop_requested and self._place.stop_requested):
+                    if not (assignment.stop_requested and self._assignment.stop_requested):
                         self._promised = None
-                    self._place = place
+                    self._assignment = assignment
                     self._promise()
                     over = self._is_superseded()
                     self._condition.notify_all()
@@ -183,7 +183,7 @@ class AgentConnection:
             try:
                 step = self._leave_state(path)
             except Exception as error:  # noqa: BLE001 - this process ends in any case
-                _log.warning("the state cannot be left to the next process: %r", error)
+                _log.warning("cannot dump the state for the next process: %r", error)
             if step is None or self._where(group) != before:
                 path.unlink(missing_ok=True)
                 step = None
@@ -191,7 +191,7 @@ class AgentConnection:
 
     def _promise(self) -> None:
         """Promise the last step once, as soon as the current step is known. Needs the condition."""
-        if self._place.stop_requested and self._promised is None and self._next is not None:
+        if self._assignment.stop_requested and self._promised is None and self._next is not None:
             self._promised = min(self._next + 1, self._last)
             self.send(ProcessMessage.PROMISE, step=self._promised)
 

@@ -20,23 +20,23 @@ class PlannedStop:
     """The connection through which one process learns its stop step."""
 
     def __init__(self, path: str) -> None:
-        self._line = AgentConnection(path, int(os.environ.get("LOCAL_RANK", "0")))
-        self._line.start(ProcessMessage.STOPS, membership=os.environ.get(ENV_MEMBERSHIP, ""))
+        self._agent = AgentConnection(path, int(os.environ.get("LOCAL_RANK", "0")))
+        self._agent.start(ProcessMessage.STOPS, membership=os.environ.get(ENV_MEMBERSHIP, ""))
 
     def is_due_at(self, step: int) -> bool:
         """Return whether the process must stop after `step` steps; wait until this is known."""
-        self._line.report_step(step, sys.maxsize)
+        self._agent.report_step(step, sys.maxsize)
         while True:
-            place = self._line.assignment
-            if place.last_step is not None and step > place.last_step:
+            assignment = self._agent.assignment
+            if assignment.last_step is not None and step > assignment.last_step:
                 return True
-            if self._line.may_start_step(step):
+            if self._agent.may_start_step(step):
                 return False
-            self._line.wait_for_change(place)
+            self._agent.wait_for_change(assignment)
 
     def ready(self) -> None:
         """Report that this process has stopped and its state is saved."""
-        self._line.send(ProcessMessage.STOPPED)
+        self._agent.send(ProcessMessage.STOPPED)
 
     def wait(self) -> None:
         """Wait until the agent ends this process."""

@@ -38,9 +38,11 @@ class Stream(DataPosition):
         self._loader = loader
         self._collate = collate_fn
         self._iterator: Iterator[Batch] | None = None
-        self._hand: Batch | None = None  # the current batch: read, not yet trained on
+        self._batch: Batch | None = None  # the current batch: read, not yet trained on
         self._skip = 0  # samples of the epoch to skip
-        self._told: Any = None  # the loader's state, to be loaded before the loader is opened
+        self._loader_state: Any = (
+            None  # the loader's state, to be loaded before the loader is opened
+        )
         self._before: Any = None  # the loader's state from before the current batch
 
     def share(self) -> BatchShare:
@@ -50,14 +52,14 @@ class Stream(DataPosition):
         """
         if not self._read():
             raise RuntimeError("the epoch has ended")
-        assert self._hand is not None
-        return self._share_of(0, len(self._hand))
+        assert self._batch is not None
+        return self._share_of(0, len(self._batch))
 
     def commit(self) -> None:
         """Move the position past the current batch; all ranks have trained on it."""
-        assert self._hand is not None
-        self.position += len(self._hand)
-        self._hand = None
+        assert self._batch is not None
+        self.position += len(self._batch)
+        self._batch = None
 
     def has_more(self, epochs: int) -> bool:
         """Return whether a batch remains before the end of epoch number `epochs`; read it."""
@@ -73,13 +75,13 @@ class Stream(DataPosition):
     def __iter__(self) -> Iterator[Any]:
         epoch = self.epoch
         while self.epoch == epoch and self._read():
-            share, batch = self.share(), self._hand
+            share, batch = self.share(), self._batch
             assert batch is not None
             first = share.first
             for count in share.parts:
                 yield self._collate(batch[first : first + count])
                 first += count
-            if self._hand is batch:
+            if self._batch is batch:
                 raise RuntimeError("a batch was not marked as trained: use `with stream.part():`")
         if self.epoch == epoch:
             self._end_epoch()
@@ -88,8 +90,8 @@ class Stream(DataPosition):
         """Return the position, with the loader's own state if it has one."""
         state = {"epoch": self.epoch, "position": self.position, "loader": None}
         if hasattr(self._loader, "state_dict"):
-            state["loader"] = self._told or (
-                self._loader.state_dict() if self._hand is None else self._before
+            state["loader"] = self._loader_state or (
+                self._loader.state_dict() if self._batch is None else self._before
             )
         return state
 
@@ -98,7 +100,7 @@ class Stream(DataPosition):
         ahead = state["position"] - self.position
         if self._iterator is None or state["epoch"] != self.epoch or ahead < 0:
             self._close()
-            self._skip, self._told = state["position"], state["loader"]
+            self._skip, self._loader_state = state["position"], state["loader"]
         elif ahead > 0:
             self._skip_samples(ahead)
         self.epoch, self.position = state["epoch"], state["position"]
@@ -109,31 +111,31 @@ class Stream(DataPosition):
         """Return whether there is a current batch; read one if the epoch has another."""
         if self._iterator is None:
             self._open()
-        if self._hand is None:
+        if self._batch is None:
             if hasattr(self._loader, "state_dict"):
                 self._before = self._loader.state_dict()
-            self._hand = self._next()
-        return self._hand is not None
+            self._batch = self._next()
+        return self._batch is not None
 
     def _open(self) -> None:
-        tell = getattr(getattr(self._loader, "dataset", None), "set_epoch", None)
-        if tell is not None:
-            tell(self.epoch)
-        if self._told is not None:
-            self._loader.load_state_dict(self._told)  # type: ignore[attr-defined]
-            self._skip, self._told = 0, None
+        set_epoch = getattr(getattr(self._loader, "dataset", None), "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(self.epoch)
+        if self._loader_state is not None:
+            self._loader.load_state_dict(self._loader_state)  # type: ignore[attr-defined]
+            self._skip, self._loader_state = 0, None
         self._iterator = iter(self._loader)
         skip, self._skip = self._skip, 0
         self._skip_samples(skip)
 
     def _skip_samples(self, count: int) -> None:
         while count > 0:
-            batch = self._next() if self._hand is None else self._hand
+            batch = self._next() if self._batch is None else self._batch
             if batch is None:
                 raise ValueError(
                     f"the data is not the same: it ends {count} samples before where training was"
                 )
-            self._hand = batch[count:] or None
+            self._batch = batch[count:] or None
             count -= len(batch)
 
     def _next(self) -> Batch | None:
@@ -153,5 +155,5 @@ class Stream(DataPosition):
         self.epoch, self.position = self.epoch + 1, 0
 
     def _close(self) -> None:
-        self._iterator = self._hand = self._told = self._before = None
+        self._iterator = self._batch = self._loader_state = self._before = None
         self._skip = 0

@@ -63,24 +63,24 @@ class GroupMember:
         if self._feed is not None:
             self._feed.sync_speeds()
 
-    def follow(self, line: AgentConnection) -> bool:
+    def follow(self, agent: AgentConnection) -> bool:
         """Follow the assignments until this process is in a new group, or may start a step.
 
         Return True in a new group. Raise SystemExit if the agent has assigned the end.
         """
         while True:
-            assignment = line.assignment
+            assignment = agent.assignment
             if assignment.membership is None:
                 if self._has_passed(assignment.last_step):
-                    self._pause(line, assignment)
+                    self._pause(agent, assignment)
                     continue
             elif self._is_left_for(assignment.membership):
-                if self._regroup(line, assignment, assignment.membership):
+                if self._regroup(agent, assignment, assignment.membership):
                     return True
                 continue
-            if line.may_start_step(self._training.steps_done):
+            if agent.may_start_step(self._training.steps_done):
                 return False
-            line.wait_for_change(assignment)
+            agent.wait_for_change(assignment)
 
     def leave(self) -> None:
         """Leave the group, if there is one."""
@@ -88,15 +88,15 @@ class GroupMember:
         self._group.destroy()
         self._membership = None
 
-    def _pause(self, line: AgentConnection, assignment: Assignment) -> None:
+    def _pause(self, agent: AgentConnection, assignment: Assignment) -> None:
         """Leave the group and wait for another assignment. Raise SystemExit if none will come."""
         if assignment.save and self._membership is not None:
             self._snapshots.save_before_exit()
         self.leave()
         if assignment.leave:
             raise SystemExit(0)
-        line.left_group(None)
-        line.wait_for_change(assignment)
+        agent.left_group(None)
+        agent.wait_for_change(assignment)
 
     def _is_left_for(self, other: Membership) -> bool:
         own = self._membership
@@ -111,16 +111,16 @@ class GroupMember:
         return self._training.steps_done > after
 
     def _regroup(
-        self, line: AgentConnection, assignment: Assignment, membership: Membership
+        self, agent: AgentConnection, assignment: Assignment, membership: Membership
     ) -> bool:
         """Join a membership's group; return False if the group broke or is superseded."""
         self.leave()
         self._snapshots.forget()
-        line.left_group(membership)
+        agent.left_group(membership)
         rank = assignment.first_rank + int(os.environ.get("LOCAL_RANK", "0"))
         try:
             store = self._group.connect_store(os.environ[ENV_STORE], str(membership.id))
-            if not line.entering_group(membership):
+            if not agent.entering_group(membership):
                 return False
             agreement = agree(store, rank, membership.world_size, self._training.progress)
             self._group.init(store, rank, membership.world_size)
@@ -137,7 +137,7 @@ class GroupMember:
             self.leave()
             return False
         self._membership, self._training.membership = membership, membership.id
-        line.entered_group(membership)
+        agent.entered_group(membership)
         return True
 
     def _exchange_state(self, agreement: Agreement, snapshot_step: int | None, rank: int) -> None:

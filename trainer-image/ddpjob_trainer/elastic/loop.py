@@ -95,8 +95,8 @@ class Loop:
         self._training = TrainState(model, optimizer, self._feed, extra, scheduler, scaler)
         device = next(iter(model.parameters()), torch.empty(0)).device
         group = ElasticProcessGroup(backend_for(device))
-        self._line = connection.connect(group, self._training.dump)
-        self._breaks = GroupBreaks(self._line)
+        self._agent = connection.connect(group, self._training.dump)
+        self._breaks = GroupBreaks(self._agent)
         self._snapshots = LiveSnapshots(snapshots, self._training, self._breaks)
         self._member = GroupMember(
             group, self._breaks, self.model, self._training, self._feed, self._snapshots, device
@@ -104,16 +104,16 @@ class Loop:
         importlib.import_module("torch._dynamo")  # or DDP imports it during a change: 1 s
 
     def __iter__(self) -> Iterator[Step]:
-        if self._line is None:
+        if self._agent is None:
             self._member.join_alone()
             self._get_ready()
         else:
             self._restore_dump()
-            self._line.start()
+            self._agent.start()
         while True:
-            while self._line is not None and self._member.follow(self._line):
+            while self._agent is not None and self._member.follow(self._agent):
                 self._get_ready()
-                self._line.report_step(self._training.steps_done, self._last)
+                self._agent.report_step(self._training.steps_done, self._last)
             done = self._training.steps_done
             if self._has_more(done):
                 step = Step(self, done)
@@ -131,8 +131,8 @@ class Loop:
     def _has_more(self, done: int) -> bool:
         if self.steps is None and not self.feed.source.has_more(self._epochs or 0):
             self.steps = done
-            if self._line is not None:
-                self._line.report_step(done, self._last)
+            if self._agent is not None:
+                self._agent.report_step(done, self._last)
         return self.steps is None or done < self.steps
 
     @property
@@ -171,8 +171,8 @@ class Loop:
         step.done = True
         progress.step_done(done, self.steps, **step.metrics)
         self._snapshots.save_if_due(done)
-        if self._line is not None:
-            self._line.report_step(done, self._last)
+        if self._agent is not None:
+            self._agent.report_step(done, self._last)
 
     def _finish(self) -> bool:
         """Leave after the last step, with all ranks; return False if the membership has changed."""
@@ -182,8 +182,8 @@ class Loop:
         except RuntimeError as error:
             self._breaks.handle(error)
             return False
-        if self._line is not None:
-            self._line.send(ProcessMessage.FINISHED)
+        if self._agent is not None:
+            self._agent.send(ProcessMessage.FINISHED)
         self._member.leave()
         return True
 

@@ -88,8 +88,10 @@ def step_done(step: int, total: int | None = None, **metrics: float) -> None:
     _steps.report(message, _finite(metrics))
 
 
-def saved(step: int, place: int = 0, places: int = 1, skipped: int = 0, problem: str = "") -> None:
-    """Report that the snapshot of `step` is complete and durable in one of `places` directories.
+def saved(
+    step: int, storage: int = 0, storages: int = 1, skipped: int = 0, problem: str = ""
+) -> None:
+    """Report that the snapshot of `step` is complete and durable in one of `storages` directories.
 
     `skipped` snapshots were left out since the last one. `problem` describes impaired saving.
     """
@@ -98,10 +100,10 @@ def saved(step: int, place: int = 0, places: int = 1, skipped: int = 0, problem:
         message["skipped"] = skipped
     if problem:
         message["problem"] = problem
-    if places == 1:
+    if storages == 1:
         _send(message)
     else:
-        where = {"place": place, "places": places}
+        where = {"storage": storage, "storages": storages}
         _send_to(datagram.listener(), {**message, **where})
 
 

@@ -36,15 +36,15 @@ _log = logging.getLogger("ddpjob")
 class AsyncWriter:
     """A writer for one storage."""
 
-    def __init__(self, place: SnapshotStorage) -> None:
-        self._place = place
+    def __init__(self, storage: SnapshotStorage) -> None:
+        self._storage = storage
         self._memory = StagingBuffer()
         self._fit: tuple[int, MemoryPlan] | None = None  # bytes of a snapshot, and their plan
         self._background = Background("ddpjob-snapshot")
         self._copying = CopyJob()
         self._owner: Owner | None = None  # of the last snapshot
         self.skipped = 0  # snapshots; a write was in progress, or the storage was unavailable
-        self._told = 0  # skipped snapshots already reported
+        self._reported = 0  # skipped snapshots already reported
 
     @property
     def is_busy(self) -> bool:
@@ -76,7 +76,7 @@ class AsyncWriter:
         and `problem` names a memory shortage. If the storage is unavailable, the writer logs a
         warning, and raises the error only with `wait`. Raise SnapshotError.
         """
-        publish: Callable[[], None] = partial(self._place.write_part, step, content, part)
+        publish: Callable[[], None] = partial(self._storage.write_part, step, content, part)
         if part.number == 0:
             try:
                 mine = fence()
@@ -86,16 +86,18 @@ class AsyncWriter:
                     raise problem from error
                 _log.warning("%s", problem)
                 return False
-            publish = partial(self._place.commit, step, content, mine, part)
+            publish = partial(self._storage.commit, step, content, mine, part)
         with contextlib.suppress(StorageUnavailableError):  # already logged
             self.wait(owner)
         self._owner = owner
         fits = self._fits(content)
         if part.number == 0:
-            told = partial(report, step, skipped=self.skipped - self._told, problem=fits.problem)
+            on_written = partial(
+                report, step, skipped=self.skipped - self._reported, problem=fits.problem
+            )
         else:
-            told = partial(_log.debug, "part %d of step %d is written", part.number, step)
-        work = partial(self._write, step, content.size, publish, told, self.skipped)
+            on_written = partial(_log.debug, "part %d of step %d is written", part.number, step)
+        work = partial(self._write, step, content.size, publish, on_written, self.skipped)
         if wait or not fits.copies:
             work()
         else:
@@ -147,7 +149,7 @@ class AsyncWriter:
         step: int,
         size: int,
         publish: Callable[[], None],
-        told: Callable[[], None],
+        on_written: Callable[[], None],
         skipped: int,
     ) -> None:
         try:
@@ -158,18 +160,18 @@ class AsyncWriter:
             self.skipped += 1
             _log.warning("step %d is not saved: the workers have changed meanwhile", step)
             return
-        told()
-        self._told = skipped
+        on_written()
+        self._reported = skipped
 
     def _problem(self, step: int, size: int, error: OSError) -> SnapshotError:
-        where = self._place.where
-        cause, remedy = self._place.explain_error(error, size)
-        if self._place.is_transient(error):
+        where = self._storage.where
+        cause, remedy = self._storage.explain_error(error, size)
+        if self._storage.is_transient(error):
             self.skipped += 1
             return StorageUnavailableError(f"Step {step} is not saved in {where}: {cause}")
         earlier = []
         with contextlib.suppress(OSError):
-            earlier = self._place.complete()[:1]
+            earlier = self._storage.complete()[:1]
         intact = "There is no earlier snapshot."
         if earlier:
             intact = f"The snapshot of step {earlier[0]} is intact."

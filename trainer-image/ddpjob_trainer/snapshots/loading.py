@@ -25,70 +25,70 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ddpjob")
 
-GoOn = Callable[[int, list[int]], bool]
+OnResume = Callable[[int, list[int]], bool]
 
 
 class SnapshotLoader:
     """One load by all ranks together."""
 
     def __init__(
-        self, place: SnapshotStorage, rank: int, seers: StorageGroup, owner: Owner
+        self, storage: SnapshotStorage, rank: int, storage_group: StorageGroup, owner: Owner
     ) -> None:
-        self._place = place
+        self._storage = storage
         self._rank = rank
-        self._seers = seers
+        self._storage_group = storage_group
         self._owner = owner
         self._without: set[tuple[int, str]] = set()
         self._reasons: list[str] = []
 
-    def load_agreed(self, go_on: GoOn) -> tuple[int, dict[str, Any]] | None:
+    def load_agreed(self, on_resume: OnResume) -> tuple[int, dict[str, Any]] | None:
         """Return the step and the state, equal on all ranks; None if there is no snapshot.
 
-        The first rank of each storage calls `go_on(step, existing_steps)`. This call fences all
+        The first rank of each storage calls `on_resume(step, existing_steps)`. This call fences all
         other writers. It returns True if the storage has new steps beside `existing_steps`. Raise
         SnapshotError on all ranks.
         """
         while True:
-            holdings, there = self._report_resumed()
-            choice = select_snapshot(holdings, self_owner=self._owner, excluded=self._without)
+            contents, existing_steps = self._report_resumed()
+            choice = select_snapshot(contents, self_owner=self._owner, excluded=self._without)
             if choice is None:
-                self._explain(holdings)
+                self._explain(contents)
                 found = None
             else:
-                content = self._read(choice, holdings)
+                content = self._read(choice, contents)
                 if content is None:
                     continue
                 found = choice.step, content
-            if not self._begin(go_on, choice.step if choice else 0, there):
+            if not self._begin(on_resume, choice.step if choice else 0, existing_steps):
                 return found
 
     def _report_resumed(self) -> tuple[list[StorageContents], list[int]]:
         mine: StorageContents | str | None = None
-        there: list[int] = []
-        if self._rank == self._seers.ranks[0]:
+        existing_steps: list[int] = []
+        if self._rank == self._storage_group.ranks[0]:
             try:
-                there = self._place.all_steps()
-                mine = self._place.list_candidates(self._seers.readers, self._owner)
+                existing_steps = self._storage.all_steps()
+                mine = self._storage.list_candidates(self._storage_group.readers, self._owner)
             except OSError as error:
-                mine = self._cannot_read(self._place.where, error)
-        told = collectives.all_gather_objects(mine)
-        for each in told:
+                mine = self._cannot_read(self._storage.where, error)
+        gathered = collectives.all_gather_objects(mine)
+        for each in gathered:
             if isinstance(each, str):
                 raise SnapshotError(each)
-        return [each for each in told if each is not None], there
+        return [each for each in gathered if each is not None], existing_steps
 
-    def _explain(self, holdings: list[StorageContents]) -> None:
+    def _explain(self, contents: list[StorageContents]) -> None:
         """Raise SnapshotError if there are snapshots, but none is usable."""
-        reasons = [*self._reasons, *(why for holding in holdings for why in holding.unusable)]
+        reasons = [*self._reasons, *(why for each in contents for why in each.unusable)]
         if reasons:
             raise SnapshotError(
-                f"There are snapshots in {self._place.where}, but none is usable:\n  "
+                f"There are snapshots in {self._storage.where}, but none is usable:\n  "
                 + "\n  ".join(reasons)
-                + "\nPut back a good copy, or, to start afresh and lose that progress: "
-                + self._place.how_to_reset
+                + "\nPut back a good copy, or, to start over and lose that progress: "
+                + self._storage.how_to_reset
             )
 
-    def _read(self, choice: Selection, holdings: list[StorageContents]) -> dict[str, Any] | None:
+    def _read(self, choice: Selection, contents: list[StorageContents]) -> dict[str, Any] | None:
         """Return the state; None if a copy is unusable, so that all ranks select again.
 
         A rank with a copy sends the state while it reads. A receiving rank learns of the check's
@@ -98,17 +98,17 @@ class SnapshotLoader:
         has = (state if rank in choice.ranks else None for rank in range(collectives.world_size()))
         source, targets = Agreement(tuple(has)).part_of(self._rank)
         if source is None:
-            content, why, away = self._read_here(choice, targets)
+            content, why, unavailable = self._read_here(choice, targets)
         else:
-            content, why, away = receive_state(source, collectives.device()), "", ""
-        told = collectives.all_gather_objects((why, away))
-        for _, text in told:
+            content, why, unavailable = receive_state(source, collectives.device()), "", ""
+        gathered = collectives.all_gather_objects((why, unavailable))
+        for _, text in gathered:
             if text:
                 raise SnapshotError(text)
-        reasons = [reason for reason, _ in told]
-        bad = [h for h in holdings if any(reasons[rank] for rank in h.ranks)]
+        reasons = [reason for reason, _ in gathered]
+        bad = [each for each in contents if any(reasons[rank] for rank in each.ranks)]
         if bad:
-            self._without |= {(holding.ranks[0], choice.digest) for holding in bad}
+            self._without |= {(each.ranks[0], choice.digest) for each in bad}
             self._reasons += sorted({reason for reason in reasons if reason})
             return None
         return content
@@ -117,35 +117,35 @@ class SnapshotLoader:
         self, choice: Selection, targets: list[int]
     ) -> tuple[dict[str, Any] | None, str, str]:
         """Return the state, the reason why it is unusable, and the reason why it cannot be read."""
-        content, why, away = None, "", ""
-        name = self._place.name(choice.step)
-        giver = StateSender(targets, collectives.device()) if targets else None
+        content, why, unavailable = None, "", ""
+        name = self._storage.name(choice.step)
+        sender = StateSender(targets, collectives.device()) if targets else None
         try:
-            content = self._place.read(choice.step, choice.digest, giver)
-            if giver is not None and not giver.has_begun:
-                giver.send_state(content)
+            content = self._storage.read(choice.step, choice.digest, sender)
+            if sender is not None and not sender.has_begun:
+                sender.send_state(content)
         except UnusableError as error:
             why = f"{name}: {error}"
             _log.warning("ignoring snapshot %s", why)
         except OSError as error:  # the snapshot may be whole, so no rank may exclude it
-            away = self._cannot_read(name, error)
-        if giver is not None:
-            giver.end()
-        return content, why, away
+            unavailable = self._cannot_read(name, error)
+        if sender is not None:
+            sender.end()
+        return content, why, unavailable
 
     def _cannot_read(self, name: str, error: OSError) -> str:
         return f"Cannot read {name}: {error.strerror}"
 
-    def _begin(self, go_on: GoOn, step: int, existing_steps: list[int]) -> bool:
+    def _begin(self, on_resume: OnResume, step: int, existing_steps: list[int]) -> bool:
         """Fence other writers; return True if another writer has just added a snapshot."""
         again, problem = False, None
-        if self._rank == self._seers.ranks[0]:
+        if self._rank == self._storage_group.ranks[0]:
             try:
-                again = go_on(step, existing_steps)
+                again = on_resume(step, existing_steps)
             except SnapshotError as error:
                 problem = error
-        told = collectives.all_gather_objects((again, problem))
-        for _, each in told:
+        gathered = collectives.all_gather_objects((again, problem))
+        for _, each in gathered:
             if each is not None:
                 raise each
-        return any(again for again, _ in told)
+        return any(again for again, _ in gathered)

@@ -82,15 +82,15 @@ class Snapshots:
         if keep < 1:
             raise SnapshotError(f"keep is {keep}: at least one snapshot must stay")
         self._every = _count(ENV_SNAPSHOT_EVERY, EVERY)
-        self._place = resolve.resolve_storage(os.fspath(chosen), keep)
+        self._storage = resolve.resolve_storage(os.fspath(chosen), keep)
         self.share = share
         self._last: int | None = None  # the step after which all ranks stop
         self._is_jobs_own = directory is None  # or another job's, to load its model
-        self._turn = WriterFence(self._place)
-        self._writer = AsyncWriter(self._place)
+        self._writer_fence = WriterFence(self._storage)
+        self._writer = AsyncWriter(self._storage)
         self._waiting: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        self._seers = StorageGroup((0,), (0,), 1)
-        self._met_in: Owner | None = None
+        self._storage_group = StorageGroup((0,), (0,), 1)
+        self._grouped_for: Owner | None = None
 
     def due(self, step: int) -> bool:
         """Return whether a snapshot is due after this many steps; the result is equal on each rank.
@@ -158,17 +158,17 @@ class Snapshots:
         collected = training_state.collect(model, extra, **parts)
         collected["random"] = rng_state.to_plain(rng_state.get_state())
         state = FlatState(step, collected)
-        still, owner = training_state.changed_by_step(model, optimizer), self._owner
+        stable, owner = training_state.changed_by_step(model, optimizer), self._owner
         part = write_round.assign_part(
-            state, still, self._seers, _rank(), agreed, lambda: self._owner != owner
+            state, stable, self._storage_group, _rank(), agreed, lambda: self._owner != owner
         )
         if part is None:
             return True
         self._make_wait(optimizer)
         return self._writer.save(
-            step, StagedState(state, part.names), self._turn.fence, owner=owner, part=part,
-            stable_storages=still, wait=wait,
-            report=partial(progress.saved, place=_rank(), places=self._seers.places),
+            step, StagedState(state, part.names), self._writer_fence.fence, owner=owner, part=part,
+            stable_storages=stable, wait=wait,
+            report=partial(progress.saved, storage=_rank(), storages=self._storage_group.storages),
         )  # fmt: skip
 
     def _agree_on_write(self, *, shares: bool, wait: bool) -> WriteRound | None:
@@ -183,10 +183,10 @@ class Snapshots:
         is_hindered = False
         if self._is_writer and is_free:
             try:
-                fence = self._turn.fence().number
+                fence = self._writer_fence.fence().number
             except (SnapshotError, OSError):
                 is_free, is_hindered = False, True
-        agreed = write_round.agree_on_write(self._seers, is_free=is_free, fence=fence)
+        agreed = write_round.agree_on_write(self._storage_group, is_free=is_free, fence=fence)
         return SOLO if is_hindered else agreed
 
     def wait(self) -> None:
@@ -212,14 +212,14 @@ class Snapshots:
 
         Until then, rank 0 alone writes. Raise RuntimeError if the group breaks.
         """
-        if self._met_in != self._owner:
-            self._seers = self._place.group()
-            self._met_in = self._owner
+        if self._grouped_for != self._owner:
+            self._storage_group = self._storage.group()
+            self._grouped_for = self._owner
 
     @property
     def _is_writer(self) -> bool:
         """True if this rank writes for all ranks with the same directory."""
-        return _rank() == (self._seers.ranks[0] if self._met_in == self._owner else 0)
+        return _rank() == (self._storage_group.ranks[0] if self._grouped_for == self._owner else 0)
 
     @property
     def _may_share(self) -> bool:
@@ -232,7 +232,7 @@ class Snapshots:
 
     def resume_from(self, step: int) -> None:
         """Record that this membership resumes from `step` without a load."""
-        self._turn.resume_from(step)
+        self._writer_fence.resume_from(step)
 
     def load(
         self, *, model: torch.nn.Module, optimizer: Any = None, scheduler: Any = None,
@@ -246,7 +246,7 @@ class Snapshots:
         self._writer.finish()
         self.discover_storage_group()
         rank = _rank() if collectives.is_initialized() else 0  # alone, for any environment
-        loading = SnapshotLoader(self._place, rank, self._seers, self._owner)
+        loading = SnapshotLoader(self._storage, rank, self._storage_group, self._owner)
         found = loading.load_agreed(self._resume)
         self.resume_from(found[0] if found else 0)
         if found is None:
@@ -260,8 +260,8 @@ class Snapshots:
             )  # fmt: skip
         except training_state.StateMismatchError as error:
             raise SnapshotError(
-                f"The script does not fit the snapshot {self._place.name(step)}: {error}\n"
-                f"To go on, run the script that saved it. To start afresh: {self._place.how_to_reset}"
+                f"The script does not fit the snapshot {self._storage.name(step)}: {error}\n"
+                f"To resume, run the script that saved it. To start over: {self._storage.how_to_reset}"
             ) from error
         if "random" in content:
             random = rng_state.from_plain(content["random"])
@@ -273,13 +273,13 @@ class Snapshots:
         return Loaded(step, content["extra"])
 
     def _resume(self, step: int, existing_steps: list[int]) -> bool:
-        return self._turn.begin(
+        return self._writer_fence.begin(
             step, existing_steps, exclusive=self._is_jobs_own and bool(self._owner.job)
         )
 
     @property
     def _owner(self) -> Owner:
-        return self._turn.owner
+        return self._writer_fence.owner
 
 
 def _rank() -> int:

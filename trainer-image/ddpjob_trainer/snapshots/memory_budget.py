@@ -35,7 +35,7 @@ def plan_memory(size: int, room: MemoryHeadroom | None, copied: int) -> MemoryPl
     return MemoryPlan(
         copies=False,
         problem=f"The memory limit of {_mb(room.limit)} leaves {_mb(max(have, 0))} for snapshots of "
-        f"{_mb(size)} each: training stands still while one is written; a limit that is {more:,} MB "
+        f"{_mb(size)} each: training pauses while one is written; a limit that is {more:,} MB "
         "higher is enough",
     )
 

@@ -29,17 +29,17 @@ class WriteRound(NamedTuple):
 SOLO = WriteRound(is_free=True, fence=0, attempt_id="")
 
 
-def agree_on_write(seers: StorageGroup, *, is_free: bool, fence: int) -> WriteRound | None:
+def agree_on_write(storage_group: StorageGroup, *, is_free: bool, fence: int) -> WriteRound | None:
     """Return the agreed round; None if a rank is busy. Raise RuntimeError if the group breaks."""
-    told = collectives.all_gather_objects(WriteRound(is_free, fence, secrets.token_hex(4)))
-    mine = [told[rank] for rank in seers.ranks]
+    gathered = collectives.all_gather_objects(WriteRound(is_free, fence, secrets.token_hex(4)))
+    mine = [gathered[rank] for rank in storage_group.ranks]
     return mine[0] if all(each.is_free for each in mine) else None
 
 
 def assign_part(
     state: FlatState,
     still: set[int],
-    seers: StorageGroup,
+    storage_group: StorageGroup,
     rank: int,
     agreed: WriteRound,
     over: Callable[[], bool],
@@ -48,8 +48,8 @@ def assign_part(
     if not agreed.attempt_id:
         return ALONE
     shared = {name: tensor.nbytes for name, tensor in state.inside(still).items()}
-    division = divide(shared, len(seers.ranks))
-    number = seers.ranks.index(rank)
+    division = divide(shared, len(storage_group.ranks))
+    number = storage_group.ranks.index(rank)
     if number >= len(division):
         return None
     names = division[number]

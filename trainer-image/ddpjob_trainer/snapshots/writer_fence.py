@@ -22,8 +22,8 @@ _log = logging.getLogger("ddpjob")
 class WriterFence:
     """The fence of one process in one storage."""
 
-    def __init__(self, place: SnapshotStorage) -> None:
-        self._place = place
+    def __init__(self, storage: SnapshotStorage) -> None:
+        self._storage = storage
         self._process = secrets.token_hex(4)
         self._fence: Fence | None = None
         self._from: int | None = None
@@ -45,8 +45,8 @@ class WriterFence:
         if self._fence is None or self._fence.owner != self.owner:
             step = self._from
             if step is None:
-                step = next(iter(self._place.complete()), 0)
-            self._fence = self._place.fence(self.owner, step)
+                step = next(iter(self._storage.complete()), 0)
+            self._fence = self._storage.fence(self.owner, step)
         return self._fence
 
     def begin(self, step: int, existing_steps: list[int], *, exclusive: bool) -> bool:
@@ -61,6 +61,6 @@ class WriterFence:
         try:
             self.fence()
         except OSError as error:
-            _log.warning("%s: no fence, before a snapshot is saved: %s", self._place.where, error)
+            _log.warning("%s: no fence until a snapshot is saved: %s", self._storage.where, error)
             return False
-        return bool({*self._place.all_steps()} - {*existing_steps})
+        return bool({*self._storage.all_steps()} - {*existing_steps})

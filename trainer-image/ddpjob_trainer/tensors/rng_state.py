@@ -92,11 +92,11 @@ def _seed_numpy(numpys: Any, number: int) -> None:
 
 def _numpys_state() -> Any:
     """Return a tuple for a Mersenne Twister, a dict of plain values for other generators."""
-    told = sys.modules["numpy"].random.get_state(legacy=False)
-    if told["bit_generator"] != _TWISTER:
-        return _plain(told)
-    keys = torch.from_numpy(told["state"]["key"].astype("int64"))
-    return _TWISTER, keys, told["state"]["pos"], told["has_gauss"], told["gauss"]
+    state = sys.modules["numpy"].random.get_state(legacy=False)
+    if state["bit_generator"] != _TWISTER:
+        return _plain(state)
+    keys = torch.from_numpy(state["state"]["key"].astype("int64"))
+    return _TWISTER, keys, state["state"]["pos"], state["has_gauss"], state["gauss"]
 
 
 def _set_numpys_state(found: Any) -> None:

@@ -73,8 +73,8 @@ class SafetensorsBuffer:
         end = 0
         for name, tensor in self._tensors.items():
             self._begins[name], end = end, end + tensor.nbytes
-            place = {"dtype": TYPES[tensor.dtype], "shape": list(tensor.shape)}
-            entries[name] = {**place, "data_offsets": [self._begins[name], end]}
+            entry = {"dtype": TYPES[tensor.dtype], "shape": list(tensor.shape)}
+            entries[name] = {**entry, "data_offsets": [self._begins[name], end]}
         text = json.dumps(entries, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
         self._header = len(text).to_bytes(8, "little") + text
@@ -113,8 +113,8 @@ class SafetensorsBuffer:
         for name in names:
             tensor = self._tensors[name]
             begin = self._begins[name]
-            place = self._block[begin : begin + tensor.nbytes].view(tensor.dtype)
-            place.view(tensor.shape).copy_(tensor, non_blocking=tensor.is_cuda)
+            target = self._block[begin : begin + tensor.nbytes].view(tensor.dtype)
+            target.view(tensor.shape).copy_(tensor, non_blocking=tensor.is_cuda)
             if tensor.is_cuda:
                 devices.add(tensor.device)
         for device in devices:

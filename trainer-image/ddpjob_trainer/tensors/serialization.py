@@ -98,15 +98,15 @@ class _Flattener:
             )
         tensor = tensor.detach()
         address = tensor.untyped_storage().data_ptr()
-        place = (address, tensor.storage_offset(), tensor.dtype, tensor.shape, tensor.stride())
-        if tensor.numel() and place in self._names:
-            return self._names[place]
+        key = (address, tensor.storage_offset(), tensor.dtype, tensor.shape, tensor.stride())
+        if tensor.numel() and key in self._names:
+            return self._names[key]
         name, copies = path, 1
         while name in self.tensors:
             copies += 1
             name = f"{path}#{copies}"
         self.tensors[name] = tensor
-        self._names[place] = name
+        self._names[key] = name
         return name
 
 

@@ -83,7 +83,7 @@ def exchange(
     """Send or receive the newest state; return a received one, or None."""
     source, targets = agreement.part_of(rank)
     if targets:
-        giver = StateSender(targets, device)
-        giver.send_state(collect())
-        giver.end()
+        sender = StateSender(targets, device)
+        sender.send_state(collect())
+        sender.end()
     return None if source is None else receive_state(source, device)

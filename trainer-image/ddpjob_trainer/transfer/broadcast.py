@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 PACK_BYTES = 1 << 20  # smaller tensors are sent together
-ON_THE_WAY = 8  # packs in flight, before the sender waits for the first one
+MAX_IN_FLIGHT = 8  # packs in flight, before the sender waits for the first one
 
 
 class StateSender:
@@ -80,7 +80,7 @@ class StateSender:
         pack = pack.to(self._device)
         for target in self._targets:
             self._works.append(distributed.isend(pack, target))
-        while len(self._works) > ON_THE_WAY * len(self._targets):
+        while len(self._works) > MAX_IN_FLIGHT * len(self._targets):
             self._works.popleft().wait()
 
 

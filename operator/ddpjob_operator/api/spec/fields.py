@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import AllowInfNan, Field, SkipValidation, Strict
+from pydantic.alias_generators import to_snake
 
 from ddpjob_operator.api.base import Model
 from ddpjob_operator.api.rule import ITSELF, Rule
@@ -26,6 +27,7 @@ ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 CONTROL = r"[\x00-\x1f\x7f]"
 ABOVE = r"(^|/)[.][.](/|$)"
 WHOLE_FOLDER = r"^[./]+$"
+SPACE = r"[ \t\r\n]"
 SNAPSHOT_URI = re.compile(environment.SNAPSHOT_URI)
 ENV_PREFIX = "DDPJOB_"  # prefix of the variables for the agent and the trainer library
 GPU_RESOURCE = "nvidia.com/gpu"
@@ -97,8 +99,13 @@ BUCKET = Rule(
     check=SNAPSHOT_URI.fullmatch,
     cel=cel.matches("self", SNAPSHOT_URI),
 )
+NO_SPACE = Rule(
+    message="has a space or a line break; remove it",
+    check=lambda text: not re.search(SPACE, text),
+    cel=f"!{cel.finds('self', SPACE)}",
+)
 PROCESSES = Rule(
-    message="must be a whole number of at least 1, or auto, not %s",
+    message="must be a whole number of at least 1, or auto (one for each GPU), not %s",
     values=((repr, """(type(self) == int ? "%s" : "'%s'").format([self])"""),),
     check=lambda value: value == "auto" or (type(value) is int and value >= 1),
     cel="type(self) == int ? self >= 1 : self == 'auto'",
@@ -106,6 +113,7 @@ PROCESSES = Rule(
 
 
 Text = Annotated[str, MinLen(1), MaxLen(MAX_TEXT)]
+Image = Annotated[Text, NO_SPACE]
 Argument = Annotated[str, MaxLen(MAX_ARGUMENT)]
 Command = Annotated[tuple[Argument, ...], MaxLen(MAX_LIST)]
 Count = Annotated[int, Strict(), Ge(0), Le(MAX_INTEGER)]
@@ -135,17 +143,6 @@ class EnvVar(Model):
 
 
 Env = Annotated[tuple[EnvVar, ...], MaxLen(MAX_LIST), VARIABLES_ONCE]
-
-
-class Resources(Model):
-    """Requests and limits of the trainer container, as in a pod."""
-
-    limits: dict[str, int | float | str] | None = Field(
-        default=None, description="Maximum that a worker may use."
-    )
-    requests: dict[str, int | float | str] | None = Field(
-        default=None, description="Amount that a node must have free for a worker."
-    )
 
 
 class Elastic(Model):
@@ -257,15 +254,30 @@ class Network(Model):
     )
 
 
+def _not_yet(field: str) -> Rule:
+    return Rule(
+        field=field,
+        message="is not supported by this version; remove it",
+        check=lambda part: getattr(part, to_snake(field)) is None,
+        cel=f"!has(self.{field})",
+    )
+
+
 class Scheduling(Model):
     """Placement of the workers."""
 
+    RULES = (_not_yet("topologyKey"), _not_yet("gang"))
+
     topology_key: Text | None = Field(
-        default=None, description="Label of nodes that workers should share."
+        default=None,
+        description="Label of nodes that workers should share. Not supported yet: leave it away.",
     )
     gang: dict[str, Any] | None = Field(
-        default=None, description="Gang scheduling of the minimum of workers."
+        default=None,
+        description="Gang scheduling of the minimum of workers. Not supported yet: leave it away.",
     )
     priority_class_name: Text | None = Field(
-        default=None, description="Priority class of the workers."
+        default=None,
+        description="Priority class of the workers and of the rendezvous pod. A priorityClassName "
+        "in template.spec overrides it.",
     )

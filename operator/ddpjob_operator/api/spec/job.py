@@ -36,6 +36,7 @@ from ddpjob_operator.api.spec.fields import (
     Text,
 )
 from ddpjob_operator.api.spec.pinned_fields import pinned_rules
+from ddpjob_operator.api.spec.pod.pod_template import build_template
 from ddpjob_operator.api.spec.rules import SPEC_RULES
 from ddpjob_operator.api.spec.sagemaker import SageMaker
 from ddpjob_operator.api.spec.worker_groups import ExtraWorkerGroup, Group, WorkerFields, resolve
@@ -76,13 +77,15 @@ class DDPJobSpec(WorkerFields):
         "starts the processes of all workers.",
     )
     network: Network = Field(default=Network(), description="Network settings of the processes.")
-    scheduling: Scheduling | None = Field(default=None, description="Placement of the workers.")
+    scheduling: Scheduling = Field(default=Scheduling(), description="Placement of the workers.")
     suspend: Flag = Field(default=False, description="If true, the job pauses.")
     active_deadline_seconds: Positive | None = Field(
         default=None, description="Seconds after which a job that still runs fails."
     )
     ttl_seconds_after_finished: Count | None = Field(
-        default=None, description="Seconds after which a finished job is deleted."
+        default=None,
+        description="Seconds after which a finished job is deleted, with its kept pods. By default, "
+        "it stays.",
     )
     keep_pods: Literal["Failed", "All", "Never"] = Field(
         default="Failed",
@@ -121,9 +124,10 @@ class DDPJobSpec(WorkerFields):
         if self.sagemaker is not None and self.entry_point:
             whole = self.sagemaker.command(self.entry_point)
             main = self.model_copy(update={"command": whole, "args": None})
-        own = resolve(main, main, constants.MAIN_GROUP, self.gpu_resource)
+        pod = build_template(main)
+        own = resolve(main, main, constants.MAIN_GROUP, self.gpu_resource, pod)
         extra = (
-            resolve(main, group, group.name, self.gpu_resource)
+            resolve(main, group, group.name, self.gpu_resource, pod)
             for group in self.extra_worker_groups
         )
         return (own, *extra)
@@ -138,6 +142,10 @@ class Metadata(ObservedModel):
     generation: int = Field(default=1, description="Counts changes of the spec.")
     creation_timestamp: datetime | None = Field(
         default=None, description="Time when the job was created."
+    )
+    labels: dict[str, str] = Field(default={}, description="Labels, also of the job's pods.")
+    annotations: dict[str, str] = Field(
+        default={}, description="Annotations, also of the job's pods."
     )
     deletion_timestamp: datetime | None = Field(
         default=None, description="Set while the job is being deleted."

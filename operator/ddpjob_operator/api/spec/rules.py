@@ -5,59 +5,27 @@ May not: check a group alone; `worker_groups` does that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pydantic.alias_generators import to_snake
-
-from ddpjob_operator.api.problem import Problem
 from ddpjob_operator.api.rule import Rule
 from ddpjob_operator.api.spec import cel
+from ddpjob_operator.api.spec.command_rules import COMMAND_RULES
 from ddpjob_operator.api.spec.fields import GPU_RESOURCE
+from ddpjob_operator.api.spec.group_rule import GroupRule
+from ddpjob_operator.api.spec.pod.pod_template import gives_command, limit_of
 from ddpjob_operator.api.spec.sagemaker import LAUNCHERS
 from ddpjob_operator.api.spec.worker_groups import (
-    INSTEAD_OF_TEMPLATE,
     WorkerFields,
-    limit,
     minimum_of,
     rules_of_each_group,
 )
-from ddpjob_operator.api.torchrun_command import is_standalone, runs_torchrun
-from ddpjob_protocol.environment import TORCHRUN_MODULES
 
 if TYPE_CHECKING:
     from ddpjob_operator.api.spec.job import DDPJobSpec
+    from ddpjob_operator.api.spec.worker_groups import Group
 
-# Fields without an implementation: any value is rejected. A version that implements a field removes
-# its row.
-NOT_YET = (
-    "scheduling",
-    "ttlSecondsAfterFinished",
-)
 REQUIRED = "FieldValueRequired"
-PAUSED, GROUPS = cel.paused("self"), cel.groups("self")
-
-
-class GroupRule(Rule):
-    """A rule about an extra group that reads fields of the spec: `self` and `g` in CEL.
-
-    The API server cannot point to one group, so its message names the group.
-    """
-
-    def find_problems(self, subject: Any) -> Iterator[Problem]:
-        """Yield a problem for each group of the spec that breaks the rule."""
-        for i, group in enumerate(subject.extra_worker_groups):
-            if self.check is not None and not self.check(subject, group):
-                yield Problem((cel.GROUPS, i, *self.path), self.text(subject, group))
-
-    def to_json(self) -> dict[str, str]:
-        """Return the rule in the form of the API server."""
-        broken = f"{GROUPS}.filter(g, !({self.cel}))"
-        shown = ("g.name", *(value for _, value in self.values))
-        values = [f"{broken}.map(g, {value})[0]" for value in shown]
-        subject = f"{self.field} of group '%s' " if self.field else "group '%s' "
-        holds = f"{GROUPS}.all(g, {self.cel})"
-        return self.build(holds, subject + self.message, *values, field=cel.GROUPS)
+PAUSED = cel.paused("self")
 
 
 # --- sizes ---------------------------------------------------------------------------------------
@@ -117,9 +85,18 @@ GPU_LIMIT = "is given, and a limit of %s, too; remove one of the two"
 RESOURCE = f"(has(self.gpuResource) ? self.gpuResource : '{GPU_RESOURCE}')"
 
 
+NO_COMMAND = (
+    "has no command in the container that trains; give spec.command, or the container's command"
+)
+
+
+def _resolved(spec: DDPJobSpec, own: WorkerFields) -> Group:
+    return spec.groups()[1 + spec.extra_worker_groups.index(own)]
+
+
 def _gives_gpus_once(spec: DDPJobSpec, own: WorkerFields) -> bool:
     limits = (own.resources and own.resources.limits) or {}
-    limited = spec.gpu_resource in limits or limit(own.template, spec.gpu_resource)
+    limited = spec.gpu_resource in limits or limit_of(own.template, spec.gpu_resource)
     return own.gpus_per_worker is None or not limited
 
 
@@ -132,8 +109,8 @@ SOURCES = (
     Rule(
         field="command",
         message="is missing; give what each worker runs, for example [torchrun, train.py]",
-        check=lambda spec: spec.template is not None or spec.command,
-        cel=f"has(self.template) || {cel.given('self.command')}",
+        check=lambda spec: spec.command or (spec.template is not None and spec.sagemaker is None),
+        cel=f"(has(self.template) && !has(self.sagemaker)) || {cel.given('self.command')}",
         reason=REQUIRED,
     ),
     Rule(  # the local back end needs no image
@@ -142,17 +119,15 @@ SOURCES = (
         cel="has(self.template) || has(self.image)",
         reason=REQUIRED,
     ),
+    Rule(  # CEL cannot read a template
+        field="template",
+        message=NO_COMMAND,
+        check=lambda spec: spec.template is None or spec.groups()[0].command,
+    ),
     GroupRule(
-        message="has image, command, args, env or resources beside the main group's template; "
-        "give the group a template of its own",
-        check=lambda spec, group: (
-            spec.template is None
-            or group.template is not None
-            or not any(getattr(group, field) for field in INSTEAD_OF_TEMPLATE)
-        ),
-        cel="!has(self.template) || has(g.template) || !(has(g.image) || has(g.resources) || "
-        + " || ".join(cel.given(f"g.{field}") for field in ("command", "args", "env"))
-        + ")",
+        field="template",
+        message=NO_COMMAND,
+        check=lambda spec, group: group.template is None or _resolved(spec, group).command,
     ),
     Rule(
         field="gpusPerWorker",
@@ -171,76 +146,7 @@ SOURCES = (
 )
 
 
-# --- what starts the processes -------------------------------------------------------------------
-
-PROGRAM = "self.command[0] == 'torchrun' || self.command[0].endsWith('/torchrun')"
-MODULE = (
-    "size(self.command) > 2 && self.command[1] == '-m' && "
-    f"self.command[2] in [{', '.join(map(repr, TORCHRUN_MODULES))}]"
-)
-TORCHRUN = f"{cel.given('self.command')} && ({PROGRAM} || ({MODULE}))"
-
-
-def _not_above_torchrun(launcher: str, message: str) -> Rule:
-    return Rule(  # CEL cannot compare the launcher with the commands of templates and groups
-        field="launcher",
-        message=message,
-        check=lambda spec: (
-            spec.launcher != launcher
-            or not any(runs_torchrun(group.command) for group in spec.groups())
-        ),
-        cel=f"!({cel.is_one_of('self.launcher', launcher)} && {TORCHRUN})",
-    )
-
-
-def _started_by_mpirun(field: str) -> Rule:
-    return GroupRule(
-        field=field,
-        message="is never run: mpirun starts the processes of all workers, from the first one; "
-        "remove it",
-        check=lambda spec, group: (
-            spec.sagemaker is not None or spec.launcher != "mpi" or getattr(group, field) is None
-        ),
-        cel=f"has(self.sagemaker) || !{cel.is_one_of('self.launcher', 'mpi')} || !has(g.{field})",
-    )
-
-
-def _of_all_groups(field: str) -> Rule:
-    return GroupRule(
-        field=field,
-        message="is never run: with sagemaker all groups have the same entry point; remove it",
-        check=lambda spec, group: spec.sagemaker is None or getattr(group, field) is None,
-        cel=f"!has(self.sagemaker) || !has(g.{field})",
-    )
-
-
-def _is_alone(spec: DDPJobSpec) -> bool:
-    several = sum(group.maximum for group in spec.groups()) > 1
-    return not several or not any(is_standalone(group.command) for group in spec.groups())
-
-
-LAUNCHER = (
-    _not_above_torchrun(
-        "python",
-        "is python, but a command runs torchrun, which would know of one worker only; "
-        "leave launcher away",
-    ),
-    _not_above_torchrun(
-        "mpi",
-        "is mpi, but a command runs torchrun, which would run at the first worker only; "
-        "leave launcher away, or put mpirun in its place",
-    ),
-    *(
-        rule(field)
-        for rule in (_started_by_mpirun, _of_all_groups)
-        for field in ("command", "args")
-    ),
-    Rule(  # CEL cannot separate torchrun's flags from the script's
-        field="command",
-        message="has --standalone, which is for a job of one worker; remove it, or the others",
-        check=_is_alone,
-    ),
-)
+# --- SageMaker ---------------------------------------------------------------------------------
 
 DISTRIBUTION = "self.sagemaker.distribution"
 BY_TORCHRUN = (name for name, launcher in LAUNCHERS.items() if launcher == "torchrun")
@@ -249,11 +155,11 @@ RESOLVED = (
     f"{cel.is_one_of(DISTRIBUTION, *BY_TORCHRUN)} ? 'torchrun' : 'python')"
 )
 SAGEMAKER = (
-    Rule(
-        field="sagemaker",
-        message="cannot be combined with template; give image, command and resources instead",
-        check=lambda spec: spec.sagemaker is None or spec.template is None,
-        cel="!has(self.sagemaker) || !has(self.template)",
+    Rule(  # CEL cannot read a template
+        field="template",
+        message="has a command or args in the container that trains, but sagemaker starts the "
+        "entry point of spec.command; remove them",
+        check=lambda spec: spec.sagemaker is None or not gives_command(spec),
     ),
     Rule(
         field="command",
@@ -277,13 +183,4 @@ SAGEMAKER = (
 )
 
 
-def _not_yet(field: str) -> Rule:
-    return Rule(
-        field=field,
-        message="is not supported by this version; remove it",
-        check=lambda spec: getattr(spec, to_snake(field)) is None,
-        cel=f"!has(self.{field})",
-    )
-
-
-SPEC_RULES = (*SIZES, *SOURCES, *LAUNCHER, *SAGEMAKER, *map(_not_yet, NOT_YET))
+SPEC_RULES = (*SIZES, *SOURCES, *COMMAND_RULES, *SAGEMAKER)

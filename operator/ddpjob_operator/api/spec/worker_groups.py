@@ -19,13 +19,23 @@ from ddpjob_operator.api.spec.fields import (
     DnsLabel,
     Env,
     EnvVar,
+    Image,
     Processes,
     Replicas,
-    Resources,
-    Text,
 )
-
-TRAINER = "trainer"  # name of the container that trains; default: the first container
+from ddpjob_operator.api.spec.pod.pod_template import (
+    Template,
+    build_template,
+    command_of,
+    count,
+    env_of,
+    is_complete,
+    limit_of,
+    stray_fields,
+    trainer,
+)
+from ddpjob_operator.api.spec.pod.strategic_merge import unknown_directives
+from ddpjob_operator.api.spec.resources import Resources
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,28 +50,27 @@ class Group:
     processes: int
     image: str | None
     command: tuple[str, ...]  # with the arguments
-    env: tuple[EnvVar, ...]  # one of each name
-    resources: Resources
-    template: dict[str, Any] | None
+    template: Template  # of its pods, with the fields above; a null is a default to leave out
+
+    @property
+    def env(self) -> tuple[EnvVar, ...]:
+        """The variables of the container that trains, one of each name."""
+        return env_of(self.template)
 
 
 ABOVE_MAXIMUM = "is %s, above maxReplicas (%s); lower it or raise maxReplicas"
-INSTEAD_OF_TEMPLATE = ("image", "command", "args", "env", "resources")
+NOT_A_PART = (
+    "has '%s', which is no field of a pod template; "
+    "move it into template.spec, or into the container in template.spec.containers"
+)
+UNKNOWN_DIRECTIVE = (
+    "has '%s', which is not supported; use $patch: delete, $patch: replace, or null for a field"
+)
 
 
 def minimum_of(group: str, default: str = "0") -> str:
     """Return CEL for the minimum of a group."""
     return f"(has({group}.minReplicas) ? {group}.minReplicas : {default})"
-
-
-def _beside_template(field: str) -> Rule:
-    empty = "" if field in ("image", "resources") else f" || size(self.{field}) == 0"
-    return Rule(
-        field=field,
-        message="cannot be combined with template; move it into the template's container",
-        check=lambda own: own.template is None or not getattr(own, field),
-        cel=f"!has(self.template) || !has(self.{field}){empty}",
-    )
 
 
 def rules_of_each_group(minimum: str) -> tuple[Rule, ...]:
@@ -84,10 +93,16 @@ def rules_of_each_group(minimum: str) -> tuple[Rule, ...]:
         ),
         Rule(  # CEL cannot read a template
             field="template",
-            message="has no command in the container that trains; give what it is to run",
-            check=lambda own: own.template is None or _command(own, own),
+            message=NOT_A_PART,
+            values=((lambda own: stray_fields(own.template)[0], ""),),
+            check=lambda own: not stray_fields(own.template),
         ),
-        *map(_beside_template, INSTEAD_OF_TEMPLATE),
+        Rule(
+            field="template",
+            message=UNKNOWN_DIRECTIVE,
+            values=((lambda own: next(unknown_directives(own.template)), ""),),
+            check=lambda own: not any(unknown_directives(own.template)),
+        ),
     )
 
 
@@ -108,7 +123,7 @@ class WorkerFields(Model):
         "Defaults to auto; in an extra group, to the main group's.",
         json_schema_extra={"x-kubernetes-int-or-string": True},
     )
-    image: Text | None = Field(
+    image: Image | None = Field(
         default=None, description="Image of the workers. The local back end ignores it."
     )
     command: Command | None = Field(
@@ -131,8 +146,11 @@ class WorkerFields(Model):
     )
     template: dict[str, Any] | None = Field(
         default=None,
-        description="Pod template, as in a Deployment; replaces image, command, args, env and "
-        "resources. The container 'trainer', or else the first container, trains.",
+        description="Further fields of the pods, as in the template of a Deployment: metadata and "
+        "spec. They are merged over image, command, args, env and resources, which describe the "
+        "container 'trainer'. If no container has that name, and no command is given, the first "
+        "container trains. An extra group's template is merged over the main group's pod, unless "
+        "it gives image and command itself.",
     )
 
     @property
@@ -177,11 +195,12 @@ class ExtraWorkerGroup(WorkerFields):
         return self.min_replicas
 
 
-def resolve(main: WorkerFields, own: WorkerFields, name: str, gpu_resource: str) -> Group:
-    """Return a group with its defaults and the values inherited from the main group."""
-    heirs = main if own.template is None else own
-    template = heirs.template
-    resources = own.resources or heirs.resources or Resources()
+def resolve(
+    main: WorkerFields, own: WorkerFields, name: str, gpu_resource: str, pod: Template
+) -> Group:
+    """Return a group with its defaults; `pod` is the template of the main group."""
+    heirs = own if own is not main and is_complete(own) else main
+    template = pod if own is main else build_template(own, pod if heirs is main else None)
     gpus = _gpus(own, gpu_resource)
     if gpus is None:
         gpus = _gpus(heirs, gpu_resource) or 0
@@ -193,36 +212,10 @@ def resolve(main: WorkerFields, own: WorkerFields, name: str, gpu_resource: str)
         maximum=own.most,
         gpus=gpus,
         processes=(gpus or 1) if processes == "auto" else processes,
-        image=own.image or heirs.image,
-        command=_command(heirs, own),
-        env=tuple({entry.name: entry for entry in (*heirs.env, *own.env)}.values()),
-        resources=resources,
+        image=trainer(template).get("image"),
+        command=command_of(template),
         template=template,
     )
-
-
-def trainer(template: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the container that trains, or an empty one; accept a template of any shape."""
-    containers = _at(_at(template, "spec"), "containers")
-    found = [c for c in containers if isinstance(c, dict)] if isinstance(containers, list) else []
-    return next((c for c in found if c.get("name") == TRAINER), next(iter(found), {}))
-
-
-def limit(template: dict[str, Any] | None, resource: str) -> int:
-    """Return the limit of a resource of the container that trains."""
-    return _count(_at(_at(_at(trainer(template), "resources"), "limits"), resource))
-
-
-def _command(heirs: WorkerFields, own: WorkerFields) -> tuple[str, ...]:
-    if heirs.template is not None:
-        container = trainer(heirs.template)
-        return (*_words(container.get("command")), *_words(container.get("args")))
-    args = heirs.args if own.command is None and own.args is None else own.args
-    return (*(own.command or heirs.command or ()), *(args or ()))
-
-
-def _words(value: object) -> tuple[str, ...]:
-    return tuple(map(str, value)) if isinstance(value, list) else ()
 
 
 def _gpus(fields: WorkerFields, resource: str) -> int | None:
@@ -230,12 +223,4 @@ def _gpus(fields: WorkerFields, resource: str) -> int | None:
     if fields.gpus_per_worker is not None:
         return fields.gpus_per_worker
     limits = (fields.resources.limits if fields.resources else None) or {}
-    return _count(limits.get(resource)) or limit(fields.template, resource) or None
-
-
-def _count(value: object) -> int:
-    return int(str(value)) if str(value).isdecimal() else 0
-
-
-def _at(value: object, key: str) -> Any:
-    return value.get(key) if isinstance(value, dict) else None
+    return limit_of(fields.template, resource) or count(limits.get(resource)) or None

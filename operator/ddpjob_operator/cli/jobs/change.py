@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
+from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.cli import job_files
 from ddpjob_operator.cli.common import CommandError, ExitCode
-from ddpjob_operator.cli.job_files import JobText
 from ddpjob_operator.cli.jobs import jobs_api
 from ddpjob_operator.cli.jobs.access import (
     Cluster,
@@ -38,7 +38,7 @@ def apply(
     """Create or change the jobs in files, after a check of all of them."""
     found = [each for file in files for each in job_files.load_all(file)]
     cluster = connect(namespace, context, kubeconfig)
-    placed = [(_namespace_of(each, namespace) or cluster.namespace, each) for each in found]
+    placed = [(choose_namespace(each.job, namespace) or cluster.namespace, each) for each in found]
     for where, (job, text) in placed:
         name = job.metadata.name
         before = jobs_api.find(cluster, where, name)
@@ -56,7 +56,7 @@ def scale(
 ) -> None:
     """Change the number of workers of the main group."""
     cluster = connect(namespace, context, kubeconfig)
-    jobs_api.merge(cluster, name, {"spec": {"replicas": replicas}}, "scale")
+    scale_job(cluster, name, replicas)
     _report(name, f"scaled to {replicas}", quiet=quiet)
 
 
@@ -70,7 +70,7 @@ def suspend(
     """Stop the workers of jobs; the jobs keep their snapshots."""
     cluster = connect(namespace, context, kubeconfig)
     for name in names:
-        jobs_api.merge(cluster, name, {"spec": {"suspend": True}})
+        suspend_job(cluster, name, True)
         _report(name, "suspended", quiet=quiet)
 
 
@@ -84,7 +84,7 @@ def resume(
     """Start suspended jobs again."""
     cluster = connect(namespace, context, kubeconfig)
     for name in names:
-        job = jobs_api.merge(cluster, name, {"spec": {"suspend": False}})
+        job = suspend_job(cluster, name, False)
         _report(name, "resumed", quiet=quiet)
         if _has_no_workers(job):
             typer.echo(f"{name} has no workers; give it some: ddpjob scale {name} N", err=True)
@@ -110,20 +110,25 @@ def delete(
         jobs_api.delete(cluster, name)
         _report(name, "deleted", quiet=quiet)
     for name in names if wait else ():
-        _wait_until_gone(cluster, name, deadline)
+        wait_until_gone(cluster, name, deadline)
 
 
-def _wait_until_gone(cluster: Cluster, name: str, deadline: float) -> None:
-    while jobs_api.find(cluster, cluster.namespace, name) or jobs_api.read_pods(cluster, name):
-        if time.monotonic() >= deadline:
-            message = f"{name} is not gone within the timeout; its pods may still be ending"
-            raise CommandError(ExitCode.TIMEOUT, message)
-        time.sleep(jobs_api.PAUSE_SECONDS)
+# --- for commands and the Python API --------------------------------------------------------------
 
 
-def _namespace_of(found: JobText, given: str | None) -> str | None:
-    """Return the namespace of a job file; raise CommandError if the option differs from it."""
-    metadata = found.job.metadata
+def scale_job(cluster: Cluster, name: str, replicas: int) -> Object:
+    """Set the number of workers of the main group, and return the scale."""
+    return jobs_api.merge(cluster, name, {"spec": {"replicas": replicas}}, "scale")
+
+
+def suspend_job(cluster: Cluster, name: str, suspended: bool) -> Object:
+    """Suspend or resume a job, and return the job."""
+    return jobs_api.merge(cluster, name, {"spec": {"suspend": suspended}})
+
+
+def choose_namespace(job: DDPJob, given: str | None) -> str | None:
+    """Return the namespace of a definition, or the given one; raise CommandError if they differ."""
+    metadata = job.metadata
     own = metadata.namespace if "namespace" in metadata.model_fields_set else None
     if own is not None and given is not None and own != given:
         message = (
@@ -131,7 +136,16 @@ def _namespace_of(found: JobText, given: str | None) -> str | None:
             "remove one of them"
         )
         raise CommandError(ExitCode.INVALID, message)
-    return own
+    return own or given
+
+
+def wait_until_gone(cluster: Cluster, name: str, deadline: float) -> None:
+    """Wait until a job and its pods are gone; raise CommandError after the deadline."""
+    while jobs_api.find(cluster, cluster.namespace, name) or jobs_api.read_pods(cluster, name):
+        if time.monotonic() >= deadline:
+            message = f"{name} is not gone within the timeout; its pods may still be ending"
+            raise CommandError(ExitCode.TIMEOUT, message)
+        time.sleep(jobs_api.PAUSE_SECONDS)
 
 
 def _verb(before: Object | None, after: Object) -> str:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated
 
 import typer
 
-from ddpjob_operator.cli.common import CommandError, ExitCode
+from ddpjob_operator.cli.common import CommandError, ExitCode, JobEndedError
 from ddpjob_operator.cli.jobs import jobs_api, text
-from ddpjob_operator.cli.jobs.access import Context, Kubeconfig, Namespace, connect
+from ddpjob_operator.cli.jobs.access import (
+    Cluster,
+    Context,
+    Kubeconfig,
+    Namespace,
+    Object,
+    connect,
+)
 
 
 def wait(
@@ -25,21 +33,36 @@ def wait(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Print changes of a job until it ends."""
-    deadline = time.monotonic() + timeout
     cluster = connect(namespace, context, kubeconfig)
+
+    def show(news: str) -> None:
+        if not quiet:
+            print(f"{datetime.now().astimezone():%H:%M:%S} {news}", flush=True)
+
+    wait_for_end(cluster, name, timeout, show)
+
+
+def wait_for_end(
+    cluster: Cluster, name: str, timeout: float, on_news: Callable[[str], object]
+) -> Object:
+    """Return a job when it has completed; call `on_news` for each change.
+
+    Raise JobEndedError if it failed or was deleted, and CommandError after `timeout` seconds.
+    """
+    deadline = time.monotonic() + timeout
     uid, shown = jobs_api.read(cluster, name)["metadata"]["uid"], ""
     for change, job in jobs_api.watch_jobs(cluster, cluster.namespace, name, deadline):
         if change is jobs_api.Change.DELETED and job["metadata"]["uid"] == uid:
-            raise CommandError(ExitCode.JOB_FAILED, f"{name} was deleted before it ended")
+            raise JobEndedError(f"{name} was deleted before it ended", "Deleted")
         news = text.news(job)
-        if news != shown and not quiet:
-            print(f"{datetime.now().astimezone():%H:%M:%S} {news}", flush=True)
+        if news != shown:
+            on_news(news)
         shown = news
         if text.state(job) == "Complete":
-            return
+            return job
         if text.state(job) == "Failed":
             explanation = text.explanation(job)
             message = f"{name} failed: {explanation}\nlogs: ddpjob logs {name} --failed"
-            raise CommandError(ExitCode.JOB_FAILED, message)
+            raise JobEndedError(message, text.conditions(job)["Failed"]["reason"])
     message = f"{name} has not ended within {timeout:g} s: {shown}. It continues; wait again"
     raise CommandError(ExitCode.TIMEOUT, message)

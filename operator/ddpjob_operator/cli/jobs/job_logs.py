@@ -7,12 +7,12 @@ assigns the ranks again after each restart: `-f` changes over to the worker that
 from __future__ import annotations
 
 import contextlib
+import functools
 import queue
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from typing import Annotated, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Annotated
 
 import typer
 
@@ -24,25 +24,16 @@ from ddpjob_operator.cli.jobs.access import (
     Kubeconfig,
     Namespace,
     Object,
-    RejectedError,
     connect,
 )
+from ddpjob_operator.cli.jobs.pod_log import LineQueue, PodLogReader, read_lines
 from ddpjob_operator.cli.jobs.workers import Wanted, pod_name
 
-NO_RIGHT = (401, 403)
 MOST_LINES = 10_000  # until `-f` looks for new workers
 RANKS_SECONDS = 15.0  # until `-f` shows the first worker if the ranks of a membership stay unknown
 
 
-class Line(NamedTuple):
-    """A line of a pod's log, or the error that ended it."""
-
-    pod: str
-    text: str
-    error: CommandError | None = None
-
-
-LineQueue = queue.SimpleQueue[Line]
+OnLine = Callable[[str], object]
 
 
 def logs(
@@ -78,19 +69,37 @@ def logs(
         )
         raise CommandError(ExitCode.INVALID, message)
     cluster = connect(namespace, context, kubeconfig)
-    job = jobs_api.read(cluster, name)
-    query = {} if tail is None else {"tailLines": str(tail)}
+    if failed:
+        worker = _print_first_failure(cluster, name)
     wanted = Wanted(everyone, worker, rank)
     if follow:
-        _Follower(cluster, job, query, wanted).run(job)
-        return
+        follow_logs(cluster, name, wanted, tail, functools.partial(print, flush=True))
+    else:
+        read_logs(cluster, name, wanted, tail, print, previous=previous)
+
+
+def follow_logs(
+    cluster: Cluster, name: str, wanted: Wanted, tail: int | None, on_line: OnLine
+) -> None:
+    """Call `on_line` for each line as it arrives until the job ends; print notes to stderr."""
+    job = jobs_api.read(cluster, name)
+    _Follower(cluster, job, _query(tail), wanted, on_line).run(job)
+
+
+def read_logs(
+    cluster: Cluster,
+    name: str,
+    wanted: Wanted,
+    tail: int | None,
+    on_line: OnLine,
+    *,
+    previous: bool = False,
+) -> None:
+    """Call `on_line` for each line that exists now; print notes to stderr; raise CommandError."""
+    job = jobs_api.read(cluster, name)
     pods = workers.workers_of(jobs_api.read_pods(cluster, name))
-    if failed:
-        reason, worker = workers.first_failure(job, pods, jobs_api.read_events(cluster, job))
-        print(reason, file=sys.stderr)
-        wanted = Wanted(worker=worker)
-    if wanted.by_rank and pods and (unknown := workers.explain_rank(job, rank or 0)):
-        if rank is not None:
+    if wanted.by_rank and pods and (unknown := workers.explain_rank(job, wanted.rank or 0)):
+        if wanted.rank is not None:
             raise CommandError(ExitCode.REJECTED, f"{unknown}. Use --all or --worker")
         print(_fall_back(unknown), file=sys.stderr)
     chosen = workers.choose(job, pods, wanted, previous=previous)
@@ -101,63 +110,45 @@ def logs(
         if not workers.is_started(pod):
             print(f"{pod_name(pod)} has not started: {text.pod_state(pod)}", file=sys.stderr)
             continue
-        for line in _lines(cluster, pod, query):
-            print(_prefixed(name, pod_name(pod), line, everyone=everyone))
+        for line in read_lines(cluster, pod, _query(tail)):
+            on_line(_prefixed(name, pod_name(pod), line, everyone=wanted.everyone))
 
 
-class _Reader:
-    """A thread that reads the log of one pod until its container has ended, or `stop`."""
+def _query(tail: int | None) -> dict[str, str]:
+    return {} if tail is None else {"tailLines": str(tail)}
 
-    def __init__(
-        self, cluster: Cluster, pod: Object, query: Mapping[str, str], lines: LineQueue
-    ) -> None:
-        self.group = workers.worker_group(pod)
-        self._stopped = False
-        arguments = (cluster, pod, query, lines)
-        self._thread = threading.Thread(target=self._read, args=arguments, daemon=True)
-        self._thread.start()
 
-    @property
-    def reads(self) -> bool:
-        """True until the log has ended."""
-        return self._thread.is_alive() and not self._stopped
-
-    def stop(self) -> None:
-        """Drop the lines that arrive from now on."""
-        self._stopped = True
-
-    def _read(
-        self, cluster: Cluster, pod: Object, query: Mapping[str, str], lines: LineQueue
-    ) -> None:
-        name = pod_name(pod)
-        try:
-            for line in _lines(cluster, pod, query, follow=True):
-                if self._stopped:
-                    return
-                lines.put(Line(name, line))
-        except CommandError as error:
-            if isinstance(error, RejectedError) and error.status not in NO_RIGHT:
-                return  # the pod is gone
-            if not self._stopped:
-                lines.put(Line(name, "", error))
+def _print_first_failure(cluster: Cluster, name: str) -> str:
+    """Print the first failure to stderr, and return its worker; raise CommandError if none."""
+    job = jobs_api.read(cluster, name)
+    pods = workers.workers_of(jobs_api.read_pods(cluster, name))
+    reason, worker = workers.first_failure(job, pods, jobs_api.read_events(cluster, job))
+    print(reason, file=sys.stderr)
+    return worker
 
 
 class _Follower:
-    """Prints lines as they arrive until the job has ended and its logs are complete."""
+    """Shows lines as they arrive until the job has ended and its logs are complete."""
 
     def __init__(
-        self, cluster: Cluster, job: Object, query: Mapping[str, str], wanted: Wanted
+        self,
+        cluster: Cluster,
+        job: Object,
+        query: Mapping[str, str],
+        wanted: Wanted,
+        on_line: OnLine,
     ) -> None:
         self._cluster, self._query, self._wanted = cluster, query, wanted
+        self._on_line = on_line
         self._namespace, self._name = job["metadata"]["namespace"], job["metadata"]["name"]
         self._lines: LineQueue = queue.SimpleQueue()
-        self._readers: dict[str, _Reader] = {}  # by UID of the pod
+        self._readers: dict[str, PodLogReader] = {}  # by UID of the pod
         self._old: set[str] | None = None  # pods beside the first ones: of these, only new lines
         self._unknown_since: dict[str, float] = {}  # by membership whose ranks are not known
         self._note = ""
 
     def run(self, first: Object) -> None:
-        """Print until the job has ended."""
+        """Show lines until the job has ended."""
         job: Object | None = first
         while job is not None:
             over = False
@@ -183,7 +174,7 @@ class _Follower:
             if uid not in self._readers and workers.is_started(pod):
                 late = self._old is not None and uid in self._old and bool(since)
                 start = {"sinceTime": since} if late else self._query
-                self._readers[uid] = _Reader(self._cluster, pod, start, self._lines)
+                self._readers[uid] = PodLogReader(self._cluster, pod, start, self._lines)
         if self._old is None and self._readers:
             self._old = here.keys() - self._readers.keys()
         if chosen and self._wanted.by_rank:
@@ -222,47 +213,15 @@ class _Follower:
         return wanted.rank is None
 
     def _print(self, *, wait: bool) -> None:
-        """Print the lines that are there, after a wait for the first; raise a reader's error."""
+        """Show the lines that are there, after a wait for the first; raise a reader's error."""
         lines, everyone = self._lines, self._wanted.everyone
         with contextlib.suppress(queue.Empty):
             line = lines.get(timeout=jobs_api.PAUSE_SECONDS) if wait else lines.get_nowait()
             for _ in range(MOST_LINES):
                 if line.error is not None:
                     raise line.error
-                print(_prefixed(self._name, line.pod, line.text, everyone=everyone), flush=True)
+                self._on_line(_prefixed(self._name, line.pod, line.text, everyone=everyone))
                 line = lines.get_nowait()
-
-
-def _lines(
-    cluster: Cluster, pod: Object, query: Mapping[str, str], *, follow: bool = False
-) -> Iterator[str]:
-    """Yield the lines of a pod; if the connection breaks, read again from the last line."""
-    metadata = pod["metadata"]
-    path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
-    fixed = {"container": workers.container(pod), "timestamps": "true"}
-    if follow:
-        fixed["follow"] = "true"
-    last, equal = "", 0  # stamp of the last line, and the number of lines with this stamp
-    pause = threading.Event()
-    while True:
-        border, again = last, equal  # the server repeats lines up to here
-        try:
-            for raw in cluster.stream(f"{path}/log", {**fixed, **query}):
-                stamp, _, line = raw.decode(errors="replace").partition(" ")
-                if stamp < border:
-                    continue
-                if stamp == border and again:
-                    again -= 1
-                    continue
-                last, equal = stamp, equal + 1 if stamp == last else 1
-                yield line
-            if not follow or workers.exit_of(cluster.request("GET", path)) is not None:
-                return
-        except CommandError as error:
-            if not follow or not jobs_api.may_pass(error):
-                raise
-        query = {"sinceTime": f"{last[:19]}Z"} if last else query
-        pause.wait(jobs_api.PAUSE_SECONDS)
 
 
 def _fall_back(unknown: str) -> str:

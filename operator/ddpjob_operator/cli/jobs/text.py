@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from ddpjob_protocol.text import plural
+
 Object = dict[str, Any]
 ENDED = ("Complete", "Failed")
 HEADS = ("NAME", "STATE", "READY", "WORLD", "PROGRESS", "RESTARTS", "AGE")
@@ -231,11 +233,6 @@ def metrics(job: Object) -> str:
     """Return the metrics that the script reported."""
     found = ((job.get("status") or {}).get("progress") or {}).get("metrics") or {}
     return ", ".join(f"{name} {value:.6g}" for name, value in found.items())
-
-
-def plural(count: int, word: str) -> str:
-    """Return a number with its word."""
-    return f"{count} {word if count == 1 else word + ('es' if word.endswith('s') else 's')}"
 
 
 def _waits(job: Object) -> str:

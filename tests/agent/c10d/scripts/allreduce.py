@@ -1,4 +1,4 @@
-"""What every rank of a torchrun job runs: one all_reduce, then a line with its outcome."""
+"""The script of each rank of a torchrun job: one all_reduce, then a line with its outcome."""
 
 from __future__ import annotations
 

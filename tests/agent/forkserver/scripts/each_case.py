@@ -1,4 +1,4 @@
-"""In place of torchrun: has torch start one training process after another, and tells of each.
+"""In place of torchrun: has torch start one training process after another; reports each.
 
 Arguments: a file that lists the cases, one for the results, a folder for what they print.
 """

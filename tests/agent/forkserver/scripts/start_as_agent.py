@@ -9,6 +9,7 @@ import signal
 import sys
 
 from ddpjob_agent.forkserver.client import ForkServerClient
+from ddpjob_agent.output.capture import OutputCapture
 from ddpjob_agent.worker.process_tree import ProcessTree
 
 
@@ -16,7 +17,8 @@ async def main() -> None:
     warm, argv = sys.argv[1] == "1", sys.argv[2:]
     ended = asyncio.get_running_loop().create_future()
     standby = ForkServerClient()
-    processes = ProcessTree(ended.set_result, standby)
+    output = OutputCapture()
+    processes = ProcessTree(ended.set_result, standby, output)
     standby.begin(argv, os.environ, wanted=warm)
     await standby.wait()
     was_warm = standby.pid is not None
@@ -24,7 +26,7 @@ async def main() -> None:
     code = await ended
     standby.close()
     await processes.stop(grace=0)
-    told = processes.stderr_tail.decode()
+    told = output.stderr_tail.decode()
     sys.stdout.write("ENDED " + json.dumps({"code": code, "warm": was_warm, "stderr": told}) + "\n")
 
 

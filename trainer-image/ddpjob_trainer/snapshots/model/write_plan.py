@@ -106,13 +106,13 @@ def wait_for_parts(
 
 
 def _judge(raw: bytes, outline: str) -> FileDigest:
-    told = json.loads(raw)
-    if "failure" in told:
-        raise SnapshotError(f"Another rank could not write its part: {told['failure']}")
-    if told["outline"] != outline:
+    written = json.loads(raw)
+    if "failure" in written:
+        raise SnapshotError(f"Another rank could not write its part: {written['failure']}")
+    if written["outline"] != outline:
         raise SnapshotError(
             "The model or the optimizer of another rank has other tensors than those of the first "
             "one: what is not the same on every rank cannot be saved by all of them together. Save "
             "with Snapshots(share=False)."
         )
-    return FileDigest(told["size"], told["kind"], told["digest"])
+    return FileDigest(written["size"], written["kind"], written["digest"])

@@ -54,11 +54,11 @@ class SnapshotStorage(Protocol):
         """Return the snapshots from which `chooser` may select. Raise OSError."""
 
     def read(
-        self, step: int, digest: str | None = None, giver: StateSender | None = None
+        self, step: int, digest: str | None = None, sender: StateSender | None = None
     ) -> dict[str, Any]:
         """Return the verified state of the candidate with this digest. Raise OSError.
 
-        If the storage can stream, the `giver` sends the state during the read.
+        If the storage can stream, the `sender` sends the state during the read.
         """
 
     def check(self, step: int, *, content: bool = True) -> dict[str, Any]:

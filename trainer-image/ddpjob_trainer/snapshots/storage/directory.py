@@ -70,8 +70,8 @@ class DirectoryStorage:
         """
         from ddpjob_trainer import collectives  # noqa: PLC0415 - a list of snapshots needs no torch
 
-        ranks, places = collectives.ranks_sharing(self.directory)
-        return collectives.StorageGroup(ranks, ranks, places)
+        ranks, storages = collectives.ranks_sharing(self.directory)
+        return collectives.StorageGroup(ranks, ranks, storages)
 
     def fence(self, owner: Owner, step: int) -> Fence:
         """Fence all owners but `owner`, which resumes from `step`. Raise FencedError or OSError."""
@@ -178,11 +178,11 @@ class DirectoryStorage:
         return str(self.path(step))
 
     def read(
-        self, step: int, digest: str | None = None, giver: StateSender | None = None
+        self, step: int, digest: str | None = None, sender: StateSender | None = None
     ) -> dict[str, Any]:
-        """Return the verified state; a `giver` sends it during the read. Raise UnusableError."""
+        """Return the verified state; a `sender` sends it during the read. Raise UnusableError."""
         del digest  # one snapshot per step
-        return snapshot_dir.read(self.path(step), giver)
+        return snapshot_dir.read(self.path(step), sender)
 
     def check(self, step: int, *, content: bool = True) -> dict[str, Any]:
         """Return the manifest. Raise UnusableError."""

@@ -152,10 +152,10 @@ class ObjectStorage:
         return StorageContents(ranks, tuple(offers), tuple(fences), tuple(unusable))
 
     def read(
-        self, step: int, digest: str | None = None, giver: StateSender | None = None
+        self, step: int, digest: str | None = None, sender: StateSender | None = None
     ) -> dict[str, Any]:
         """Return the verified state. Raise UnusableError or OSError."""
-        del giver  # the loader sends the state after the read
+        del sender  # the loader sends the state after the read
         why = UnusableError("there is no such snapshot")
         for copy in self._of(step):
             try:
@@ -205,7 +205,7 @@ class ObjectStorage:
 
     def is_transient(self, error: OSError) -> bool:
         """Return whether a later attempt may succeed without a repair."""
-        return isinstance(error, StoreError) and error.is_away
+        return isinstance(error, StoreError) and error.is_unavailable
 
     # --- existing snapshots -----------------------------------------------------------------------
 

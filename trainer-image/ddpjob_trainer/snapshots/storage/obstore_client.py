@@ -67,7 +67,9 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
         "Use a store that honours If-None-Match, or a directory.",
     ),
 )
-_AWAY = re.compile(r"code: (5\d\d|429|408)|error sending request|[Tt]im(eout|ed out)|HTTP error")
+_UNAVAILABLE = re.compile(
+    r"code: (5\d\d|429|408)|error sending request|[Tt]im(eout|ed out)|HTTP error"
+)
 
 
 class ObjectInfo(NamedTuple):
@@ -80,11 +82,11 @@ class ObjectInfo(NamedTuple):
 class StoreError(OSError):
     """A failed request; the text states the reason."""
 
-    def __init__(self, cause: str, remedy: str, *, is_away: bool = False) -> None:
+    def __init__(self, cause: str, remedy: str, *, is_unavailable: bool = False) -> None:
         super().__init__(errno.EIO, f"{cause}. {remedy}" if remedy else cause)
         self.cause = cause
         self.remedy = remedy
-        self.is_away = is_away  # a later attempt may succeed without a repair
+        self.is_unavailable = is_unavailable  # a later attempt may succeed without a repair
 
     def __str__(self) -> str:
         return str(self.strerror)
@@ -218,8 +220,8 @@ def _problem(error: Exception) -> StoreError:
     for pattern, cause, remedy in _MEANINGS:
         if re.search(pattern, text):
             return StoreError(cause, remedy)
-    if _AWAY.search(text):
-        return StoreError(f"it cannot be reached: {_short(text)}", "", is_away=True)
+    if _UNAVAILABLE.search(text):
+        return StoreError(f"it cannot be reached: {_short(text)}", "", is_unavailable=True)
     return StoreError(_short(text), "")
 
 

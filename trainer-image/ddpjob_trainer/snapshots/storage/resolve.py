@@ -22,7 +22,7 @@ def resolve_storage(where: str, keep: int) -> SnapshotStorage:
     match = re.fullmatch(SNAPSHOT_URI, where)
     if match is None:
         raise SnapshotError(
-            f"{where} is no place for snapshots: give a directory, or a bucket with a prefix as in "
+            f"{where} cannot store snapshots: give a directory, or a bucket with a prefix as in "
             "s3://bucket/jobs/digits (s3, gs or az)"
         )
     scheme, bucket, prefix = match.groups()

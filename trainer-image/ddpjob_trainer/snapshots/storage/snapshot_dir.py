@@ -93,10 +93,10 @@ def read_candidate(folder: Path) -> Candidate:
     return manifest.candidate_of(check(folder, content=False))
 
 
-def read(folder: Path, giver: StateSender | None = None) -> dict[str, Any]:
+def read(folder: Path, sender: StateSender | None = None) -> dict[str, Any]:
     """Return the state of a whole snapshot, with each byte verified. Raise UnusableError.
 
-    A `giver` sends the state during the read, before the verification.
+    A `sender` sends the state during the read, before the verification.
     """
     from ddpjob_trainer.tensors import safetensors_reader, serialization  # noqa: PLC0415 - a list of snapshots needs no torch
 
@@ -107,11 +107,11 @@ def read(folder: Path, giver: StateSender | None = None) -> dict[str, Any]:
             name: safetensors_reader.SafetensorsReader(folder / name, expected.kind)
             for name, expected in manifest.files_of(found).items()
         }
-        if giver is not None:
+        if sender is not None:
             outlines = [each for file in files.values() for each in file.outlines]
-            giver.begin(serialization.node_of(found["state"]), outlines)
+            sender.begin(serialization.node_of(found["state"]), outlines)
         for name, file in files.items():
-            part, digest = file.read(None if giver is None else giver.add)
+            part, digest = file.read(None if sender is None else sender.add)
             manifest.check_digest(name, manifest.files_of(found)[name], digest)
             tensors.update(part)
         return {part: serialization.restore(node, tensors) for part, node in found["state"].items()}

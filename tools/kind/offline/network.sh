@@ -3,10 +3,10 @@
 # range, knows the way to the other nodes' ranges, and hides pods behind its address outside.
 # Stock clusters have kind's own network instead, which is an image that would be pulled.
 #
-#   KUBECONFIG=... tools/kind/network.sh      may be repeated
+#   KUBECONFIG=... tools/kind/offline/network.sh      may be repeated
 set -euo pipefail
 # shellcheck source=tools/kind/common.sh
-source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 readonly PODS=10.244.0.0/16 # what kind gives out to nodes
 

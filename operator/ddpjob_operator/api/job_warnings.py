@@ -1,0 +1,85 @@
+"""Warnings about valid jobs: settings that are seldom intended.
+
+`ddpjob validate` prints them, and the operator shows them in the status of a running job. A command
+through a shell may be intended, so it is never rejected here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ddpjob_operator.api import mpirun_command
+from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.api.spec.command_words import PYTHON
+from ddpjob_operator.api.spec.worker_groups import Group
+from ddpjob_operator.api.torchrun_command import inelastic_flags
+from ddpjob_protocol.environment import TORCHRUN_MODULES
+from ddpjob_protocol.warnings import WarningReason
+
+# Modules that start processes themselves.
+LAUNCHER_MODULES = (
+    *TORCHRUN_MODULES,
+    "torch.distributed.launcher",
+    "accelerate.commands.launch",
+    "accelerate.commands.accelerate_cli",
+    "deepspeed.launcher.runner",
+    "horovod.runner.launch",
+    "lightning",
+    "pytorch_lightning",
+)
+
+
+class SpecWarning(NamedTuple):
+    """A setting that is valid and seldom intended."""
+
+    reason: WarningReason
+    message: str  # what it does, and the remedy
+
+
+def find_warnings(job: DDPJob) -> Iterator[SpecWarning]:
+    """Yield the warnings about a job."""
+    spec = job.spec
+    if spec.sagemaker is not None and spec.sagemaker.model is None:
+        text = "sagemaker.model is not given: what is left in SM_MODEL_DIR is gone with its pod"
+        yield SpecWarning(WarningReason.MODEL_NOT_KEPT, text)
+    groups = spec.groups()
+    several = sum(group.maximum * group.processes for group in groups) > 1
+    for group in groups:
+        for reason, message in _of_command(spec.resolved_launcher, group, several=several):
+            yield SpecWarning(reason, f"{group.name}: {message}")
+
+
+def _of_command(launcher: str, group: Group, *, several: bool) -> Iterator[SpecWarning]:
+    if launcher == "mpi":
+        for message in mpirun_command.find_warnings(group.command):
+            yield SpecWarning(WarningReason.SIZE_FIXED, message)
+        return
+    for message in inelastic_flags(group.command):
+        yield SpecWarning(WarningReason.SIZE_FIXED, message)
+    if launcher == "torchrun" and several and (alone := _alone(group.command)):
+        yield SpecWarning(WarningReason.NOT_DISTRIBUTED, alone)
+
+
+def _alone(command: Sequence[str]) -> str:
+    """Return a warning if the command runs a script or a module with python; or no text."""
+    program = next(iter(command), "")
+    if not PYTHON.fullmatch(program):
+        return ""
+    words = iter(command[1:])
+    for word in words:
+        if word == "-m":
+            module = next(words, "")
+            return "" if module in LAUNCHER_MODULES else _text(program, module, f"-m, {module}")
+        if word in ("-W", "-X"):
+            next(words, "")
+        elif not word.startswith("-"):
+            return _text(program, word, word) if word.endswith(".py") else ""
+    return ""
+
+
+def _text(program: str, what: str, words: str) -> str:
+    lonely = f"{program} runs {what} as a single process that knows of no other one"
+    return (
+        f"{lonely}; use [torchrun, {words}], or launcher: python if it finds the others by itself"
+    )

@@ -1,0 +1,1 @@
+"""The pod template of a group, and the merge of templates."""

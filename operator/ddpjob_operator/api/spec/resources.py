@@ -1,0 +1,75 @@
+"""Requests and limits of a worker: names of resources, and quantities.
+
+The API server reads a quantity as an integer or as text. A number with a fraction, such as 0.5
+without quotes, is valid for the model, because `ddpjob apply` sends it as text.
+
+May not: know a GPU; `worker_groups` counts them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from annotated_types import MaxLen
+from pydantic import Field, SkipValidation
+
+from ddpjob_operator.api.base import Model
+from ddpjob_operator.api.rule import Rule
+
+MAX_RESOURCES = 32
+QUANTITY = re.compile(r"[+]?([0-9]+([.][0-9]*)?|[.][0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
+NATIVE = ("cpu", "memory", "ephemeral-storage")
+NATIVE_PREFIX = "hugepages-"
+
+
+def _is_quantity(value: object) -> bool:
+    if isinstance(value, str):
+        return QUANTITY.fullmatch(value) is not None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 <= value < math.inf
+
+
+def _show(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def _unknown(resources: Mapping[str, Any]) -> str:
+    return next((name for name in resources if not _is_known(name)), "")
+
+
+def _is_known(name: str) -> bool:
+    return name in NATIVE or name.startswith(NATIVE_PREFIX) or "/" in name
+
+
+IS_QUANTITY = Rule(  # the CRD has a pattern: CEL does not know how long the text may be
+    message='must be a quantity, such as 4, "0.5", 500m or 10Gi, not %s',
+    values=((_show, ""),),
+    check=_is_quantity,
+)
+IS_KNOWN = f"name in {list(NATIVE)} || name.startsWith('{NATIVE_PREFIX}') || name.contains('/')"
+KNOWN = Rule(
+    message="'%s' is no resource of Kubernetes; use cpu, memory or ephemeral-storage, or a name with "
+    "its maker, as in nvidia.com/gpu",
+    values=((_unknown, f"self.filter(name, !({IS_KNOWN}))[0]"),),
+    check=lambda resources: not _unknown(resources),
+    cel=f"self.all(name, {IS_KNOWN})",
+)
+Quantity = Annotated[
+    int | float | str,
+    SkipValidation,
+    IS_QUANTITY,
+    Field(json_schema_extra={"pattern": f"^{QUANTITY.pattern}$", "minimum": 0}),
+]
+Quantities = Annotated[dict[str, Quantity], MaxLen(MAX_RESOURCES), KNOWN]
+
+
+class Resources(Model):
+    """Requests and limits of the trainer container, as in a pod."""
+
+    limits: Quantities | None = Field(default=None, description="Maximum that a worker may use.")
+    requests: Quantities | None = Field(
+        default=None, description="Amount that a node must have free for a worker."
+    )

@@ -1,0 +1,88 @@
+"""Checks a job before it starts on this machine: its fields, its commands, its GPUs.
+
+May not: start anything.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from ddpjob_operator.api.script_path import script_path
+from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.cli.common import CommandError, ExitCode
+from ddpjob_operator.local.devices.demand import TooFewDevicesError, choose_devices
+from ddpjob_operator.local.devices.discovery import Devices
+from ddpjob_operator.local.environment import search_path
+from ddpjob_operator.local.ignored_fields import find_ignored_fields
+
+
+def check_before_start(job: DDPJob, file: Path, workdir: Path | None) -> Path:
+    """Return the working directory of the commands; raise CommandError if the job cannot start."""
+    if problem := _explain_nothing_to_run(job) or _find_cluster_only_fields(job):
+        raise CommandError(ExitCode.INVALID, f"{file}: {problem}")
+    for path in find_ignored_fields(job):
+        print(f"{file}: warning: {path} has no effect on this machine", file=sys.stderr)
+    folder = (workdir or file.parent).resolve()
+    if not folder.is_dir():
+        message = f"--workdir: there is no folder {folder}; make it or correct the path"
+        raise CommandError(ExitCode.INVALID, message)
+    _check_programs(job, folder)
+    for missing in _missing_scripts(job, folder):
+        message = f"{missing}; correct the command, or pass --workdir"
+        raise CommandError(ExitCode.INVALID, message)
+    return folder
+
+
+def find_gpus(job: DDPJob, file: Path, nodes: int, *, use: bool) -> Devices:
+    """Return the GPUs for a run on this number of nodes; raise CommandError if there are too few."""
+    try:
+        return choose_devices(job, nodes, os.environ, use=use)
+    except TooFewDevicesError as error:
+        raise CommandError(ExitCode.INVALID, f"{file}: {error}") from error
+
+
+def warn_of_missing_scripts(job: DDPJob, file: Path) -> None:
+    """Print a warning for each script that is not beside the file, unless images have them."""
+    if not any(group.image for group in job.spec.groups()):
+        for missing in _missing_scripts(job, file.parent.resolve()):
+            remedy = "correct the command, or pass --workdir to run --local"
+            print(f"{file}: warning: {missing}; {remedy}", file=sys.stderr)
+
+
+def _explain_nothing_to_run(job: DDPJob) -> str:
+    if job.spec.suspend:
+        return "spec.suspend is true, so there is nothing to run; set it to false"
+    return "spec.replicas: is 0, and no other group has workers" if job.spec.paused else ""
+
+
+def _find_cluster_only_fields(job: DDPJob) -> str:
+    for group in job.spec.groups():
+        for entry in group.env:
+            if entry.value_from is not None:
+                return f"env {entry.name} has valueFrom, which needs a cluster; give value instead"
+    return ""
+
+
+def _check_programs(job: DDPJob, workdir: Path) -> None:
+    for group in job.spec.groups():
+        program = group.command[0]
+        path = str(workdir / program) if "/" in program else program
+        own = {entry.name: entry.value for entry in group.env}
+        if shutil.which(path, path=own.get("PATH", search_path())) is None:
+            message = (
+                f"spec.command: there is no program '{program}' (group {group.name}, looked in"
+                f" {workdir if '/' in program else 'PATH'}); install it or correct the command"
+            )
+            raise CommandError(ExitCode.INVALID, message)
+
+
+def _missing_scripts(job: DDPJob, workdir: Path) -> Iterator[str]:
+    for group in job.spec.groups():
+        script = script_path(group.command)
+        if script and not (workdir / script).exists():
+            where = "" if Path(script).is_absolute() else f", looked in {workdir}"
+            yield f"spec.command: there is no script '{script}' (group {group.name}{where})"

@@ -1,0 +1,1 @@
+"""The GPUs of this machine, and which simulated worker uses which of them."""

@@ -1,0 +1,39 @@
+"""Which worker uses which devices: each device has one worker at most.
+
+May not: start, end or observe processes.
+"""
+
+from __future__ import annotations
+
+from ddpjob_operator.local.devices.discovery import Devices
+
+
+class DevicePool:
+    """The devices of one run."""
+
+    def __init__(self, devices: Devices) -> None:
+        self._devices = devices
+        self._held: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def free(self) -> tuple[str, ...]:
+        """Devices that no worker holds, in the order of the machine."""
+        held = {name for names in self._held.values() for name in names}
+        return tuple(name for name in self._devices.names if name not in held)
+
+    def take(self, worker: str, count: int) -> str:
+        """Assign free devices to a worker; return an obstacle, or an empty text."""
+        free = self.free
+        if len(free) < count:
+            total = len(self._devices.names)
+            return f"too few free GPUs: it needs {count}, and {len(free)} of {total} are free"
+        self._held[worker] = free[:count]
+        return ""
+
+    def release(self, worker: str) -> None:
+        """Take back the devices of a worker whose processes have ended."""
+        self._held.pop(worker, None)
+
+    def environment(self, worker: str) -> dict[str, str]:
+        """Return the variables that limit a worker to its devices."""
+        return self._devices.environment(self._held.get(worker, ()))

@@ -1,0 +1,75 @@
+"""The losses and failures of a running membership, assessed alike in all modes.
+
+May not: form a membership, read a clock, open anything, keep state, import asyncio.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ddpjob_agent.membership.forming import is_lost, suspects
+from ddpjob_agent.membership.state import Action, Decision
+from ddpjob_protocol.text import plural, some
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ddpjob_agent.membership.state import MembershipState, WorkerState
+    from ddpjob_protocol.control import Policy
+    from ddpjob_protocol.messages import Failure
+
+MAX_NAMES = 3  # workers in a reason; the others are counted
+
+
+def lost_of(view: MembershipState, members: Sequence[WorkerState], now: float) -> list[str]:
+    """Return the names of the members that count as lost now."""
+    return [worker.member.worker for worker in members if is_lost(view, worker, now)]
+
+
+def wait_for_suspects(
+    view: MembershipState, members: Sequence[WorkerState], lost: Sequence[str], now: float
+) -> Decision | None:
+    """Return the decision to wait if further members may be lost, too."""
+    unsure = suspects(view, members, now) if lost else []
+    if not unsure:
+        return None
+    reason = f"lost {', '.join(lost)}; checking whether other workers are alive"
+    return Decision(Action.KEEP, reason, min(unsure))
+
+
+def wait_for_messages(
+    view: MembershipState,
+    members: Sequence[WorkerState],
+    failed: Sequence[WorkerState],
+    seconds: float,
+    now: float,
+) -> Decision | None:
+    """Return the decision to wait until all members sent a message after the first exit.
+
+    A message counts if it is at least `seconds` later than that exit.
+    """
+    first = min(worker.exit_at for worker in failed if worker.exit_at is not None)
+    silent = [worker for worker in members if worker.last_seen < first + seconds]
+    if not silent:
+        return None
+    names = some([worker.member.worker for worker in silent], MAX_NAMES)
+    again = min(worker.lost_at(view.policy) for worker in silent)
+    reason = f"a command failed; waiting for a message from {names}"
+    return Decision(Action.KEEP, reason, max(again, now))
+
+
+def root_failure_of(failed: Sequence[WorkerState]) -> Failure | None:
+    """Return the failure that caused the others, if one is known."""
+    failures = [worker.failure for worker in failed if worker.failure is not None]
+    return min(failures, key=lambda f: (f.secondary, f.at), default=None)
+
+
+def fail_job(failure: Failure, count: int, policy: Policy) -> Decision | None:
+    """Return the decision to fail the job if failure number `count` is one too many."""
+    reason = failure.summary
+    if not failure.permanent:
+        if count <= policy.max_failures:
+            return None
+        allowed = plural(policy.max_failures, "restart")
+        reason = f"{failure.summary} (failure {count}, {allowed} allowed)"
+    return Decision(Action.FAIL, reason, failure=failure)
