@@ -36,6 +36,8 @@ JOB: Object = {
     "spec": {"image": "trainer", "command": ["torchrun", "train.py"], "replicas": 2},
 }
 
+HALF = {"limits": {"cpu": 0.5}}
+
 
 class Shell:
     """A user's shell: a kubeconfig whose context names the test's namespace."""
@@ -92,6 +94,12 @@ def test_a_cluster_without_the_operator(apiserver: ControlPlane, tmp_path: Path)
         said = ddpjob.fails(ExitCode.REJECTED, *arguments)
         assert f"{apiserver.url} does not know DDPJobs: the operator is not installed" in said
         assert "helm install ddpjob-operator " in said
+
+
+def test_a_quantity_without_quotes_is_sent_as_text(ddpjob: Shell, jobs: Jobs) -> None:
+    file = ddpjob.write("job.yaml", {**JOB, "spec": {**JOB["spec"], "resources": HALF}})
+    assert ddpjob("apply", "-f", file) == "ddpjob/digits created\n"
+    assert jobs.get()["spec"]["resources"] == {"limits": {"cpu": "0.5"}}
 
 
 def test_a_job_is_made_changed_and_deleted(ddpjob: Shell, jobs: Jobs) -> None:

@@ -67,21 +67,25 @@ def test_version_and_validate(tmp_path: Path) -> None:
     assert (code, command.output.split()[0]) == (ExitCode.OK, "ddpjob")
     code, command = run_to_end(tmp_path, "validate", "job.yaml")
     assert code == ExitCode.OK
-    assert command.output == "job.yaml: DDPJob default/probe is valid (worker: 2 x 1)\n"
+    assert command.output == (
+        "job.yaml: warning: line 4: spec.image: is missing, so the job runs with "
+        "`ddpjob run --local` only\n"
+        "job.yaml: DDPJob default/probe is valid (worker: 2 x 1)\n"
+    )
 
 
 def test_a_path_that_looks_like_markup_is_printed_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").rename(tmp_path / "[bold]:smile:.yaml")
     _, command = run_to_end(tmp_path, "validate", "[bold]:smile:.yaml")
-    assert command.output.startswith("[bold]:smile:.yaml: DDPJob default/probe is valid")
+    assert "\n[bold]:smile:.yaml: DDPJob default/probe is valid" in command.output
 
 
 def test_flags_that_pin_the_job_are_warned_of(tmp_path: Path) -> None:
-    write_job(tmp_path, "[sh, -c, torchrun --nnodes=2 train.py]", launcher="torchrun")
+    write_job(tmp_path, "[sh, -c, torchrun --nnodes=2 train.py]")
     code, command = run_to_end(tmp_path, "validate", "job.yaml")
     assert code == ExitCode.OK
     assert (
-        "job.yaml: warning: worker: --nnodes=2 pins the number of workers; remove it"
+        "job.yaml: warning: line 6: spec.command: worker: --nnodes=2 pins the number of workers; remove it"
         in command.output
     )
 

@@ -20,7 +20,7 @@ GUARANTEES = {
     "snapshots": "a snapshot is whole or absent; a fenced writer adds nothing",
     "operator": "the operator may die after every single write",
     "scale": "keys, watches and reports cost little, and none is missed",
-    "pods": "a pod is what its job says; a finished job is deleted when its user wants it",
+    "pods": "a pod has what its job asks for; a finished job is deleted after the time that it sets",
     "closed": "without the token no peer connects, and no message takes the job down",
 }
 

@@ -428,6 +428,13 @@ BOTH += [
         )
     ),
     *(
+        row(f"torchrun_below_python_{name}", {"launcher": "python", **spec}, LONELY)
+        for name, spec in (
+            ("in_a_group", {"command": ["python"], **group(command=["torchrun"])}),
+            ("in_args", {"command": ["python"], "args": ["-m", "torch.distributed.run"]}),
+        )
+    ),
+    *(
         row(
             f"sagemakers_own_{name}",
             {"command": ["train.py"], "sagemaker": {"distribution": name}},
@@ -624,12 +631,6 @@ ONLY_THE_MODEL = [
             ("script_alone", ["python", "train.py"], ALONE),
             ("fixed_size", ["torchrun", "--nnodes=2", "train.py"], FIXED_SIZE),
         )
-    ),
-    row(
-        "torchrun_below_python_in_a_group",
-        {"launcher": "python", "command": ["python"], **group(command=["torchrun"])},
-        LONELY.replace(": %", ": "),
-        why="a group does not see the launcher, and the spec not whether it has a template",
     ),
     row(
         "template_without_a_command",

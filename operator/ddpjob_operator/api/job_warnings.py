@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ddpjob_operator.api import mpirun_command
-from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.api.problem import Path
+from ddpjob_operator.api.spec import DDPJob, cel
 from ddpjob_operator.api.spec.command_words import PYTHON
 from ddpjob_operator.api.spec.worker_groups import Group
 from ddpjob_operator.api.torchrun_command import inelastic_flags
@@ -35,6 +36,7 @@ class SpecWarning(NamedTuple):
 
     reason: WarningReason
     message: str  # what it does, and the remedy
+    path: Path = ()
 
 
 def find_warnings(job: DDPJob) -> Iterator[SpecWarning]:
@@ -42,12 +44,13 @@ def find_warnings(job: DDPJob) -> Iterator[SpecWarning]:
     spec = job.spec
     if spec.sagemaker is not None and spec.sagemaker.model is None:
         text = "sagemaker.model is not given: what is left in SM_MODEL_DIR is gone with its pod"
-        yield SpecWarning(WarningReason.MODEL_NOT_KEPT, text)
+        yield SpecWarning(WarningReason.MODEL_NOT_KEPT, text, ("spec", "sagemaker"))
     groups = spec.groups()
     several = sum(group.maximum * group.processes for group in groups) > 1
-    for group in groups:
-        for reason, message in _of_command(spec.resolved_launcher, group, several=several):
-            yield SpecWarning(reason, f"{group.name}: {message}")
+    for i, group in enumerate(groups):
+        path = ("spec", cel.GROUPS, i - 1, "command") if i else ("spec", "command")
+        for found in _of_command(spec.resolved_launcher, group, several=several):
+            yield SpecWarning(found.reason, f"{group.name}: {found.message}", path)
 
 
 def _of_command(launcher: str, group: Group, *, several: bool) -> Iterator[SpecWarning]:

@@ -1,20 +1,18 @@
-"""Reads job files for the commands, and checks them for `ddpjob validate`."""
+"""Reads job files for the commands that need a valid job."""
 
 from __future__ import annotations
 
 import itertools
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, NamedTuple
-
-import typer
+from typing import NamedTuple
 
 from ddpjob_operator.api import jobfile
+from ddpjob_operator.api.jobfile import Fault, ParsedJob, Severity
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.cli.common import CommandError, ExitCode
-from ddpjob_operator.cli.preflight import warn_of_missing_scripts
 
 STDIN = "-"
 _SEPARATOR = re.compile(r"^---(?=\s|$)", re.MULTILINE)
@@ -22,21 +20,10 @@ _NOTHING = re.compile(r"(\s|#.*$|^\.\.\.$)*", re.MULTILINE)
 
 
 class JobText(NamedTuple):
-    """A valid job, and its text in the file."""
+    """A valid job, and its text for the API server."""
 
     job: DDPJob
     text: str
-
-
-def validate(
-    file: Annotated[Path, typer.Argument(help="A DDPJob as YAML.", show_default=False)],
-) -> None:
-    """Check a job file; print each fault with its place and its remedy."""
-    job = load(file)
-    if str(file) != STDIN:
-        warn_of_missing_scripts(job, file)
-    groups = ", ".join(f"{g.name}: {g.replicas} x {g.processes}" for g in job.spec.groups())
-    print(f"{file}: DDPJob {job.metadata.namespace}/{job.metadata.name} is valid ({groups})")
 
 
 def load(file: Path) -> DDPJob:
@@ -45,17 +32,36 @@ def load(file: Path) -> DDPJob:
 
 
 def load_text(file: Path) -> JobText:
-    """Return the only job of a file and its text, as `load`."""
-    text = read_text(file)
-    return JobText(_parse(file, text), text)
+    """Return the only job of a file and its text for the API server, as `load`."""
+    parsed = _parse(file, read_text(file))
+    return JobText(parsed.job, parsed.to_apply())
 
 
 def load_all(file: Path) -> list[JobText]:
-    """Return all jobs of a file, or of stdin for `-`; raise CommandError if one is invalid."""
-    documents = list(_documents(read_text(file)))
+    """Return all jobs of a file, or of stdin for `-`; raise CommandError if one is invalid.
+
+    Each job must be fit for a cluster.
+    """
+    documents = list(read_documents(file))
     if not documents:
-        raise CommandError(ExitCode.INVALID, f"{_name(file)}: the file is empty; write a DDPJob")
-    return [JobText(_parse(file, text), text) for text in documents]
+        message = f"{display_name(file)}: the file is empty; write a DDPJob"
+        raise CommandError(ExitCode.INVALID, message)
+    found = [_parse(file, text) for text in documents]
+    for parsed in found:
+        faults = list(parsed.find_cluster_faults(Severity.ERROR))
+        if errors := [fault for fault in faults if fault.severity is Severity.ERROR]:
+            raise CommandError(ExitCode.INVALID, _lines(file, errors))
+    return [JobText(parsed.job, parsed.to_apply()) for parsed in found]
+
+
+def read_documents(file: Path) -> Iterator[str]:
+    """Yield the YAML documents of a file, or of stdin; each keeps its line numbers."""
+    return _documents(read_text(file))
+
+
+def display_name(file: Path) -> str:
+    """Return the name of a file for messages."""
+    return "stdin" if str(file) == STDIN else str(file)
 
 
 def read_text(file: Path) -> str:
@@ -67,19 +73,24 @@ def read_text(file: Path) -> str:
         message = f"cannot read {file}: {error.strerror}; give the path of a job file"
         raise CommandError(ExitCode.INVALID, message) from error
     except UnicodeDecodeError as error:
-        message = f"{_name(file)} is not UTF-8 text (byte {error.start + 1}); save it as UTF-8"
+        message = (
+            f"{display_name(file)} is not UTF-8 text (byte {error.start + 1}); save it as UTF-8"
+        )
         raise CommandError(ExitCode.INVALID, message) from error
 
 
-def _parse(file: Path, text: str) -> DDPJob:
+def _parse(file: Path, text: str) -> ParsedJob:
     try:
-        job = jobfile.parse(text)
+        parsed = jobfile.read(text)
     except jobfile.JobFileError as error:
-        lines = "\n".join(f"{_name(file)}: {line}" for line in str(error).splitlines())
-        raise CommandError(ExitCode.INVALID, lines) from error
-    for warning in jobfile.warnings(job):
-        print(f"{_name(file)}: warning: {warning}", file=sys.stderr)
-    return job
+        raise CommandError(ExitCode.INVALID, _lines(file, error.faults)) from error
+    for warning in parsed.find_warnings():
+        print(f"{display_name(file)}: warning: {warning}", file=sys.stderr)
+    return parsed
+
+
+def _lines(file: Path, faults: Iterable[Fault]) -> str:
+    return "\n".join(f"{display_name(file)}: {fault}" for fault in faults)
 
 
 def _documents(text: str) -> Iterator[str]:
@@ -89,7 +100,3 @@ def _documents(text: str) -> Iterator[str]:
         document = text[start : end - 3]
         if not _NOTHING.fullmatch(document):
             yield "\n" * text.count("\n", 0, start) + document
-
-
-def _name(file: Path) -> str:
-    return "stdin" if str(file) == STDIN else str(file)

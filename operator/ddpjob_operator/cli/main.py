@@ -93,8 +93,8 @@ COMMANDS = {
         "ddpjob run --local job.yaml",
     ),
     "validate": Entry(
-        "job_files:validate",
-        "Check a job file; print each fault with its place and its remedy.",
+        "validate:validate",
+        "Check job files; print each fault with its line and its remedy.",
         "ddpjob validate job.yaml",
     ),
     "convert": Entry(

@@ -45,12 +45,11 @@ def find_gpus(job: DDPJob, file: Path, nodes: int, *, use: bool) -> Devices:
         raise CommandError(ExitCode.INVALID, f"{file}: {error}") from error
 
 
-def warn_of_missing_scripts(job: DDPJob, file: Path) -> None:
-    """Print a warning for each script that is not beside the file, unless images have them."""
+def find_missing_scripts(job: DDPJob, file: Path) -> Iterator[str]:
+    """Yield a warning for each script that is not beside the file, unless images have them."""
     if not any(group.image for group in job.spec.groups()):
         for missing in _missing_scripts(job, file.parent.resolve()):
-            remedy = "correct the command, or pass --workdir to run --local"
-            print(f"{file}: warning: {missing}; {remedy}", file=sys.stderr)
+            yield f"{missing}; correct the command, or pass --workdir to run --local"
 
 
 def _explain_nothing_to_run(job: DDPJob) -> str:

@@ -50,8 +50,8 @@ def current_warnings(
 
 def _own_warnings(observed: Observed, report: Report | None, now: datetime) -> Iterator[JobWarning]:
     """Yield the problems of the job's own settings."""
-    for reason, message in find_warnings(observed.job):
-        yield JobWarning(reason.value, message, since=now.timestamp())
+    for found in find_warnings(observed.job):
+        yield JobWarning(found.reason.value, found.message, since=now.timestamp())
     if own := not_shared(observed, report, now):
         yield own
 

@@ -40,7 +40,7 @@ REFUSED: list[tuple[str, str, list[str]]] = [
     (
         "wrong_kind",
         GOOD.replace("DDPJob", "PyTorchJob"),
-        ["line 2: kind: must be DDPJob, not 'PyTorchJob'"],
+        ["line 2: kind: is PyTorchJob, not DDPJob; convert it: ddpjob convert FILE"],
     ),
     (
         "wrong_version",

@@ -156,7 +156,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("null_section", {"elastic": None}, "spec.elastic: is empty; give it a value or remove it"),
     ("list_for_mapping", {"network": []}, "spec.network: must be a mapping, not a list"),
-    ("mapping_for_list", {"env": {"A": "b"}}, "spec.env: must be a list, not a mapping"),
+    (
+        "mapping_for_list",
+        {"env": {"LR": 0.1, "A": "b"}},
+        'spec.env: must be a list: [{name: LR, value: "0.1"}, {name: A, value: "b"}]',
+    ),
     (
         "python_spelling",
         {"min_replicas": 1},

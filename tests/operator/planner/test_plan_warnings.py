@@ -128,7 +128,7 @@ def test_repeated_steps_are_told_once() -> None:
 
 
 def test_a_setting_that_is_seldom_meant_is_told_once_and_stays() -> None:
-    shell = {"command": ["sh", "-c", "exec torchrun --nnodes=2 train.py"]}
+    shell: dict[str, Any] = {"command": ["sh", "-c", "exec torchrun --nnodes=2 train.py"]}
     first = decide(make_job(2, **shell), (W0, W1), report=SILENT)
     ((reason, text),) = warned(first)
     assert (reason, text.partition(";")[0]) == (

@@ -1,7 +1,8 @@
 """The rules about commands: each word of its own, a launcher that fits, no flag that fixes the size.
 
 A job without workers may have any command, so that a stored job can be suspended and repaired.
-CEL cannot read a template, so the API server leaves the commands of jobs with one to the operator.
+CEL cannot read a template, so the API server leaves a command in a template to the operator. Both
+check a command of the spec also if a template replaces it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from ddpjob_operator.api.rule import Rule
 from ddpjob_operator.api.spec import cel
 from ddpjob_operator.api.spec.command_words import (
     HAS_SIZE_FLAG,
+    RUNS_TORCHRUN,
     SCRIPT_FOLLOWS,
     Words,
     has_size_flag,
@@ -23,7 +25,6 @@ from ddpjob_operator.api.spec.command_words import (
 )
 from ddpjob_operator.api.spec.group_rule import GROUPS, GroupRule
 from ddpjob_operator.api.torchrun_command import is_standalone, runs_torchrun
-from ddpjob_protocol.environment import TORCHRUN_MODULES
 
 if TYPE_CHECKING:
     from ddpjob_operator.api.spec.job import DDPJobSpec
@@ -72,10 +73,9 @@ SEVERAL_PROCESSES = (
 MAIN = "(has(self.command) ? self.command : []) + (has(self.args) ? self.args : [])"
 OF_GROUP = (
     f"({cel.given('g.command')} ? g.command : has(self.command) ? self.command : []) + "
-    "(has(g.command) || has(g.args) ? (has(g.args) ? g.args : []) : "
-    "has(self.args) ? self.args : [])"
+    "(has(g.args) ? g.args : [])"
 )
-GIVES_NONE = "has(g.template) || !(has(g.command) || has(g.args))"
+GIVES_NONE = "!(has(g.command) || has(g.args))"
 
 
 def _of_each_command(
@@ -92,7 +92,7 @@ def _of_each_command(
         field="command",
         message=message,
         check=lambda spec: spec.paused or not broken(spec, _command(spec)),
-        cel=f"has(self.template) || {PAUSED} || !({of_main})",
+        cel=f"{PAUSED} || !({of_main})",
     )
     yield GroupRule(
         field="command",
@@ -100,7 +100,7 @@ def _of_each_command(
         check=lambda spec, own: (
             spec.paused or _gives_none(own) or not broken(spec, _command(spec, own))
         ),
-        cel=f"has(self.template) || {GIVES_NONE} || {PAUSED} || !({of_group})",
+        cel=f"{GIVES_NONE} || {PAUSED} || !({of_group})",
     )
 
 
@@ -112,9 +112,16 @@ def _command(spec: DDPJobSpec, own: WorkerFields | None = None) -> Words:
     """Return the command with arguments of a group, or of the main group."""
     main, *extra = spec.groups()
     if own is None:
-        return main.command
+        return spec.entry_point if spec.command else main.command
+    if own.command is not None or own.args is not None:
+        return (*(own.command or spec.command or ()), *(own.args or ()))
     pairs = zip(spec.extra_worker_groups, extra, strict=True)
     return next(group.command for fields, group in pairs if fields is own)
+
+
+def _commands(spec: DDPJobSpec) -> Iterator[Words]:
+    yield _command(spec)
+    yield from (_command(spec, own) for own in spec.extra_worker_groups)
 
 
 def _is_no_word(field: str) -> str:
@@ -171,23 +178,19 @@ COMMANDS = (
 
 # --- launchers -----------------------------------------------------------------------------------
 
-PROGRAM = "self.command[0] == 'torchrun' || self.command[0].endsWith('/torchrun')"
-MODULE = (
-    "size(self.command) > 2 && self.command[1] == '-m' && "
-    f"self.command[2] in [{', '.join(map(repr, TORCHRUN_MODULES))}]"
+ANY_TORCHRUN = (
+    f"({holds(MAIN, RUNS_TORCHRUN)} || {GROUPS}.exists(g, {holds(OF_GROUP, RUNS_TORCHRUN)}))"
 )
-TORCHRUN = f"{cel.given('self.command')} && ({PROGRAM} || ({MODULE}))"
 
 
 def _not_above_torchrun(launcher: str, message: str) -> Rule:
-    return Rule(  # CEL cannot compare the launcher with the commands of templates and groups
+    return Rule(
         field="launcher",
         message=message,
         check=lambda spec: (
-            spec.launcher != launcher
-            or not any(runs_torchrun(group.command) for group in spec.groups())
+            spec.launcher != launcher or not any(map(runs_torchrun, _commands(spec)))
         ),
-        cel=f"!({cel.is_one_of('self.launcher', launcher)} && {TORCHRUN})",
+        cel=f"!({cel.is_one_of('self.launcher', launcher)} && {ANY_TORCHRUN})",
     )
 
 

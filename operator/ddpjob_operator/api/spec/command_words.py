@@ -105,6 +105,7 @@ def _size_flags_from(start: int) -> str:
 
 _BY_NAME = "(w[0] == 'torchrun' || w[0].endsWith('/torchrun'))"
 _BY_MODULE = f"(size(w) > 2 && w[1] == '-m' && {_is_one_of('w[2]', TORCHRUN_MODULES)})"
+RUNS_TORCHRUN = f"size(w) > 0 && ({_BY_NAME} || {_BY_MODULE})"
 HAS_SIZE_FLAG = (
     f"size(w) > 0 && ({_BY_NAME} ? {_size_flags_from(1)} : ({_BY_MODULE} && {_size_flags_from(3)}))"
 )

@@ -28,8 +28,9 @@ NATIVE_PREFIX = "hugepages-"
 def _is_quantity(value: object) -> bool:
     if isinstance(value, str):
         return QUANTITY.fullmatch(value) is not None
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and 0 <= value < math.inf
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 <= value < math.inf
 
 
 def _show(value: object) -> str:

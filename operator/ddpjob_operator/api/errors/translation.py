@@ -13,29 +13,34 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from ddpjob_operator.api.errors.aliases import ALIASES, canonical
+from ddpjob_operator.api.file_metadata import FileMetadata
 from ddpjob_operator.api.problem import InvalidError, Path, Problem, spell
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.spec.pod.pod_template import CONTAINER_FIELDS, POD_FIELDS, TRAINER
 
 Names = tuple[str, ...]
 UNKNOWN = "extra_forbidden"
+OF_KEY = "[key]"  # pydantic's last part of the path of a key
 
 
-def explain_errors(error: ValidationError) -> tuple[Problem, ...]:
-    """Return every problem of a failed validation of a DDPJob, in pydantic's order."""
-    errors = error.errors()
-    unknown = {tuple(e["loc"]): _near(tuple(e["loc"])) for e in errors if e["type"] == UNKNOWN}
+def explain_errors(error: ValidationError, *at: str) -> tuple[Problem, ...]:
+    """Return every problem of a failed validation of a DDPJob, or of its part, in pydantic's order."""
+    errors: list[dict[str, Any]] = [
+        {**details, "loc": (*at, *details["loc"])} for details in error.errors()
+    ]
+    unknown = {e["loc"]: _neighbour(e["loc"]) for e in errors if e["type"] == UNKNOWN}
     meant = {(*path[:-1], near) for path, near in unknown.items()}
     return tuple(
         problem
         for details in errors
-        if details["type"] != "missing" or tuple(details["loc"]) not in meant
+        if details["type"] != "missing" or details["loc"] not in meant
         for problem in _translate(details)
     )
 
 
 def _translate(details: Mapping[str, Any]) -> Iterator[Problem]:
-    path: Path = tuple(details["loc"])
+    path: Path = tuple(part for part in details["loc"] if part != OF_KEY)
     cause = details.get("ctx", {}).get("error")
     if isinstance(cause, InvalidError):
         for problem in cause.problems:
@@ -56,8 +61,8 @@ def _explain(details: Mapping[str, Any]) -> str:
         return BOUNDS[kind].format(**{"ge": 0, **limits, "value": _show(value)})
     if kind == "string_type" and isinstance(value, bool | int | float):
         return f"must be text; put it in quotes: {json.dumps(_show(value))}"
-    if kind == "tuple_type" and isinstance(value, str):
-        return f"must be a list: [{', '.join(_words(value))}]"
+    if kind == "tuple_type" and (entries := _entries(value, details["loc"][-1])):
+        return f"must be a list: [{', '.join(entries)}]"
     if kind == "literal_error":
         return f"must be {limits['expected'].replace(chr(39), '')}, not {_show(value)}"
     return f"must be {EXPECTED.get(kind, 'something else')}, not {_show(value)}"
@@ -96,6 +101,22 @@ def _show(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def _entries(value: object, field: object) -> list[str]:
+    """Return the entries of the list that the user means, or none."""
+    if isinstance(value, str):
+        return _words(value)
+    if isinstance(value, dict) and field == "env":
+        return [_variable(name, of_name) for name, of_name in value.items()]
+    return []
+
+
+def _variable(name: object, value: object) -> str:
+    if isinstance(value, dict):
+        return f"{{name: {name}, valueFrom: …}}"
+    text = value if isinstance(value, str) else _show(value)
+    return f"{{name: {name}, value: {json.dumps(text)}}}"
+
+
 def _words(text: str) -> list[str]:
     try:
         return shlex.split(text)
@@ -110,12 +131,12 @@ def _unknown(path: Path) -> str:
     field = str(path[-1])
     if where := _home_in_pod(path):
         return f"unknown field '{field}' here; it belongs to {where}"
-    if near := _near(path):
+    if near := _neighbour(path):
         return f"unknown field '{field}'; did you mean '{near}'?"
-    homes = [home for home, fields in FIELDS.items() if field in fields and home[:1] != ("status",)]
-    if homes:
-        home = min(homes, key=len)
+    if (home := _home(field)) is not None:
         return f"unknown field '{field}' here; it belongs to {spell(home) or 'the top level'}"
+    if alias := ALIASES.get(canonical(field)):
+        return f"unknown field '{field}'; use spec.{alias}"
     return f"unknown field '{field}'; remove it"
 
 
@@ -134,9 +155,24 @@ def _is_known(field: str) -> bool:
     return any(field in fields for home, fields in FIELDS.items() if home[:1] == ("spec",))
 
 
-def _near(path: Path) -> str:
-    matches = difflib.get_close_matches(str(path[-1]), FIELDS.get(_plain(path[:-1]), {}), n=1)
+def _neighbour(path: Path) -> str:
+    """Return the field beside an unknown one that the user means, or no text."""
+    fields, field = FIELDS.get(_plain(path[:-1]), {}), str(path[-1])
+    spelled = {canonical(name): name for name in fields}
+    if canonical(field) in spelled:
+        return spelled[canonical(field)]
+    if _home(field) is not None:
+        return ""
+    if alias := ALIASES.get(canonical(field)):
+        return alias if alias in fields else ""
+    matches = difflib.get_close_matches(field, fields, n=1)
     return matches[0] if matches else ""
+
+
+def _home(field: str) -> Names | None:
+    """Return the path of the object that has a field of this name, or None."""
+    homes = [home for home, fields in FIELDS.items() if field in fields and home[:1] != ("status",)]
+    return min(homes, key=len, default=None)
 
 
 def _description(path: Path) -> str:
@@ -163,4 +199,7 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _models(inner)
 
 
-FIELDS: dict[Names, dict[str, str]] = dict(_fields(DDPJob, ()))
+FIELDS: dict[Names, dict[str, str]] = {
+    **dict(_fields(DDPJob, ())),
+    **dict(_fields(FileMetadata, ("metadata",))),
+}
