@@ -17,6 +17,7 @@ UP = Rendezvous(term=1, ready=True)
 W0, W1, W2, W3 = (make_worker(index) for index in range(4))
 PENDING = Phase.PENDING
 FAILED = Phase.FAILED
+DOES_NOT_HOLD = ("False", "", "")
 
 
 def decide(
@@ -32,7 +33,7 @@ def decide(
     rejections: tuple[Rejection, ...] = (),
     **status: Any,
 ) -> Plan:
-    """The plan for a job with this status, whose service is up unless told otherwise."""
+    """The plan for a job with this status; by default its service is up."""
     job = job or make_job()
     if job.status == DDPJobStatus():
         job = job.model_copy(update={"status": make_status(**status)})
@@ -43,10 +44,9 @@ def decide(
 
 
 def told(status: DDPJobStatus, type_: str) -> tuple[str, str, str]:
-    """Status, reason and message of a condition."""
+    """Status, reason and message of a condition; an absent one does not hold."""
     condition = find(status.conditions, type_)
-    assert condition is not None
-    return condition.status, condition.reason, condition.message
+    return (condition.status, condition.reason, condition.message) if condition else DOES_NOT_HOLD
 
 
 def events_of(planned: Plan) -> list[tuple[str, str, bool]]:
@@ -68,7 +68,7 @@ def expect(*workers: Worker | CreateWorker, draining: tuple[Worker, ...] = ()) -
 
 
 def membership_of(*workers: Worker, id_: str = "1.1.1") -> MembershipStatus:
-    """What status says of them."""
+    """Return the status of a membership of these workers."""
     return MembershipStatus(
         id=id_,
         workers=tuple(worker.name for worker in workers),
