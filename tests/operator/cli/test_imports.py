@@ -29,7 +29,7 @@ print("\\n", *sorted(sys.modules), file=sys.stderr)
 NEVER = {"kopf", "aiohttp", "torch", "numpy", "prometheus_client"}
 CLUSTER = {"kubernetes", "urllib3"}
 MODELS = {"ddpjob_operator.api.spec"}
-LOCAL = {"asyncio", "ddpjob_operator.local", "psutil"}
+LOCAL = {"asyncio", "ddpjob_operator.local.backend", "psutil"}
 
 
 def imported(script: str, *arguments: str) -> set[str]:
