@@ -22,7 +22,7 @@ LEAST = 1e-10  # what a logarithm can show of no difference at all
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
-    """Of each task, the first seed. The same bytes for the same result."""
+    """Draw the first seed of each task; an equal result makes an equal file."""
     runs = [run for run in result["runs"] if "curves" in run]
     mpl.rcParams.update({"svg.hashsalt": "ddpjob", "svg.fonttype": "none", "font.size": 9})
     figure = Figure(figsize=(5 * len(runs), 6.5), layout="constrained")

@@ -1,9 +1,9 @@
-"""Whether training is the same, however often workers come and go: loss curves and parameters.
+"""Compares loss curves and parameters of training with and without changes of the workers.
 
 Digits and a small GPT are trained undisturbed, with ten changes or more of the membership, in
 deterministic mode, and by stock torchrun with the same changes. Differences are counted in
 tolerances: twice the largest difference between undisturbed runs of one, two and three workers. To
-show that this is strict enough, three mistakes are made on purpose, and must be seen.
+show that this is strict enough, three mistakes are made on purpose, and must be detected.
 
     make bench-equivalence           3 seeds, or SEEDS="0 1 2"; some 40 minutes
     QUICK=1 make bench-equivalence   digits, one seed, few changes; some two minutes

@@ -1,7 +1,7 @@
 """Which samples an epoch loses or repeats while the membership changes: ours, and others' samplers.
 
 Random histories of memberships are drawn once, and each sampler plays all of them: with every
-change planned, and with some of them losses. A ledger of what was trained on says the rest.
+change planned, and with some of them losses. A ledger counts the samples trained on.
 
     make bench-exactly-once              24 histories, or REPEAT=N; some minutes
     QUICK=1 make bench-exactly-once      3 histories, ddpjob and torch alone
@@ -99,7 +99,7 @@ def main() -> int:
 
 
 def played(contender: Contender, kind: str, histories: Sequence[History]) -> list[Count]:
-    """What a process says that plays them all. Raises PeerMissingError."""
+    """Return the counts of a process that plays them all. Raises PeerMissingError."""
     python = contender.package.programs() / "python" if contender.package else sys.executable
     done = subprocess.run(
         [python, WORKLOAD, contender.name, kind],
@@ -111,7 +111,7 @@ def played(contender: Contender, kind: str, histories: Sequence[History]) -> lis
 
 
 def figures(counts: Mapping[str, Counts]) -> Iterator[Figure]:
-    """What was counted, of all samplers; ours are held to 0 where nothing goes back in time."""
+    """Return the figures of all samplers; the limit of ours is 0 without a return to a snapshot."""
     for kind, by_sampler in counts.items():
         for measure, take in MEASURES[: 3 if kind == LOST else 2]:
             samples: dict[str, list[float | None]] = collections.defaultdict(list)
@@ -126,7 +126,7 @@ def figures(counts: Mapping[str, Counts]) -> Iterator[Figure]:
 
 
 def described(histories: Sequence[History]) -> Iterator[str]:
-    """What was played."""
+    """Describe the histories."""
     changes = [change for history in histories for change in history.changes]
     lost = sum(not change.planned for change in changes)
     yield (
@@ -136,7 +136,7 @@ def described(histories: Sequence[History]) -> Iterator[str]:
 
 
 def told(counts: Sequence[Count]) -> Iterator[str]:
-    """What a loss costs at L1."""
+    """Describe the cost of a loss in snapshot mode."""
     steps, samples = sum(c.steps_again for c in counts), sum(c.again for c in counts)
     yield (
         f"ddpjob L1, losses: {steps} steps were done after a snapshot and again after a loss,"

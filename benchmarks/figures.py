@@ -1,6 +1,6 @@
-"""What every benchmark hands in: figures with their peers, as JSON, as a table, as Markdown.
+"""The result of every benchmark: figures with their peers, as JSON, as a table, as Markdown.
 
-A figure keeps all samples, so that table and Markdown can be made anew from the file. A sample of
+A figure keeps all samples, so that the file can be printed again in both forms. A sample of
 None did not end within the figure's cap; a median of such is null in the file and `>cap` in print.
 """
 
@@ -106,7 +106,7 @@ class Figure:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on."""
+    """Return the facts that the figures depend on."""
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
@@ -117,7 +117,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Of Python and the packages."""
+    """Return the versions of Python and the packages."""
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}
 
 

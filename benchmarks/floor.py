@@ -1,4 +1,4 @@
-"""The physical limits, measured: nothing but Python, torch and a few processes.
+"""The physical limits, measured with Python, torch and a few processes.
 
 Of a cold start: from starting two fresh processes at once to the first step that both completed.
 Of a change in memory: see `workloads/regroup.py`. No launcher, no rendezvous, no detection.

@@ -41,7 +41,7 @@ class LocalJob:
         spec = {
             "replicas": NODES,
             "command": ["torchrun", str(WORKLOADS / script[0]), *script[1:]],
-            # At L0 a join restarts everybody, so that it is put off by default.
+            # In restart mode a join restarts all workers, so it is delayed by default.
             "elastic": {"warmStart": warm, **({} if stays else {"joinPolicy": "Immediate"})},
         }
         head = {"apiVersion": "ddpjob.io/v1alpha1", "kind": "DDPJob", "metadata": {"name": "bench"}}
@@ -62,7 +62,7 @@ class LocalJob:
         self._run = asyncio.ensure_future(self._backend.run())
 
     async def apply(self, change: Change, node: int) -> float:
-        """As `--chaos` does it; the time it takes to find the processes counts."""
+        """Kill the node as `--chaos` does; the time to find the processes counts."""
         nodes = self._backend.nodes
         busy = nodes.busy()
         at = time.time()
@@ -91,11 +91,11 @@ class LocalJob:
             self._silent = None
 
     def is_over(self) -> bool:
-        """Whether the back end has ended."""
+        """Return whether the back end has ended."""
         return self._run is not None and self._run.done()
 
     def service_bytes(self) -> int:
-        """Of the rendezvous service."""
+        """Return the resident memory of the rendezvous service."""
         processes = marked(self._backend.job.metadata.uid)
         (service,) = (p for p in processes if "rendezvous" in p.cmdline())
         return service.memory_info().rss

@@ -1,4 +1,4 @@
-"""What ddpjob's loop costs beside one written by hand, and what deterministic mode does.
+"""The cost of ddpjob's loop and of deterministic mode, beside a loop written by hand.
 
 Two processes, each on a core of its own, train both ways, a step each by turns, so that what drifts
 on the machine is in both. Where a training's tensors lie in memory is chance, and makes it a percent
@@ -51,7 +51,7 @@ Pair = Mapping[str, float]  # milliseconds per step
 
 
 class Way(NamedTuple):
-    """What is held against a loop by hand."""
+    """The loop that is compared with a loop by hand."""
 
     label: str
     argument: str  # of the workload
@@ -102,12 +102,12 @@ def main() -> int:
 
 
 def goal(size: str, way: Way) -> float | None:
-    """What is to be reached, if it is held to something."""
+    """Return the goal, if there is one."""
     return GOAL if way.is_held and size == "medium" else None
 
 
 def run(size: str, way: Way) -> list[Pair]:
-    """What two processes measure, in one start."""
+    """Return the measurements of two processes in one start."""
     with tempfile.TemporaryDirectory(prefix="ddpjob-bench-") as name:
         folder = Path(name)
         file = folder / "pairs.jsonl"
@@ -143,7 +143,7 @@ def figure(size: str, way: Way, starts: Sequence[Sequence[Pair]]) -> Figure:
 
 
 def described(size: str, way: Way, starts: Sequence[Sequence[Pair]]) -> Iterator[str]:
-    """What ratios do not say."""
+    """Return notes about facts that ratios hide."""
     both = [pair for pairs in starts for pair in pairs]
     by_hand, loop = (statistics.median(pair[name] for pair in both) for name in (BY_HAND, LOOP))
     yield (

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class PeerMissingError(Exception):
-    """A peer cannot be had here; the message says why."""
+    """A peer is not available here; the message has the reason."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,12 +30,12 @@ class PeerPackage:
 
     @property
     def home(self) -> Path:
-        """Its environment."""
+        """Path of its virtual environment."""
         return ROOT / f".venv-{self.name}"
 
     @property
     def version(self) -> str:
-        """As pinned."""
+        """Pinned version of the package."""
         pins = (line.partition("==") for line in self._requirements.read_text().splitlines())
         return next(version.split()[0] for name, _, version in pins if name == self.package)
 
@@ -64,7 +64,7 @@ class PeerPackage:
         _run(python, "-c", f"import {self.module}")
 
     def _fingerprint(self) -> str:
-        """It depends on the requirements, and on where both environments lie."""
+        """Return a digest of the requirements and of the paths of both environments."""
         here = (str(self.home), sysconfig.get_path("purelib"), sys.version)
         return hashlib.sha256(
             "\n".join((self._requirements.read_text(), *here)).encode()

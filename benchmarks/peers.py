@@ -1,4 +1,4 @@
-"""Who takes part in the recovery benchmark, with which changes; runs them in turns.
+"""The peers of the recovery benchmark and their changes; runs them in turns.
 
 That ddpjob does not recover is a failure; that another one does not is a result. What cannot be
 measured on this machine is left out, with a note.
@@ -124,12 +124,12 @@ class Recovery:
             self.collected.keep_memory(service, memory)
 
     async def limit(self, _: int, *, name: str, size: str) -> None:
-        """Of changes in memory."""
+        """Run and keep the trials of changes in memory."""
         for trial in await regroup(size):
             self._keep(name, trial)
 
     async def cold_limit(self, _: int) -> None:
-        """Nobody dies here."""
+        """Measure a cold start; no process dies here."""
         seconds = await cold_start()
         self.collected.keep_cold_start(seconds)
         self._console.print(f"  {LIMIT_COLD}: {seconds:.2f} s")

@@ -17,7 +17,7 @@ from ddpjob_protocol.environment import ENV_JOB_UID
 
 
 class Processes:
-    """Processes that are found again by a mark in their environment, whoever started them."""
+    """Processes that are found by a mark in their environment, with any parent."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

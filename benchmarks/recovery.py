@@ -1,4 +1,4 @@
-"""How long a job stands still when something happens to it: ddpjob, torchrun, torchft, in turns.
+"""The time for which a job stalls at a change: ddpjob, torchrun, torchft, in turns.
 
 Three nodes with one process each train a model on CPU. Nodes die, fall silent, come and go, a
 training process dies; the clock runs until the first step that the whole new group completed. Peers

@@ -25,7 +25,7 @@ def write(result: Mapping[str, Any], path: Path) -> None:
 
 
 def hand_in(result: Mapping[str, Any], path: Path, console: Console) -> None:
-    """Keep a result, show it, and say where it is."""
+    """Keep a result, show it, and print its path."""
     write(result, path)
     show(result, console)
     console.print(f"written to {os.path.relpath(path)}")

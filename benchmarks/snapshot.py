@@ -1,9 +1,9 @@
-"""What a snapshot costs: how long training is held up, until it is durable, to restore it.
+"""The cost of a snapshot: the stall of training, the time until it is durable, the restore.
 
-One process with one core for its computing saves a state of a model and AdamW with ddpjob, by
-torch's own means and with DLRover's flash checkpoint, one after the other within every repetition,
-beside what nothing can be faster than: copying the same bytes in memory, writing and syncing them,
-reading them, sending them over a connection.
+One process with one core for its computing saves a state of a model and AdamW: with ddpjob, by
+torch's own means and with DLRover's flash checkpoint, one after the other in every repetition.
+The limits stand beside them: copying these bytes in memory, writing and syncing them, reading them,
+sending them over a connection.
 
     make bench-snapshot              10 MB to 2 GB, 3 repetitions, or REPEAT=N; about an hour
     QUICK=1 make bench-snapshot      64 MB, one repetition, without DLRover; under a minute
@@ -79,7 +79,7 @@ def main() -> int:
 
 
 class Bench:
-    """Runs processes, and keeps what they say."""
+    """Runs processes, and keeps their output."""
 
     def __init__(self, console: Console, *, with_flash: bool) -> None:
         self._console = console
@@ -138,7 +138,7 @@ class Bench:
             assert giver.wait() == 0
 
     def _said(self, way: str, workload: str, *arguments: object) -> list[dict[str, float]]:
-        """What one process says of what it did."""
+        """Return the report of one process."""
         command = self._command(way, workload, *arguments)
         for _ in range(FLASH_STARTS if way == FLASH else 1):
             done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)

@@ -21,13 +21,13 @@ class Step(NamedTuple):
 class Formed(NamedTuple):
     """A new group of processes."""
 
-    last: float  # the last step that anybody did before
+    last: float  # the last step of any process before
     started: float  # the newest of its processes
     stepped: float  # all of them had completed a step in it
 
 
 class StepLogs:
-    """Of all processes that ever were in one job."""
+    """The steps of all processes that ever were in one job."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -44,11 +44,11 @@ class StepLogs:
             self._steps.setdefault(path, []).extend(map(_parse, whole.splitlines()))
 
     def started(self) -> int:
-        """How many processes have started."""
+        """Return the number of processes that have started."""
         return len(self._steps)
 
     def are_stepping(self, world: int, since: float) -> bool:
-        """Whether all of a group of that size have done a step after that time."""
+        """Return whether all of a group of that size have done a step after that time."""
         lasts = [steps[-1] for steps in self._steps.values() if steps]
         return sum(s.world == world and s.number > 0 and s.at > since for s in lasts) == world
 

@@ -92,19 +92,19 @@ class TorchrunJob:
         return at
 
     def bury(self) -> None:
-        """Nobody recovers from what is frozen here."""
+        """No process recovers from a frozen one here."""
 
     def is_over(self) -> bool:
-        """Whether every agent has given up."""
+        """Return whether every agent has given up."""
         return all(agent.returncode is not None for agent in self._agents)
 
     def service_bytes(self) -> int:
-        """Of the process that hosts the store."""
+        """Return the resident memory of the process that hosts the store."""
         assert self._store is not None
         return psutil.Process(self._store.pid).memory_info().rss
 
     def decided(self, after: float) -> None:
-        """torchrun does not tell."""
+        """Return None, because torchrun does not report it."""
 
     async def stop(self) -> None:
         """Agents, workers, store."""

@@ -1,4 +1,4 @@
-"""Which figures the recovery benchmark gives, of whom, with which goals and limits."""
+"""The figures of the recovery benchmark, with their peers, goals and limits."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def cap(change: Change) -> float:
 
 
 class Collected:
-    """What the trials gave, by what was measured and by peer."""
+    """The results of the trials, by measure and by peer."""
 
     def __init__(self) -> None:
         self._samples: dict[tuple[Change, Measure], dict[str, list[float | None]]] = defaultdict(
@@ -121,7 +121,7 @@ class Collected:
         samples.setdefault(LIMIT_COLD, []).append(seconds)
 
     def keep_memory(self, name: str, size: int) -> None:
-        """Of the process where nodes meet."""
+        """Keep the memory of the process where nodes meet."""
         self._memory[name].append(size / 1e6)
 
     def figures(self) -> list[Figure]:

@@ -107,16 +107,16 @@ class TorchftJob:
             self._silent = None
 
     def is_over(self) -> bool:
-        """Whether every process has ended."""
+        """Return whether every process has ended."""
         return all(process.returncode is not None for process in self._nodes.values())
 
     def service_bytes(self) -> int:
-        """Of the lighthouse."""
+        """Return the resident memory of the lighthouse."""
         assert self._lighthouse is not None
         return psutil.Process(self._lighthouse.pid).memory_info().rss
 
     def decided(self, after: float) -> None:
-        """torchft does not tell."""
+        """Return None, because torchft does not report it."""
 
     async def stop(self) -> None:
         """Processes and lighthouse."""

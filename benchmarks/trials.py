@@ -1,6 +1,6 @@
 """One trial: start a job on three nodes, do one change after another to it, wait for each group.
 
-Waits are on conditions; the steps' own timestamps are what is measured, not when they were seen.
+Waits are on conditions; the steps' own timestamps are measured, not those of their observation.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class TrialError(Exception):
 
 
 class Change(enum.Enum):
-    """What is done to a job; SIGKILL and SIGSTOP reach all processes of a node at once."""
+    """A change to a job; SIGKILL and SIGSTOP reach all processes of a node at once."""
 
     KILL = "SIGKILL of a node"
     FREEZE = "SIGSTOP of a node"
     CUT = "silent loss of a node, all its packets dropped"
     PROCESS = "SIGKILL of a training process"
     JOIN = "a node is added"
-    LEAVE = "a node is told to leave"
+    LEAVE = "a node is asked to leave"
 
 
 class Measure(enum.Enum):
-    """What is read from it."""
+    """A measure of a change."""
 
     SECONDS = "change → first step of the new group"
     STALL = "stall, last step of the old group → first step of the new one"
@@ -54,7 +54,7 @@ class Job(Protocol):
 
     @property
     def stays(self) -> bool:
-        """Whether processes go on without one that died; else all of them start anew."""
+        """True if processes continue without one that died; else all of them start again."""
 
     async def start(self) -> None:
         """Start it; returns before it steps."""
@@ -66,13 +66,13 @@ class Job(Protocol):
         """SIGKILL the node that fell silent, frozen or cut off."""
 
     def is_over(self) -> bool:
-        """Whether nothing is left of it that could still step."""
+        """Return whether no process of it is left that could still step."""
 
     def service_bytes(self) -> int:
         """Resident memory of the process at which its nodes meet."""
 
     def decided(self, after: float) -> float | None:
-        """When the job first knew a new group after that time; None if it does not tell."""
+        """Return when the job first knew a new group after that time; None if it does not report it."""
 
     async def stop(self) -> None:
         """Leave nothing running."""
@@ -80,7 +80,7 @@ class Job(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """What one change gave."""
+    """The result of one change."""
 
     change: Change
     at: float
@@ -93,7 +93,7 @@ class Trial:
         return self.group.stepped - self.at if self.group else None
 
     def measures(self) -> Mapping[Measure, float | None]:
-        """What is known."""
+        """Return the measures that are known."""
         found: dict[Measure, float | None] = {Measure.SECONDS: self.seconds}
         if self.group is None:
             return found

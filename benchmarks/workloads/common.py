@@ -1,7 +1,7 @@
-"""What the training scripts share: the model, and the file of steps by which all are measured.
+"""The shared parts of the training scripts: the model, and the file of steps for all measures.
 
 Each process appends `time.time() step world` to a file of its own after every completed step, and
-step 0 when it starts, so that all peers are read from the clock by which the node was killed.
+step 0 when it starts. All peers are measured by the clock by which the node was killed.
 Does not import torch before it is asked for a model: that is part of what is measured.
 """
 
@@ -26,12 +26,12 @@ class StepLog:
         self._file = (folder / f"{os.getpid()}.steps").open("a", buffering=1)
 
     def write(self, step: int, world: int) -> None:
-        """So many steps are done, the last one in a group of that size."""
+        """Record that `step` steps are done, the last one in a group of that size."""
         self._file.write(f"{time.time():.6f} {step} {world}\n")
 
 
 class Training(NamedTuple):
-    """What is trained: no data, no loss that means anything."""
+    """The model that is trained: no data, no loss with a meaning."""
 
     model: torch.nn.Module
     inputs: torch.Tensor

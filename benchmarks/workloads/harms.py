@@ -1,4 +1,4 @@
-"""What must make equivalence fail: mistakes of elastic training, each made on purpose.
+"""Mistakes that must make equivalence fail: of elastic training, each made on purpose.
 
 The first two happen in one step only; the third from the first change on.
 """
@@ -25,7 +25,7 @@ class Harm:
         return step.number == self._at and step.rank == 0
 
     def part(self, _: Step, part: list[torch.Tensor]) -> list[torch.Tensor]:
-        """What is trained on of what the loader gave."""
+        """Return the part of the loader's samples to train on."""
         return part
 
     def factor(self, _: Step) -> float:
@@ -33,7 +33,7 @@ class Harm:
         return 1.0
 
     def model(self, model: ElasticModel) -> torch.nn.Module:
-        """What is called."""
+        """Return the model that is called."""
         return model
 
 
@@ -70,7 +70,7 @@ class StaleWrapper(Harm):
 
 
 class Following(distributed.ProcessGroup):
-    """A group that is formed anew beneath those who hold it, and still says its first size.
+    """A group that is formed again beneath its holders, and still reports its first size.
 
     So are torch's own after `torch.distributed._reconfigure`, which ddpjob does without.
     """
@@ -79,7 +79,7 @@ class Following(distributed.ProcessGroup):
         super().__init__(distributed.get_rank(), distributed.get_world_size())
 
     def allreduce(self, *arguments: Any) -> Any:
-        """By those who are in the group now."""
+        """Reduce in the current group."""
         return self._current.allreduce(*arguments)
 
     def broadcast(self, *arguments: Any) -> Any:

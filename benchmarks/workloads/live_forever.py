@@ -1,6 +1,6 @@
-"""The same training in ddpjob's loop (level L2): processes stay when others come and go.
+"""The same training in ddpjob's loop (live mode): processes stay when others come and go.
 
-Steps go on from where they were. No snapshots, as with the other peers.
+Steps continue where they were. No snapshots, as with the other peers.
 live_forever.py FOLDER tiny|large
 """
 

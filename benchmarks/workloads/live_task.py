@@ -1,4 +1,4 @@
-"""A task in ddpjob's loop (level L2): one global batch per step, whoever is there.
+"""A task in ddpjob's loop (live mode): one global batch per step, with any workers.
 
 live_task.py FOLDER digits|gpt --seed N --epochs N [--shards N] [--harm NAME --at STEP]
 """
@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 from ddpjob_protocol.environment import ENV_MEMBERSHIP, ENV_SNAPSHOT_DIR
 from ddpjob_trainer import ElasticBatchSampler, Loop
 
-DROPOUT = 0.1  # in deterministic mode, where random numbers do not depend on who draws them
+DROPOUT = 0.1  # in deterministic mode, where random numbers do not depend on the rank
 
 
 def main() -> None:

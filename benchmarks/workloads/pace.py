@@ -1,6 +1,6 @@
-"""The pace at which the equivalence benchmark's processes train: a file says until when at full speed.
+"""The pace of the equivalence benchmark's processes: a file has the step until which it is full.
 
-Does not import torch: who writes the file has no need of it.
+Does not import torch: the writer of the file does not need it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MOST_SECONDS = 4.0  # processes that do not come out of a broken step for 10 s a
 
 
 class Pace:
-    """As fast as can be up to a step, so that something can happen at it."""
+    """Train at full speed up to a step, so that a change can happen at it."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / PACE

@@ -1,6 +1,6 @@
-"""What a change in memory costs at least: plain torch, no launcher, everybody knows the plan.
+"""The minimum cost of a change in memory: plain torch, no launcher, all processes know the plan.
 
-Four processes, of which three train until number 2 is killed. The other two go on; after STEPS
+Four processes, of which three train until number 2 is killed. The others continue; after STEPS
 steps number 3, which has waited with everything imported, joins them and gets their parameters;
 after as many it leaves again. Each change is: leave the group, enter the next one in the same
 store, wrap the model, step.    regroup.py FOLDER PORT NUMBER tiny|large
@@ -20,7 +20,7 @@ from benchmarks.workloads.common import STEP_SECONDS, StepLog, Training, trainin
 from torch.nn.parallel import DistributedDataParallel
 
 STEPS = 10
-PLAN: tuple[tuple[tuple[int, ...], int | None], ...] = (  # who, and for how many steps
+PLAN: tuple[tuple[tuple[int, ...], int | None], ...] = (  # the members, and the number of steps
     ((0, 1, 2), None),  # until it breaks
     ((0, 1), STEPS),
     ((0, 1, 3), STEPS),

@@ -86,7 +86,7 @@ PEER = "ddpjob, from a peer"
 
 
 def cold(folder: Path) -> None:
-    """What lies in it is not in the page cache, unless it lies nowhere else."""
+    """Drop the folder's content from the page cache, unless it is only there."""
     synced(folder)
     for each in folder.rglob("*"):
         if each.is_file():
@@ -104,7 +104,7 @@ def timed(restore: Restore, megabytes: int, folder: Path) -> float:
 
 
 def roofs(megabytes: int, times: int, folder: Path) -> Iterator[dict[str, float]]:
-    """What reading so much takes, what copying it, and what sending it over a connection."""
+    """Measure the time to read this size, to copy it, and to send it over a connection."""
     source = torch.ones(megabytes * 1_000_000, dtype=torch.uint8)
     target = torch.zeros_like(source)
     content, into = memoryview(source.numpy().data), memoryview(target.numpy().data)

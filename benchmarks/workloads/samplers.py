@@ -2,7 +2,7 @@
 
     samplers.py SAMPLER planned|lost < histories.json
 
-Samplers are used as their authors say, ranks in turn in one process. ElasticBatchSampler are cut so that a step
+Samplers are used as their authors advise, ranks in turn in one process. Batches are cut so that a step
 has the same number of samples for all, whatever the world size; but torchft's has fewer while
 replica groups are away. Runs where the sampler is: in this project's environment, or in a peer's.
 """
@@ -37,7 +37,7 @@ Loader = Iterator[list[int]]
 
 
 def loader(sampler: object, size: int) -> Loader:
-    """Of one rank."""
+    """Return the batches of one rank."""
     return iter(DataLoader(NUMBERS, batch_size=size, sampler=sampler, collate_fn=list))  # type: ignore[arg-type]
 
 
@@ -56,14 +56,14 @@ class Restarted:
         self._coming: list[list[int]] = []  # of all ranks
 
     def begin(self, world_size: int, saved: Saved | None) -> None:
-        """Goes on from there."""
+        """Resume from there."""
         self.world_size = world_size
         self.steps, state = (0, (0, 0)) if saved is None else saved
         self.epoch, self.done = state  # type: ignore[misc]
         self._open()
 
     def step(self) -> list[Trained]:
-        """What all ranks together train on next."""
+        """Return the samples that all ranks together train on next."""
         if self.at_end:
             self.epoch, self.done = self.epoch + 1, 0
             self._open()
@@ -79,12 +79,12 @@ class Restarted:
         return Saved(steps, (self.epoch + 1, 0) if self.at_end else (self.epoch, self.done))
 
     def is_done(self, _: int) -> bool:
-        """Whether all epochs have been trained on."""
+        """Return whether all epochs have been trained on."""
         return self.epoch + self.at_end >= EPOCHS
 
     @property
     def at_end(self) -> bool:
-        """Of the epoch."""
+        """True at the end of the epoch."""
         return not any(self._coming)
 
     def _open(self) -> None:
@@ -100,7 +100,7 @@ class Restarted:
 
 
 class Torch(Restarted):
-    """torch's, told where to start: its only means to go on within an epoch."""
+    """torch's, with the sample to start from: its only means to resume within an epoch."""
 
     def sampler(self, rank: int) -> object:
         """A new one for each epoch: `start_index` would hold for the next one, too."""
@@ -122,7 +122,7 @@ class TorchByEpoch(Torch):
         self._newest = Saved(0, (0, 0))
 
     def step(self) -> list[Trained]:
-        """What all ranks together train on next."""
+        """Return the samples that all ranks together train on next."""
         trained = super().step()
         if self.at_end:
             self._newest = Saved(self.steps, (self.epoch + 1, 0))
@@ -149,7 +149,7 @@ class DLRover(Restarted):
 
 
 class DLRoverByStep(DLRover):
-    """The same as in DLRover's example (mnist/cnn_train.py): it is told how many steps are done.
+    """The same as in DLRover's example (mnist/cnn_train.py): it gets the number of steps done.
 
     The example counts them from zero in each epoch, and whenever the process starts.
     """
@@ -161,10 +161,10 @@ class DLRoverByStep(DLRover):
 
 
 class Torchft:
-    """torchft's: a shard for each replica group that there may be; who is away leaves its own.
+    """torchft's: a shard for each possible replica group; an absent group leaves its own.
 
-    Counted in its favour: a group that comes back goes on where it was, as with a loader whose
-    state is saved after each step, and no batch is dropped when groups come and go.
+    Counted in its favour: a group that returns resumes where it was, as with a loader that saves
+    its state after each step. No batch is dropped when groups come and go.
     """
 
     stays = True
@@ -186,7 +186,7 @@ class Torchft:
         self._up = world_size
 
     def step(self) -> list[Trained]:
-        """What all groups together train on next."""
+        """Return the samples that all groups together train on next."""
         return [trained for group in range(self._up) for trained in self._of(group)]
 
     def _of(self, group: int) -> list[Trained]:
@@ -199,7 +199,7 @@ class Torchft:
         return [(self._epochs[group], sample) for sample in batch]
 
     def save(self, steps: int) -> Saved:
-        """It is in memory."""
+        """Keep the state in memory."""
         return Saved(steps, None)
 
     def is_done(self, steps: int) -> bool:

@@ -3,9 +3,9 @@
     saving.py WAY MEGABYTES COMPUTE_SECONDS SAVES EVERY FOLDER
 
 A line has, in seconds: `stall`, by which training was held up; `durable`, of another save, from the
-call until all is on the disk, with no training beside it. Then so many steps in a row with a save
-after each, as EVERY says, and one line: `more`, by which such a step took longer, and `share`, of
-these saves that were not left out.
+call until all is on the disk, with no training beside it. Then EVERY steps in a row with a save
+after each, and one line: `more`, by which such a step took longer, and `share`, of these saves that
+were not left out.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.workloads.state_of import Training, synced
 
-POLL_SECONDS = 0.002  # of a file that says that another process has ended
+POLL_SECONDS = 0.002  # of a file that marks the end of another process
 
 
 class Way(Protocol):
-    """How the state is saved."""
+    """A way to save the state."""
 
     def save(self, step: int) -> bool:
         """False: it is left out."""
@@ -84,7 +84,7 @@ class TorchSave(Way):
 
 
 class Dcp(Way):
-    """`torch.distributed.checkpoint`; who saves asynchronously waits for the one before first."""
+    """`torch.distributed.checkpoint`; an asynchronous save first waits for the one before."""
 
     def __init__(self, training: Training, folder: Path, kind: str | None = None) -> None:
         self._training = training
@@ -160,7 +160,7 @@ WAYS: dict[str, Callable[[Training, Path], Way]] = {
 
 
 def roofs(megabytes: int, folder: Path) -> dict[str, float]:
-    """What copying so much in memory takes, and writing it to the disk."""
+    """Measure the time to copy this size in memory, and to write it to the disk."""
     source = torch.ones(megabytes * 1_000_000, dtype=torch.uint8)
     target = torch.empty_like(source)
     target.copy_(source)

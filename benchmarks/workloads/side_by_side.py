@@ -2,8 +2,8 @@
 
     side_by_side.py small|medium WAY PAIRS STEPS FILE
 
-WAY is `loop`, or `deterministic-8` for so many shards of a batch. Both trainings have the same data,
-process group and kind of model. So many STEPS of each make a pair: rank 0 writes a JSON line for it,
+WAY is `loop`, or `deterministic-8` for 8 shards of a batch. Both trainings have the same data,
+process group and kind of model. STEPS steps of each make a pair: rank 0 writes a JSON line for it,
 milliseconds per step, `by hand` and in the loop. Which of them is first changes with each pair. Both
 processes begin each step together. Each keeps to a core of its own.
 """
@@ -27,7 +27,7 @@ BATCHES = 50  # in an epoch
 
 
 class Size(NamedTuple):
-    """Of the model: so many layers, so wide."""
+    """The size of the model: number of layers, and their width."""
 
     width: int
     layers: int

@@ -1,4 +1,4 @@
-"""A state of so many megabytes, as a model with AdamW has it, and the steps that change it.
+"""A state of a given size, as a model with AdamW has it, and the steps that change it.
 
 A third of it is parameters, two thirds are moments. Imported by workloads.
 """
@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 PIECE = 1 << 20  # parameters in one tensor
-PLAIN_STEPS = 5  # that tell what a step takes without a save
+PLAIN_STEPS = 5  # that show the time of a step without a save
 
 
 class Training:
-    """What is saved or restored. A step computes for so many seconds, then the optimizer steps."""
+    """The state to save or restore. A step computes for `seconds`, then the optimizer steps."""
 
     def __init__(self, megabytes: int, compute_seconds: float = 0.0) -> None:
         count = megabytes * 1_000_000 // 12
@@ -43,7 +43,7 @@ class Training:
         return time.perf_counter() - begun
 
     def state(self) -> dict[str, Any]:
-        """What torch's own means save."""
+        """Return the state as torch's own means save it."""
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def take(self, state: dict[str, Any]) -> None:

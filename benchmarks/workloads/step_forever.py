@@ -1,4 +1,4 @@
-"""The training script of every peer whose processes start anew: DDP on CPU until it is killed.
+"""The training script of every peer whose processes start again: DDP on CPU until it is killed.
 
 Steps restart from 0. step_forever.py FOLDER
 """

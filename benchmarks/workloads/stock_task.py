@@ -1,6 +1,6 @@
 """The same task as torch's own elastic example does it: restart, snapshot, DistributedSampler.
 
-Ends with a snapshot once so many steps are done, and goes on from it when it is started again.
+Ends with a snapshot once STEP steps are done, and resumes from it when it is started again.
 stock_task.py FOLDER digits|gpt --seed N --until STEP [--divide] [--last]
 """
 

@@ -1,4 +1,4 @@
-"""What the equivalence benchmark trains: handwritten digits, and a small GPT on English text.
+"""The tasks of the equivalence benchmark: handwritten digits, and a small GPT on English text.
 
 Nothing in it makes much of little: no ReLU and no maximum, which switch where rounding decides, and
 SGD with momentum, because Adam divides by the gradient's own size.
@@ -107,7 +107,7 @@ class Gpt(nn.Module):
         self.head = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, alphabet))
 
     def forward(self, text: torch.Tensor) -> torch.Tensor:
-        """Of numbered characters: scores of what comes after each."""
+        """Return the scores of the characters that may follow each numbered character."""
         places = torch.arange(text.shape[1], device=text.device)
         found: torch.Tensor = self.head(self.blocks(self.characters(text) + self.places(places)))
         return found
@@ -128,7 +128,7 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Of the same shape."""
+        """Return a tensor of that shape."""
         three = self.three(self.norm(inputs)).chunk(3, -1)
         query, key, value = (each.unflatten(-1, (HEADS, -1)).transpose(1, 2) for each in three)
         seen = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)

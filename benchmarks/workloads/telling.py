@@ -1,4 +1,4 @@
-"""What the equivalence benchmark's processes leave behind.
+"""The files of the equivalence benchmark's processes.
 
 Each writes to files of its own, which outlive it: the loss of every sample that it is about to
 learn from, and in the end its parameters and how good they are.
@@ -22,7 +22,7 @@ class Telling:
         self._rows = (folder / f"{os.getpid()}.losses").open("a", buffering=1)
 
     def begun(self, group: str, step: int, place: tuple[int, int]) -> None:
-        """A step, in this group, by this rank of so many; it may have no samples in it."""
+        """A step, in this group, by this rank of a number of ranks; it may have no samples."""
         self._write(group, step, place, {})
 
     def losses(

@@ -1,6 +1,6 @@
 """The same training with torchft: one replica group of one process, which stays when others go.
 
-Steps go on from where they were; one that torchft does not commit is none. Where torchrun would
+Steps continue where they were; one that torchft does not commit is none. Where torchrun would
 keep the store of a replica group, this process does: no launcher is part of what is measured.
 torchft_forever.py FOLDER ADDRESS LIGHTHOUSE TIMEOUT
 """

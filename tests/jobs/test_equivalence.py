@@ -95,7 +95,7 @@ def test_of_a_step_begun_twice_the_second_time_counts(tmp_path: Path) -> None:
 
 def test_a_missing_part_is_no_curve(tmp_path: Path) -> None:
     write(tmp_path, ("1.1.1", 0, 0, 2, {0: 1.0}))
-    with pytest.raises(ValueError, match="not all ranks tell of step 0"):
+    with pytest.raises(ValueError, match="not all ranks report step 0"):
         read(tmp_path)
 
 

@@ -20,7 +20,7 @@ GUARANTEES = {
     "snapshots": "a snapshot is whole or absent; a fenced writer adds nothing",
     "operator": "the operator may die after every single write",
     "scale": "keys, watches and reports cost little, and none is missed",
-    "pods": "a pod has what its job asks for; a finished job is deleted after the time that it sets",
+    "pods": "a pod matches its job; a finished job is deleted when its user wants it",
     "closed": "without the token no peer connects, and no message takes the job down",
 }
 

@@ -41,7 +41,7 @@ def make_worker(
     phase: Phase = Phase.RUNNING,
     **fields: Any,
 ) -> Worker:
-    """A running worker on a node, unless told otherwise."""
+    """A running worker on a node by default."""
     node = None if phase is Phase.PENDING else f"node-{index}"
     name = worker_name(JOB, group, index, incarnation)
     return Worker(name, group, index, incarnation, phase, **{"node": node, **fields})
@@ -72,7 +72,7 @@ def make_report(*workers: Worker, membership: Membership | None = None, **fields
 
 
 def make_round(membership: Membership) -> MembershipRecord:
-    """What that membership did: nothing yet."""
+    """The record of a membership that has done nothing yet."""
     return MembershipRecord(
         id=str(membership.id),
         cause=membership.cause.value,

@@ -54,7 +54,7 @@ class Command:
 
     @property
     def output(self) -> str:
-        """What it has printed so far."""
+        """Return its output so far."""
         return self._output.read_text(errors="replace")
 
     @property
@@ -70,12 +70,12 @@ class Command:
 
     @property
     def causes(self) -> list[str]:
-        """Of all memberships."""
+        """Return the causes of all memberships."""
         return [each["cause"] for each in self.report["memberships"]]
 
     @property
     def logs(self) -> str:
-        """What the workers have written."""
+        """Return the logs of the workers."""
         return "\n".join(p.read_text() for p in sorted((self.state / "logs").glob("*worker*.log")))
 
     def processes(self) -> list[psutil.Process]:

@@ -93,7 +93,7 @@ class Run:
             await asyncio.sleep(0.05)
 
     async def until_stepping(self, memberships: int, steps: int = 1) -> None:
-        """Wait until the processes of the n-th membership have done steps, at least so many.
+        """Wait until the processes of the n-th membership have done at least `steps` steps.
 
         When two are done, all have asked `Snapshots.due` after the first one.
         """
@@ -116,12 +116,12 @@ class Run:
         return status.state
 
     def output(self) -> str:
-        """What all workers and the service wrote."""
+        """Return the logs of all workers and of the service."""
         paths = sorted(self.state.logs.glob("*.log"))
         return "\n".join(f"--- {path.name}\n{path.read_text()}" for path in paths)
 
     def story(self) -> str:
-        """What happened, for a failing test."""
+        """Return the course of events, for a failing test."""
         parts = (self.console.getvalue(), str(self.backend.report), self.output()[-10000:])
         return "\n".join(parts)
 

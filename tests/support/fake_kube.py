@@ -1,4 +1,4 @@
-"""An API server in memory, for tests: the operator cannot tell it from the real one.
+"""An API server in memory, for tests: to the operator it is like the real one.
 
 Tests act as scheduler, kubelet and garbage collector, interrupt watches, refuse, and crash their
 client between any two requests.
@@ -48,7 +48,7 @@ class Refusal:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What a path leads to."""
+    """The target of a path."""
 
     resource: Resource
     namespace: str | None
@@ -109,7 +109,7 @@ class FakeKube(Watches, ApiServer):
         self.tell()
 
     def add(self, obj: JSON) -> JSON:
-        """Create an object as somebody else; with the status that it is given."""
+        """Create an object as another client; with the status that it is given."""
         prefix = ("/apis/" if "/" in obj["apiVersion"] else "/api/") + obj["apiVersion"]
         resource = next(
             r for r in RESOURCES.values() if (r.prefix, r.kind) == (prefix, obj["kind"])
@@ -137,7 +137,7 @@ class FakeKube(Watches, ApiServer):
     def refuse(
         self, method: str, plural: str, error: ApiError, times: int | None = None
     ) -> Refusal:
-        """Answer such requests with an error, so many times or until `allow`."""
+        """Answer such requests with an error, `times` times or until `allow`."""
         self._refusals.append(Refusal(method, plural, error, times))
         return self._refusals[-1]
 

@@ -1,6 +1,6 @@
 """Objects as an API server keeps them: revisions, conflicts, graceful deletion, and a history.
 
-Only what the operator can tell from the real thing; tests/operator/kube/test_api_server.py compares.
+Only the behaviour that the operator can observe; tests/operator/kube/test_api_server.py compares.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Change:
 
 
 def copy_of(obj: Any) -> Any:
-    """As if it had travelled; refuses what could not."""
+    """Return a copy through JSON; reject values that JSON cannot hold."""
     return json.loads(json.dumps(obj))
 
 
@@ -95,7 +95,7 @@ class Objects:
                 yield obj
 
     def changes(self, since: int) -> list[Change]:
-        """What has happened after that revision."""
+        """Return the changes after that revision."""
         return self._history[since - FIRST_REVISION :]
 
     # --- writing ----------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class Objects:
         return self._write(key, obj)
 
     def delete(self, key: Key, options: JSON) -> JSON:
-        """The object as it is or last was; or, if that kind says no more, what became of it."""
+        """Delete an object; return it as it is or last was, or a status if that kind returns no more."""
         resource, old = key[0], self.get(key)
         wanted = options.get("preconditions") or {}
         self._expect(key, wanted.get("uid"), wanted.get("resourceVersion"))
@@ -268,7 +268,7 @@ class Objects:
 
 
 def matches(selector: str, obj: JSON) -> bool:
-    """Whether a label selector takes an object; knows equality and existence."""
+    """Return whether a label selector selects an object; supports equality and existence."""
     labels = obj["metadata"].get("labels") or {}
     for term in filter(None, selector.split(",")):
         parsed = re.fullmatch(r"\s*(!?)\s*([-\w./]+)\s*(?:(==?|!=)\s*([-\w.]*)\s*)?", term)

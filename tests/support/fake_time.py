@@ -36,6 +36,6 @@ class FakeTimeLoop(asyncio.SelectorEventLoop):
 
 
 def run(main: Coroutine[Any, Any, R]) -> R:
-    """As asyncio.run, in fake time."""
+    """Run a coroutine like asyncio.run, in fake time."""
     with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
         return runner.run(main)

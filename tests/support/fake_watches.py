@@ -1,4 +1,4 @@
-"""The watches of an API server in memory, and what may keep them from telling."""
+"""The watches of an API server in memory, and their interruptions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.fake_objects import JSON, Change, Objects, Resource, copy_of, match
 
 
 class Watches:
-    """Tells open watches of every change of the objects."""
+    """Sends every change of the objects to the open watches."""
 
     def __init__(self, objects: Objects) -> None:
         self.objects = objects
@@ -39,7 +39,7 @@ class Watches:
         self.tell()
 
     def send_bookmarks(self) -> None:
-        """Tell all watches which revision it is."""
+        """Send the current revision to all watches."""
         self._bookmarks += 1
         self.tell()
 
@@ -112,7 +112,7 @@ def _bookmark(resource: Resource, revision: int) -> JSON:
 def _events(
     changes: Iterable[Change], resource: Resource, namespace: str | None, selector: str
 ) -> Iterator[JSON]:
-    """As the watch of a selection tells of changes: what leaves the selection is deleted."""
+    """Yield the events of a selection's watch: an object that leaves the selection is deleted."""
     for change in changes:
         here = namespace in (None, change.after["metadata"]["namespace"])
         if change.resource == resource and here:

@@ -1,4 +1,4 @@
-"""A reflector of pods at work, and what it told."""
+"""A reflector of pods at work, and its notifications."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def trim(obj: dict[str, Any]) -> Thing:
 
 
 class Following:
-    """What was told, and what of each job was to be seen when it was last told of."""
+    """The notifications, and the pods of each job at its last notification."""
 
     def __init__(self, kube: ApiServer, path: str, **options: Any) -> None:
         self.told: list[str] = []
@@ -65,7 +65,7 @@ class Following:
 
 @contextlib.asynccontextmanager
 async def following(kube: ApiServer, path: str, **options: Any) -> AsyncIterator[Following]:
-    """A reflector that runs, and ends for no reason but that it is told to."""
+    """A reflector that runs, and ends only when the test cancels it."""
     found = Following(kube, path, **options)
     task = asyncio.ensure_future(found.reflector.run())
     try:

@@ -35,7 +35,7 @@ def environment() -> dict[str, str]:
 
 
 class Forks:
-    """That process, and what is asked of it."""
+    """The fork server, and the requests to it."""
 
     def __init__(self, path: Path, environment: Mapping[str, str]) -> None:
         self.path = path
@@ -62,13 +62,13 @@ class Forks:
             return ForkedPopen(self._parent.channel, command, env, streams)
 
     def torchrun(self, *arguments: object, **options: Any) -> Program:
-        """What torchrun does, with training processes that are forked."""
+        """Run torchrun, with training processes that are forked."""
         if COLD:
             return self.start("-m", "torch.distributed.run", *arguments, **options)
         return self.start(TORCHRUN, self.path, *arguments, **options)
 
     def close(self) -> None:
-        """What was forked lives on."""
+        """End the server; the forked processes live on."""
         self._parent.channel.close()
         self._parent.process.wait()
 

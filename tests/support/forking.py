@@ -24,7 +24,7 @@ def imports() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def fork_server() -> Iterator[Path]:
-    """The socket of that process; all runs are told of it."""
+    """The socket of that process; all runs get its path."""
     with forking(imports()) as forks:
         os.environ[ENV_FORKSERVER] = str(forks.path)
         yield forks.path

@@ -28,7 +28,7 @@ class Change(NamedTuple):
 
     steps: int  # that it did
     world_size: int  # from then on
-    planned: bool  # else: all who are left go on from the last snapshot, or from memory
+    planned: bool  # else: all survivors resume from the last snapshot, or from memory
 
 
 class History(NamedTuple):
@@ -38,12 +38,12 @@ class History(NamedTuple):
     changes: tuple[Change, ...]
 
     def when_planned(self) -> History:
-        """The same, where all that go have said so."""
+        """The same for planned changes only."""
         return self._replace(changes=tuple(c._replace(planned=True) for c in self.changes))
 
 
 def draw(seed: int) -> History:
-    """At least one change is no planned one: somebody is lost, or all fail and start again."""
+    """At least one change is unplanned: a worker is lost, or all fail and start again."""
     numbers = random.Random(seed)
     while True:
         size = first = numbers.randint(1, LARGEST)
@@ -57,7 +57,7 @@ def draw(seed: int) -> History:
 
 
 class Saved(NamedTuple):
-    """What a restart goes on from."""
+    """The state that a restart resumes from."""
 
     steps: int
     state: object
@@ -66,27 +66,27 @@ class Saved(NamedTuple):
 class Sampler(Protocol):
     """All ranks of a membership."""
 
-    stays: bool  # who survives goes on from memory, and gives the state to who is new
+    stays: bool  # a survivor continues from memory, and sends the state to a new worker
 
     def begin(self, world_size: int, saved: Saved | None, /) -> None:
         """A new membership; None: the first one."""
 
     def step(self) -> list[Trained]:
-        """What all ranks together train on next."""
+        """Return the samples that all ranks together train on next."""
 
     def save(self, steps: int, /) -> Saved:
-        """After so many steps."""
+        """Save the state after `steps` steps."""
 
     def is_done(self, steps: int, /) -> bool:
-        """Whether these were all that there are to do."""
+        """Return whether all epochs are done after these steps."""
 
 
 class Count(NamedTuple):
-    """What the ledger of one run says."""
+    """The counts of one run's ledger."""
 
-    lost: int  # samples that an epoch left out
-    twice: int  # those that came again within an epoch, in what the result was trained on
-    again: int  # those of steps that were done after the snapshot, and are no part of the result
+    lost: int  # samples that an epoch left out.
+    twice: int  # those that came again within an epoch of the result
+    again: int  # those of lost steps. These came after the snapshot, and are no part of the result.
     steps_again: int  # the number of these steps
 
 

@@ -1,6 +1,6 @@
 """A scripted HTTP server in the place of an API server, and ways to find it.
 
-Certificate and key are for nothing but these tests: self-signed for 127.0.0.1, valid until 2120.
+Certificate and key are only for these tests: self-signed for 127.0.0.1, valid until 2120.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Seen:
 
 
 class Server:
-    """Answers as it is told: first one after the other, then always with the last."""
+    """Sends the given answers: first one after the other, then always the last."""
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers) or [answer({})]
@@ -74,7 +74,7 @@ class Server:
         return await found(request)
 
     async def until_seen(self, count: int) -> None:
-        """Wait for so many requests."""
+        """Wait for `count` requests."""
         while len(self.seen) < count:
             self.news.clear()
             await self.news.wait()
@@ -162,7 +162,7 @@ def answer(body: Any, status: int = 200, **headers: str) -> Answer:
 
 
 def refusal(status: int, reason: str, message: str, **headers: str) -> Answer:
-    """As the API server refuses."""
+    """Return a rejection of the API server."""
     body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status}
     return answer({**body, "reason": reason, "message": message}, status, **headers)
 

@@ -1,6 +1,6 @@
-"""A live job for tests: what each process did at each step, told to the test, and judged here.
+"""A live job for tests: each process reports its steps to the test, and they are judged here.
 
-The ledger is kept by the test's own process: rows outlive whoever wrote them.
+The ledger is kept by the test's own process: rows outlive the processes that sent them.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ class Row(NamedTuple):
 
 
 class Course(NamedTuple):
-    """What one membership did."""
+    """The steps of one membership."""
 
     membership: str
     first: int  # step it began with
-    done: int  # steps done when it ended, as far as any of its processes says
+    done: int  # steps done when it ended, by the reports of its processes
     pids: frozenset[int]
 
 
@@ -104,7 +104,7 @@ class Ledger:
         return list(self._rows)
 
     def courses(self) -> list[Course]:
-        """Of the memberships that began a step, in their order."""
+        """Return the memberships that began a step, in their order."""
         by: dict[str, list[Row]] = collections.defaultdict(list)
         for row in self.rows():
             by[row.membership].append(row)
@@ -117,7 +117,7 @@ class Ledger:
         return found
 
     def void_steps(self) -> list[int]:
-        """For each change: steps that somebody had begun, and that the next membership repeats."""
+        """Return for each change the steps that a process had begun and the next membership repeats."""
         courses, rows = self.courses(), self.rows()
         begun = [max(r.step + 1 for r in rows if r.membership == c.membership) for c in courses]
         return [max(0, b - after.first) for b, after in zip(begun, courses[1:], strict=False)]
@@ -136,11 +136,11 @@ class Ledger:
             ]  # fmt: skip
             assert after.first >= max(kept, default=0), f"lost: {before}, {after}"
             assert after.first <= max(before.done, before.first), f"skipped: {before}, {after}"
-            # Done by one that was lost, which may have begun the next one, and by nobody else yet.
+            # Done by a lost worker only, which may have begun the next one.
             assert before.done - after.first <= 1, f"several done again: {before}, {after}"
 
     def finals(self) -> list[dict[str, list[float]]]:
-        """Of all processes that came to the end."""
+        """Return the parameters of all processes that came to the end."""
         return [json.loads(path.read_text()) for path in self._folder.glob("final-*.json")]
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
-"""Simulated nodes in networks of their own, so that one can be cut off without a word.
+"""Simulated nodes in networks of their own, so that one can be cut off silently.
 
 Each node is a network namespace. One more is the switch between them: a bridge, out of reach of the
 machine's own packet filter. This process, and with it the rendezvous service, has a port there, too.
 A cut takes a node's port off the bridge: packets both ways vanish, and no connection is closed.
 Addresses are of 198.18.0.0/15, set aside for tests of networks; no route leads out.
-Needs root and iproute2; says so if it cannot have them. May not: start processes on nodes.
+Needs root and iproute2, else raises NetworkError. May not: start processes on nodes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ INTERFACES, NAMESPACES = Path("/sys/class/net"), Path("/run/netns")
 
 
 class NetworkError(Exception):
-    """Networks for nodes cannot be made here; the message says what to do."""
+    """Networks for nodes cannot be made here; the message has the remedy."""
 
 
 class Networks(NodeNetwork):
@@ -62,7 +62,7 @@ class Networks(NodeNetwork):
         return str(NAMESPACES / self._name(node))
 
     def environment(self, node: str) -> Mapping[str, str]:
-        """What its agent and its processes must know of the network."""
+        """Return the variables of the network for the agent and its processes."""
         return {ENV_ADDRESS: self._address(node), "GLOO_SOCKET_IFNAME": INTERFACE}
 
     def cut(self, node: str) -> None:
@@ -139,7 +139,7 @@ def remove(path: Path) -> None:
 
 
 def sweep() -> None:
-    """Remove what was left behind by a run that was ended before it could."""
+    """Remove the networks of a run that was killed before it removed them."""
     for path in ours():
         if not Path(f"/proc/{owner_of(path)}").exists():
             remove(path)

@@ -33,7 +33,7 @@ def decide(
     rejections: tuple[Rejection, ...] = (),
     **status: Any,
 ) -> Plan:
-    """The plan for a job with this status, whose service is up unless told otherwise."""
+    """The plan for a job with this status; by default its service is up."""
     job = job or make_job()
     if job.status == DDPJobStatus():
         job = job.model_copy(update={"status": make_status(**status)})
@@ -68,7 +68,7 @@ def expect(*workers: Worker | CreateWorker, draining: tuple[Worker, ...] = ()) -
 
 
 def membership_of(*workers: Worker, id_: str = "1.1.1") -> MembershipStatus:
-    """What status says of them."""
+    """Return the status of a membership of these workers."""
     return MembershipStatus(
         id=id_,
         workers=tuple(worker.name for worker in workers),

@@ -1,4 +1,4 @@
-"""Runs an example as its page says, in a copy of its folder, so that a test can disturb it."""
+"""Runs an example as its page describes, in a copy of its folder, so that a test can disturb it."""
 
 from __future__ import annotations
 

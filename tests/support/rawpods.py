@@ -91,7 +91,7 @@ def unscheduled(message: str, reason: str = "Unschedulable") -> JSON:
 
 
 def phase(word: str, *containers: JSON, init: tuple[JSON, ...] | None = None, **more: Any) -> JSON:
-    """Status of a pod that has a node; its agent is installed, unless told otherwise."""
+    """Status of a pod that has a node; by default its agent is installed."""
     if init is None:
         init = (ended(0, "Completed", name="ddpjob-agent"),)
     statuses = {"initContainerStatuses": [*init], "containerStatuses": [*containers]}
@@ -99,7 +99,7 @@ def phase(word: str, *containers: JSON, init: tuple[JSON, ...] | None = None, **
 
 
 def the_worker(raw: JSON) -> Worker:
-    """What is read of a worker's pod."""
+    """Return the worker that is read from a pod."""
     worker = parse_pod(raw).worker
     assert worker is not None
     return worker

@@ -1,7 +1,7 @@
-"""Jobs that are refused, and the words for it: by the API server, by the model, by both.
+"""Jobs that are rejected, and the messages: of the API server, of the model, of both.
 
 What stands in BOTH keeps the CRD's rules and the model's from drifting apart; the other two
-tables say of every difference why it is one.
+tables give the reason of every difference.
 """
 
 from __future__ import annotations
@@ -682,7 +682,7 @@ def accepted_by_model(job: Object) -> DDPJob:
 
 
 def has(text: str, words: str) -> bool:
-    """Whether the words are in one line; `%` stands for what the API server puts between them."""
+    """Return whether the words are in one line; `%` stands for any text of the API server."""
     return re.search(".*".join(map(re.escape, words.split("%"))), text) is not None
 
 

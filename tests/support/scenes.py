@@ -25,7 +25,7 @@ class Job:
         self._counts = (self.run.report.failures, self.run.report.losses)
 
     async def has(self, *history: tuple[str, int], steps: int = 1) -> None:
-        """Wait until so many memberships more have been, and the last one steps; check them."""
+        """Wait until these memberships have followed, and the last one steps; check them."""
         await self.run.until_stepping(len(self.seen) + len(history), steps)
         assert self.run.history() == [*self.seen, *history]
 
@@ -34,7 +34,7 @@ class Job:
         await self.run.until(lambda: bool(self.run.report.memberships[-1].last_step), "steps")
 
     async def fills_up(self, nodes: int, world_size: int) -> None:
-        """Add nodes until there are so many, and all of them train."""
+        """Add nodes until there are `nodes` of them, and all train."""
         for _ in range(nodes - len(self.nodes.up)):
             self.nodes.add()
         await self.run.until(lambda: self.run.history()[-1][1] == world_size, "all are back")

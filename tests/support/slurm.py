@@ -42,14 +42,14 @@ PartitionName=main Nodes=ALL Default=YES State=UP
 
 
 class Slurm:
-    """Its programs, told of this cluster."""
+    """A cluster on this machine, with the environment of its programs."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
 
     def ask(self, *command: str, cwd: Path | None = None) -> str:
-        """What a program prints."""
+        """Return the output of a program."""
         done = subprocess.run(
             command, cwd=cwd, env=self._environment, capture_output=True, text=True, check=False
         )
@@ -64,7 +64,7 @@ class Slurm:
             time.sleep(0.5)
 
     def story(self) -> str:
-        """Its logs."""
+        """Return its logs."""
         return "\n".join(path.read_text() for path in sorted(self._folder.glob("*.log")))
 
     def start(self, *command: str) -> subprocess.Popen[bytes]:

@@ -36,7 +36,7 @@ BASE = {"replicas": 3, "maxReplicas": 9, "command": ["torchrun", "train.py"]}
 
 @dataclasses.dataclass
 class Service:
-    """A rendezvous service that lets everybody in at once."""
+    """A rendezvous service that admits every worker at once."""
 
     term: int
     minimum: int
@@ -60,7 +60,7 @@ class Service:
 
 
 class World:
-    """Job, pods and service; time passes only when told."""
+    """Job, pods and service; time passes only by a call."""
 
     def __init__(self) -> None:
         self.now: datetime = NOW
@@ -97,7 +97,7 @@ class World:
         )
 
     def reconcile(self, writes: int = 1000, status_first: bool = False) -> Plan:
-        """One pass of an operator that is killed after so many writes."""
+        """One pass of an operator that is killed after `writes` writes."""
         over = conditions.finished(self.status.conditions)
         observed = self.observe()
         planned = plan(observed, self.now)
@@ -157,7 +157,7 @@ class World:
         return None
 
     def expect(self, expectation: Expectation) -> None:
-        """Tell the service, if it is reached."""
+        """Send the expectation to the service, if it is reached."""
         assert self.service is not None
         assert self.service.ready
         if self.has_service_object:
@@ -236,7 +236,7 @@ class World:
         self.generation += 1
 
     def converge(self) -> int:
-        """Let operator and world go on undisturbed until nothing changes; the passes it took."""
+        """Run operator and world undisturbed until nothing changes; return the number of passes."""
         self.stuck.clear()
         self.capacity = 20
         self.quota = None

@@ -1,4 +1,4 @@
-"""Manifests that people get wrong, as they write them: what `validate` says, what the API server says.
+"""Wrong manifests as people write them, with the answers of `validate` and of the API server.
 
 No manifest is accepted by both. Where the API server accepts one, `why` gives the reason.
 """

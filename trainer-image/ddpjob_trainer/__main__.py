@@ -1,6 +1,7 @@
 """`ddpjob snapshots`: list, verify, prune and export snapshots in a directory or an object store.
 
 Only prune deletes snapshots, and only export writes a file. Running jobs are not disturbed.
+`list` does not import torch.
 """
 
 from __future__ import annotations
@@ -11,17 +12,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ddpjob_trainer.errors import SnapshotError
-from ddpjob_trainer.snapshots.model import manifest
+from ddpjob_trainer.snapshots import listing
 from ddpjob_trainer.snapshots.model.manifest import UnusableError
 from ddpjob_trainer.snapshots.storage import resolve
 from ddpjob_trainer.snapshots.storage.base import SnapshotStorage
 from ddpjob_trainer.snapshots.storage.directory import DirectoryStorage
 from ddpjob_trainer.snapshots.storage.obstore_client import StoreError
-
-COUNTS, FENCED = "", "fenced: does not count"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -55,7 +52,8 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(command=does)
         return command
 
-    add("list", _list, "Show steps, sizes, ages, and what does not count.")
+    listed = add("list", _list, "Show steps, sizes, ages, writers, and what does not count.")
+    listed.add_argument("-o", "--output", choices=["json"], help="form; default: a table")
     verify = add("verify", _verify, "Read every byte, and compare checksums.")
     verify.add_argument("--step", type=int, help="only this one")
     prune = add("prune", _prune, "Delete old snapshots, and those that do not count.")
@@ -70,21 +68,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _list(given: argparse.Namespace, storage: SnapshotStorage) -> int:
-    del given
-    steps, counting = storage.all_steps(), set(storage.steps())
-    if not steps:
-        print(f"no snapshots in {storage.where}")
-    for step in steps:
-        size, seconds = storage.info(step)
-        written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
-        try:
-            writer = manifest.writer_of(storage.check(step, content=False))
-            note = str(writer) if writer.job else ""
-        except UnusableError as why:
-            note = f"unusable: {why}"
-        else:
-            note = note if step in counting else f"{FENCED}; {note}"
-        print(f"{step:>12}  {size / 1e6:>10.1f} MB  {written}  {note}".rstrip())
+    entries = listing.read_entries(storage)
+    if given.output == "json":
+        print(listing.build_json(entries))
+    elif entries:
+        print("\n".join(listing.build_table(entries, time.time())))
+    else:
+        print(f"no snapshots in {storage.where}", file=sys.stderr)
     return 0
 
 
@@ -125,6 +115,8 @@ def _export(given: argparse.Namespace, storage: SnapshotStorage) -> int:
     except UnusableError as why:
         print(f"{storage.name(steps[0])}: {why}", file=sys.stderr)
         return 1
+    import torch  # noqa: PLC0415 - a list of snapshots needs no torch
+
     content = {"step": steps[0], **state} if given.all else state["model"]
     torch.save(content, given.file)
     print(f"step {steps[0]} is in {given.file}")

@@ -1,4 +1,4 @@
-"""Commands on this machine: run a job, read snapshots.
+"""`ddpjob run --local`: runs a job on this machine.
 
 May not: hold policy.
 """
@@ -6,11 +6,9 @@ May not: hold policy.
 from __future__ import annotations
 
 import asyncio
-import os
 import shlex
 import signal
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -141,18 +139,6 @@ def _move_own_files(job: DDPJob, state: JobStateDir, folder: Path, screen: Scree
             "--fresh: a file that the script itself saves stays; name it in snapshot.files, or move"
             " it yourself"
         )
-
-
-def snapshots(context: typer.Context) -> None:
-    """List, verify, prune and export snapshots: `ddpjob snapshots --help`."""
-    missing = [name for name in ("torch", "ddpjob_trainer") if find_spec(name) is None]
-    if missing:
-        raise CommandError(
-            ExitCode.INVALID,
-            f"snapshots are read by torch, and there is no {missing[0]} here: run this where the "
-            "training runs, as `python3 -m ddpjob_trainer`",
-        )
-    os.execv(sys.executable, [sys.executable, "-m", "ddpjob_trainer", *context.args])  # noqa: S606
 
 
 async def _run(

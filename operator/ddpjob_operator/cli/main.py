@@ -103,7 +103,7 @@ COMMANDS = {
         "ddpjob convert pytorchjob.yaml > ddpjob.yaml",
     ),
     "snapshots": Entry(
-        "local:snapshots",
+        "snapshots:snapshots",
         "List, verify, prune and export snapshots: `ddpjob snapshots --help`.",
         "ddpjob snapshots list DIRECTORY",
         passes_arguments=True,

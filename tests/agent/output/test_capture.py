@@ -30,7 +30,7 @@ async def run_rank(capture: OutputCapture, environment: dict[str, str]) -> None:
 
 
 def test_rank_of_a_line(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    """A rank has torchrun's number; in live mode, ranks count from the worker's first rank."""
+    """The rank that torchrun assigned; in live mode counted from the first rank of the worker."""
 
     async def body() -> list[dict[str, Any]]:
         received: list[dict[str, Any]] = []

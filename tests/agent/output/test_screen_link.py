@@ -23,7 +23,7 @@ def test_a_slow_screen_gets_the_number_of_bytes_that_were_dropped(tmp_path: Path
         await link.connect(str(tmp_path / "screen"), "w")
         reader, writer = await accepted.get()
         for _ in range(PIECES):
-            link.send({"text": PIECE})  # the loop does not run, so nothing is read
+            link.send({"text": PIECE})  # the loop does not run: no task reads
         received = dropped = 0
         assert json.loads(await reader.readline()) == {"worker": "w"}
         while not dropped:

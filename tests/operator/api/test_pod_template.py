@@ -85,6 +85,24 @@ def test_a_template_with_everything_stays_as_it_is() -> None:
     assert pod_of(template, image=None, command=None) == template
 
 
+def test_gpus_of_a_sidecar_are_not_those_of_the_processes() -> None:
+    side = {**SIDE, "resources": {"limits": {"nvidia.com/gpu": 1}}}
+    job = make_job(gpusPerWorker=4, template={"spec": {"containers": [side]}})
+    assert job.spec.groups()[0].gpus == 4
+    job = make_job(template={"spec": {"containers": [side]}})
+    assert job.spec.groups()[0].gpus == 0
+
+
+def test_a_limit_in_the_template_counts_gpus_beside_the_short_fields() -> None:
+    own = {"name": "trainer", "resources": {"limits": {"nvidia.com/gpu": 8}}}
+    groups = [
+        {"name": "spot", "replicas": 1},
+        {"name": "small", "replicas": 1, "resources": {"limits": {"nvidia.com/gpu": 2}}},
+    ]
+    job = make_job(template={"spec": {"containers": [own]}}, extraWorkerGroups=groups)
+    assert [group.gpus for group in job.spec.groups()] == [8, 8, 2]
+
+
 # --- extra groups --------------------------------------------------------------------------------
 
 

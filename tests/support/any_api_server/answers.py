@@ -1,4 +1,4 @@
-"""What the operator relies on in an API server; the one in memory is like the real one."""
+"""The behaviour of an API server that the operator needs; the one in memory is like the real one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JSON = dict[str, Any]
 
 
 class Paths:
-    """Of one namespace."""
+    """The paths of one namespace."""
 
     def __init__(self, namespace: str) -> None:
         base = f"/namespaces/{namespace}"

@@ -85,7 +85,7 @@ def test_what_was_created_is_seen_at_once_and_told_once(api: Api, path: str) -> 
                 found.reflector.put(await kube.send(Request("POST", path, body=pod(name))))
                 assert name in found.names()
             await kube.send(Request("POST", path, body=pod("d")))
-            await until(lambda: "d" in found.names(), "the watch has told of all")
+            await until(lambda: "d" in found.names(), "the watch has sent all")
             assert sorted(found.told) == ["a", "b", "c", "d"]
 
     api(body)
@@ -116,7 +116,7 @@ def test_a_successor_of_the_same_name_is_another_pod(api: Api, path: str) -> Non
             made = await kube.send(Request("POST", path, body=pod("a")))
             found.reflector.put(made)
             await kube.send(Request("POST", path, body=pod("z")))
-            await until(lambda: "z" in found.names(), "the watch has told of all")
+            await until(lambda: "z" in found.names(), "the watch has sent all")
             assert found.job()[0].uid == made["metadata"]["uid"]
             assert found.names() == ["a", "z"]
 

@@ -1,6 +1,6 @@
-"""What a run of the equivalence benchmark came to, from the files of its processes, and differences.
+"""The result of a run of the equivalence benchmark, from its processes' files, and differences.
 
-A step may be begun by several groups; what counts is the last one, which did it for good.
+A step may be begun by several groups; the last group counts, which completed it.
 Pure but for reading.
 """
 
@@ -37,13 +37,13 @@ class Trained(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Of every bit of the curve and the parameters."""
+        """Return the digest of every bit of the curve and the parameters."""
         numbers = (*self.curve, *itertools.chain(*sorted({*self.finals})))
         return hashlib.sha256(struct.pack(f"{len(numbers)}d", *numbers)).hexdigest()
 
 
 class Row(NamedTuple):
-    """What one rank was about to learn from."""
+    """The samples that one rank was about to learn from."""
 
     group: str
     step: int
@@ -87,7 +87,7 @@ def _rows(folder: Path) -> Iterator[Row]:
 
 def _mean(rows: Sequence[Row]) -> float:
     if {row.rank for row in rows} != set(range(rows[0].world_size)):
-        raise ValueError(f"not all ranks tell of step {rows[0].step}")
+        raise ValueError(f"not all ranks report step {rows[0].step}")
     # A sample may come twice: a rank without a share does what another one does, with weight 0.
     losses = {sample: loss for row in rows for sample, loss in row.losses.items()}
     return math.fsum(losses.values()) / len(losses)

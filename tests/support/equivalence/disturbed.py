@@ -33,7 +33,7 @@ SPEC = {
 
 
 class Lesson(NamedTuple):
-    """What is trained, and how."""
+    """The task, and the way to train it."""
 
     task: str
     seed: int
@@ -43,7 +43,7 @@ class Lesson(NamedTuple):
     at: int = 0  # the step of the harm
 
     def arguments(self) -> list[str]:
-        """Of `live_task.py`."""
+        """Return the arguments of `live_task.py`."""
         shards = [] if self.shards is None else [f"--shards={self.shards}"]
         return [
             self.task, f"--seed={self.seed}", f"--epochs={self.epochs}", *shards,
@@ -64,7 +64,7 @@ class Shape(NamedTuple):
 
     @property
     def processes(self) -> int:
-        """Of all of them."""
+        """Number of all processes."""
         return self.single + 2 * self.double
 
 
@@ -73,7 +73,7 @@ WHOLE = UNDISTURBED[-1]
 
 
 def draw(seed: int, count: int) -> list[str]:
-    """So many things that happen, one after the other; a worker always stays."""
+    """Draw `count` changes, one after the other; a worker always stays."""
     chance, workers, found = random.Random(seed), WORKERS, list[str]()
     while len(found) < count:
         options = [*(MANNERS if workers > 1 else ()), *(["join"] * 2 if workers < WORKERS else ())]

@@ -22,7 +22,7 @@ Say = Callable[[str], None]
 
 
 class Plan(NamedTuple):
-    """How much is done of a task."""
+    """The number of steps and changes of a task."""
 
     task: str
     epochs: int
@@ -67,7 +67,7 @@ async def compare(plan: Plan, seed: int, say: Say, *, first: bool, quick: bool) 
 
 
 async def harmed(lesson: Lesson, harm: str, at: int) -> Trained:
-    """With a mistake on purpose; a wrapper is stale only once somebody has left."""
+    """Train with a mistake on purpose; a wrapper is stale only once a worker has left."""
     wrong = lesson._replace(harm=harm, at=at)
     if harm == "stale":
         return await disturbed.train(wrong, WHOLE, ["drain"])
@@ -93,7 +93,7 @@ async def restart(lesson: Lesson, ours: Trained, *, divides: bool) -> Compared:
 def facts(
     yardstick: Yardstick, compared: Mapping[str, Compared], exact: Sequence[Trained]
 ) -> dict[str, Any]:
-    """What is told of a task and seed."""
+    """Return the results of a task and seed."""
     ours, still = compared[OURS]
     runs = {"undisturbed": still[0], **{name: run for name, (run, _) in compared.items()}}
     differences: dict[str, Difference] = {

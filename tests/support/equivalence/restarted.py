@@ -1,4 +1,4 @@
-"""Trains a task with stock torchrun: all processes start anew with every change of their number.
+"""Trains a task with stock torchrun: all processes start again at every change of their number.
 
 Each group is a torchrun of its own, with as many processes as ddpjob's had, which ends where that
 group ended and leaves a snapshot: nothing is ever done twice or lost by a death. So this is the
@@ -22,7 +22,7 @@ from support.equivalence.disturbed import Lesson
 async def train(
     lesson: Lesson, sections: Sequence[Section], steps: int, *, divides: bool
 ) -> Trained:
-    """So many steps in these sections. `divides`: the script shares out one batch by itself."""
+    """Train the steps of these sections. `divides`: the script shares out one batch by itself."""
     with tempfile.TemporaryDirectory(prefix="ddpjob-bench-") as name:
         folder = Path(name)
         processes = Processes(folder)

@@ -86,7 +86,7 @@ def test_a_service_is_told_whom_to_expect_and_after_a_restart_again(play: Play) 
         async def told() -> bool:
             return bool(stage.service().expected)
 
-        await stage.wait(told, "the restarted service is told")
+        await stage.wait(told, "the restarted service has the expectation")
         assert stage.service().expected[-1] == old.expected[-1]
         await stage.calm()
         assert await stage.reasons() == ["Started"]
@@ -111,7 +111,7 @@ def test_a_lost_worker_is_replaced_and_no_other_touched(play: Play, how: str) ->
         await stage.calm()
         left = "WorkerLeft" if how == "deleted" else "WorkerLost"
         told = await stage.reasons()
-        # Who is only deleted may be gone before the service has left it out.
+        # A worker that is only deleted may be gone before the service excludes it.
         assert [t for t in told if not t.startswith("WorkerL")] == [
             "Started",
             "WorkerJoined",
@@ -173,7 +173,7 @@ def test_workers_without_a_node_go_before_those_that_run(play: Play) -> None:
         stage.nodes.capacity = 3  # the rendezvous pod and two workers: none for another
         await stage.until(
             lambda v: worker(0, 2) in v.workers and len(v.members) == 2 and v.state == "Running",
-            "the others go on",
+            "the others continue",
         )
         await stage.change(replicas=2)
         after = await stage.until(lambda view: view.trains("001-1", "002-1"), "two are wanted")

@@ -27,7 +27,7 @@ NO_NODE = {
     "message": "0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
     "lastTransitionTime": "2026-01-02T03:04:05Z",
 }
-LATE = (404, 409, 422)  # somebody else was faster: look again in the next turn
+LATE = (404, 409, 422)  # another client was faster: look again in the next turn
 
 
 class Nodes:
@@ -43,7 +43,7 @@ class Nodes:
         self._carried: dict[Key, Membership] = {}  # what the agents hold, without a service
 
     async def turn(self) -> None:
-        """Everybody does what is theirs, once."""
+        """Scheduler, kubelet and agents act once."""
         for namespace in self._namespaces:
             base = f"/api/v1/namespaces/{namespace}"
             query = {"labelSelector": constants.LABEL_JOB}
@@ -63,7 +63,7 @@ class Nodes:
                     await self._kube.send(Request("DELETE", f"{base}/services/{name_of(each)}"))
 
     async def _act(self, path: str, pod: JSON, free: int) -> bool:
-        """What becomes of one pod next; whether it has taken a node."""
+        """Do the next change of one pod; return whether it has taken a node."""
         metadata, phase = pod["metadata"], pod["status"].get("phase")
         if "deletionTimestamp" in metadata:
             if metadata["name"] not in self.silent:
@@ -83,7 +83,7 @@ class Nodes:
         return False
 
     async def remove(self, path: str, uid: str) -> None:
-        """The pod is gone, as its node says or because nobody will ever hear of its node."""
+        """Remove the pod, by its node's report or because its node is lost."""
         body = {
             "kind": "DeleteOptions",
             "apiVersion": "v1",
@@ -93,7 +93,7 @@ class Nodes:
         await self._kube.send(Request("DELETE", path, body=body))
 
     async def set_status(self, path: str, pod: JSON, status: JSON) -> None:
-        """As a kubelet does."""
+        """Set the status as a kubelet does."""
         body = {**pod, "status": {**pod["status"], **status}}
         await self._kube.send(Request("PUT", f"{path}/status", body=body))
 
@@ -138,7 +138,7 @@ class Nodes:
             self.services[key].turn(workers[key].keys() - leaving, leaving)
 
     def restart_service(self, key: Key) -> None:
-        """Its container ends and is started again: the next boot, which knows what agents hold."""
+        """Restart its container: the next boot, which knows the state of the agents."""
         old = self.services[key]
         old.close()
         report = old.report
@@ -153,7 +153,7 @@ class Nodes:
             self._carried[key] = service.report.membership
 
     def _end(self, pod: JSON) -> JSON | None:
-        """How the agent ends once its service says that the job is over."""
+        """Return the end of the agent's container once its service reports the end of the job."""
         labels = pod["metadata"]["labels"]
         service = self.services.get(Key(pod["metadata"]["namespace"], labels[constants.LABEL_JOB]))
         over = service is not None and service.report.state in OVER
@@ -162,7 +162,7 @@ class Nodes:
         return ended(pod, 0 if service.report.failure is None else 1)
 
     def way(self, key: Key, wire: Wire) -> Transport:
-        """The operator's way to whichever service the job has; what it says counts as a write."""
+        """Return the operator's transport to the job's service; an expectation counts as a write."""
 
         async def send(request: Request) -> Any:
             await wire.still_alive()

@@ -34,7 +34,7 @@ class Limits(Protocol):
     """Refuses pods in one namespace, as an administrator has it done."""
 
     async def allow_pods(self, count: int | None) -> None:
-        """No more than so many; None: as many as you like."""
+        """Limit the number of pods; None: no limit."""
 
 
 class Stage:
@@ -66,7 +66,7 @@ class Stage:
         ]
 
     async def stop_operator(self) -> None:
-        """Killed: nothing is said or written any more."""
+        """Kill the operator: it sends and writes nothing any more."""
         for task in self._tasks:
             task.cancel()
         results = await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -80,7 +80,7 @@ class Stage:
         await self.start_operator()
 
     async def _kopf(self) -> None:
-        """Tells the operator which job has changed; of our own writes, too."""
+        """Names each changed job to the operator; after our own writes, too."""
         path, controller = f"/apis/{constants.API_VERSION}/{constants.PLURAL}", self.controller
         while True:
             events = self.kube.watch(path, query={}, silence=3600)
@@ -128,7 +128,7 @@ class Stage:
         self.nodes.deleted_jobs.add(job["metadata"]["uid"])
 
     async def delete_pod(self, name: str, *, vanishes: bool = False) -> None:
-        """Somebody deletes a pod; or it is gone at once, with its node."""
+        """Delete a pod; or remove it at once, with its node."""
         pod = await self.kube.send(Request("GET", self.pod_path(name)))
         if vanishes:
             await self.nodes.remove(self.pod_path(name), pod["metadata"]["uid"])
@@ -180,7 +180,7 @@ class Stage:
         name: str = "digits",
         namespace: str = "",
     ) -> View:
-        """Wait until a view of the job is so; the cluster goes on meanwhile."""
+        """Wait until a view of the job meets the condition; the cluster continues meanwhile."""
         view = await self.view(name, namespace)
 
         async def holds() -> bool:
@@ -194,7 +194,7 @@ class Stage:
     async def wait(
         self, holds: Callable[[], Awaitable[bool]], what: str, seen: Callable[[], str] = str
     ) -> None:
-        """Wait until it holds; the cluster goes on meanwhile."""
+        """Wait until it holds; the cluster continues meanwhile."""
         time = asyncio.get_running_loop().time
         deadline, pause = time() + self.patience, FIRST_PAUSE_SECONDS
         while not await holds():

@@ -1,7 +1,7 @@
-"""Rendezvous services that follow a script, and the agents that they hear: no sockets, no time.
+"""Rendezvous services that follow a script, and their agents: no sockets, no time.
 
-A service lets everybody in who is expected, as soon as all who are expected are there; it leaves
-out at once who is gone or is to leave. What training is like beyond that is up to the test.
+A service admits the expected workers as soon as all of them are there. It excludes a worker that is
+lost or leaves at once. The test decides the rest of the training.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Service:
     def __init__(
         self, term: int, token: str, carried: Membership | None, *, boot: int = 1, pod: str
     ) -> None:
-        """`carried`: what the agents tell it of; `pod`: the UID of the one that it is in."""
+        """`carried`: the membership that the agents report; `pod`: the UID of the service's pod."""
         self.pod = pod
-        self.expected: list[Expectation] = []  # all that it was told
+        self.expected: list[Expectation] = []  # all that it received
         self.token = token
         self.report = Report(
             version=1, term=term, boot=boot, state=ServiceState.WAITING, reason="waits", workers=()
@@ -50,7 +50,7 @@ class Service:
         return [member.worker for member in membership.members] if membership else []
 
     async def answer(self, request: Request) -> Any:
-        """As the real one, over HTTP."""
+        """Answer like the real service, over HTTP."""
         query, body = request.query, request.body
         if request.headers.get(TOKEN_HEADER) != self.token:
             raise ServiceUnavailableError("403: the token is not that of the job")
@@ -79,7 +79,7 @@ class Service:
         self._wake()
 
     def close(self) -> None:
-        """Its container has ended."""
+        """End its container."""
         self.closed = True
         self._wake()
 
@@ -96,7 +96,7 @@ class Service:
         self.tell(state=state, reason=reason, failure=failure)
 
     def turn(self, running: Collection[str], leaving: Collection[str]) -> None:
-        """Look at the workers anew."""
+        """Look at the workers again."""
         if tuple(sorted(running)) != self.report.workers:
             self.tell(workers=tuple(sorted(running)))
         if not self.expected or self.report.state in OVER:

@@ -1,4 +1,4 @@
-"""What a test sees of a job: read through the API, as a user could."""
+"""A test's view of a job: read through the API, as a user could."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ JSON = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """What there is of one job. Objects by name, as the API server has them."""
+    """The objects of one job by name, as the API server has them."""
 
     job: JSON
     pods: dict[str, JSON]
@@ -55,7 +55,7 @@ class View:
         return (found.get("status"), found.get("reason")) == ("True", reason)
 
     def trains(self, *workers: str) -> bool:
-        """Whether exactly these workers, by the ends of their names, train and are there."""
+        """Return whether exactly these workers, by the ends of their names, exist and train."""
         wanted = [f"{self.job['metadata']['name']}-worker-{each}" for each in workers]
         return (
             self.state == "Running"

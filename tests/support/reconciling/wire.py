@@ -36,12 +36,12 @@ class Wire(ApiServer):
         self.calls: list[Call] = []
         self.before: Callable[[Call], Awaitable[None]] = nothing
         self.changes = 0  # of what the API server has
-        self.writes = 0  # these, and what a rendezvous service was told
-        self.die_after: int | None = None  # so many writes; their last answer gets lost
+        self.writes = 0  # these, and the expectations of a rendezvous service
+        self.die_after: int | None = None  # number of writes; the last answer gets lost
         self.dead = asyncio.Event()
 
     def counts(self) -> Counter[str]:
-        """How many requests of each kind there were."""
+        """The number of requests of each kind."""
         return Counter(call.kind for call in self.calls)
 
     async def send(self, request: Request) -> Any:
@@ -55,7 +55,7 @@ class Wire(ApiServer):
         return answer
 
     async def written(self, call: Call) -> None:
-        """A write was executed: the operator may not live to hear of it."""
+        """A write was executed: the operator may die before the answer."""
         if call.method != "GET":
             self.writes += 1
             if self.writes == self.die_after:
@@ -83,7 +83,7 @@ class Wire(ApiServer):
             await events.aclose()
 
     async def close(self) -> None:
-        """The other side belongs to somebody else."""
+        """Keep the connection open: another object owns it."""
 
 
 async def nothing(call: Call) -> None:

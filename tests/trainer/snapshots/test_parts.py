@@ -25,7 +25,7 @@ from ddpjob_trainer.snapshots.model.write_plan import (
 )
 from ddpjob_trainer.snapshots.storage import snapshot_dir
 from ddpjob_trainer.snapshots.storage.directory import DirectoryStorage
-from ddpjob_trainer.tensors.safetensors_writer import FileDigest
+from ddpjob_trainer.tensors.file_digest import FileDigest
 from support.forked import COLD, Forks
 from trainer.runs import Run, assert_same
 from trainer.snapshots.in_parts import content_of, files_in, publish

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -36,9 +39,24 @@ def directory(tmp_path: Path) -> Path:
 def test_list(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (directory / name_of(1) / snapshot_dir.COMMIT).unlink()
     assert main(["list", str(directory)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    heads, *lines = capsys.readouterr().out.splitlines()
+    assert heads.split() == ["STEP", "SIZE", "AGE", "WRITER", "STATE"]
     assert [line.split()[0] for line in lines] == ["3", "2", "1"]
+    sizes = {line[heads.index("SIZE") : heads.index("AGE")].split()[1] for line in lines}
+    assert sizes <= {"B", "kB"}
+    assert lines[0].endswith("   -        complete")
     assert lines[2].endswith("unusable: it is incomplete: COMMIT is missing")
+    assert main(["list", str(directory), "-o", "json"]) == 0
+    newest, _, oldest = json.loads(capsys.readouterr().out)
+    size = (directory / name_of(3) / TENSORS).stat().st_size
+    assert newest["step"] == 3
+    assert newest["size"] >= size
+    assert abs(datetime.fromisoformat(newest["written"]).timestamp() - time.time()) < 3600
+    assert (newest["writer"], newest["state"], newest["reason"]) == ("", "complete", "")
+    assert (oldest["state"], oldest["reason"]) == (
+        "unusable",
+        "it is incomplete: COMMIT is missing",
+    )
 
 
 def test_list_marks_snapshots_that_do_not_count(
@@ -55,9 +73,9 @@ def test_list_marks_snapshots_that_do_not_count(
     Snapshots().load(**Run().parts())
     (tmp_path / "late").rename(tmp_path / name_of(9))
     assert main(["list", str(tmp_path)]) == 0
-    newest, older = capsys.readouterr().out.splitlines()
-    assert newest.endswith("fenced: does not count; membership 1.1.1")
-    assert older.endswith("  membership 1.1.1")
+    _, newest, older = capsys.readouterr().out.splitlines()
+    assert newest.endswith("membership 1.1.1   fenced: does not count")
+    assert older.endswith("membership 1.1.1   complete")
     assert main(["prune", str(tmp_path), "--keep", "3"]) == 0
     assert [path.name for path in tmp_path.glob("step-*")] == [name_of(5)]
 
@@ -104,11 +122,11 @@ def test_a_missing_snapshot_is_reported(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["list", str(tmp_path / "none")]) == 1
     assert f"there is no directory {tmp_path}/none" in capsys.readouterr().err
     assert main(["list", str(tmp_path)]) == 0
-    assert f"no snapshots in {tmp_path}" in capsys.readouterr().out
+    assert f"no snapshots in {tmp_path}" in capsys.readouterr().err
     assert main(["export", str(tmp_path), str(tmp_path / "file")]) == 1
 
 
 def test_it_is_a_command_of_ddpjob(directory: Path) -> None:
     command = [str(Path(sys.executable).with_name("ddpjob")), "snapshots", "list", str(directory)]
     done = subprocess.run(command, env=os.environ, check=True, stdout=subprocess.PIPE, text=True)
-    assert len(done.stdout.splitlines()) == 3
+    assert len(done.stdout.splitlines()) == 4

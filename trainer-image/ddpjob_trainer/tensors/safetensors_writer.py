@@ -12,11 +12,12 @@ import ctypes
 import hashlib
 import json
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ddpjob_trainer.errors import SnapshotError
+from ddpjob_trainer.tensors.file_digest import FileDigest
 
 xxhash: Any = None
 with contextlib.suppress(ImportError):  # a compiled package; an image may lack it
@@ -37,14 +38,6 @@ TYPES = {
     torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
 }  # fmt: skip
 NAMES = {name: kind for kind, name in TYPES.items()}
-
-
-class FileDigest(NamedTuple):
-    """The size and checksum of a file."""
-
-    size: int
-    kind: str  # of the checksum
-    digest: str
 
 
 class StagingBuffer:

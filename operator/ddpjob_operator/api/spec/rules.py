@@ -12,7 +12,7 @@ from ddpjob_operator.api.spec import cel
 from ddpjob_operator.api.spec.command_rules import COMMAND_RULES
 from ddpjob_operator.api.spec.fields import GPU_RESOURCE
 from ddpjob_operator.api.spec.group_rule import GroupRule
-from ddpjob_operator.api.spec.pod.pod_template import gives_command, limit_of
+from ddpjob_operator.api.spec.pod.pod_template import gives_command, limit_of, own_trainer
 from ddpjob_operator.api.spec.sagemaker import LAUNCHERS
 from ddpjob_operator.api.spec.worker_groups import (
     WorkerFields,
@@ -96,7 +96,7 @@ def _resolved(spec: DDPJobSpec, own: WorkerFields) -> Group:
 
 def _gives_gpus_once(spec: DDPJobSpec, own: WorkerFields) -> bool:
     limits = (own.resources and own.resources.limits) or {}
-    limited = spec.gpu_resource in limits or limit_of(own.template, spec.gpu_resource)
+    limited = spec.gpu_resource in limits or limit_of(own_trainer(own), spec.gpu_resource)
     return own.gpus_per_worker is None or not limited
 
 

@@ -27,7 +27,6 @@ from ddpjob_operator.api.spec.pod.pod_template import (
     Template,
     build_template,
     command_of,
-    count,
     env_of,
     is_complete,
     limit_of,
@@ -201,9 +200,10 @@ def resolve(
     """Return a group with its defaults; `pod` is the template of the main group."""
     heirs = own if own is not main and is_complete(own) else main
     template = pod if own is main else build_template(own, pod if heirs is main else None)
-    gpus = _gpus(own, gpu_resource)
-    if gpus is None:
-        gpus = _gpus(heirs, gpu_resource) or 0
+    gpus = _gpus(own, template, gpu_resource)
+    if gpus is None and heirs is main:
+        gpus = _gpus(main, pod, gpu_resource)
+    gpus = gpus or 0
     processes = own.processes_per_worker or heirs.processes_per_worker or "auto"
     return Group(
         name=name,
@@ -218,9 +218,8 @@ def resolve(
     )
 
 
-def _gpus(fields: WorkerFields, resource: str) -> int | None:
-    """Return the GPUs that the fields request in any of the three ways, or None."""
+def _gpus(fields: WorkerFields, template: Template, resource: str) -> int | None:
+    """Return the GPUs that the fields or the limits of the pod request, or None."""
     if fields.gpus_per_worker is not None:
         return fields.gpus_per_worker
-    limits = (fields.resources.limits if fields.resources else None) or {}
-    return limit_of(fields.template, resource) or count(limits.get(resource)) or None
+    return limit_of(trainer(template), resource) or None

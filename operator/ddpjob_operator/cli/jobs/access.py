@@ -15,11 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import urllib3
-import yaml
-from kubernetes import client
-from kubernetes.client.exceptions import ApiException
-from kubernetes.config import ConfigException, incluster_config, kube_config, load_incluster_config
+from yaml import YAMLError
 
 from ddpjob_operator.cli.common import CommandError, ExitCode
 
@@ -33,20 +29,15 @@ Kubeconfig = Annotated[
 ]
 Object = dict[str, Any]
 
-library: Any = kube_config  # the package has no annotations
-
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
-NAMESPACE_OF_POD = Path(incluster_config.SERVICE_TOKEN_FILENAME).with_name("namespace")
+NAMESPACE_OF_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 INSTALL = (
     "helm install ddpjob-operator charts/ddpjob-operator --namespace ddpjob-system "
     "--create-namespace (docs/install.md)"
 )
-# Errors that the loader raises for a file that is not a kubeconfig.
-BROKEN = (
-    ConfigException, AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError,
-    yaml.YAMLError,
-)  # fmt: skip
+# Further errors that the loader raises for a file that is not a kubeconfig.
+BROKEN = (AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError, YAMLError)
 
 
 class BrokenStreamError(CommandError):
@@ -69,6 +60,11 @@ class Cluster:
     """An API server, and the namespace of the command."""
 
     def __init__(self, configuration: Any, namespace: str) -> None:
+        # Help and mistakes in options need no cluster, and this import takes most of the time.
+        import urllib3  # noqa: PLC0415
+        from kubernetes import client  # noqa: PLC0415
+
+        self._failures = (client.ApiException, urllib3.exceptions.HTTPError, OSError)
         if not configuration.verify_ssl:
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
         configuration.retries = False  # the library logs each attempt
@@ -93,7 +89,7 @@ class Cluster:
         response = self._send(method, path, query, body, kind, limits)
         try:
             data = response.read()
-        except (urllib3.exceptions.HTTPError, OSError) as error:
+        except self._failures as error:
             raise self._unreachable(error) from error
         return json.loads(data) if data else None
 
@@ -108,7 +104,7 @@ class Cluster:
             for chunk in response.stream():
                 *lines, rest = (rest + chunk).split(b"\n")
                 yield from lines
-        except (urllib3.exceptions.HTTPError, OSError) as error:
+        except self._failures as error:
             raise BrokenStreamError(self.host, error) from error
         finally:
             response.close()
@@ -134,7 +130,7 @@ class Cluster:
                 auth_settings=["BearerToken"],
             )
             answer = self._api.call_api(*prepared, _request_timeout=limits)
-        except (ApiException, urllib3.exceptions.HTTPError, OSError) as error:
+        except self._failures as error:
             raise self._unreachable(error) from error
         response = answer.response
         for warning in response.headers.getlist("Warning"):
@@ -190,12 +186,15 @@ class Cluster:
 
 def connect(namespace: str | None, context: str | None, kubeconfig: str | None) -> Cluster:
     """Return the cluster that the options name, as kubectl does; raise CommandError."""
+    from kubernetes import client, config  # noqa: PLC0415 - as above
+
+    library: Any = config  # the package has no annotations
     configuration: Any = client.Configuration()
     chosen = kubeconfig or os.environ.get("KUBECONFIG")
     files = chosen or str(Path("~/.kube/config").expanduser())
     exists = any(Path(name).expanduser().is_file() for name in files.split(os.pathsep) if name)
     if not exists and not chosen and context is None and NAMESPACE_OF_POD.is_file():
-        load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        library.load_incluster_config(client_configuration=configuration)
         return Cluster(configuration, namespace or NAMESPACE_OF_POD.read_text().strip())
     if not exists:
         raise CommandError(
@@ -204,11 +203,11 @@ def connect(namespace: str | None, context: str | None, kubeconfig: str | None) 
             "--kubeconfig or in KUBECONFIG",
         )
     try:
-        merged = library.KubeConfigMerger(files).config
-        loader = library.KubeConfigLoader(config_dict=merged, active_context=context)
+        merged = library.kube_config.KubeConfigMerger(files).config
+        loader = library.kube_config.KubeConfigLoader(config_dict=merged, active_context=context)
         loader.load_and_set(configuration)
         own = loader.current_context["context"].get("namespace")
-    except BROKEN as error:
+    except (library.ConfigException, *BROKEN) as error:
         raise CommandError(
             ExitCode.INVALID,
             f"the kubeconfig {files} cannot be used: {error}. `kubectl config get-contexts` lists "

@@ -14,11 +14,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from ddpjob_trainer.snapshots.model.fencing import Fence, Origin, Owner
 from ddpjob_trainer.snapshots.model.selection import Candidate
-from ddpjob_trainer.tensors.safetensors_writer import FileDigest
+from ddpjob_trainer.tensors.file_digest import FileDigest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,6 +54,8 @@ def part_record_name(number: int) -> str:
 
 def build(step: int, state: dict[str, Any], files: Mapping[str, FileDigest], fence: Fence) -> bytes:
     """Return the manifest of a state behind a fence, whose tensors are in `files`."""
+    import torch  # noqa: PLC0415 - a list of snapshots needs no torch
+
     return json.dumps({
         "format": FORMAT,
         "version": VERSION,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ddpjob_trainer.snapshots.model.fencing import Fence
     from ddpjob_trainer.snapshots.model.flat_state import FlatState
-    from ddpjob_trainer.tensors.safetensors_writer import FileDigest
+    from ddpjob_trainer.tensors.file_digest import FileDigest
 
 PIECE_BYTES = 4 << 20  # copied by one thread at a time
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.snapshots.model import manifest
-from ddpjob_trainer.tensors.safetensors_writer import FileDigest
+from ddpjob_trainer.tensors.file_digest import FileDigest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

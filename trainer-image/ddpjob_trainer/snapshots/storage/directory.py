@@ -18,15 +18,12 @@ import secrets
 import shutil
 from typing import TYPE_CHECKING
 
-from ddpjob_trainer import collectives
-from ddpjob_trainer.collectives import StorageGroup
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.snapshots.model import manifest
 from ddpjob_trainer.snapshots.model.fencing import Fence, FenceLog, Owner, is_fenced
 from ddpjob_trainer.snapshots.model.manifest import UnusableError
 from ddpjob_trainer.snapshots.model.retention import steps_to_delete
 from ddpjob_trainer.snapshots.model.selection import StorageContents
-from ddpjob_trainer.snapshots.model.staging import StagedState
 from ddpjob_trainer.snapshots.model.write_plan import (
     ALONE,
     PartsMissingError,
@@ -44,7 +41,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from ddpjob_trainer.tensors.safetensors_writer import FileDigest
+    from ddpjob_trainer.collectives import StorageGroup
+    from ddpjob_trainer.snapshots.model.staging import StagedState
+    from ddpjob_trainer.tensors.file_digest import FileDigest
     from ddpjob_trainer.transfer.broadcast import StateSender
 
 _LOCK = ".lock"
@@ -69,8 +68,10 @@ class DirectoryStorage:
 
         Each rank must call this.
         """
+        from ddpjob_trainer import collectives  # noqa: PLC0415 - a list of snapshots needs no torch
+
         ranks, storages = collectives.ranks_sharing(self.directory)
-        return StorageGroup(ranks, ranks, storages)
+        return collectives.StorageGroup(ranks, ranks, storages)
 
     def fence(self, owner: Owner, step: int) -> Fence:
         """Fence all owners but `owner`, which resumes from `step`. Raise FencedError or OSError."""

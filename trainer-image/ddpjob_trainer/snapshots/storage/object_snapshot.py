@@ -10,14 +10,13 @@ import hashlib
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-
 from ddpjob_trainer.snapshots.model import manifest
 from ddpjob_trainer.snapshots.model.manifest import UnusableError
-from ddpjob_trainer.tensors import safetensors_reader, safetensors_writer, serialization
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import torch
 
     from ddpjob_trainer.snapshots.storage.obstore_client import ObjectClient, ObjectInfo
 
@@ -115,6 +114,10 @@ class ObjectListing:
 
     def blocks(self, copy: StoredSnapshot) -> Iterator[torch.Tensor]:
         """Yield the verified files with tensors. Raise UnusableError or OSError."""
+        import torch  # noqa: PLC0415 - a list of snapshots needs no torch
+
+        from ddpjob_trainer.tensors import safetensors_writer  # noqa: PLC0415 - the same
+
         for name, expected in manifest.files_of(self.manifest(copy)).items():
             try:
                 digest = safetensors_writer.hasher(expected.kind)
@@ -135,6 +138,8 @@ class ObjectListing:
 
     def state(self, copy: StoredSnapshot) -> dict[str, Any]:
         """Return the verified state of a snapshot. Raise UnusableError or OSError."""
+        from ddpjob_trainer.tensors import safetensors_reader, serialization  # noqa: PLC0415 - a list of snapshots needs no torch
+
         found = self.manifest(copy)
         tensors: dict[str, torch.Tensor] = {}
         try:

@@ -15,8 +15,6 @@ import secrets
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from ddpjob_trainer import collectives
-from ddpjob_trainer.collectives import StorageGroup
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.snapshots.model import manifest
 from ddpjob_trainer.snapshots.model.fencing import Fence, FenceLog, Origin, Owner, is_fenced
@@ -43,9 +41,10 @@ from ddpjob_trainer.snapshots.storage.obstore_client import StoreError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ddpjob_trainer.collectives import StorageGroup
     from ddpjob_trainer.snapshots.model.staging import StagedState
     from ddpjob_trainer.snapshots.storage.obstore_client import ObjectClient
-    from ddpjob_trainer.tensors.safetensors_writer import FileDigest
+    from ddpjob_trainer.tensors.file_digest import FileDigest
     from ddpjob_trainer.transfer.broadcast import StateSender
 
 STALE_AFTER = timedelta(days=1)  # from the tensors to the manifest, far more than a write takes
@@ -66,6 +65,8 @@ class ObjectStorage:
 
     def group(self) -> StorageGroup:
         """Return the ranks: all share the store; the first rank of each node reads and sends."""
+        from ddpjob_trainer import collectives  # noqa: PLC0415 - a list of snapshots needs no torch
+
         return collectives.single_group()
 
     def fence(self, owner: Owner, step: int) -> Fence:

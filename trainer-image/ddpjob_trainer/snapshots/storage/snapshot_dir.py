@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 from ddpjob_trainer.snapshots.model import manifest
 from ddpjob_trainer.snapshots.model.manifest import MANIFEST, TENSORS, UnusableError
 from ddpjob_trainer.snapshots.storage import durable
-from ddpjob_trainer.tensors import serialization
-from ddpjob_trainer.tensors.safetensors_reader import SafetensorsReader, checksum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from ddpjob_trainer.snapshots.model.fencing import Fence
     from ddpjob_trainer.snapshots.model.selection import Candidate
     from ddpjob_trainer.snapshots.model.staging import StagedState
-    from ddpjob_trainer.tensors.safetensors_writer import FileDigest
+    from ddpjob_trainer.tensors.file_digest import FileDigest
     from ddpjob_trainer.transfer.broadcast import StateSender
 
 COMMIT = "COMMIT"
@@ -100,11 +98,13 @@ def read(folder: Path, sender: StateSender | None = None) -> dict[str, Any]:
 
     A `sender` sends the state during the read, before the verification.
     """
+    from ddpjob_trainer.tensors import safetensors_reader, serialization  # noqa: PLC0415 - a list of snapshots needs no torch
+
     found = check(folder, content=False)
     try:
         tensors: dict[str, torch.Tensor] = {}
         files = {
-            name: SafetensorsReader(folder / name, expected.kind)
+            name: safetensors_reader.SafetensorsReader(folder / name, expected.kind)
             for name, expected in manifest.files_of(found).items()
         }
         if sender is not None:
@@ -130,6 +130,8 @@ def _check(folder: Path, content: bool) -> dict[str, Any]:
         path = folder / name
         manifest.check_size(name, expected, path.stat().st_size)
         if content:
+            from ddpjob_trainer.tensors.safetensors_reader import checksum  # noqa: PLC0415 - a list of snapshots needs no torch
+
             try:
                 digest = checksum(path, expected.kind)
             except ValueError as error:

@@ -71,11 +71,17 @@ def trainer_name(own: WorkerFields) -> str:
     return name if isinstance(name, str) and not own.command else TRAINER
 
 
-def gives_command(own: WorkerFields) -> bool:
-    """Return whether the template has a command or arguments for the container that trains."""
+def own_trainer(own: WorkerFields) -> dict[str, Any]:
+    """Return the part of the template about the container that the short fields describe."""
     name = trainer_name(own)
     found = (each for each in _containers(own.template) if each.get("name", TRAINER) == name)
-    return any(each.get("command") or each.get("args") for each in found)
+    return next(found, {})
+
+
+def gives_command(own: WorkerFields) -> bool:
+    """Return whether the template has a command or arguments for the container that trains."""
+    container = own_trainer(own)
+    return bool(container.get("command") or container.get("args"))
 
 
 def command_of(template: Template) -> tuple[str, ...]:
@@ -90,13 +96,9 @@ def env_of(template: Template) -> tuple[EnvVar, ...]:
     return tuple(_variables(entries if isinstance(entries, list) else []))
 
 
-def limit_of(template: Template | None, resource: str) -> int:
-    """Return the limit of a resource of the container that trains."""
-    return count(_at(_at(_at(trainer(template), "resources"), "limits"), resource))
-
-
-def count(value: object) -> int:
-    """Return a quantity that is a whole number, or 0."""
+def limit_of(container: dict[str, Any], resource: str) -> int:
+    """Return the limit of a resource that is counted, or 0."""
+    value = _at(_at(container.get("resources"), "limits"), resource)
     return int(str(value)) if str(value).isdecimal() else 0
 
 

@@ -1,0 +1,27 @@
+"""`ddpjob snapshots`: becomes the command of the trainer library, which reads snapshots."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+
+import typer
+
+from ddpjob_operator.cli.common import CommandError, ExitCode
+
+WITHOUT_TORCH = ("list", "-h", "--help")
+
+
+def snapshots(context: typer.Context) -> None:
+    """List, verify, prune and export snapshots: `ddpjob snapshots --help`."""
+    needed = ["ddpjob_trainer"]
+    if context.args and context.args[0] not in WITHOUT_TORCH:
+        needed.append("torch")
+    if missing := [name for name in needed if find_spec(name) is None]:
+        raise CommandError(
+            ExitCode.INVALID,
+            f"snapshots are read by {missing[0]}, and there is no {missing[0]} here: run this "
+            "where the training runs, as `python3 -m ddpjob_trainer`",
+        )
+    os.execv(sys.executable, [sys.executable, "-m", "ddpjob_trainer", *context.args])  # noqa: S606
