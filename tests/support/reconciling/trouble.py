@@ -62,7 +62,10 @@ def test_a_template_that_the_api_server_refuses_is_told_of_until_it_is_mended(pl
 
 def test_the_image_of_a_job_that_never_trained_is_corrected(play: Play) -> None:
     async def story(stage: Stage) -> None:
-        stage.nodes.silent = {"digits-worker-000-1", "digits-worker-001-1"}  # no kubelet pulls the image
+        stage.nodes.silent = {
+            "digits-worker-000-1",
+            "digits-worker-001-1",
+        }  # no kubelet pulls the image
         await stage.create(image="digist:1")
         before = await stage.until(lambda v: len(v.workers) == 2 and v.rendezvous, "pods wait")
         await stage.change(image="digits:1")
