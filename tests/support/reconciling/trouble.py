@@ -65,7 +65,7 @@ def test_the_image_of_a_job_that_never_trained_is_corrected(play: Play) -> None:
         stage.nodes.silent = {
             "digits-worker-000-1",
             "digits-worker-001-1",
-        }  # the image is never pulled
+        }  # no kubelet pulls the image
         await stage.create(image="digist:1")
         before = await stage.until(lambda v: len(v.workers) == 2 and v.rendezvous, "pods wait")
         await stage.change(image="digits:1")
