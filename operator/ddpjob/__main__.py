@@ -1,5 +1,5 @@
 """`python -m ddpjob` is the command `ddpjob`."""
 
-from ddpjob_operator.cli.main import main
+from ddpjob_operator.cli.entry import main
 
 main()

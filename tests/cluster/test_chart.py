@@ -188,10 +188,19 @@ def test_the_operator_may_do_this_and_no_more(
     assert [rules_of(role) for role in roles] == [RULES] * len(where)
 
 
+@pytest.mark.parametrize("role", ["ddpjob-viewer", "ddpjob-editor"])
+def test_users_may_read_what_the_commands_show(helm: Helm, role: str) -> None:
+    found = {each["metadata"]["name"]: each for each in of_kind(render(helm, []), "ClusterRole")}
+    rules = rules_of(found[role])
+    for resource in ("/pods", "/pods/log", "/events"):
+        assert rules[resource] == {"get", "list", "watch"}
+    assert {"get", "list", "watch"} <= rules["ddpjob.io/ddpjobs"]
+
+
 @EACH_VARIANT
 def test_no_role_reaches_further_than_jobs(helm: Helm, variant: str) -> None:
     objects = render(helm, settings_of(variant))
     for role in [*of_kind(objects, "ClusterRole"), *of_kind(objects, "Role")]:
         rules = rules_of(role)
-        assert rules.keys() <= {*RULES, "ddpjob.io/ddpjobs/scale"}
+        assert rules.keys() <= {*RULES, "ddpjob.io/ddpjobs/scale", "/pods/log"}
         assert "*" not in set().union(*rules.values())

@@ -9,7 +9,9 @@ import pytest
 from cluster.control_plane import ControlPlane
 from cluster.jobs import Jobs
 from ddpjob_operator.api.spec.pinned_fields import PINNED, PINNED_IN_GROUPS, WHILE_IT_RUNS
+from ddpjob_operator.api.status import DDPJobStatus
 from support.builders import make_status
+from support.planning import W0, membership_of
 from support.refused import SPOT, TEMPLATE, Object, build_job, group, has
 
 RUNNING = build_job(
@@ -23,6 +25,7 @@ RUNNING = build_job(
         ],
     }
 )
+TRAINS = make_status(state="Running", membership=membership_of(W0))
 OTHER: dict[str, Object] = {
     "image": {"image": "other"},
     "command": {"command": ["torchrun", "other.py"]},
@@ -61,7 +64,7 @@ def running(apiserver: ControlPlane, crd: None) -> Jobs:
     """A job that runs, for tests that do not change it."""
     jobs = Jobs(apiserver, "default")
     jobs.create(RUNNING)
-    jobs.write_status(make_status(state="Running"))
+    jobs.write_status(TRAINS)
     return jobs
 
 
@@ -117,19 +120,29 @@ def test_the_size_of_a_group_may_change(running: Jobs) -> None:
     assert not running.complaint_of_change(job)
 
 
+def trained(state: str) -> DDPJobStatus:
+    return make_status(state=state, membership=membership_of(W0))
+
+
 @pytest.mark.parametrize(
-    ("spec", "state", "allowed"),
+    ("spec", "status", "allowed"),
     [
-        pytest.param({"suspend": True}, "Suspended", True, id="suspended"),
-        pytest.param({"suspend": True}, "Running", False, id="not_yet_suspended"),
-        pytest.param({"suspend": False}, "Suspended", False, id="resumed"),
-        pytest.param({"replicas": 0}, "Suspended", True, id="no_workers"),
+        pytest.param({"suspend": True}, trained("Suspended"), True, id="suspended"),
+        pytest.param({"suspend": True}, trained("Running"), False, id="not_yet_suspended"),
+        pytest.param({"suspend": False}, trained("Suspended"), False, id="resumed"),
+        pytest.param({"replicas": 0}, trained("Suspended"), True, id="no_workers"),
+        pytest.param({}, None, True, id="new"),
+        pytest.param({}, make_status(state="Stalled"), True, id="never_trained"),
+        pytest.param({}, trained("Stalled"), False, id="trained"),
+        pytest.param({}, make_status(state="Failed"), False, id="failed"),
+        pytest.param({}, make_status(state="Complete"), False, id="complete"),
     ],
 )
-def test_a_job_without_workers_may_change_in_everything(
-    jobs: Jobs, spec: Object, state: str, allowed: bool
+def test_a_job_whose_pods_never_trained_may_change_in_everything(
+    jobs: Jobs, spec: Object, status: DDPJobStatus | None, allowed: bool
 ) -> None:
     jobs.create(build_job(spec))
-    jobs.write_status(make_status(state=state))
+    if status is not None:
+        jobs.write_status(status)
     other = build_job({**spec, "image": "other", "gpusPerWorker": 2, **group()})
     assert (jobs.complaint_of_change(other) == "") is allowed

@@ -152,6 +152,14 @@ def test_a_job_is_worked_on_without_a_trace_on_it(
     operator.until(lambda: "ddpjob_jobs{" not in counted(operator), "the job is forgotten")
     operator.process.send_signal(signal.SIGTERM)
     assert operator.process.wait(60) == 0, operator.log.read_text()
+    lines = [line.partition(" INFO ")[2] for line in operator.log.read_text().splitlines()]
+    started, ready, first, *_ = filter(None, lines)
+    assert started.startswith("ddpjob starting version=")
+    assert started.endswith(f" image=x namespaces={namespace}")
+    assert ready == "ddpjob.controller ready: pods and services are listed"
+    created = "created the first pods workers=2"
+    assert first == f"ddpjob.reconciler {namespace}/digits: {created}"
+    assert operator.log.read_text().count(created) == 1
 
     entries = audited(apiserver)[earlier:]
     mine = Counter(
@@ -200,5 +208,5 @@ def test_a_wrong_kubeconfig_ends_it_at_once_with_clear_words(tmp_path: Path) -> 
     command = [str(OPERATOR), "operator", "run", "--agent-image=x", f"--kubeconfig={path}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith(f"ddpjob operator: the kubeconfig {path} cannot be used")
+    assert f"\nddpjob operator: the kubeconfig {path} cannot be used" in done.stderr
     assert "Traceback" not in done.stderr

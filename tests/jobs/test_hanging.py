@@ -16,6 +16,7 @@ from ddpjob_protocol.control import Policy
 from ddpjob_protocol.environment import ENV_WORKER
 from support.driving import Run, in_background, job_text, running
 from support.ledger import SCRIPT, Ledger
+from support.planning import DOES_NOT_HOLD, told
 
 QUICK = {"elastic": "{settleSeconds: 0.2}", "processesPerWorker": 1}
 SECONDS = 8.0  # without a step; longer than a process may be silent, so that it is seen to be
@@ -62,8 +63,7 @@ def last_worker(run: Run) -> tuple[str, psutil.Process]:
 
 def stalled(run: Run) -> tuple[str, str, str]:
     """The condition of this name: status, reason, message."""
-    found = {each.type: each for each in run.backend.status.conditions}["Stalled"]
-    return found.status, found.reason, found.message
+    return told(run.backend.status, "Stalled")
 
 
 @in_background
@@ -85,7 +85,7 @@ async def test_a_process_is_stopped_and_goes_on(tmp_path: Path) -> None:
             assert run.backend.status.state == "Stalled"
             assert f"event NoProgress: {message}" in " ".join(run.console.getvalue().split())
             victim.send_signal(signal.SIGCONT)
-            await run.until(lambda: stalled(run) == ("False", "NotStalled", ""), "it goes on")
+            await run.until(lambda: stalled(run) == DOES_NOT_HOLD, "it goes on")
             assert await run.finish() == "Complete"
             assert run.history() == [("started", 3)]
             assert run.console.getvalue().count("NoProgress") == 1
@@ -103,4 +103,4 @@ async def test_a_process_sleeps_at_a_step(tmp_path: Path) -> None:
         assert text in stalled(run)[2]
         assert point in stalled(run)[2]
         assert await run.finish() == "Complete"
-        assert stalled(run) == ("False", "NotStalled", "")
+        assert stalled(run) == DOES_NOT_HOLD

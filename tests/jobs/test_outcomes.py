@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 import psutil
@@ -55,6 +56,11 @@ def newest(run: Run) -> dict[str, int]:
     return pids(run, str(membership.id)) if membership else {}
 
 
+def status_history(run: Run) -> list[tuple[str, str, datetime]]:
+    """Membership, cause and time of the entries in the status."""
+    return [(each.membership, each.cause, each.since) for each in run.backend.status.history]
+
+
 async def all_newest(run: Run) -> dict[str, int]:
     """Wait until each of three workers has its newest process."""
     await run.until(lambda: len(newest(run)) == 3, "every worker's newest process")
@@ -97,6 +103,7 @@ async def the_rendezvous_is_killed(job: Job) -> None:
     """Nobody restarts, and the next change works."""
     boot = job.run.report.boot
     before, number = await all_newest(job.run), len(job.seen)
+    past = status_history(job.run)
     job.run.backend.service.kill()
     await job.run.until(lambda: job.run.report.boot == boot + 1, "the service's next boot")
     await job.run.until(lambda: len(job.run.report.workers) == 3, "all agents are back")
@@ -109,6 +116,12 @@ async def the_rendezvous_is_killed(job: Job) -> None:
     assert job.run.report.membership is not None
     assert job.run.report.membership.id == (1, boot + 1, number + 1)
     await job.fills_up(3, 3)
+    kept = status_history(job.run)
+    assert (kept[: len(past)], len(past)) == (past, number), "the status keeps what was before"
+    assert [cause for _, cause, _ in kept[number:]] == ["lost", "joined"]
+    ended = job.run.backend.status.history[number].stall_seconds
+    assert ended is not None, "the stall of the loss"
+    assert ended > 0
 
 
 async def two_nodes_are_killed_at_once(job: Job) -> None:

@@ -17,6 +17,7 @@ UP = Rendezvous(term=1, ready=True)
 W0, W1, W2, W3 = (make_worker(index) for index in range(4))
 PENDING = Phase.PENDING
 FAILED = Phase.FAILED
+DOES_NOT_HOLD = ("False", "", "")
 
 
 def decide(
@@ -43,10 +44,9 @@ def decide(
 
 
 def told(status: DDPJobStatus, type_: str) -> tuple[str, str, str]:
-    """Status, reason and message of a condition."""
+    """Status, reason and message of a condition; an absent one does not hold."""
     condition = find(status.conditions, type_)
-    assert condition is not None
-    return condition.status, condition.reason, condition.message
+    return (condition.status, condition.reason, condition.message) if condition else DOES_NOT_HOLD
 
 
 def events_of(planned: Plan) -> list[tuple[str, str, bool]]:

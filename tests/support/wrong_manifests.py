@@ -1,4 +1,4 @@
-"""Manifests that people get wrong, as they write them, with the errors of `validate` and API server.
+"""Wrong manifests as people write them, with the answers of `validate` and of the API server.
 
 No manifest is accepted by both. Where the API server accepts one, `why` gives the reason.
 """

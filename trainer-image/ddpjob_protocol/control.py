@@ -45,6 +45,7 @@ class MembershipRecord:
     first_step: int | None = None
     first_step_at: float | None = None  # when the service received the report
     last_step: int | None = None
+    last_step_at: float | None = None
     repeated_steps: int = 0  # steps repeated because the snapshot was older
 
 
@@ -101,6 +102,8 @@ class Report:
     failures: int = 0
     losses: int = 0
     step: int | None = None
+    step_at: float | None = None  # when the report of the step arrived; seconds since the epoch
+    steps_per_second: float | None = None  # over the last minute; None: not known
     total_steps: int | None = None
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     snapshot_step: int | None = None
@@ -132,7 +135,8 @@ class Report:
     def without_progress(self) -> Report:
         """Return the report without the values that change with every step."""
         memberships = (
-            dataclasses.replace(r, last_step=None, snapshot_step=None) for r in self.memberships
+            dataclasses.replace(r, last_step=None, last_step_at=None, snapshot_step=None)
+            for r in self.memberships
         )
         files = self.files and FileSyncReport(None if self.files.synced_at is None else 0)
         return dataclasses.replace(
@@ -140,6 +144,8 @@ class Report:
             version=0,
             files=files,
             step=None if self.step is None else 0,
+            step_at=None,
+            steps_per_second=None,
             total_steps=None,
             metrics={},
             snapshot_step=None,

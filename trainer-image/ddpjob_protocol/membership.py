@@ -68,6 +68,11 @@ class Membership:
         """
         return self.after is None or before.round + 1 < self.id.round
 
+    def worker_of(self, rank: int) -> str:
+        """Return the worker with a rank in the order of the members; empty if there is none."""
+        workers = [each.worker for each in self.members for _ in range(each.processes)]
+        return workers[rank] if rank < len(workers) else ""
+
     @property
     def world_size(self) -> int:
         """Number of processes of all members."""

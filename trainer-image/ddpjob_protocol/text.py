@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-
-def plural(count: int, word: str) -> str:
-    """Return a number with its word: "1 worker", "2 processes"."""
-    return f"{count} {word if count == 1 else word + ('es' if word.endswith('s') else 's')}"
+CUT = "..."  # marks the missing part of a text
 
 
 def some(names: Sequence[object], limit: int) -> str:
@@ -43,3 +40,36 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, cells)) for cells in zip(*rows)]
     padded = (map(str.ljust, row, widths) for row in rows)
     return ["   ".join(cells).rstrip() for cells in padded]
+
+
+def plural(count: int, word: str) -> str:
+    """Return a number with its word: "1 worker", "2 workers", "2 processes"."""
+    return f"{count} {word if count == 1 else word + ('es' if word.endswith('s') else 's')}"
+
+
+def shorten(text: str, limit: int) -> str:
+    """Return at most `limit` characters from the start of a text, and cut between words."""
+    if len(text) <= limit:
+        return text
+    head = text[: limit - len(CUT)]
+    words = head if text[len(head)].isspace() else head.rpartition(" ")[0]
+    return (words if len(words) > limit // 2 else head).rstrip() + CUT
+
+
+def last_lines(text: str, limit: int) -> str:
+    """Return at most `limit` characters from the end of a text, and cut between lines."""
+    if len(text) <= limit:
+        return text
+    tail = text[-(limit - len(CUT)) :]
+    if "\n" not in tail:
+        return CUT + tail
+    return CUT + tail[tail.index("\n") :]
+
+
+def ends(text: str, limit: int) -> str:
+    """Return the first line of a text and its last lines, with at most `limit` characters."""
+    if len(text) <= limit:
+        return text
+    first, _, rest = text.partition("\n")
+    head = shorten(first, limit // 2)
+    return f"{head}\n{last_lines(rest, limit - len(head) - 1)}" if rest else shorten(text, limit)

@@ -45,14 +45,11 @@ COLUMNS = (
     ("State", "string", ".status.state", False),
     ("Ready", "string", ".status.ready", False),
     ("World", "integer", ".status.membership.worldSize", False),
-    ("Membership", "string", ".status.membership.id", False),
+    ("Progress", "string", ".status.progress.display", False),
     ("Restarts", "integer", ".status.restarts.total", False),
-    ("Failures", "integer", ".status.restarts.application", True),
-    ("Losses", "integer", ".status.restarts.infrastructure", True),
     ("Cause", "string", ".status.membership.cause", True),
-    ("Step", "integer", ".status.progress.step", True),
     ("Snapshot", "integer", ".status.snapshot.step", True),
-    ("Term", "integer", ".status.rendezvousTerm", True),
+    ("Message", "string", ".status.message", True),
     ("Age", "date", ".metadata.creationTimestamp", False),
 )
 

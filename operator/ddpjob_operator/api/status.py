@@ -6,7 +6,7 @@ May not: decide anything.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -63,6 +63,14 @@ class ProgressStatus(ObservedModel):
     total_steps: int | None = Field(
         default=None, description="Number of steps of the whole training."
     )
+    display: str = Field(default="", description="Steps done, of all steps if known, as 40/900.")
+    steps_per_second: float | None = Field(
+        default=None, description="Average of the last minute, with two significant digits."
+    )
+    estimated_completion: datetime | None = Field(
+        default=None,
+        description="Expected time of the last step, if the script reports the number of steps.",
+    )
     metrics: dict[str, float] = Field(default={}, description="Metrics that the script reported.")
 
 
@@ -95,6 +103,35 @@ class WarningStatus(ObservedModel):
     count: int = Field(default=1, description="Number of workers with this problem.")
 
 
+class HistoryEntry(ObservedModel):
+    """One of the last memberships, and the incident that led to it."""
+
+    membership: str = Field(description="Identity of the membership: term.boot.n.")
+    cause: str = Field(description="Cause: started, lost, failed, left or joined.")
+    message: str = Field(
+        default="", description="Workers that joined, left, were lost or failed before it."
+    )
+    ended: tuple[str, ...] = Field(
+        default=(),
+        description="Members whose pods ended, with the reasons; the next entry follows from them.",
+    )
+    since: datetime = Field(description="Time when the membership was formed.")
+    workers: int = Field(description="Number of workers.")
+    world_size: int = Field(description="Number of processes.")
+    stall_seconds: float | None = Field(
+        default=None,
+        description="Seconds without a step: from the last step before it, or else from its"
+        " formation, to its first step.",
+    )
+    first_step: int | None = Field(default=None, description="First step that was reported.")
+    resumed_step: int | None = Field(
+        default=None, description="Step that the processes resumed from."
+    )
+    repeated_steps: int | None = Field(
+        default=None, description="Steps that ran again because the snapshot was older."
+    )
+
+
 class GroupStatus(ObservedModel):
     """One group of workers."""
 
@@ -111,8 +148,12 @@ class DDPJobStatus(ObservedModel):
         default=0, description="Generation of the spec that the operator last acted on."
     )
     state: str = Field(default="Pending", description="The conditions in one word.")
+    message: str = Field(default="", description="Explanation of the state for people.")
     conditions: tuple[Condition, ...] = Field(
-        default=(), description="Running, Resizing, Suspended, Stalled, Complete, Failed."
+        default=(),
+        description="Running, Resizing, Suspended, Stalled, Complete, Failed."
+        " Running is always present once the operator has seen the job; the others if they hold"
+        " or have a message.",
     )
     start_time: datetime | None = Field(
         default=None, description="Time when the job was started or resumed."
@@ -133,6 +174,9 @@ class DDPJobStatus(ObservedModel):
     membership: MembershipStatus | None = Field(
         default=None, description="The workers that train, or trained last, together."
     )
+    history: tuple[HistoryEntry, ...] = Field(
+        default=(), description="The last 20 memberships, oldest first."
+    )
     restarts: RestartsStatus = Field(default=RestartsStatus(), description="Restarts so far.")
     warnings: tuple[WarningStatus, ...] = Field(
         default=(), description="Problems that impair the job, and the last incidents."
@@ -140,6 +184,21 @@ class DDPJobStatus(ObservedModel):
     progress: ProgressStatus | None = Field(default=None, description="Progress of the training.")
     snapshot: SnapshotStatus | None = Field(default=None, description="The newest snapshot.")
     groups: tuple[GroupStatus, ...] = Field(default=(), description="Each group of workers.")
-    ready: str = Field(default="", description="Workers of all groups: running/wanted, as 2/4.")
+    ready: str = Field(
+        default="",
+        description="Workers of all groups: running/wanted, as 2/4; - after the end of the job.",
+    )
     replicas: int = Field(default=0, description="Workers of the main group, for autoscalers.")
     selector: str = Field(default="", description="Label selector of the main group.")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form without empty texts, lists and mappings, which state nothing."""
+        found: dict[str, Any] = _without_empty(super().to_json())
+        return found
+
+
+def _without_empty(value: Any) -> Any:
+    if isinstance(value, dict):
+        fields = ((name, _without_empty(field)) for name, field in value.items())
+        return {name: field for name, field in fields if field not in ("", [], {})}
+    return [_without_empty(each) for each in value] if isinstance(value, list) else value

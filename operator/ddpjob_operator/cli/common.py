@@ -46,3 +46,10 @@ def print_error(message: str) -> None:
     """Print a message to stderr, in red on a terminal."""
     colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     print(f"\033[31m{message}\033[0m" if colour else message, file=sys.stderr)
+
+
+def installed_version() -> str:
+    """Return the version of ddpjob."""
+    import importlib.metadata  # noqa: PLC0415 - rarely needed, and slow to import
+
+    return importlib.metadata.version("ddpjob")

@@ -19,7 +19,7 @@ from typer.completion import (  # type: ignore[attr-defined] # documented, not e
 )
 from typer.core import TyperCommand, TyperGroup
 
-from ddpjob_operator.cli.common import CommandError, ExitCode, print_error
+from ddpjob_operator.cli.common import CommandError, ExitCode, installed_version, print_error
 
 PROGRAM = "ddpjob"
 ENV_COMPLETE = "_DDPJOB_COMPLETE"
@@ -189,9 +189,7 @@ def completion(shell: Annotated[Shell, typer.Argument(show_default=False)]) -> N
 
 def version() -> None:
     """Print the version."""
-    import importlib.metadata  # noqa: PLC0415 - only needed here, and slow to import
-
-    print(f"ddpjob {importlib.metadata.version('ddpjob')}")
+    print(f"ddpjob {installed_version()}")
 
 
 def _version(wanted: bool) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from ddpjob_operator.cli.common import ExitCode
+from ddpjob_operator.cli.common import ExitCode, installed_version
 from ddpjob_operator.controller import settings
 from ddpjob_operator.controller.settings import Settings
 from ddpjob_operator.kube.interface import ApiError, UnreachableError
@@ -64,6 +64,10 @@ def run(
         context=context,
         health_port=health_port,
         metrics_port=metrics_port,
+    )
+    logging.getLogger("ddpjob").info(
+        "starting version=%s image=%s namespaces=%s",
+        *(installed_version(), agent_image, ",".join(options.namespaces) or "all"),
     )
     try:
         asyncio.run(handlers.run_operator(options))

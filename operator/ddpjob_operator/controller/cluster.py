@@ -20,6 +20,7 @@ from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.controller.children import Children, Plural
+from ddpjob_operator.controller.foreign import describe_foreign
 from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError, pages
 from ddpjob_operator.kube.reflector import PAGE, Reflector
 from ddpjob_operator.manifests import build
@@ -38,6 +39,7 @@ from ddpjob_operator.rendezvous.session import RendezvousSession
 from ddpjob_operator.rendezvous.session_pool import Key, ServiceId, SessionPool
 from ddpjob_operator.request import Request
 from ddpjob_protocol.control import Report
+from ddpjob_protocol.text import ends
 
 Create = CreateService | CreateRendezvous | CreateWorker
 Delete = DeleteRendezvous | DeleteWorker
@@ -196,11 +198,7 @@ class Cluster:
         if controller(found["metadata"]) == job.metadata.uid:
             self._children.put(plural, found)
             return None
-        text = f"'{name}' exists and does not belong to this job; delete or rename it"
-        labels = found["metadata"].get("labels") or {}
-        if controller(found["metadata"]) and labels.get(constants.LABEL_JOB) == job.metadata.name:
-            text = f"'{name}' of an earlier job of this name still exists; waiting for its deletion"
-        return Rejection(name, Reason.POD_REFUSED, text)
+        return Rejection(name, Reason.NAME_TAKEN, describe_foreign(job, plural, found["metadata"]))
 
     async def delete(self, job: DDPJob, action: Delete) -> None:
         """Delete a pod with its grace period."""
@@ -262,7 +260,7 @@ class Cluster:
             },
             "involvedObject": about,
             "reason": event.reason,
-            "message": event.message[:MAX_EVENT_MESSAGE],
+            "message": ends(event.message, MAX_EVENT_MESSAGE),
             "type": "Warning" if event.warning else "Normal",
             "firstTimestamp": now,
             "lastTimestamp": now,

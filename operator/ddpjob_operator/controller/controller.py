@@ -74,6 +74,7 @@ class Controller:
                     group.create_task(reflector.run())
                 for reflector in self.cluster.reflectors:
                     await reflector.synced.wait()
+                log.info("ready: pods and services are listed")
                 group.create_task(self._resync())
                 for _ in range(self._settings.workers):
                     group.create_task(self._work())

@@ -9,7 +9,7 @@ import asyncio
 import dataclasses
 import itertools
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -30,7 +30,7 @@ from ddpjob_operator.planner.actions import (
     DeleteRendezvous,
     DeleteWorker,
 )
-from ddpjob_operator.planner.observed import Rejection
+from ddpjob_operator.planner.observed import Observed, Rejection
 from ddpjob_operator.planner.planner import plan
 from ddpjob_operator.rendezvous.session import RendezvousSession
 from ddpjob_operator.rendezvous.session_pool import Key
@@ -79,6 +79,7 @@ class Reconciler:
             await self._cluster.delete_job(raw)
             return None
         rejections = await self._execute(job, planned.actions, seen.token)
+        _log_first_pods(key, seen.observed, planned.actions, rejections)
         after = planned.requeue_after
         if rejections:
             planned = plan(dataclasses.replace(seen.observed, rejections=tuple(rejections)), now)
@@ -145,6 +146,16 @@ class Reconciler:
         if state is not None:
             self._states[key] = state
             self._metrics.jobs.labels(state).inc()
+
+
+def _log_first_pods(
+    key: Key, observed: Observed, actions: Iterable[Action], rejections: Sequence[Rejection]
+) -> None:
+    """Log the creation of the workers of a job that has none."""
+    new = [action for action in actions if isinstance(action, CreateWorker)]
+    created = len(new) - sum(each.name in {refused.name for refused in rejections} for each in new)
+    if created and not observed.workers:
+        log.info("%s/%s: created the first pods workers=%d", *key, created)
 
 
 async def _send(expectation: Expectation | None, session: RendezvousSession | None) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.api.spec.pinned_fields import revision
 from ddpjob_operator.api.spec.pod.pod_template import trainer
 from ddpjob_operator.api.spec.pod.strategic_merge import without_nulls
 from ddpjob_operator.api.spec.sagemaker import BASE, SageMaker
@@ -87,6 +88,7 @@ def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, token: s
         constants.LABEL_JOB: job.metadata.name,
         constants.LABEL_ROLE: constants.ROLE_RENDEZVOUS,
         constants.LABEL_TERM: str(action.term),
+        constants.LABEL_REVISION: revision(job.spec),
     }
     workers = {constants.LABEL_JOB: job.metadata.name, constants.LABEL_ROLE: constants.ROLE_WORKER}
     apart = {"labelSelector": {"matchLabels": workers}, "topologyKey": "kubernetes.io/hostname"}
@@ -146,6 +148,7 @@ def build_worker(job: DDPJob, action: CreateWorker, image: str, token: str) -> M
         constants.LABEL_GROUP: action.group,
         constants.LABEL_INDEX: str(action.index),
         constants.LABEL_INCARNATION: str(action.incarnation),
+        constants.LABEL_REVISION: revision(job.spec),
     }
     container = trainer(template).get("name")
     metadata = pod_metadata(job, action.name, labels, container, template.get("metadata"))

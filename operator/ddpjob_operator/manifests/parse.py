@@ -84,11 +84,18 @@ def parse_pod(raw: Mapping[str, Any]) -> Pod:
             deleting=deleting,
             reason=reason,
             message=message,
+            revision=labels.get(constants.LABEL_REVISION, ""),
         )
     elif role == constants.ROLE_RENDEZVOUS:
         ready = _condition(status, "Ready").get("status") == "True"
         term = _number(labels.get(constants.LABEL_TERM))
-        rendezvous = Rendezvous(term, ready=ready, reason=reason, message=message)
+        rendezvous = Rendezvous(
+            term,
+            ready=ready,
+            reason=reason,
+            message=message,
+            revision=labels.get(constants.LABEL_REVISION, ""),
+        )
     return Pod(
         namespace=metadata["namespace"],
         name=metadata["name"],

@@ -5,19 +5,20 @@ May not: decide on actions, or read a condition instead of an observation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Literal
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.status import Condition, DDPJobStatus
-from ddpjob_operator.planner.diagnosis import Diagnosis, diagnose
+from ddpjob_operator.planner.diagnosis import Diagnosis, diagnose, quote
 from ddpjob_operator.planner.observed import Observed, Rejection, Worker
 from ddpjob_operator.planner.placement import WorkerPlan
 from ddpjob_operator.planner.stall_message import describe_stall
 from ddpjob_operator.planner.warnings import describe
 from ddpjob_protocol.control import Report, ServiceState
+from ddpjob_protocol.text import plural, shorten, some
 
 _PRECEDENCE = (
     ConditionType.FAILED,
@@ -27,6 +28,9 @@ _PRECEDENCE = (
     ConditionType.RESIZING,
     ConditionType.RUNNING,
 )
+_WITH_REASON = (ConditionType.FAILED, ConditionType.STALLED, ConditionType.RESIZING)
+MAX_NAMES = 5  # of rejected objects in a message; the others are counted
+MAX_MESSAGE = 300  # characters of the explanation of the state
 
 
 def condition(
@@ -45,13 +49,18 @@ def set_condition(
     conditions: Sequence[Condition], new: Condition, now: datetime
 ) -> tuple[Condition, ...]:
     """Insert or replace a condition; its time changes only if its status changes."""
+    dated = date(conditions, new, now)
+    if find(conditions, new.type) is None:
+        return (*conditions, dated)
+    return tuple(dated if each.type == new.type else each for each in conditions)
+
+
+def date(conditions: Sequence[Condition], new: Condition, now: datetime) -> Condition:
+    """Return a condition with the time of the last change of its status."""
     old = find(conditions, new.type)
     same = old is not None and old.status == new.status
     since = old.last_transition_time if old is not None and same else now
-    dated = new.model_copy(update={"last_transition_time": since})
-    if old is None:
-        return (*conditions, dated)
-    return tuple(dated if each.type == new.type else each for each in conditions)
+    return new.model_copy(update={"last_transition_time": since})
 
 
 def find(conditions: Sequence[Condition], type_: str) -> Condition | None:
@@ -81,6 +90,16 @@ def state(conditions: Sequence[Condition]) -> str:
     return "Unknown" if running.status == "Unknown" else "Waiting"
 
 
+def message(conditions: Sequence[Condition]) -> str:
+    """Return the explanation of the state in one line."""
+    word = state(conditions)
+    found = find(conditions, word) or find(conditions, ConditionType.RUNNING)
+    if found is None or not found.message:
+        return ""
+    line = shorten(found.message.splitlines()[0], MAX_MESSAGE)
+    return f"{found.reason}: {line}" if word in _WITH_REASON else line
+
+
 # --- the conditions of a job ----------------------------------------------------------------------
 
 
@@ -97,8 +116,8 @@ def running(observed: Observed, status: DDPJobStatus, report: Report | None) -> 
         return condition(kind, None, Reason.NO_REPORT, text)
     if report.state is not ServiceState.RUNNING or status.membership is None:
         return condition(kind, False, Reason.WAITING, report.reason)
-    workers = _plural(len(status.membership.workers), "worker")
-    processes = _plural(status.membership.world_size, "process", "es")
+    workers = plural(len(status.membership.workers), "worker")
+    processes = plural(status.membership.world_size, "process")
     parts = (
         f"{workers} with {processes}",
         storage_not_shared(observed),
@@ -108,33 +127,33 @@ def running(observed: Observed, status: DDPJobStatus, report: Report | None) -> 
 
 
 def resizing(
-    status: DDPJobStatus,
-    report: Report | None,
-    worker_plan: WorkerPlan,
-    rejections: Sequence[Rejection],
-) -> Condition:
-    """Return Resizing: the membership has to change."""
-    kind = ConditionType.RESIZING
+    observed: Observed, status: DDPJobStatus, report: Report | None, worker_plan: WorkerPlan
+) -> Condition | None:
+    """Return Resizing: the membership has to change; None without a membership."""
+    kind, rejections = ConditionType.RESIZING, observed.rejections
     if report is None or report.state is not ServiceState.RUNNING or status.membership is None:
-        return condition(kind, False, Reason.NOT_RUNNING)
+        return None
     if worker_plan.draining:
         leaving = ", ".join(worker.name for worker in worker_plan.draining)
         return condition(kind, True, Reason.DRAINING, f"{leaving} must leave")
     members = status.membership.workers
+    short = _below_minimum(len(members), observed.job.spec.minimum)
     joining = [w for w in worker_plan.kept if _starts(w) and w.name not in members]
     if joining:
-        return condition(kind, True, Reason.JOINING, report.reason)
-    text = _scheduled(worker_plan) + "".join(f"; {_rejected(each)}" for each in rejections[:1])
+        return condition(kind, True, Reason.JOINING, "; ".join((*short, report.reason)))
+    refused = [_rejected(rejections, each) for each in rejections[:1]]
+    text = "; ".join((*short, _scheduled(worker_plan), *refused))
     whole = (
         not worker_plan.create and not worker_plan.failing and all(map(_starts, worker_plan.kept))
     )
     return condition(kind, False, Reason.AT_SIZE if whole else Reason.PARTLY_PLACED, text)
 
 
-def stalled(observed: Observed, report: Report | None, worker_plan: WorkerPlan) -> Condition:
+def stalled(observed: Observed, report: Report | None, worker_plan: WorkerPlan) -> Condition | None:
     """Return Stalled: the job makes no progress, or needs a change from outside to start."""
     kind = ConditionType.STALLED
-    found = _without_service(observed)
+    trains = report is not None and report.state is ServiceState.RUNNING
+    found = _without_service(observed, trains=trains)
     if report is not None and report.stall is not None and found is None:
         return condition(kind, True, Reason.NO_PROGRESS, describe_stall(report.stall))
     if worker_plan.failing and worker_plan.replace_after is not None:
@@ -144,13 +163,16 @@ def stalled(observed: Observed, report: Report | None, worker_plan: WorkerPlan) 
         at = f"; it is replaced at {worker_plan.replace_after:%H:%M:%S} UTC"
         reason = diagnosis.reason if diagnosis else Reason.WORKERS_FAIL
         return condition(kind, True, reason, f"{text}{_remedy(diagnosis)}{at}")
-    if report is None and observed.job.status.membership is not None:
-        running = True  # the last known state
-    else:
-        running = report is not None and report.state is ServiceState.RUNNING
-    if not running:
+    last_known = report is None and observed.job.status.membership is not None
+    if not trains and not last_known:
         found = found or _obstacle(observed, worker_plan)
-    return found or condition(kind, False, Reason.NOT_STALLED)
+    return found
+
+
+def _below_minimum(members: int, minimum: int) -> Iterator[str]:
+    """Yield a warning if a membership has fewer workers than a minimum that was raised since."""
+    if members < minimum:
+        yield f"{members} train, below the new minimum of {minimum}: the next loss stops the job"
 
 
 def storage_not_shared(observed: Observed) -> str:
@@ -162,13 +184,15 @@ def storage_not_shared(observed: Observed) -> str:
     return f"{text}; use a claim with access mode ReadWriteMany"
 
 
-def _without_service(observed: Observed) -> Condition | None:
+def _without_service(observed: Observed, *, trains: bool) -> Condition | None:
+    """Return Stalled without a service; a job that trains needs no Service object any more."""
     kind, job = ConditionType.STALLED, observed.job
     term, name = job.status.rendezvous_term, job.metadata.name
-    vital = (constants.service_name(name), constants.rendezvous_name(name, term))
+    pod_name = constants.rendezvous_name(name, term)
+    vital = (pod_name,) if trains else (constants.service_name(name), pod_name)
     for refusal in observed.rejections:
         if refusal.name in vital:
-            return condition(kind, True, refusal.reason, _rejected(refusal))
+            return condition(kind, True, refusal.reason, _rejected(observed.rejections, refusal))
     pod = observed.rendezvous
     diagnosis = diagnose(pod.reason, pod.message) if pod and not pod.ready else None
     if pod is None or diagnosis is None:
@@ -181,7 +205,7 @@ def _obstacle(observed: Observed, worker_plan: WorkerPlan) -> Condition | None:
     """Return Stalled if the job cannot start or restart by waiting alone, or None."""
     kind = ConditionType.STALLED
     for refusal in observed.rejections:
-        return condition(kind, True, refusal.reason, _rejected(refusal))
+        return condition(kind, True, refusal.reason, _rejected(observed.rejections, refusal))
     stuck = [w for w in worker_plan.kept if w in worker_plan.stuck or _cannot_start(w)]
     minimum = observed.job.spec.minimum
     if len(worker_plan.kept) + len(worker_plan.create) - len(stuck) >= minimum or not stuck:
@@ -201,8 +225,13 @@ def _cannot_start(worker: Worker) -> bool:
     return not worker.unschedulable and diagnose(worker.reason, worker.message) is not None
 
 
-def _rejected(refusal: Rejection) -> str:
-    return f"{refusal.name} was refused: {refusal.message}"
+def _rejected(rejections: Sequence[Rejection], first: Rejection) -> str:
+    """Return the message of a rejection, and the names of the others with the same reason."""
+    text = first.message
+    if first.reason is not Reason.NAME_TAKEN:  # that message names the object
+        text = f"{first.name} was refused: {text}"
+    others = [each.name for each in rejections if each.reason is first.reason and each != first]
+    return f"{text}; the same holds for {some(others, MAX_NAMES)}" if others else text
 
 
 def _remedy(diagnosis: Diagnosis | None) -> str:
@@ -226,8 +255,5 @@ def _pending(worker: Worker) -> str:
 
 
 def _plain_message(message: str) -> str:
-    return f": {message.rstrip('.')}" if message else ""
-
-
-def _plural(count: int, word: str, ending: str = "s") -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}{ending}"
+    text = quote(message)
+    return f": {text}" if text else ""

@@ -74,6 +74,15 @@ _TABLE = (
 )
 
 
+_STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (ddpjob\S* )?")  # of our log lines
+
+
+def quote(message: str) -> str:
+    """Return the last line of a pod's message, which may be the end of a log, without its stamp."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return _STAMP.sub("", lines[-1], count=1).rstrip(".") if lines else ""
+
+
 def diagnose(reason: str, message: str) -> Diagnosis | None:
     """Return the diagnosis for a reason and message of the kubelet or scheduler, or None."""
     for row in _TABLE:

@@ -12,11 +12,13 @@ from ddpjob_operator.api.constants import ConditionType, EventReason
 from ddpjob_operator.api.status import Condition, DDPJobStatus
 from ddpjob_operator.planner import conditions
 from ddpjob_operator.planner.actions import CreateWorker, Event
-from ddpjob_operator.planner.observed import Observed
+from ddpjob_operator.planner.diagnosis import diagnose, quote
+from ddpjob_operator.planner.observed import Observed, Phase, Worker
 from ddpjob_operator.planner.outcome import JobOutcome
 from ddpjob_operator.planner.placement import WorkerPlan
 from ddpjob_protocol.control import Report
 from ddpjob_protocol.membership import Cause, MembershipId
+from ddpjob_protocol.text import plural, shorten
 
 _BY_CAUSE = {
     Cause.STARTED: EventReason.STARTED,
@@ -26,6 +28,7 @@ _BY_CAUSE = {
     Cause.JOINED: EventReason.WORKER_JOINED,
 }
 _WARNINGS = (Cause.LOST, Cause.FAILED)
+MAX_QUOTE = 200  # characters of the message of a pod that ended
 
 
 def membership_events(observed: Observed, report: Report | None) -> Iterator[Event]:
@@ -37,7 +40,7 @@ def membership_events(observed: Observed, report: Report | None) -> Iterator[Eve
     for each in report.memberships:
         if newest is None or MembershipId.parse(each.id) > newest:
             cause = Cause(each.cause)
-            size = f"{len(each.workers)} workers, {each.world_size} processes"
+            size = f"{plural(len(each.workers), 'worker')}, {plural(each.world_size, 'process')}"
             text = f"membership {each.id} with {size}: {each.detail or each.cause}"
             yield Event(_BY_CAUSE[cause].value, text, cause in _WARNINGS)
 
@@ -54,16 +57,20 @@ def repeated_step_events(observed: Observed, report: Report | None) -> Iterator[
 
 def repeated_steps_text(steps: int) -> str:
     """Return the number of repeated steps as text."""
-    return "1 step is done again" if steps == 1 else f"{steps} steps are done again"
+    return f"{plural(steps, 'step')} {'is' if steps == 1 else 'are'} done again"
 
 
 def replacement_events(observed: Observed, worker_plan: WorkerPlan) -> Iterator[Event]:
-    """Yield one event for each worker that replaces another worker."""
+    """Yield one event for each worker that replaces a member, or a worker that ended."""
     refused = {refusal.name for refusal in observed.rejections}
     for action in worker_plan.create:
-        if action.name not in refused and (how := _departure(observed, action)):
+        if action.name in refused:
+            continue
+        old = _predecessor(observed, action)
+        if how := _departure(observed, *old):
             text = f"{how}; {action.name} takes its place"
-            yield Event(EventReason.WORKER_REPLACED.value, text)
+            crashed = old[1] is not None and old[1].phase is Phase.FAILED
+            yield Event(EventReason.WORKER_REPLACED.value, text, warning=crashed)
 
 
 def end_event(verdict: JobOutcome) -> Event:
@@ -94,13 +101,28 @@ def _flips(old: Sequence[Condition], new: Sequence[Condition], type_: ConditionT
     return conditions.is_true(new, type_) and not conditions.is_true(old, type_)
 
 
-def _departure(observed: Observed, new: CreateWorker) -> str:
-    job = observed.job
-    name = constants.worker_name(job.metadata.name, new.group, new.index, new.incarnation - 1)
-    old = next((worker for worker in observed.workers if worker.name == name), None)
-    if old is not None and old.terminal:
-        return f"{name} has ended" + (f" ({old.message})" if old.message else "")
-    if old is not None:
-        return f"{name} is being deleted"
-    membership = job.status.membership
-    return f"{name} is gone" if membership and name in membership.workers else ""
+def _predecessor(observed: Observed, new: CreateWorker) -> tuple[str, Worker | None]:
+    job = observed.job.metadata.name
+    name = constants.worker_name(job, new.group, new.index, new.incarnation - 1)
+    return name, next((worker for worker in observed.workers if worker.name == name), None)
+
+
+def _departure(observed: Observed, name: str, old: Worker | None) -> str:
+    """Return how a worker departed; empty if it is not replaced: it left in a planned way before.
+
+    A suspended job has no membership, and a worker that is too many is deleted after it left.
+    """
+    membership = observed.job.status.membership
+    was_member = membership is not None and name in membership.workers
+    if old is not None and old.terminal and (was_member or not old.deleting):
+        return f"{name} has ended{_reason(old)}"
+    if not was_member:
+        return ""
+    return f"{name} is gone" if old is None else f"{name} is being deleted{_reason(old)}"
+
+
+def _reason(worker: Worker) -> str:
+    """Return the reason in brackets; a diagnosed one gets an event of its own, with the message."""
+    diagnosis = diagnose(worker.reason, worker.message)
+    text = diagnosis.reason if diagnosis else shorten(quote(worker.message), MAX_QUOTE)
+    return f" ({text})" if text else ""

@@ -6,11 +6,12 @@ May not: decide anything, or remember an earlier pass.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from datetime import datetime
 from enum import StrEnum
 
 from ddpjob_operator.api.constants import Reason
-from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.api.spec import DDPJob, pinned_fields
 from ddpjob_protocol.control import Report
 
 
@@ -38,6 +39,7 @@ class Worker:
     deleting: bool = False
     reason: str = ""  # reason of the kubelet, such as ImagePullBackOff or OOMKilled
     message: str = ""  # explanation of the end, or of the problem that prevents a start
+    revision: str = ""  # of the fields that its pod was made from; empty: not known
 
     @property
     def terminal(self) -> bool:
@@ -63,6 +65,7 @@ class Rendezvous:
     ready: bool = False  # the service accepts an expectation
     reason: str = ""  # reason of the kubelet, as for a worker
     message: str = ""
+    revision: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,3 +91,12 @@ class Observed:
     single_node_claim: str = ""  # snapshot claim that only one node can use
     rejections: tuple[Rejection, ...] = ()  # rejections of this pass, for its second plan
     one_file_system: bool = False  # all workers share one file system
+
+    def is_outdated(self, child: Worker | Rendezvous) -> bool:
+        """Return whether a pod was made from fields that changed before the first membership."""
+        trained = self.job.status.membership is not None
+        return not trained and child.revision not in ("", self._revision)
+
+    @functools.cached_property
+    def _revision(self) -> str:
+        return pinned_fields.revision(self.job.spec)

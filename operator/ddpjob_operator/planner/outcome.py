@@ -13,6 +13,7 @@ from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.planner.observed import Observed, Phase
 from ddpjob_protocol.control import Report, ServiceState
+from ddpjob_protocol.text import CUT, last_lines
 
 TAIL_LINES = 20
 TAIL_CHARACTERS = 4000
@@ -88,5 +89,5 @@ def _failure_message(report: Report) -> str:
 
 def _tail(text: str) -> str:
     lines = text.rstrip().splitlines()
-    tail = "\n".join(lines[-TAIL_LINES:])[-TAIL_CHARACTERS:]
-    return tail if tail == text.rstrip() else f"...\n{tail}"
+    tail = last_lines("\n".join(lines[-TAIL_LINES:]), TAIL_CHARACTERS)
+    return tail if len(lines) <= TAIL_LINES or tail.startswith(CUT) else f"{CUT}\n{tail}"

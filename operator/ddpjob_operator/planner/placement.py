@@ -7,6 +7,10 @@ are created at the lowest free indices. A new incarnation is one higher than eve
 incarnation of the index. A name is therefore not used again while the deletion of a predecessor
 hangs.
 
+Pods that were made from fields that changed before the first membership are outdated. They are
+deleted and replaced in the pass that observes the change: the status has no membership then, and
+the API server accepts no such change after it has one.
+
 A missing or ended worker is replaced immediately. If a worker ended before it joined, and was not
 the first of its index, the replacement waits for a backoff: its successor probably fails as well.
 If the scheduler finds no node for a worker within SCHEDULING_SECONDS, the worker is stuck. A stuck
@@ -52,13 +56,15 @@ def plan_workers(observed: Observed, now: datetime) -> WorkerPlan:
     """Return the plan for all workers of a job."""
     kept, draining, missing = [], [], list[Slot]()
     groups = observed.job.spec.groups()
+    outdated = [w for w in observed.workers if w.live and observed.is_outdated(w)]
+    current = [worker for worker in observed.workers if worker not in outdated]
     for group in groups:
-        stay, go, slots = _divide(group, observed.workers)
+        stay, go, slots = _divide(group, current)
         kept += stay
         draining += go
         missing += slots
     known = {group.name for group in groups}
-    draining += [w for w in observed.workers if w.live and w.group not in known]
+    draining += [w for w in current if w.live and w.group not in known]
     failing = tuple(_failing(observed, missing))
     replace_after = _replacement_backoff(observed.job, failing, now)
     if replace_after is not None:
@@ -67,13 +73,13 @@ def plan_workers(observed: Observed, now: datetime) -> WorkerPlan:
     else:
         failing = ()
     done = [w for w in observed.workers if w.terminal and not w.deleting and w not in failing]
-    removable = [w for w in draining if _may_delete(w, observed.report)]
+    removable = [w for w in draining if _may_delete(w, observed.report)] + outdated
     waiting = {worker.name: _stuck_at(worker, now) for worker in kept if worker.unschedulable}
     return WorkerPlan(
         stuck=tuple(w for w in kept if w.name in waiting and waiting[w.name] <= now),
         stuck_at=min((at for at in waiting.values() if at > now), default=None),
         kept=tuple(kept),
-        draining=tuple(draining),
+        draining=(*draining, *outdated),
         create=_creations(observed, missing),
         delete=tuple(DeleteWorker(worker.name) for worker in (*removable, *done)),
         failing=failing,
@@ -129,7 +135,9 @@ def _failing(observed: Observed, missing: Iterable[Slot]) -> Iterator[Worker]:
     for slot in missing:
         past = [w for w in observed.workers if (w.group, w.index) == slot]
         last = max(past, key=lambda worker: worker.incarnation, default=None)
-        if last and last.phase is Phase.FAILED and last.incarnation > 1 and last.name not in joined:
+        if last is None or last.name in joined or observed.is_outdated(last):
+            continue
+        if last.phase is Phase.FAILED and last.incarnation > 1:
             yield last
 
 
@@ -142,7 +150,12 @@ def _replacement_backoff(
         return job.status.replace_after if now < job.status.replace_after else None
     tries = min(16, max(worker.incarnation for worker in failing) - 2)
     seconds = min(job.spec.failure_policy.backoff_seconds * 2**tries, MAX_PAUSE_SECONDS)
-    return now + timedelta(seconds=seconds) if seconds else None
+    return _rounded_up(now + timedelta(seconds=seconds)) if seconds else None
+
+
+def _rounded_up(moment: datetime) -> datetime:
+    """Return a time in whole seconds, as in all times of the API server."""
+    return (moment + timedelta(microseconds=999_999)).replace(microsecond=0)
 
 
 def _creations(observed: Observed, missing: Iterable[Slot]) -> tuple[CreateWorker, ...]:

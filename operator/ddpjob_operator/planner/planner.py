@@ -211,10 +211,12 @@ def _rendezvous(observed: Observed) -> Iterator[Action]:
     term = status.rendezvous_term
     for terminated_terms in observed.terminated_terms:
         yield DeleteRendezvous(terminated_terms)
-    if seen is not None and seen.term >= term:
+    if seen is not None and seen.term >= term and not observed.is_outdated(seen):
         return
     if seen is not None:
         yield DeleteRendezvous(seen.term)
+        if seen.term >= term:
+            return  # the next pass counts its successor
     if status.observed_rendezvous_term < term:
         yield CreateRendezvous(constants.rendezvous_name(observed.job.metadata.name, term), term)
 

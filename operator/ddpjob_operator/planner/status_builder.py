@@ -5,20 +5,17 @@ May not: decide on actions, or remember a fact that can be observed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import ConditionType, Reason
-from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import (
     Condition,
     DDPJobStatus,
     GroupStatus,
     MembershipStatus,
-    ProgressStatus,
     RestartsStatus,
     SnapshotStatus,
 )
@@ -26,8 +23,12 @@ from ddpjob_operator.planner import conditions
 from ddpjob_operator.planner.observed import Observed, Phase
 from ddpjob_operator.planner.outcome import JobOutcome
 from ddpjob_operator.planner.placement import WorkerPlan
+from ddpjob_operator.planner.training.history import update_history
+from ddpjob_operator.planner.training.progress import build_progress
 from ddpjob_operator.planner.warnings import current_warnings
 from ddpjob_protocol.control import FileSyncReport, Report
+
+AFTER_THE_END = "-"  # in place of the number of workers that run
 
 
 def build_active_status(
@@ -38,16 +39,15 @@ def build_active_status(
     status = _counted(
         observed,
         {
-            **_reported(observed.job, report, now),
+            **_reported(observed, report, now),
             "warnings": current_warnings(observed, report, now),
-            "start_time": old.start_time or now,
+            "start_time": old.start_time or _whole(now),
             "replace_after": worker_plan.replace_after,
         },
     )
     found = (
         conditions.running(observed, status, report),
-        conditions.resizing(status, report, worker_plan, observed.rejections),
-        conditions.condition(ConditionType.SUSPENDED, False, Reason.NOT_SUSPENDED),
+        conditions.resizing(observed, status, report, worker_plan),
         conditions.stalled(observed, report, worker_plan),
     )
     return _close_conditions(observed, status, found, now)
@@ -61,9 +61,7 @@ def build_suspended_status(observed: Observed, now: datetime) -> DDPJobStatus:
     text = f"the job is suspended; it resumes when {until}"
     found = (
         conditions.condition(ConditionType.RUNNING, False, Reason.SUSPENDED, text),
-        conditions.condition(ConditionType.RESIZING, False, Reason.NOT_RUNNING),
         conditions.condition(ConditionType.SUSPENDED, True, Reason.SUSPENDED, text),
-        conditions.condition(ConditionType.STALLED, False, Reason.NOT_STALLED),
     )
     return _close_conditions(observed, status, found, now)
 
@@ -75,17 +73,15 @@ def build_finished_status(
     status = _counted(
         observed,
         {
-            **_reported(observed.job, report, now),
+            **_reported(observed, report, now),
             "warnings": current_warnings(observed, report, now),
-            "completion_time": now,
+            "completion_time": _whole(now),
             "replace_after": None,
+            "ready": AFTER_THE_END,
         },
     )
     found = (
         conditions.condition(ConditionType.RUNNING, False, verdict.reason),
-        conditions.condition(ConditionType.RESIZING, False, Reason.NOT_RUNNING),
-        conditions.condition(ConditionType.SUSPENDED, False, Reason.NOT_SUSPENDED),
-        conditions.condition(ConditionType.STALLED, False, Reason.NOT_STALLED),
         conditions.condition(verdict.type, True, verdict.reason, verdict.message),
     )
     return _close_conditions(observed, status, found, now)
@@ -97,24 +93,36 @@ def build_invalid_status(
     """Return the status of a job with an invalid spec; only Stalled changes."""
     found = conditions.condition(ConditionType.STALLED, True, Reason.INVALID_SPEC, problems)
     seen = found.model_copy(update={"observed_generation": generation})
-    current = conditions.set_condition(old.conditions, seen, now)
-    return old.model_copy(update={"conditions": current, "state": conditions.state(current)})
+    current = conditions.set_condition(old.conditions, seen, _whole(now))
+    return old.model_copy(update=_summary(current))
 
 
 def recount_workers(observed: Observed) -> DDPJobStatus:
     """Return the status of a job that ended earlier, with new counts of the workers."""
-    return _counted(observed, {})
+    return _counted(observed, {"ready": AFTER_THE_END})
 
 
 def _close_conditions(
-    observed: Observed, status: DDPJobStatus, found: Iterable[Condition], now: datetime
+    observed: Observed, status: DDPJobStatus, found: Iterable[Condition | None], now: datetime
 ) -> DDPJobStatus:
+    """Replace all conditions by the found ones; None does not hold and has nothing to report."""
     generation = observed.job.metadata.generation
-    current = status.conditions
-    for each in found:
-        seen = each.model_copy(update={"observed_generation": generation})
-        current = conditions.set_condition(current, seen, now)
-    return status.model_copy(update={"conditions": current, "state": conditions.state(current)})
+    seen = (each.model_copy(update={"observed_generation": generation}) for each in found if each)
+    dated = tuple(conditions.date(status.conditions, each, _whole(now)) for each in seen)
+    return status.model_copy(update=_summary(dated))
+
+
+def _summary(current: tuple[Condition, ...]) -> dict[str, Any]:
+    return {
+        "conditions": current,
+        "state": conditions.state(current),
+        "message": conditions.message(current),
+    }
+
+
+def _whole(moment: datetime) -> datetime:
+    """Return a time in whole seconds, as in all times of the API server."""
+    return moment.replace(microsecond=0)
 
 
 # --- counts and reported facts -------------------------------------------------------------------
@@ -134,24 +142,26 @@ def _counted(observed: Observed, changes: dict[str, Any]) -> DDPJobStatus:
     )
     return job.status.model_copy(
         update={
+            "ready": f"{sum(g.ready for g in groups)}/{sum(g.replicas for g in groups)}",
             **changes,
             "observed_generation": job.metadata.generation,
             "groups": groups,
-            "ready": f"{sum(g.ready for g in groups)}/{sum(g.replicas for g in groups)}",
             "replicas": sum(worker.group == constants.MAIN_GROUP for worker in live),
             "selector": constants.selector(job.metadata.name),
         }
     )
 
 
-def _reported(job: DDPJob, report: Report | None, now: datetime) -> dict[str, Any]:
+def _reported(observed: Observed, report: Report | None, now: datetime) -> dict[str, Any]:
+    job, old = observed.job, observed.job.status
+    history = update_history(old, report, observed.workers)
     if report is None:
-        return {}
-    old = job.status
+        return {"history": history}
     failures = max(report.failures, old.restarts.application)
     losses = max(report.losses, old.restarts.infrastructure)
     news: dict[str, Any] = {
         "membership": _membership(old, report, job.spec.resolved_launcher, now),
+        "history": history,
         "restarts": RestartsStatus(
             application=failures,
             infrastructure=losses,
@@ -160,10 +170,7 @@ def _reported(job: DDPJob, report: Report | None, now: datetime) -> dict[str, An
         ),
     }
     if report.step is not None:
-        metrics = {n: v for n, v in report.metrics.items() if math.isfinite(v)}  # JSON has no NaN
-        news["progress"] = ProgressStatus(
-            step=report.step, total_steps=report.total_steps, metrics=metrics
-        )
+        news["progress"] = build_progress(report)
     if report.snapshot_step is not None or report.files is not None:
         news["snapshot"] = _snapshot(old.snapshot or SnapshotStatus(), report)
     return news
@@ -196,11 +203,11 @@ def _membership(
     }
     if old.membership and old.membership.id == str(new.id):
         return old.membership.model_copy(update=order) if ranks else old.membership
-    times = {each.id: datetime.fromtimestamp(each.since, UTC) for each in report.memberships}
+    times = {each.id: datetime.fromtimestamp(int(each.since), UTC) for each in report.memberships}
     return MembershipStatus(
         id=str(new.id),
         **order,
         world_size=new.world_size,
-        since=times.get(str(new.id), now),
+        since=times.get(str(new.id), _whole(now)),
         cause=new.cause.value,
     )

@@ -38,3 +38,26 @@ def test_a_snapshot_in_a_directory_of_each_worker_is_safe_once_it_lies_in_two() 
     assert history.snapshot_step == 10
     history.on_progress(saved(30, storage=2, storages=3), 0.0)
     assert history.snapshot_step == 30
+
+
+def step(history: MembershipHistory, number: int, wall: float) -> float | None:
+    history.on_progress({"event": "step", "step": number}, wall)
+    return history.steps_per_second
+
+
+def test_the_rate_is_that_of_the_last_minute() -> None:
+    history = MembershipHistory()
+    rates = [step(history, n * 10, n * 1.0) for n in range(100)]
+    assert rates[0] is None
+    assert set(rates[1:]) == {10.0}
+    slow = [step(history, 990 + n, 99.0 + n) or 0.0 for n in range(1, 100)]
+    assert slow[-1] == 1.0
+    assert slow == sorted(slow, reverse=True), "it falls smoothly"
+
+
+def test_the_rate_starts_again_when_steps_are_repeated() -> None:
+    history = MembershipHistory()
+    assert step(history, 10, 0.0) is None
+    assert step(history, 20, 2.0) == 5.0
+    assert step(history, 15, 3.0) is None
+    assert step(history, 16, 4.0) == 1.0

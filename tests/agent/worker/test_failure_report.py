@@ -139,13 +139,13 @@ NO_TRACEBACK = ""
 
 # Exit code and stderr of the command; then the reported summary, traceback and rank.
 TABLE: list[tuple[str, int, str, str, str, int | None]] = [
-    ("plain_script", 1, NAN, "the command: ValueError: loss is nan", NAN, None),
-    ("at_import", 1, NAN + torchrun(rank=3), "rank 3: ValueError: loss is nan", NAN, 3),
+    ("plain_script", 1, NAN, "the command of w: ValueError: loss is nan", NAN, None),
+    ("at_import", 1, NAN + torchrun(rank=3), "rank 3 (w): ValueError: loss is nan", NAN, 3),
     (
         "prefixed_with_its_rank",
         1,
         OMP + of_rank(1, NAN) + torchrun(rank=1),
-        "rank 1: ValueError: loss is nan",
+        "rank 1 (w): ValueError: loss is nan",
         NAN,
         1,
     ),
@@ -153,7 +153,7 @@ TABLE: list[tuple[str, int, str, str, str, int | None]] = [
         "beside_one_that_died_of_it",
         1,
         of_rank(0, CLOSED) + of_rank(1, NAN) + torchrun(rank=0),
-        "rank 1: ValueError: loss is nan",
+        "rank 1 (w): ValueError: loss is nan",
         NAN,
         1,
     ),
@@ -168,7 +168,7 @@ TABLE: list[tuple[str, int, str, str, str, int | None]] = [
                 strict=True,
             )
         ),
-        "rank 2: ValueError: loss is nan",
+        "rank 2 (w): ValueError: loss is nan",
         NAN,
         2,
     ),
@@ -176,7 +176,7 @@ TABLE: list[tuple[str, int, str, str, str, int | None]] = [
         "two_at_import",
         1,
         NAN + NAN.replace("loss", "rate") + torchrun(rank=0),
-        "rank 0: ValueError: loss is nan",
+        "rank 0 (w): ValueError: loss is nan",
         NAN,
         0,
     ),
@@ -184,7 +184,7 @@ TABLE: list[tuple[str, int, str, str, str, int | None]] = [
         "chain_and_message_of_many_lines",
         1,
         CHAINED + torchrun(),
-        "rank 0: ConfigError: no rate in the configuration",
+        "rank 0 (w): ConfigError: no rate in the configuration",
         CHAINED,
         0,
     ),
@@ -192,7 +192,7 @@ TABLE: list[tuple[str, int, str, str, str, int | None]] = [
         "chain_with_prefix",
         1,
         of_rank(1, CHAINED) + WARNING + torchrun(rank=1),
-        "rank 1: ConfigError: no rate in the configuration",
+        "rank 1 (w): ConfigError: no rate in the configuration",
         CHAINED.replace("\n\n", "\n"),
         1,
     ),
@@ -200,7 +200,7 @@ TABLE: list[tuple[str, int, str, str, str, int | None]] = [
         "cleanup_that_failed_as_well",
         1,
         CLEANUP,
-        "the command: ValueError: loss is nan",
+        "the command of w: ValueError: loss is nan",
         CLEANUP,
         None,
     ),
@@ -208,7 +208,7 @@ TABLE: list[tuple[str, int, str, str, str, int | None]] = [
         "data_loader",
         1,
         LOADER + torchrun(),
-        "rank 0: RuntimeError: Caught OSError in DataLoader worker process 0.",
+        "rank 0 (w): RuntimeError: Caught OSError in DataLoader worker process 0.",
         LOADER,
         0,
     ),
@@ -216,7 +216,7 @@ TABLE: list[tuple[str, int, str, str, str, int | None]] = [
         "syntax_error",
         1,
         SYNTAX + torchrun(rank=0),
-        "rank 0: SyntaxError: '(' was never closed",
+        "rank 0 (w): SyntaxError: '(' was never closed",
         SYNTAX,
         0,
     ),
@@ -224,7 +224,7 @@ TABLE: list[tuple[str, int, str, str, str, int | None]] = [
         "script_that_is_not_there",
         2,
         f"{NO_FILE}\n",
-        f"the command ended with exit code 2; last on stderr: {NO_FILE}",
+        f"the command of w ended with exit code 2; last on stderr: {NO_FILE}",
         NO_TRACEBACK,
         None,
     ),
@@ -232,7 +232,7 @@ TABLE: list[tuple[str, int, str, str, str, int | None]] = [
         "script_that_is_not_there_below_torchrun",
         1,
         f"{OMP}{NO_FILE}\n{torchrun(rank=1, code=2)}",
-        f"rank 1 ended with exit code 2; last on stderr: {NO_FILE}",
+        f"rank 1 (w) ended with exit code 2; last on stderr: {NO_FILE}",
         NO_TRACEBACK,
         1,
     ),
@@ -240,16 +240,16 @@ TABLE: list[tuple[str, int, str, str, str, int | None]] = [
         "wrong_flag",
         2,
         f"{ARGPARSE}\n\n",
-        f"the command ended with exit code 2; last on stderr: {ARGPARSE.splitlines()[1]}",
+        f"the command of w ended with exit code 2; last on stderr: {ARGPARSE.splitlines()[1]}",
         NO_TRACEBACK,
         None,
     ),
-    ("silent", 3, "", "the command ended with exit code 3", NO_TRACEBACK, None),
+    ("silent", 3, "", "the command of w ended with exit code 3", NO_TRACEBACK, None),
     (
         "silent_below_torchrun",
         1,
         OMP + torchrun(rank=1, code=3),
-        "rank 1 ended with exit code 3",
+        "rank 1 (w) ended with exit code 3",
         NO_TRACEBACK,
         1,
     ),
@@ -257,7 +257,7 @@ TABLE: list[tuple[str, int, str, str, str, int | None]] = [
         "segmentation_fault",
         1,
         torchrun(rank=1, code=-11),
-        "rank 1 was killed by SIGSEGV",
+        "rank 1 (w) was killed by SIGSEGV",
         NO_TRACEBACK,
         1,
     ),
@@ -265,7 +265,7 @@ TABLE: list[tuple[str, int, str, str, str, int | None]] = [
         "killed_below_mpirun",
         137,
         MPIS_ECHO + mpirun(MPIRUN_KILLED) + "\0",
-        "rank 3 was killed by SIGKILL",
+        "rank 3 (w) was killed by SIGKILL",
         NO_TRACEBACK,
         3,
     ),
@@ -273,7 +273,7 @@ TABLE: list[tuple[str, int, str, str, str, int | None]] = [
         "ended_below_mpirun",
         3,
         f"{NO_FILE}\n{mpirun(MPIRUN_ENDED)}",
-        f"rank 2 ended with exit code 3; last on stderr: {NO_FILE}",
+        f"rank 2 (w) ended with exit code 3; last on stderr: {NO_FILE}",
         NO_TRACEBACK,
         2,
     ),
@@ -283,7 +283,7 @@ TABLE: list[tuple[str, int, str, str, str, int | None]] = [
         mpirun("MPI_ABORT was invoked on rank 3\n  Errorcode: 7")
         + MPIS_ECHO
         + mpirun(MPIRUN_ABORTED),
-        "rank 3 ended with exit code 7; last on stderr: MPI_ABORT was invoked on rank 3",
+        "rank 3 (w) ended with exit code 7; last on stderr: MPI_ABORT was invoked on rank 3",
         NO_TRACEBACK,
         3,
     ),
@@ -291,17 +291,17 @@ TABLE: list[tuple[str, int, str, str, str, int | None]] = [
         "mpirun_itself",
         66,
         mpirun("prterun was unable to find it\nand did not launch the job."),
-        "the command ended with exit code 66; last on stderr: prterun was unable to find it",
+        "the command of w ended with exit code 66; last on stderr: prterun was unable to find it",
         NO_TRACEBACK,
         None,
     ),
-    ("killed", -9, "step 3\n", "the command was killed by SIGKILL", NO_TRACEBACK, None),
-    ("cut_off_in_the_middle", 1, HEAD, f"the command: {HEAD.strip()}", HEAD, None),
+    ("killed", -9, "step 3\n", "the command of w was killed by SIGKILL", NO_TRACEBACK, None),
+    ("cut_off_in_the_middle", 1, HEAD, f"the command of w: {HEAD.strip()}", HEAD, None),
     (
         "not_text",
         1,
         "\udcff\udcfe\n",
-        "the command ended with exit code 1; last on stderr: \ufffd\ufffd",
+        "the command of w ended with exit code 1; last on stderr: \ufffd\ufffd",
         NO_TRACEBACK,
         None,
     ),
@@ -311,7 +311,7 @@ TABLE: list[tuple[str, int, str, str, str, int | None]] = [
 def read(code: int, stderr: str, folder: Path) -> Failure:
     data = stderr.encode(errors="surrogateescape")
     at = PRINTED if HEAD.encode().strip() in data else None
-    return read_failure(code, ENDED, data, at, str(folder))
+    return read_failure(code, ENDED, data, at, str(folder), lambda _: "w")
 
 
 @pytest.mark.parametrize(
@@ -334,8 +334,8 @@ def test_two_processes_that_fail_at_once_mix_their_lines(tmp_path: Path) -> None
     lines = [HEAD.rstrip(), *frame, "ModuleNotFoundError: No module named 'nothing'"]
     mixed = "".join(f"{line}\n{line}\n" for line in lines)
     stderr = (mixed + torchrun(rank=1)).encode()
-    failure = read_failure(1, ENDED, stderr, PRINTED, str(tmp_path))
-    assert failure.summary == "rank 1: ModuleNotFoundError: No module named 'nothing'"
+    failure = read_failure(1, ENDED, stderr, PRINTED, str(tmp_path), lambda rank: f"w{rank}")
+    assert failure.summary == "rank 1 (w1): ModuleNotFoundError: No module named 'nothing'"
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_error_file_of_a_recorded_script_counts_most(tmp_path: Path) -> None:
         content = {"message": {"message": "x", "extraInfo": {"py_callstack": text}}}
         record(tmp_path, f"attempt_0/{name}", content, at)
     failure = read(1, NAN + torchrun(rank=2), tmp_path)
-    assert failure.summary == "rank 2: ConfigError: no rate in the configuration"
+    assert failure.summary == "rank 2 (w): ConfigError: no rate in the configuration"
     assert failure.traceback == CHAINED.rstrip()
     assert failure.at == 980.0
 
@@ -382,19 +382,24 @@ def test_error_file_of_a_recorded_script_counts_most(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"message": "x"}', '{"message": null}'])
 def test_error_file_that_makes_no_sense_is_left_out(tmp_path: Path, content: str) -> None:
     record(tmp_path, "0", content, 1.0)
-    assert read(1, NAN, tmp_path).summary == "the command: ValueError: loss is nan"
+    assert read(1, NAN, tmp_path).summary == "the command of w: ValueError: loss is nan"
 
 
 def test_error_file_with_nothing_in_it_is_left_out(tmp_path: Path) -> None:
     record(tmp_path, "0", {"message": {"extraInfo": {"py_callstack": ""}}}, 1.0)
-    assert read(1, NAN, tmp_path).summary == "the command: ValueError: loss is nan"
+    assert read(1, NAN, tmp_path).summary == "the command of w: ValueError: loss is nan"
 
 
 def test_report_is_bounded(tmp_path: Path) -> None:
     """The end of a traceback is most useful; any text may follow it."""
     deep = HEAD + '  File "/job/train.py", line 1, in f\n' * 1000 + "RecursionError: too deep\n"
     failure = read(1, deep + "noise\n" * 10_000, tmp_path)
-    assert failure.summary == "the command: RecursionError: too deep"
-    assert len(failure.traceback) == MAX_TRACEBACK_CHARS
+    assert failure.summary == "the command of w: RecursionError: too deep"
+    assert len(failure.traceback) <= MAX_TRACEBACK_CHARS
+    first, second, *_ = failure.traceback.splitlines()
+    assert (first, second) == ("...", '  File "/job/train.py", line 1, in f')
     assert "RecursionError: too deep\n" in failure.traceback
     assert len(read(1, "x" * 10_000, tmp_path).summary) == 500
+    long = read(1, "word " * 1000, tmp_path).summary
+    assert long.endswith(" word...")
+    assert len(long) <= 500

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob_operator.cli.jobs import text
-from ddpjob_operator.cli.jobs.show import Meter
+from ddpjob_operator.cli.jobs import cells, text
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
 
@@ -61,14 +60,14 @@ def job(state: str = "Running", **status: Any) -> dict[str, Any]:
     ],
 )
 def test_durations(seconds: float, expected: str) -> None:
-    assert text.duration(seconds) == expected
+    assert cells.duration(seconds) == expected
 
 
 def test_a_job_that_runs_in_a_table() -> None:
-    lines = list(text.Table(*text.HEADS, *text.WIDE).lines([text.job_row(job(), NOW, wide=True)]))
+    lines = list(cells.Table(*text.HEADS, *text.WIDE).lines([text.job_row(job(), NOW, wide=True)]))
     assert [line.split("   ")[0] for line in lines] == ["NAME", "digits"]
-    cells = dict(zip((*text.HEADS, *text.WIDE), text.job_row(job(), NOW, wide=True), strict=True))
-    assert cells == {
+    row = dict(zip((*text.HEADS, *text.WIDE), text.job_row(job(), NOW, wide=True), strict=True))
+    assert row == {
         "NAME": "digits",
         "STATE": "Running",
         "READY": "2/2",
@@ -76,6 +75,7 @@ def test_a_job_that_runs_in_a_table() -> None:
         "PROGRESS": "900/3000",
         "RESTARTS": "3",
         "AGE": "2h1m",
+        "ETA": "-",
         "CAUSE": "lost",
         "SNAPSHOT": "890",
         "MESSAGE": "2 workers with 4 processes",
@@ -110,6 +110,7 @@ def test_the_description_of_a_job_with_problems() -> None:
             {"reason": "SnapshotDegraded", "message": "full"},
             {"reason": "ProcessStuck", "worker": "b", "message": "hung", "ongoing": False},
         ],
+        history=HISTORY,
     )
     pods: list[dict[str, Any]] = [
         {
@@ -132,6 +133,27 @@ def test_the_description_of_a_job_with_problems() -> None:
     assert "\n".join(text.describe(found, pods, [event], NOW)) == DESCRIPTION
 
 
+HISTORY = [
+    {
+        "membership": "1.1.2",
+        "cause": "started",
+        "message": "joined a, b",
+        "since": moment(3000),
+        "worldSize": 4,
+        "ended": ["b: OOMKilled"],
+    },
+    {
+        "membership": "1.1.3",
+        "cause": "lost",
+        "message": "lost b",
+        "since": moment(100),
+        "worldSize": 2,
+        "stallSeconds": 3.26,
+        "firstStep": 31,
+        "resumedStep": 30,
+        "repeatedSteps": 12,
+    },
+]
 DESCRIPTION = """\
 digits (namespace team)
 
@@ -146,6 +168,11 @@ Restarts    3 (1 failure, 2 losses); 12 steps repeated
 Problems
   - a: cannot reach b
   - full
+
+History
+  AGE    MEMBERSHIP   CAUSE     WORLD   STALL   STEPS               MESSAGE
+  50m    1.1.2        started   4       -       -                   joined a, b
+  100s   1.1.3        lost      2       3.26s   from 31, 12 again   lost b; b: OOMKilled
 
 Pods
   NAME                  NODE-RANK   STATE          NODE   AGE
@@ -162,21 +189,20 @@ def test_what_a_viewer_may_not_see_is_named() -> None:
     assert lines[-1] == "Pods: you lack a right"
 
 
-def test_the_rate_is_measured_between_changes() -> None:
-    meter = Meter()
-    rates = [meter.measure(numbered(step), at) for at, step in ((0, 10), (3, 10), (4, 20), (8, 40))]
-    assert rates == [None, None, None, 5.0]
-    assert meter.measure(numbered(5), 9) is None, "the job resumed from a snapshot"
-    assert text.top_row(numbered(50), 5.0)[3:7] == ("50/100", "50%", "5", "10s")
+PACE = {"stepsPerSecond": 0.25, "estimatedCompletion": moment(-3600)}
 
 
-def numbered(step: int) -> dict[str, Any]:
-    found = job(progress={"step": step, "totalSteps": 100})
-    found["metadata"]["uid"] = "u"
-    return found
+@pytest.mark.parametrize(
+    ("state", "rate", "eta"),
+    [("Running", "0.25", "1h"), ("Stalled", "0.25", "-"), ("Complete", "-", "-")],
+)
+def test_rate_and_time_left(state: str, rate: str, eta: str) -> None:
+    found = job(state, progress={"step": 50, "totalSteps": 100, **PACE})
+    assert text.top_row(found, NOW)[3:7] == ("50/100", "50%", rate, eta)
+    assert text.job_row(found, NOW, wide=True)[7] == eta
 
 
 def test_columns_keep_their_width() -> None:
-    table = text.Table("A", "B")
+    table = cells.Table("A", "B")
     assert list(table.lines([("wide", "1")])) == ["A      B", "wide   1"]
     assert list(table.lines([("x", "2")])) == ["x      2"]

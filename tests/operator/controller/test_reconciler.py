@@ -8,12 +8,16 @@ from __future__ import annotations
 import pytest
 
 pytest.register_assert_rewrite(
-    "support.reconciling.life", "support.reconciling.ends", "support.reconciling.trouble"
+    "support.reconciling.life",
+    "support.reconciling.ends",
+    "support.reconciling.remembered",
+    "support.reconciling.trouble",
 )
 
 from support.reconciling.ends import *  # noqa: E402, F403
 from support.reconciling.in_memory import play_in_memory  # noqa: E402
 from support.reconciling.life import *  # noqa: E402, F403
+from support.reconciling.remembered import *  # noqa: E402, F403
 from support.reconciling.stage import Play  # noqa: E402
 from support.reconciling.trouble import *  # noqa: E402, F403
 

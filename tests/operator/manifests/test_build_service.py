@@ -8,6 +8,7 @@ import pytest
 from kubernetes.client import V1Pod, V1Service
 from pydantic import ValidationError
 
+from ddpjob_operator.api.spec.pinned_fields import revision
 from ddpjob_operator.manifests.build import build_service
 from support.rawpods import (
     IMAGE,
@@ -53,7 +54,9 @@ def test_rendezvous_pod_says_which_one_it_is_and_counts_its_starts() -> None:
     pod = rendezvous_manifest(term=7)
     assert pod["metadata"]["name"] == "digits-rendezvous-7"
     labels = pod["metadata"]["labels"]
-    assert labels.items() >= {**LABELS, "ddpjob.io/term": "7"}.items()
+    made_from = revision(make_cluster_job().spec)
+    expected = {**LABELS, "ddpjob.io/term": "7", "ddpjob.io/revision": made_from}
+    assert labels.items() >= expected.items()
     assert labels["app.kubernetes.io/component"] == "rendezvous"
     assert pod["metadata"]["ownerReferences"][0]["uid"] == UID
     assert pod["spec"]["restartPolicy"] == "Always"

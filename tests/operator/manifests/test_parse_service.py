@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
+from ddpjob_operator.api.spec.pinned_fields import revision
 from ddpjob_operator.manifests.build import build_service
 from ddpjob_operator.manifests.parse import parse_pod, parse_service
 from ddpjob_operator.planner.observed import Phase, Rendezvous, Worker
@@ -103,6 +105,7 @@ def test_state_of_a_rendezvous_pod(
 ) -> None:
     deletion = {"deletionTimestamp": "2026-01-02T03:04:05Z"} if going else {}
     pod = parse_pod(raw_pod(rendezvous_manifest(), status, NODE, **deletion))
+    expected = dataclasses.replace(expected, revision=revision(make_cluster_job().spec))
     assert (pod.rendezvous, pod.worker) == (expected, None)
     assert (pod.live, pod.deleting, pod.token) == (live, going, TOKEN)
 
@@ -110,7 +113,8 @@ def test_state_of_a_rendezvous_pod(
 def test_names_and_numbers_of_a_worker_come_back_from_its_manifest() -> None:
     job = make_cluster_job(extraWorkerGroups=[{"name": "spot-t4", "replicas": 8}])
     pod = parse_pod(raw_pod(worker_manifest(job, 7, "spot-t4"), phase("Running", running()), NODE))
-    assert pod.worker == Worker("digits-spot-t4-007-2", "spot-t4", 7, 2, Phase.RUNNING, NODE)
+    expected = Worker("digits-spot-t4-007-2", "spot-t4", 7, 2, Phase.RUNNING, NODE)
+    assert pod.worker == dataclasses.replace(expected, revision=revision(job.spec))
     assert (pod.namespace, pod.name, pod.uid, pod.version) == (
         "team",
         pod.worker.name,

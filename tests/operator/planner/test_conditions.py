@@ -28,7 +28,7 @@ def test_time_changes_when_the_status_flips() -> None:
 
 
 def test_other_conditions_keep_their_place() -> None:
-    stalled = condition(ConditionType.STALLED, False, Reason.NOT_STALLED)
+    stalled = condition(ConditionType.STALLED, True, Reason.WORKERS_FAIL)
     conditions = set_condition(set_condition((), RUNNING, NOW), stalled, NOW)
     changed = set_condition(conditions, WAITING, LATER)
     assert [each.type for each in changed] == ["Running", "Stalled"]

@@ -13,7 +13,18 @@ from ddpjob_operator.planner.planner import plan
 from ddpjob_operator.planner.stall_message import REMEDY, describe_stall
 from ddpjob_protocol.control import RankGroup, Stall
 from support.builders import NOW, make_job, make_report, make_worker
-from support.planning import FAILED, UP, W0, W1, W2, decide, events_of, membership_of, told
+from support.planning import (
+    DOES_NOT_HOLD,
+    FAILED,
+    UP,
+    W0,
+    W1,
+    W2,
+    decide,
+    events_of,
+    membership_of,
+    told,
+)
 
 BEHIND = RankGroup((2,), (W2.name,), 411, "train.py:31 in batch_of", behind=True)
 WAITING = RankGroup((0, 1), (W0.name, W1.name), 412, "train.py:40 in main")
@@ -52,12 +63,12 @@ def test_it_is_told_once_and_its_words_stay_until_a_step_is_done() -> None:
         status = planned.status
     assert seen == [[("NoProgress", WORDS, True)], [], [], [], []]
     assert writes == 2
-    assert told(status, "Stalled") == ("False", "NotStalled", "")
+    assert told(status, "Stalled") == DOES_NOT_HOLD
 
 
 def test_a_service_that_is_gone_says_nothing_of_hanging() -> None:
     planned = decide(JOB, ALL, rendezvous=None, membership=membership_of(*ALL))
-    assert told(planned.status, "Stalled") == ("False", "NotStalled", "")
+    assert told(planned.status, "Stalled") == DOES_NOT_HOLD
 
 
 def test_that_it_hangs_is_graver_than_that_a_worker_is_missing() -> None:

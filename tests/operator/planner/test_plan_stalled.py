@@ -11,6 +11,7 @@ from ddpjob_operator.planner.observed import Rejection, Rendezvous, Worker
 from ddpjob_protocol.control import Report
 from support.builders import make_job, make_report, make_worker
 from support.planning import (
+    DOES_NOT_HOLD,
     FAILED,
     PENDING,
     UP,
@@ -41,7 +42,6 @@ APART = (
     "the workers are on several nodes, but only one node can use claim 'snapshots'; "
     "use a claim with access mode ReadWriteMany"
 )
-NOT_STALLED = ("False", "NotStalled", "")
 
 
 def unplaced(message: str) -> Worker:
@@ -76,8 +76,10 @@ def unplaced(message: str) -> Worker:
             ),
             id="image_below_the_minimum",
         ),
-        pytest.param(1, (W0, UNPULLED), make_report(W0), NOT_STALLED, id="image_of_one_too_many"),
-        pytest.param(1, (W0, UNPULLED), HERE_1, NOT_STALLED, id="enough_others_are_about_to_start"),
+        pytest.param(1, (W0, UNPULLED), make_report(W0), DOES_NOT_HOLD, id="image_of_one_too_many"),
+        pytest.param(
+            1, (W0, UNPULLED), HERE_1, DOES_NOT_HOLD, id="enough_others_are_about_to_start"
+        ),
         pytest.param(
             2,
             (W0, unplaced(NO_CLAIM)),
@@ -93,7 +95,7 @@ def unplaced(message: str) -> Worker:
             2,
             (W0, make_worker(1, phase=PENDING, node="n", reason="ContainerCreating")),
             HERE_1,
-            NOT_STALLED,
+            DOES_NOT_HOLD,
             id="only_a_matter_of_time",
         ),
         pytest.param(
@@ -143,10 +145,10 @@ def test_a_worker_that_cannot_start_does_not_join() -> None:
             ),
             id="only_a_word",
         ),
-        pytest.param(Rendezvous(1, reason="ContainerCreating"), NOT_STALLED, id="on_its_way"),
-        pytest.param(UP, NOT_STALLED, id="up"),
+        pytest.param(Rendezvous(1, reason="ContainerCreating"), DOES_NOT_HOLD, id="on_its_way"),
+        pytest.param(UP, DOES_NOT_HOLD, id="up"),
         pytest.param(
-            Rendezvous(1, ready=True, reason="ImagePullBackOff"), NOT_STALLED, id="up_after_all"
+            Rendezvous(1, ready=True, reason="ImagePullBackOff"), DOES_NOT_HOLD, id="up_after_all"
         ),
     ],
 )
@@ -185,7 +187,7 @@ def test_a_refusal_only_keeps_a_job_that_runs_from_its_size() -> None:
     planned = decide(workers=(W0,), report=make_report(W0), rejections=(REFUSED,))
     text = f"1/2 placed; digits-worker-001-1 was refused: {QUOTA}"
     assert told(planned.status, "Resizing") == ("False", "PartlyPlaced", text)
-    assert told(planned.status, "Stalled") == NOT_STALLED
+    assert told(planned.status, "Stalled") == DOES_NOT_HOLD
     assert planned.status.state == "Running"
 
 
@@ -201,6 +203,21 @@ def test_without_its_service_a_job_is_stalled(name: str, trained: bool) -> None:
         rejections=(Rejection(name, Reason.POD_REFUSED, "no"),),
     )
     assert told(planned.status, "Stalled") == ("True", "PodRefused", f"{name} was refused: no")
+
+
+def test_a_foreign_service_does_not_stall_a_job_that_trains() -> None:
+    foreign = Rejection("digits-rendezvous", Reason.NAME_TAKEN, "Service 'x' exists")
+    planned = decide(workers=(W0, W1), report=make_report(W0, W1), rejections=(foreign,))
+    assert told(planned.status, "Stalled") == DOES_NOT_HOLD
+    assert told(planned.status, "Resizing")[2] == "2/2 placed; Service 'x' exists"
+
+
+def test_rejections_for_one_reason_are_told_together() -> None:
+    names = ("digits-rendezvous", *(f"digits-worker-00{n}-1" for n in range(7)))
+    rejections = tuple(Rejection(name, Reason.POD_REFUSED, "no") for name in names)
+    planned = decide(rendezvous=None, observed_rendezvous_term=0, rejections=rejections)
+    others = f"the same holds for {', '.join(names[1:6])} and 2 more"
+    assert told(planned.status, "Stalled")[2] == f"digits-rendezvous was refused: no; {others}"
 
 
 @pytest.mark.parametrize("refused", [False, True])
@@ -224,7 +241,7 @@ def test_a_claim_of_a_single_node_is_told_while_the_job_runs() -> None:
     planned = decide(workers=(W0, W1), report=make_report(W0, W1), claim="snapshots")
     text = f"2 workers with 2 processes; {APART}"
     assert told(planned.status, "Running") == ("True", "Training", text)
-    assert told(planned.status, "Stalled") == NOT_STALLED
+    assert told(planned.status, "Stalled") == DOES_NOT_HOLD
 
 
 def test_a_claim_of_a_single_node_stalls_a_job_that_does_not_run() -> None:
@@ -235,7 +252,7 @@ def test_a_claim_of_a_single_node_stalls_a_job_that_does_not_run() -> None:
 def test_a_claim_of_a_single_node_is_enough_for_a_single_node() -> None:
     together = dataclasses.replace(W1, node=W0.node)
     planned = decide(workers=(W0, together), report=HERE_1, claim="snapshots")
-    assert told(planned.status, "Stalled") == NOT_STALLED
+    assert told(planned.status, "Stalled") == DOES_NOT_HOLD
 
 
 # --- events -----------------------------------------------------------------------------------------

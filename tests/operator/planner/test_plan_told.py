@@ -8,13 +8,28 @@ from typing import Any
 
 import pytest
 
-from ddpjob_operator.api.status import RestartsStatus
-from ddpjob_operator.planner.observed import Observed, Worker
+from ddpjob_operator.api.status import MembershipStatus, RestartsStatus
+from ddpjob_operator.planner.actions import CreateWorker
+from ddpjob_operator.planner.observed import Observed, Phase, Worker
 from ddpjob_operator.planner.planner import plan
 from ddpjob_protocol.control import Report, ServiceState, WorkerRanks
 from ddpjob_protocol.membership import Cause, Member
 from support.builders import NOW, make_job, make_membership, make_report, make_round, make_worker
-from support.planning import FAILED, PENDING, UP, W0, W1, decide, events_of, membership_of, told
+from support.planning import (
+    DOES_NOT_HOLD,
+    FAILED,
+    PENDING,
+    UP,
+    W0,
+    W1,
+    decide,
+    events_of,
+    membership_of,
+    told,
+)
+
+LOG_LINE = "2026-11-24 07:40:48,221 ddpjob.agent out of disk"
+NO_PYTHON = 'exec: "python3": executable file not found in $PATH'
 
 # --- what is told ------------------------------------------------------------------------------------
 
@@ -89,7 +104,7 @@ stuck = make_worker(1, phase=PENDING, unschedulable="0/3 nodes have a free GPU")
             (W0, stuck),
             make_report(W0),
             "Stalled",
-            ("False", "NotStalled", ""),
+            DOES_NOT_HOLD,
             id="not_stalled_while_it_runs",
         ),
     ],
@@ -104,6 +119,13 @@ def test_conditions(
     planned = decide(make_job(replicas, generation=7), workers, report=report)
     assert told(planned.status, condition) == expected
     assert {each.observed_generation for each in planned.status.conditions} == {7}
+
+
+@pytest.mark.parametrize("second", [stuck, W1], ids=["pending", "joining"])
+def test_a_minimum_that_was_raised_above_what_trains_is_told(second: Worker) -> None:
+    planned = decide(make_job(minReplicas=2), (W0, second), report=make_report(W0))
+    warning = "1 train, below the new minimum of 2: the next loss stops the job; "
+    assert told(planned.status, "Resizing")[2].startswith(warning)
 
 
 def test_running_is_unknown_while_a_lost_service_is_replaced() -> None:
@@ -122,14 +144,18 @@ def test_status_tells_what_the_service_reports() -> None:
     written = status.to_json()
     restarts = {"application": 1, "infrastructure": 2, "total": 3, "repeatedSteps": 0}
     assert written["restarts"] == restarts
-    assert written["progress"] == {"step": 40, "totalSteps": 900, "metrics": {"loss": 0.5}}
+    assert written["progress"] == {
+        "step": 40,
+        "totalSteps": 900,
+        "display": "40/900",
+        "metrics": {"loss": 0.5},
+    }
     assert written["snapshot"] == {"step": 30, "skipped": 2}
     assert written["groups"] == [{"name": "worker", "replicas": 2, "scheduled": 2, "ready": 2}]
     assert written["ready"] == "2/2"
     assert written["membership"] == {
         "id": "1.1.1",
         "workers": [W0.name, W1.name],
-        "firstRanks": [],
         "worldSize": 2,
         "since": "2026-01-02T03:04:05Z",
         "cause": "started",
@@ -213,7 +239,7 @@ def test_events_tell_every_membership_since_the_last_one_once() -> None:
     assert events_of(planned) == [
         (
             "WorkerLost",
-            "membership 1.1.2 with 1 workers, 1 processes: lost digits-worker-001-1",
+            "membership 1.1.2 with 1 worker, 1 process: lost digits-worker-001-1",
             True,
         ),
         (
@@ -227,30 +253,63 @@ def test_events_tell_every_membership_since_the_last_one_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "message"),
+    ("left", "message", "crashed"),
     [
         pytest.param(
             make_worker(1, phase=FAILED, message="OOMKilled"),
             "digits-worker-001-1 has ended (OOMKilled); digits-worker-001-2 takes its place",
+            True,
             id="ended",
         ),
         pytest.param(
             make_worker(1, deleting=True),
             "digits-worker-001-1 is being deleted; digits-worker-001-2 takes its place",
+            False,
             id="being_deleted",
         ),
         pytest.param(
             None,
             "digits-worker-001-1 is gone; digits-worker-001-2 takes its place",
+            False,
             id="gone",
+        ),
+        pytest.param(
+            make_worker(1, deleting=True, reason="PreemptionByScheduler", message="by vip."),
+            "digits-worker-001-1 is being deleted (by vip); digits-worker-001-2 takes its place",
+            False,
+            id="preempted",
+        ),
+        pytest.param(
+            make_worker(1, phase=FAILED, message=f"x\n{LOG_LINE}"),
+            "digits-worker-001-1 has ended (out of disk); digits-worker-001-2 takes its place",
+            True,
+            id="end_of_a_log",
+        ),
+        pytest.param(
+            make_worker(1, phase=FAILED, reason="StartError", message=f"OCI: {NO_PYTHON}"),
+            "digits-worker-001-1 has ended (PythonMissing); digits-worker-001-2 takes its place",
+            True,
+            id="diagnosed",
         ),
     ],
 )
-def test_a_replacement_is_told(left: Worker | None, message: str) -> None:
+def test_a_replacement_is_told(left: Worker | None, message: str, crashed: bool) -> None:
     workers = (W0, left) if left else (W0,)
     report = make_report(W0, W1)
     planned = decide(workers=workers, report=report, membership=membership_of(W0, W1))
-    assert events_of(planned) == [("WorkerReplaced", message, False)]
+    assert events_of(planned) == [("WorkerReplaced", message, crashed)]
+
+
+@pytest.mark.parametrize("phase", [Phase.RUNNING, FAILED, Phase.SUCCEEDED])
+@pytest.mark.parametrize("membership", [None, membership_of(W0)], ids=["resumed", "scaled_up"])
+def test_nothing_is_replaced_when_a_job_is_resumed_or_grows(
+    membership: MembershipStatus | None, phase: Phase
+) -> None:
+    """The pods from before are still being deleted."""
+    old = make_worker(1, phase=phase, deleting=True)
+    planned = decide(workers=(W0, old), membership=membership)
+    assert [action.name for action in planned.actions if isinstance(action, CreateWorker)]
+    assert "WorkerReplaced" not in [each.reason for each in planned.events]
 
 
 def test_a_pass_that_sees_the_same_plans_the_same_status() -> None:

@@ -119,7 +119,7 @@ def test_a_job_of_the_same_name_waits_for_the_pods_of_the_first(play: Play) -> N
         stage.nodes.silent = {worker(0)}
         await stage.delete()
         await stage.create()
-        view = await stage.until(lambda view: view.is_stalled("PodRefused"), "it waits")
+        view = await stage.until(lambda view: view.is_stalled("NameTaken"), "it waits")
         assert "of an earlier job of this name" in view.condition("Stalled")["message"]
         stage.nodes.silent = set()
         after = await stage.until(lambda view: view.trains("000-1", "001-1"), "it runs")

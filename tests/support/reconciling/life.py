@@ -67,7 +67,8 @@ def test_status_and_one_event_tell_of_the_membership(play: Play) -> None:
         assert status["membership"]["worldSize"] == 3
         assert status["membership"]["cause"] == "started"
         assert (status["replicas"], status["restarts"]["total"]) == (3, 0)
-        assert status["progress"] == {"step": 7, "totalSteps": 90, "metrics": {"loss": 0.5}}
+        progress = {"step": 7, "totalSteps": 90, "display": "7/90", "metrics": {"loss": 0.5}}
+        assert status["progress"] == progress
         assert status["snapshot"] == {"step": 5}
         await stage.calm()
         assert await stage.reasons() == ["Started"]

@@ -9,6 +9,7 @@ from support.reconciling.life import training, worker
 from support.reconciling.stage import JOBS, Play, Stage
 from support.reconciling.wire import Call
 
+REMEDY = "delete or rename it"
 CONTAINER = {"name": "trainer", "image": "trainer:1", "command": ["torchrun", "train.py"]}
 
 
@@ -51,12 +52,27 @@ def test_a_template_that_the_api_server_refuses_is_told_of_until_it_is_mended(pl
         view = await stage.until(lambda view: view.is_stalled("PodRefused"), "it is told")
         assert 'Unsupported value: "Sometimes"' in view.condition("Stalled")["message"]
         assert view.workers == []
-        await stage.change(suspend=True)
-        await stage.until(lambda view: view.state == "Suspended", "its template may change")
-        await stage.change(suspend=False, template=template(imagePullPolicy="Always"))
+        await stage.change(template=template(imagePullPolicy="Always"))
         await stage.until(lambda view: view.trains("000-1", "001-1"), "it runs")
         await stage.calm()
-        assert await stage.reasons() == ["PodRefused", "Resumed", "Started", "Suspended"]
+        assert await stage.reasons() == ["PodRefused", "Started"]
+
+    play(story)
+
+
+def test_the_image_of_a_job_that_never_trained_is_corrected(play: Play) -> None:
+    async def story(stage: Stage) -> None:
+        stage.nodes.silent = {"digits-worker-000-1", "digits-worker-001-1"}  # nobody pulls it
+        await stage.create(image="digist:1")
+        before = await stage.until(lambda v: len(v.workers) == 2 and v.rendezvous, "pods wait")
+        await stage.change(image="digits:1")
+        stage.nodes.silent = set()
+        after = await stage.until(lambda view: view.trains("000-2", "001-2"), "it runs")
+        images = {after.pods[each]["spec"]["containers"][0]["image"] for each in after.workers}
+        assert images == {"digits:1"}
+        assert not set(before.pods) & set(after.pods)
+        await stage.calm()
+        assert await stage.reasons() == ["Started"]
 
     play(story)
 
@@ -85,8 +101,9 @@ def test_somebody_elses_pod_of_our_name_is_told_of_and_left_alone(play: Play) ->
         }
         foreign = await stage.kube.send(Request("POST", path, body=body))
         await stage.create(replicas=2, minReplicas=2)
-        view = await stage.until(lambda view: view.is_stalled("PodRefused"), "it is told")
-        assert "delete or rename it" in view.condition("Stalled")["message"]
+        view = await stage.until(lambda view: view.is_stalled("NameTaken"), "it is told")
+        message = view.condition("Stalled")["message"]
+        assert message == f"Pod '{worker(0)}' exists and does not belong to this job; {REMEDY}"
         await stage.calm()
         found = await stage.kube.send(Request("GET", f"{path}/{worker(0)}"))
         assert found["metadata"]["uid"] == foreign["metadata"]["uid"]
@@ -94,6 +111,37 @@ def test_somebody_elses_pod_of_our_name_is_told_of_and_left_alone(play: Play) ->
         await stage.kube.send(Request("DELETE", f"{path}/{worker(0)}"))
         stage.hurry()
         await stage.until(lambda view: view.trains("000-1", "001-1"), "it runs")
+
+    play(story)
+
+
+def test_orphans_of_a_deleted_job_are_named_with_their_kinds(play: Play) -> None:
+    async def story(stage: Stage) -> None:
+        base = f"/api/v1/namespaces/{stage.namespace}"
+        labels = {"ddpjob.io/job": "digits"}  # deleted with --cascade=orphan: owned by nobody
+        orphans: list[tuple[str, str, str, dict[str, Any]]] = [
+            ("services", "Service", "digits-rendezvous", {"ports": [{"port": 29400}]}),
+            *(
+                ("pods", "Pod", name, {"containers": [{"name": "own", "image": "own:1"}]})
+                for name in (worker(0), worker(1))
+            ),
+        ]
+        for plural, kind, name, spec in orphans:
+            metadata = {"name": name, "labels": labels}
+            body = {"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec}
+            await stage.kube.send(Request("POST", f"{base}/{plural}", body=body))
+        await stage.create(replicas=2, minReplicas=2)
+        view = await stage.until(lambda view: view.is_stalled("NameTaken"), "it is told")
+        message = view.condition("Stalled")["message"]
+        left = "Service 'digits-rendezvous' is left over from a job of this name"
+        assert message.startswith(left)
+        assert message.endswith(f"the same holds for {worker(0)}, {worker(1)}")
+        for plural, _, name, _ in orphans[1:]:
+            await stage.kube.send(Request("DELETE", f"{base}/{plural}/{name}"))
+        view = await stage.until(lambda view: len(view.members) == 2, "it runs")
+        assert view.condition("Stalled") == {}, "it runs with that Service, and is not stalled"
+        await stage.kube.send(Request("DELETE", f"{base}/services/digits-rendezvous"))
+        await stage.until(lambda view: view.trains("000-1", "001-1"), "it has its own")
 
     play(story)
 

@@ -54,7 +54,8 @@ def wait_for_joiners(
         why = f"{policy.min_between_joins:.0f} s between joins"
     ready_at = min(ready_at, cap)
     if now < ready_at:
-        reason = f"running; {names} waits for {why}, {policy.max_join_wait:.0f} s at most"
+        wait = "waits" if len(joiners) == 1 else "wait"
+        reason = f"running; {names} {wait} for {why}, {policy.max_join_wait:.0f} s at most"
         return Decision(Action.KEEP, reason, earliest(ready_at, next_at))
     return None
 

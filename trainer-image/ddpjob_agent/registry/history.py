@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_RECORDS = 50
+RATE_SECONDS = 60.0  # the rate of steps is an average over this time
+SAMPLE_SECONDS = 1.0  # between two samples of the rate
 
 
 class MembershipHistory:
@@ -23,6 +25,8 @@ class MembershipHistory:
     def __init__(self) -> None:
         self.records: collections.deque[MembershipRecord] = collections.deque(maxlen=MAX_RECORDS)
         self.step: int | None = None
+        self.step_at: float | None = None
+        self._samples: collections.deque[tuple[float, int]] = collections.deque()
         self.total_steps: int | None = None
         self.metrics: dict[str, float] = {}
         self.snapshot_step: int | None = None
@@ -35,6 +39,14 @@ class MembershipHistory:
     def repeated_steps(self) -> int:
         """Number of steps repeated so far because a snapshot was older."""
         return self._repeats.total
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """Rate of the newest membership's steps, or None before its second sample."""
+        if len(self._samples) < 2:
+            return None
+        (began, first), (ended, last) = self._samples[0], self._samples[-1]
+        return (last - first) / (ended - began)
 
     def on_membership(self, membership: Membership, wall: float) -> None:
         """Add a membership that was formed, or relearned from an agent."""
@@ -49,6 +61,7 @@ class MembershipHistory:
                 snapshot_step=self.snapshot_step,
             )
         )
+        self._samples.clear()
         self._repeats.on_membership(membership.id, membership.repeated_steps)
 
     def on_steps_done(self, membership: str, step: int) -> None:
@@ -83,11 +96,22 @@ class MembershipHistory:
         return is_safe
 
     def _on_step(self, step: int, wall: float) -> None:
-        self.step = step
+        self.step, self.step_at = step, wall
+        self._sample(step, wall)
         self._repeats.on_step(step)
         if self.records and self.records[-1].first_step is None:
             self._update_newest(first_step=step, first_step_at=wall)
-        self._update_newest(last_step=step)
+        self._update_newest(last_step=step, last_step_at=wall)
+
+    def _sample(self, step: int, wall: float) -> None:
+        """Keep a sample of each second of the last minute; start again if a clock or step falls."""
+        samples = self._samples
+        if samples and (step < samples[-1][1] or wall < samples[-1][0]):
+            samples.clear()
+        if not samples or (wall - samples[-1][0] >= SAMPLE_SECONDS and step > samples[-1][1]):
+            samples.append((wall, step))
+        while len(samples) > 2 and wall - samples[0][0] > RATE_SECONDS:
+            samples.popleft()
 
     def _count_repeats(self) -> None:
         self._update_newest(repeated_steps=self._repeats.newest)

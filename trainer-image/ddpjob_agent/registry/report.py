@@ -26,6 +26,8 @@ def build_report(state: RegistryState, version: int) -> Report:
         failures=view.failures,
         losses=view.current.losses if view.current else 0,
         step=history.step,
+        step_at=history.step_at,
+        steps_per_second=history.steps_per_second,
         total_steps=history.total_steps,
         metrics=dict(history.metrics),
         snapshot_step=history.snapshot_step,

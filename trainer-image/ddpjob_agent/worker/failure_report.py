@@ -13,10 +13,11 @@ import json
 import os
 import re
 import signal
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 from ddpjob_protocol.failures import SECONDARY
 from ddpjob_protocol.messages import Failure
+from ddpjob_protocol.text import last_lines, shorten
 
 MAX_TRACEBACK_CHARS = 4000
 MAX_SUMMARY_CHARS = 500
@@ -62,9 +63,22 @@ class _Traceback(NamedTuple):
 
 
 def read_failure(
-    exit_code: int, ended_at: float, stderr: bytes, traceback_at: float | None, log_dir: str
+    exit_code: int,
+    ended_at: float,
+    stderr: bytes,
+    traceback_at: float | None,
+    log_dir: str,
+    worker_of: Callable[[int | None], str],
 ) -> Failure:
-    """Return the failure of a command; times in seconds since 1970."""
+    """Return the failure of a command; times in seconds since 1970.
+
+    `worker_of` returns the worker with a rank, or the worker of the command for None.
+    """
+
+    def subject(rank: int | None) -> str:
+        worker = worker_of(rank)
+        return f"the command of {worker}" if rank is None else f"rank {rank} ({worker})"
+
     text = stderr.decode(errors="replace").replace("\0", "")
     recorded = _read_error_file(log_dir)
     traces = [recorded[0]] if recorded else _tracebacks(text)
@@ -73,18 +87,18 @@ def read_failure(
     trace = next((trace for trace in traces if not trace.is_secondary), None)
     if trace is None and code < 0:
         what = f"was killed by {_signal_name(-code)}"
-        return Failure(ended_at, f"{_subject(rank)} {what}", rank=rank, exit_code=code)
+        return Failure(ended_at, f"{subject(rank)} {what}", rank=rank, exit_code=code)
     trace = trace or next(iter(traces), None)
     if trace is None:
         words = _last_lines(text)
         hint = f"; last on stderr: {words}" if words else ""
-        summary = f"{_subject(rank)} ended with exit code {code}{hint}"[:MAX_SUMMARY_CHARS]
+        summary = shorten(f"{subject(rank)} ended with exit code {code}{hint}", MAX_SUMMARY_CHARS)
         return Failure(at, summary, rank=rank, exit_code=code)
     failed_rank = trace.rank if trace.rank is not None else rank
     return Failure(
         at=at,
-        summary=f"{_subject(failed_rank)}: {trace.summary}"[:MAX_SUMMARY_CHARS],
-        traceback=trace.traceback[-MAX_TRACEBACK_CHARS:],
+        summary=shorten(f"{subject(failed_rank)}: {trace.summary}", MAX_SUMMARY_CHARS),
+        traceback=last_lines(trace.traceback, MAX_TRACEBACK_CHARS),
         rank=failed_rank,
         exit_code=code,
         secondary=trace.is_secondary,
@@ -102,10 +116,6 @@ def _root_rank(text: str, exit_code: int) -> tuple[int | None, int]:
     if match["killed"]:
         return int(match["killed"]), -int(match["signal"])
     return int(match["ended"] or match["aborted"]), int(match["code"] or exit_code)
-
-
-def _subject(rank: int | None) -> str:
-    return "the command" if rank is None else f"rank {rank}"
 
 
 def _signal_name(number: int) -> str:

@@ -13,6 +13,8 @@ from ddpjob_protocol.environment import Launcher
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ddpjob_protocol.membership import Membership
+
 LEAVE_SECONDS = 10.0  # between SIGTERM and SIGKILL, when the pod is deleted
 RESERVE_SECONDS = 5.0  # of the pod's grace period, kept for the agent's own end
 
@@ -40,6 +42,12 @@ class AgentSettings(NamedTuple):
     files: tuple[str, ...] = ()  # paths that an unchanged script saves to
     snapshot_folder: str = ""
     output: str = ""  # Unix socket of the screen of a local run
+
+    def worker_of(self, membership: Membership | None, rank: int | None) -> str:
+        """Return the worker with a rank; only mpirun starts the processes of other workers."""
+        if self.launcher is Launcher.MPI and membership is not None and rank is not None:
+            return membership.worker_of(rank) or self.worker
+        return self.worker
 
 
 def read_settings(variables: Mapping[str, str]) -> AgentSettings:

@@ -6,6 +6,7 @@ This module decides nothing about memberships: `orders` does.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import time
@@ -188,7 +189,9 @@ class Supervisor:
     async def _start(self, run: Run) -> None:
         self._started = run
         if run.membership is not None and self._files.install_error:
-            self._fail(Failure(time.time(), self._files.install_error))
+            self._fail(
+                Failure(time.time(), f"{self._settings.worker}: {self._files.install_error}")
+            )
             return
         if run.membership is not None:
             self._files.start(run.membership)
@@ -199,14 +202,14 @@ class Supervisor:
         self._reports.reset()
         self._live.reset()
         try:
-            command = self._launches.next_command(run, self._state.me, self._relay.port)
-            argv, environment = command
+            argv, environment = self._launches.next_command(run, self._state.me, self._relay.port)
             python = python_of(argv, environment)
             more = self._output.prepare(argv, environment, python, self._launches.logs)
             self._output.set_first_rank(None if run.membership is None else 0)
             await self._processes.start(argv, {**environment, **more})
         except OSError as error:
-            summary = f"cannot start {self._user.argv[0]!r}: {error.strerror}"
+            what = f"cannot start {self._user.argv[0]!r}: {error.strerror}"
+            summary = f"{self._settings.worker} {what}"
             self._fail(Failure(time.time(), summary, exit_code=127, permanent=True))
 
     async def _stop_gracefully(self, run: Run) -> None:
@@ -260,7 +263,9 @@ class Supervisor:
             self._report_exit(run, None)
             return
         tail, traceback_at = bytes(self._output.stderr_tail), self._output.traceback_at
-        failure = read_failure(code, time.time(), tail, traceback_at, self._launches.logs)
+        worker_of = functools.partial(self._settings.worker_of, run.membership)
+        logs = self._launches.logs
+        failure = read_failure(code, time.time(), tail, traceback_at, logs, worker_of)
         self._fail(explain_denied(failure, self._settings.snapshot_folder))
 
     def _fail(self, failure: Failure) -> None:

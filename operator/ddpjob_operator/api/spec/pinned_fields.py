@@ -1,11 +1,16 @@
-"""The fields that cannot change while a job has workers, because a change would not reach them.
+"""The fields that make the pods of a job: a change would not reach pods that exist.
 
-Only the API server knows the job before the change, so these rules have no check in Python.
+They may change until the first membership, because pods that never trained are replaced, and while
+the job is suspended. Only the API server knows the job before the change, so these rules have no
+check in Python.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
+from typing import Any
 
 from pydantic.alias_generators import to_snake
 
@@ -41,10 +46,14 @@ PINNED = (
     "elastic.warmStart",
     "elastic.warmImports",
 )
-HAS_NO_WORKERS = (
-    f"({cel.paused('oldSelf.spec')} && "
-    f"oldSelf.?status.?state.orValue('') == '{ConditionType.SUSPENDED}')"
+STATE = "oldSelf.?status.?state.orValue('')"
+HAS_NO_WORKERS = f"({cel.paused('oldSelf.spec')} && {STATE} == '{ConditionType.SUSPENDED}')"
+NEVER_TRAINED = (
+    "(!oldSelf.?status.?membership.hasValue() && "
+    f"!({STATE} in ['{ConditionType.COMPLETE}', '{ConditionType.FAILED}']))"
 )
+MAY_CHANGE = f"{HAS_NO_WORKERS} || {NEVER_TRAINED}"
+REVISION_LENGTH = 10
 
 
 def pinned_rules(spec: type[Model]) -> Iterator[Rule]:
@@ -54,7 +63,7 @@ def pinned_rules(spec: type[Model]) -> Iterator[Rule]:
         yield Rule(
             field=f"spec.{path}",
             message=f"cannot be changed {WHILE_IT_RUNS}",
-            cel=f"{same} || {HAS_NO_WORKERS}",
+            cel=f"{same} || {MAY_CHANGE}",
         )
     same = " && ".join(_same("g", "o", field) for field in PINNED_IN_GROUPS)
     new, old = f"self.spec.{cel.GROUPS}", f"oldSelf.spec.{cel.GROUPS}"
@@ -64,8 +73,25 @@ def pinned_rules(spec: type[Model]) -> Iterator[Rule]:
     yield Rule(
         field=f"spec.{cel.GROUPS}",
         message=f"only replicas, minReplicas and maxReplicas can be changed {WHILE_IT_RUNS}",
-        cel=f"({none}) || ({both}) || {HAS_NO_WORKERS}",
+        cel=f"({none}) || ({both}) || {MAY_CHANGE}",
     )
+
+
+def revision(spec: Model) -> str:
+    """Return a hash of the fields that make pods; explicit defaults and the order do not count."""
+    given = spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
+    groups = {
+        group["name"]: {name: group[name] for name in PINNED_IN_GROUPS if name in group}
+        for group in given.get(cel.GROUPS, ())
+    }
+    content = json.dumps([[_value(given, path) for path in PINNED], groups], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:REVISION_LENGTH]
+
+
+def _value(given: dict[str, Any], path: str) -> Any:
+    first, _, rest = path.partition(".")
+    value = given.get(first)
+    return _value(value or {}, rest) if rest else value
 
 
 def _same(new: str, old: str, path: str, default: str | None = None) -> str:

@@ -15,7 +15,7 @@ from ddpjob_operator.cli.doctor import checks, node_checks
 from ddpjob_operator.cli.doctor.observed import Denied, Finding, Observed, State
 from ddpjob_operator.cli.doctor.probing import probing
 from ddpjob_operator.cli.doctor.reading import observe
-from ddpjob_operator.cli.jobs import text
+from ddpjob_operator.cli.jobs import cells
 from ddpjob_operator.cli.jobs.access import Context, Kubeconfig, Namespace, connect
 
 HEADS = ("STATE", "CHECK", "RESULT")
@@ -96,7 +96,7 @@ def _lines(findings: Iterable[Finding]) -> Iterator[str]:
         rows.append((str(each.state), each.check, each.message))
         if each.remedy and each.state is not State.OK:
             rows.append(("", "", f"-> {each.remedy}"))
-    return text.Table(*HEADS).lines(rows)
+    return cells.Table(*HEADS).lines(rows)
 
 
 def _json(findings: Iterable[Finding]) -> Iterator[str]:

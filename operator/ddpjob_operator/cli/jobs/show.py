@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import time
-from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -15,7 +12,7 @@ import typer
 import yaml
 
 from ddpjob_operator.cli.common import CommandError, ExitCode
-from ddpjob_operator.cli.jobs import jobs_api, text
+from ddpjob_operator.cli.jobs import cells, jobs_api, text
 from ddpjob_operator.cli.jobs.access import (
     Context,
     Kubeconfig,
@@ -24,8 +21,6 @@ from ddpjob_operator.cli.jobs.access import (
     RejectedError,
     connect,
 )
-
-SAMPLES = 8  # the rate is an average over the last steps that were reported
 
 
 class Output(StrEnum):
@@ -76,7 +71,7 @@ def describe(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Show state, pods, problems and events of a job."""
+    """Show state, problems, history, pods and events of a job."""
     cluster = connect(namespace, context, kubeconfig)
     job = jobs_api.read(cluster, name)
     pods = _unless_forbidden(lambda: jobs_api.read_pods(cluster, name))
@@ -98,63 +93,35 @@ def events(
     if not found:
         typer.echo(f"no events of {name}; the cluster keeps them for an hour or so", err=True)
         return
-    for line in text.Table(*text.EVENT_HEADS).lines(text.event_row(each, now) for each in found):
+    for line in cells.Table(*text.EVENT_HEADS).lines(text.event_row(each, now) for each in found):
         print(line)
 
 
 def top(
     name: jobs_api.OptionalName = "",
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Print each change, and measure the rate.")
-    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Print each change, too.")] = False,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Show the progress of jobs; the rate needs two reports, so it comes with -w."""
+    """Show the progress of jobs, with rate and expected end."""
     cluster = connect(namespace, context, kubeconfig)
-    table, meter = text.Table(*text.TOP_HEADS), Meter()
+    table = cells.Table(*text.TOP_HEADS)
     if not watch:
         jobs = (
             [jobs_api.read(cluster, name)]
             if name
             else jobs_api.read_all(cluster, cluster.namespace)
         )
-        for line in table.lines(text.top_row(job, None) for job in jobs):
+        for line in table.lines(text.top_row(job, datetime.now(UTC)) for job in jobs):
             print(line)
         return
     if name:
         jobs_api.read(cluster, name)
     for change, job in jobs_api.watch_jobs(cluster, cluster.namespace, name):
         if change is jobs_api.Change.SEEN:
-            rate = meter.measure(job, time.monotonic())
-            for line in table.lines([text.top_row(job, rate)]):
+            for line in table.lines([text.top_row(job, datetime.now(UTC))]):
                 print(line, flush=True)
-
-
-class Meter:
-    """The rates at which the steps of jobs advance."""
-
-    def __init__(self) -> None:
-        self._samples: dict[str, deque[tuple[float, int]]] = {}
-
-    def measure(self, job: Object, now: float) -> float | None:
-        """Add the step of a job; return steps per second, or None until there are two changes."""
-        uid = job["metadata"]["uid"]
-        step = ((job.get("status") or {}).get("progress") or {}).get("step")
-        if step is None:
-            return None
-        if uid not in self._samples:  # the time of the first step seen is unknown
-            self._samples[uid] = deque([(-math.inf, step)], maxlen=SAMPLES)
-        samples = self._samples[uid]
-        if step < samples[-1][1]:
-            samples.clear()
-        if not samples or step > samples[-1][1]:
-            samples.append((now, step))
-        timed = [sample for sample in samples if sample[0] > -math.inf]
-        if len(timed) < 2:
-            return None
-        return (timed[-1][1] - timed[0][1]) / (timed[-1][0] - timed[0][0])
 
 
 def _unless_forbidden(read: Callable[[], list[Object]]) -> list[Object] | str:
@@ -173,7 +140,7 @@ class _JobTable:
     def __init__(self, *, wide: bool, everywhere: bool) -> None:
         self._wide, self._everywhere = wide, everywhere
         first = ("NAMESPACE",) if everywhere else ()
-        self._table = text.Table(*first, *text.HEADS, *(text.WIDE if wide else ()))
+        self._table = cells.Table(*first, *text.HEADS, *(text.WIDE if wide else ()))
 
     def show(self, jobs: list[Object]) -> None:
         now = datetime.now(UTC)

@@ -5,36 +5,18 @@ May not: read a clock, send a request or print; the caller passes the time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Any
 
+from ddpjob_operator.cli.jobs.cells import NONE, Table, age, duration, parse
 from ddpjob_protocol.text import plural
 
 Object = dict[str, Any]
 ENDED = ("Complete", "Failed")
 HEADS = ("NAME", "STATE", "READY", "WORLD", "PROGRESS", "RESTARTS", "AGE")
 TOP_HEADS = ("NAME", "STATE", "WORLD", "PROGRESS", "DONE", "STEPS/S", "ETA", "METRICS")
-WIDE = ("CAUSE", "SNAPSHOT", "MESSAGE")
-NONE = "-"
-
-
-class Table:
-    """Lines of a table whose columns keep their width from one call to the next."""
-
-    def __init__(self, *heads: str) -> None:
-        self._rows: list[Sequence[str]] = [heads]
-        self._widths = [0 for _ in heads]
-
-    def lines(self, rows: Iterable[Sequence[str]]) -> Iterator[str]:
-        """Yield the lines of new rows, the heads before the first ones."""
-        new = [*self._rows, *rows]
-        self._rows = []
-        for row in new:
-            self._widths = [max(w, len(c)) for w, c in zip(self._widths, row, strict=True)]
-        for row in new:
-            cells = (cell.ljust(width) for cell, width in zip(row, self._widths, strict=True))
-            yield "   ".join(cells).rstrip()
+WIDE = ("ETA", "CAUSE", "SNAPSHOT", "MESSAGE")
 
 
 def job_row(job: Object, now: datetime, *, wide: bool = False) -> tuple[str, ...]:
@@ -53,15 +35,15 @@ def job_row(job: Object, now: datetime, *, wide: bool = False) -> tuple[str, ...
     )
     snapshot = str((status.get("snapshot") or {}).get("step", NONE))
     cause = membership.get("cause") or NONE
-    return (*row, cause, snapshot, message(job) or NONE) if wide else row
+    return (*row, eta(job, now), cause, snapshot, message(job) or NONE) if wide else row
 
 
-def top_row(job: Object, rate: float | None) -> tuple[str, ...]:
+def top_row(job: Object, now: datetime) -> tuple[str, ...]:
     """Return the cells of a job for TOP_HEADS."""
     status = job.get("status") or {}
     found = status.get("progress") or {}
     step, total = found.get("step"), found.get("totalSteps")
-    left = total - step if total and step is not None else None
+    rate = None if state(job) in ENDED else found.get("stepsPerSecond")
     world = (status.get("membership") or {}).get("worldSize", NONE)
     return (
         str(job["metadata"]["name"]),
@@ -70,7 +52,7 @@ def top_row(job: Object, rate: float | None) -> tuple[str, ...]:
         progress(job),
         f"{step / total:.0%}" if total and step is not None else NONE,
         NONE if rate is None else f"{rate:.3g}",
-        duration(left / rate) if left is not None and rate else NONE,
+        eta(job, now),
         metrics(job) or NONE,
     )
 
@@ -111,24 +93,11 @@ def progress(job: Object) -> str:
     return f"{step}/{total}" if total else str(step)
 
 
-def age(moment: str | None, now: datetime) -> str:
-    """Return the time since a moment, as kubectl does: 45s, 12m, 5h, 3d."""
-    return NONE if moment is None else duration((now - parse(moment)).total_seconds())
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in its largest units."""
-    whole = max(int(seconds), 0)
-    for size, unit, smaller, part in ((86400, "d", 3600, "h"), (3600, "h", 60, "m")):
-        if whole >= size:
-            rest = whole % size // smaller
-            return f"{whole // size}{unit}" + (f"{rest}{part}" if rest else "")
-    return f"{whole // 60}m" if whole >= 120 else f"{whole}s"
-
-
-def parse(moment: str) -> datetime:
-    """Return a time of the API server."""
-    return datetime.fromisoformat(moment).astimezone(UTC)
+def eta(job: Object, now: datetime) -> str:
+    """Return the time until the expected last step, if it is known."""
+    at = ((job.get("status") or {}).get("progress") or {}).get("estimatedCompletion")
+    trains = state(job) in ("Running", "Resizing")
+    return duration((parse(at) - now).total_seconds()) if at and trains else NONE
 
 
 # --- the description of one job -------------------------------------------------------------------
@@ -144,6 +113,12 @@ def describe(
         yield f"{head:<12}{text}"
     if found := list(problems(job)):
         yield from ("", "Problems", *(f"  - {_indented(each)}" for each in found))
+    history = (job.get("status") or {}).get("history") or ()
+    rows = [
+        history_row(entry, before, now)
+        for before, entry in zip([{}, *history], history, strict=False)
+    ]
+    yield from _section("History", HISTORY_HEADS, history, rows)
     heads = ("NAME", "NODE-RANK", "STATE", "NODE", "AGE")
     yield from _section("Pods", heads, pods, [pod_row(job, pod, now) for pod in _list(pods)])
     rows = [event_row(event, now) for event in _list(events)]
@@ -166,7 +141,10 @@ def _facts(job: Object, now: datetime) -> Iterator[tuple[str, str]]:
         text = f"{found['id']}: {size}, formed {age(found['since'], now)} ago: {found['cause']}"
         yield "Membership", text
     if (found := status.get("progress")) and found.get("step") is not None:
-        yield "Progress", "; ".join(filter(None, (f"{progress(job)} steps", metrics(job))))
+        yield (
+            "Progress",
+            "; ".join(filter(None, (f"{progress(job)} steps", *_pace(job, now), metrics(job)))),
+        )
     if found := _snapshot(status.get("snapshot") or {}, now):
         yield "Snapshot", found
     if (found := status.get("restarts")) and found.get("total"):
@@ -212,6 +190,28 @@ def pod_state(pod: Object) -> str:
     return str(status.get("phase") or "Pending")
 
 
+HISTORY_HEADS = ("AGE", "MEMBERSHIP", "CAUSE", "WORLD", "STALL", "STEPS", "MESSAGE")
+
+
+def history_row(entry: Object, before: Object, now: datetime) -> tuple[str, ...]:
+    """Return the cells of a membership for HISTORY_HEADS; `before` is the one it replaced."""
+    stall, first, resumed = (entry.get(n) for n in ("stallSeconds", "firstStep", "resumedStep"))
+    steps = NONE if first is None else f"from {first}"
+    if entry.get("repeatedSteps"):
+        steps += f", {entry['repeatedSteps']} again"
+    elif first is None and resumed is not None:
+        steps = f"after {resumed}"
+    return (
+        age(entry["since"], now),
+        entry["membership"],
+        entry["cause"],
+        str(entry["worldSize"]),
+        NONE if stall is None else f"{stall:.3g}s",
+        steps,
+        "; ".join(filter(None, (entry.get("message"), *before.get("ended", ())))) or NONE,
+    )
+
+
 EVENT_HEADS = ("AGE", "REASON", "MESSAGE")
 
 
@@ -233,6 +233,14 @@ def metrics(job: Object) -> str:
     """Return the metrics that the script reported."""
     found = ((job.get("status") or {}).get("progress") or {}).get("metrics") or {}
     return ", ".join(f"{name} {value:.6g}" for name, value in found.items())
+
+
+def _pace(job: Object, now: datetime) -> Iterator[str]:
+    rate = ((job.get("status") or {}).get("progress") or {}).get("stepsPerSecond")
+    if rate and state(job) not in ENDED:
+        yield f"{rate:.3g} per second"
+    if (left := eta(job, now)) != NONE:
+        yield f"ends in {left}"
 
 
 def _waits(job: Object) -> str:

@@ -1,0 +1,1 @@
+"""The course of the training: the service's report as parts of the status. Pure."""
