@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ddpjob_operator.cli.jobs import cells, text
+from ddpjob_protocol.text import duration
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
 
@@ -60,7 +61,7 @@ def job(state: str = "Running", **status: Any) -> dict[str, Any]:
     ],
 )
 def test_durations(seconds: float, expected: str) -> None:
-    assert cells.duration(seconds) == expected
+    assert duration(seconds) == expected
 
 
 def test_a_job_that_runs_in_a_table() -> None:

@@ -1,4 +1,4 @@
-"""Tables and the cells in them: columns of a steady width, times and durations.
+"""Tables and the cells in them: columns of a steady width, and times.
 
 May not: know a job.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+
+from ddpjob_protocol.text import duration
 
 NONE = "-"
 
@@ -32,16 +34,6 @@ class Table:
 def age(moment: str | None, now: datetime) -> str:
     """Return the time since a moment, as kubectl does: 45s, 12m, 5h, 3d."""
     return NONE if moment is None else duration((now - parse(moment)).total_seconds())
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in its largest units."""
-    whole = max(int(seconds), 0)
-    for size, unit, smaller, part in ((86400, "d", 3600, "h"), (3600, "h", 60, "m")):
-        if whole >= size:
-            rest = whole % size // smaller
-            return f"{whole // size}{unit}" + (f"{rest}{part}" if rest else "")
-    return f"{whole // 60}m" if whole >= 120 else f"{whole}s"
 
 
 def parse(moment: str) -> datetime:

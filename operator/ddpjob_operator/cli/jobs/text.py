@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from ddpjob_operator.cli.jobs.cells import NONE, Table, age, duration, parse
-from ddpjob_protocol.text import plural
+from ddpjob_operator.cli.jobs.cells import NONE, Table, age, parse
+from ddpjob_protocol.text import duration, plural
 
 Object = dict[str, Any]
 ENDED = ("Complete", "Failed")
