@@ -1,4 +1,4 @@
-"""Wrong manifests as people write them, with the answers of `validate` and of the API server.
+"""Wrong manifests as people write them, with the errors of `validate` and of the API server.
 
 No manifest is accepted by both. Where the API server accepts one, `why` gives the reason.
 """

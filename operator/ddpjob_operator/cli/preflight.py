@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-from ddpjob_operator.api.script_path import script_path
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.cli.common import CommandError, ExitCode
+from ddpjob_operator.cli.scripts import find_missing
 from ddpjob_operator.local.devices.demand import TooFewDevicesError, choose_devices
 from ddpjob_operator.local.devices.discovery import Devices
 from ddpjob_operator.local.environment import search_path
@@ -31,7 +30,7 @@ def check_before_start(job: DDPJob, file: Path, workdir: Path | None) -> Path:
         message = f"--workdir: there is no folder {folder}; make it or correct the path"
         raise CommandError(ExitCode.INVALID, message)
     _check_programs(job, folder)
-    for missing in _missing_scripts(job, folder):
+    for missing in find_missing(job, folder):
         message = f"{missing}; correct the command, or pass --workdir"
         raise CommandError(ExitCode.INVALID, message)
     return folder
@@ -43,13 +42,6 @@ def find_gpus(job: DDPJob, file: Path, nodes: int, *, use: bool) -> Devices:
         return choose_devices(job, nodes, os.environ, use=use)
     except TooFewDevicesError as error:
         raise CommandError(ExitCode.INVALID, f"{file}: {error}") from error
-
-
-def find_missing_scripts(job: DDPJob, file: Path) -> Iterator[str]:
-    """Yield a warning for each script that is not beside the file, unless images have them."""
-    if not any(group.image for group in job.spec.groups()):
-        for missing in _missing_scripts(job, file.parent.resolve()):
-            yield f"{missing}; correct the command, or pass --workdir to run --local"
 
 
 def _explain_nothing_to_run(job: DDPJob) -> str:
@@ -77,11 +69,3 @@ def _check_programs(job: DDPJob, workdir: Path) -> None:
                 f" {workdir if '/' in program else 'PATH'}); install it or correct the command"
             )
             raise CommandError(ExitCode.INVALID, message)
-
-
-def _missing_scripts(job: DDPJob, workdir: Path) -> Iterator[str]:
-    for group in job.spec.groups():
-        script = script_path(group.command)
-        if script and not (workdir / script).exists():
-            where = "" if Path(script).is_absolute() else f", looked in {workdir}"
-            yield f"spec.command: there is no script '{script}' (group {group.name}{where})"

@@ -18,7 +18,7 @@ from ddpjob_operator.api import constants, jobfile
 from ddpjob_operator.api.jobfile import Fault, ParsedJob, Severity
 from ddpjob_operator.cli import job_files
 from ddpjob_operator.cli.common import CommandError, ExitCode, print_error
-from ddpjob_operator.cli.preflight import find_missing_scripts
+from ddpjob_operator.cli.scripts import find_missing_beside
 
 SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -169,8 +169,9 @@ def _find_faults(parsed: ParsedJob, backend: Backend | None) -> Iterator[Fault]:
 def _find_missing_files(parsed: ParsedJob, path: Path, backend: Backend | None) -> Iterator[Fault]:
     """Yield a warning for each script that is not beside a job file for this machine."""
     if backend is not Backend.CLUSTER and str(path) != job_files.STDIN:
-        for message in find_missing_scripts(parsed.job, path):
-            yield Fault(message, severity=Severity.WARNING)
+        for message in find_missing_beside(parsed.job, path):
+            where, _, what = message.partition(": ")
+            yield Fault(what, path=where, severity=Severity.WARNING)
 
 
 def _expand(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:

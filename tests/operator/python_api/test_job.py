@@ -102,5 +102,5 @@ def test_a_wheel_has_the_package_with_its_types(tmp_path: Path) -> None:
         (scripts,) = (name for name in names if name.endswith("entry_points.txt"))
         entries = archive.read(scripts).decode()
     assert {"ddpjob/__init__.py", "ddpjob/py.typed", "ddpjob_operator/py.typed"} <= names
-    assert "ddpjob = ddpjob_operator.cli.main:main" in entries
-    assert "kubectl-ddp = ddpjob_operator.cli.main:main" in entries
+    assert "ddpjob = ddpjob_operator.cli.entry:main" in entries
+    assert "kubectl-ddp = ddpjob_operator.cli.entry:main" in entries

@@ -203,14 +203,13 @@ class Supervisor:
         self._live.reset()
         try:
             argv, environment = self._launches.next_command(run, self._state.me, self._relay.port)
-            python = python_of(argv, environment)
-            more = self._output.prepare(argv, environment, python, self._launches.logs)
+            logs, python = self._launches.logs, python_of(argv, environment)
+            more = self._output.prepare(argv, environment, python, logs)
             self._output.set_first_rank(None if run.membership is None else 0)
             await self._processes.start(argv, {**environment, **more})
         except OSError as error:
-            what = f"cannot start {self._user.argv[0]!r}: {error.strerror}"
-            summary = f"{self._settings.worker} {what}"
-            self._fail(Failure(time.time(), summary, exit_code=127, permanent=True))
+            text = f"{self._settings.worker} cannot start {self._user.argv[0]!r}: {error.strerror}"
+            self._fail(Failure(time.time(), text, exit_code=127, permanent=True))
 
     async def _stop_gracefully(self, run: Run) -> None:
         """Wait until the processes have done their last step and their saves."""
