@@ -135,14 +135,16 @@ def test_a_user_without_rights(ddpjob: Shell, here: ControlPlane, release: Helm)
     binding = {
         "metadata": {"name": "ann"},
         "roleRef": {
-            "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "ddpjob-editor",
+            "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "ddpjob-viewer",
         },
         "subjects": [{"kind": "ServiceAccount", "name": "ann", "namespace": HERE}],
     }  # fmt: skip
     here.send("POST", f"/apis/rbac.authorization.k8s.io/v1/namespaces/{HERE}/rolebindings", binding)
     said = ddpjob.fails(ExitCode.OK, "doctor")
-    assert "logs: you lack list pods, get pods/log in namespace doctored" in said
-    assert "apply: you lack" not in said
+    lacks = "you lack create ddpjobs.ddpjob.io, patch ddpjobs.ddpjob.io in namespace doctored"
+    assert f"apply: {lacks}" in said
+    assert "an administrator can bind the cluster role ddpjob-editor to you" in said
+    assert "logs: you lack" not in said
 
 
 def pods_here(server: ControlPlane) -> list[Object]:

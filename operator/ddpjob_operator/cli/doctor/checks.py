@@ -30,6 +30,7 @@ INSTALL = (
     "--create-namespace (docs/install.md)"
 )
 SHOWN = 5  # names in one message
+READS = {"get", "list", "watch"}
 
 
 def check_kubernetes(observed: Observed) -> Iterator[Finding]:
@@ -126,7 +127,7 @@ def check_user_rights(observed: Observed) -> Iterator[Finding]:
     for commands, rights in missing.items():
         if rights:
             reads = any(right.group == GROUP and right.verb in ("get", "list") for right in rights)
-            role = "ddpjob-editor" if rights[0].group == GROUP else "view"
+            role = "ddpjob-viewer" if {right.verb for right in rights} <= READS else "ddpjob-editor"
             message = f"{commands}: you lack {', '.join(map(str, rights))} in {where}"
             remedy = f"an administrator can bind the cluster role {role} to you (docs/install.md)"
             yield Finding("your rights", State.FAIL if reads else State.WARN, message, remedy)

@@ -1,4 +1,4 @@
-"""Tables and the cells in them: columns of a steady width, times and durations.
+"""Tables and the cells in them: columns of a steady width, and times.
 
 May not: know a job.
 """
