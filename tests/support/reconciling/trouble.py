@@ -62,7 +62,10 @@ def test_a_template_that_the_api_server_refuses_is_told_of_until_it_is_mended(pl
 
 def test_the_image_of_a_job_that_never_trained_is_corrected(play: Play) -> None:
     async def story(stage: Stage) -> None:
-        stage.nodes.silent = {"digits-worker-000-1", "digits-worker-001-1"}  # nobody pulls it
+        stage.nodes.silent = {
+            "digits-worker-000-1",
+            "digits-worker-001-1",
+        }  # their image is not there
         await stage.create(image="digist:1")
         before = await stage.until(lambda v: len(v.workers) == 2 and v.rendezvous, "pods wait")
         await stage.change(image="digits:1")
@@ -118,7 +121,7 @@ def test_somebody_elses_pod_of_our_name_is_told_of_and_left_alone(play: Play) ->
 def test_orphans_of_a_deleted_job_are_named_with_their_kinds(play: Play) -> None:
     async def story(stage: Stage) -> None:
         base = f"/api/v1/namespaces/{stage.namespace}"
-        labels = {"ddpjob.io/job": "digits"}  # deleted with --cascade=orphan: owned by nobody
+        labels = {"ddpjob.io/job": "digits"}  # deleted with --cascade=orphan: without an owner
         orphans: list[tuple[str, str, str, dict[str, Any]]] = [
             ("services", "Service", "digits-rendezvous", {"ports": [{"port": 29400}]}),
             *(
