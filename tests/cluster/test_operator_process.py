@@ -140,7 +140,9 @@ def test_a_job_is_worked_on_without_a_trace_on_it(
         for name, each in objects(apiserver, path).items():
             assert "finalizers" not in each["metadata"], name
             annotations = set(each["metadata"].get("annotations", ()))
-            assert annotations <= {"kubectl.kubernetes.io/last-applied-configuration"}, name
+            ours = "kubectl.kubernetes.io/default-container"
+            by_kubectl = "kubectl.kubernetes.io/last-applied-configuration"
+            assert annotations <= {ours, by_kubectl}, name
     code, text = operator.get("/metrics", operator.metrics)
     assert code == 200
     [passes] = [line for line in text.splitlines() if line.startswith("ddpjob_reconciles_total")]
