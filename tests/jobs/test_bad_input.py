@@ -170,7 +170,7 @@ REFUSED: list[tuple[str, str | bytes | None, str, str]] = [
         "chaos_after_the_end",
         GOOD,
         "--chaos kill=300%",
-        "--chaos: '300%' never comes; write at most 100%",
+        "--chaos: '300%' is above 100%; write at most 100%",
     ),
     (
         "workdir_that_is_not_there",
@@ -240,8 +240,7 @@ def test_without_local_the_right_command_is_shown(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(GOOD)
     code, command = run_to_end(tmp_path, "run", "job.yaml")
     assert command.output == (
-        "only --local is there yet: ddpjob run --local job.yaml; "
-        "on a cluster: ddpjob apply -f job.yaml\n"
+        "run needs --local: ddpjob run --local job.yaml; on a cluster: ddpjob apply -f job.yaml\n"
     )
     assert code == ExitCode.INVALID
 

@@ -89,7 +89,7 @@ def test_a_run_that_cannot_start_raises_the_message_of_the_command(tmp_path: Pat
 
 def test_an_interrupt_stops_the_job_and_all_of_its_processes(tmp_path: Path) -> None:
     def interrupt(line: str) -> None:
-        if "is the first one" in line:
+        if "is the first step" in line:
             raise KeyboardInterrupt
 
     job = make_job(tmp_path, "forever")

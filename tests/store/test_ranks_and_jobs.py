@@ -83,4 +83,4 @@ def test_fresh_leaves_a_bucket_alone(uri: str, tmp_path: Path) -> None:
     write_job(tmp_path, TRAIN, SCRIPT, snapshot=f"{{uri: '{uri}'}}")
     code, command = run_to_end(tmp_path, "run", "--local", "job.yaml", "--fresh")
     assert code == 2
-    assert f"--fresh leaves what is in {uri} alone: give another prefix" in command.output
+    assert f"--fresh cannot move the snapshots in {uri}; use another prefix" in command.output

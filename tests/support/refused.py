@@ -246,12 +246,12 @@ BOTH = [
     row(
         "file_above",
         files("ckpt/../b.pt"),
-        "spec.snapshot.files[0]: %'ckpt/../b.pt' leads out with '..'; write the path without",
+        "spec.snapshot.files[0]: %'ckpt/../b.pt' has '..'; write a path below the script's folder, without '..'",
     ),
     row(
         "whole_folder",
         files("./"),
-        "spec.snapshot.files[0]: %'./' stands for all that is there; name what the script saves to",
+        "spec.snapshot.files[0]: %'./' matches every file; name the files that the script saves",
     ),
     row(
         "nul_in_file",
@@ -403,7 +403,7 @@ BOTH += [
         row(
             f"uri_{name}",
             {"snapshot": {"uri": uri}},
-            f"spec.snapshot.uri: %'{uri}' is no bucket with a prefix; give one as in "
+            f"spec.snapshot.uri: %'{uri}' is not a bucket with a prefix; write one such as "
             "s3://bucket/jobs/digits (s3, gs or az)",
         )
         for name, uri in (

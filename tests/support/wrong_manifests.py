@@ -326,8 +326,8 @@ FIELDS = [
     Wrong(
         "bucket_without_a_scheme",
         job("snapshot: {uri: my-bucket/jobs}"),
-        "spec.snapshot.uri: 'my-bucket/jobs' is no bucket with a prefix",
-        "'my-bucket/jobs' is no bucket with a prefix",
+        "spec.snapshot.uri: 'my-bucket/jobs' is not a bucket with a prefix",
+        "'my-bucket/jobs' is not a bucket with a prefix",
     ),
 ]
 

@@ -43,7 +43,7 @@ def find_warnings(job: DDPJob) -> Iterator[SpecWarning]:
     """Yield the warnings about a job."""
     spec = job.spec
     if spec.sagemaker is not None and spec.sagemaker.model is None:
-        text = "sagemaker.model is not given: what is left in SM_MODEL_DIR is gone with its pod"
+        text = "sagemaker.model is missing: the files in SM_MODEL_DIR are deleted with their pod"
         yield SpecWarning(WarningReason.MODEL_NOT_KEPT, text, ("spec", "sagemaker"))
     groups = spec.groups()
     several = sum(group.maximum * group.processes for group in groups) > 1
@@ -82,7 +82,5 @@ def _alone(command: Sequence[str]) -> str:
 
 
 def _text(program: str, what: str, words: str) -> str:
-    lonely = f"{program} runs {what} as a single process that knows of no other one"
-    return (
-        f"{lonely}; use [torchrun, {words}], or launcher: python if it finds the others by itself"
-    )
+    lonely = f"{program} runs {what} as a single process without a process group"
+    return f"{lonely}; use [torchrun, {words}], or launcher: python if it forms the group itself"

@@ -26,7 +26,7 @@ ALONE = ("--standalone", "--no-python", "--run-path", "--module", "-m", "--virtu
 def inelastic_flags(command: Sequence[str]) -> tuple[str, ...]:
     """Return one warning for each flag that prevents the job from changing its size."""
     return tuple(
-        f"{flag} pins {PINS[name]}; remove it: ddpjob sets it again whenever the workers change"
+        f"{flag} pins {PINS[name]}; remove it: ddpjob sets it for each membership"
         for name, flag in _flags(command)
         if name in PINS
     )

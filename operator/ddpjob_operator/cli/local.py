@@ -75,7 +75,9 @@ def run(
     """Run a job until it ends; Ctrl-C stops it, and the next run resumes from its snapshot."""
     job = load(file)
     if not local:
-        message = f"only --local is there yet: ddpjob run --local {file}; on a cluster: ddpjob apply -f {file}"
+        message = (
+            f"run needs --local: ddpjob run --local {file}; on a cluster: ddpjob apply -f {file}"
+        )
         raise CommandError(ExitCode.INVALID, message)
     folder = check_before_start(job, file, workdir)
     try:
@@ -83,7 +85,9 @@ def run(
     except ChaosError as error:
         raise CommandError(ExitCode.INVALID, str(error)) from error
     if fresh and job.spec.snapshot.uri is not None:
-        message = f"--fresh leaves what is in {job.spec.snapshot.uri} alone: give another prefix"
+        message = (
+            f"--fresh cannot move the snapshots in {job.spec.snapshot.uri}; use another prefix"
+        )
         raise CommandError(ExitCode.INVALID, message)
     wanted = sum(group.replicas for group in job.spec.groups())
     count = wanted if nodes is None else nodes

@@ -86,7 +86,7 @@ def _parse(part: str) -> ChaosEvent:
     if time is None:
         raise ChaosError(f"--chaos: cannot read the time '{when}'; write 30%, step120 or 90s")
     if time["percent"] and float(time["percent"]) > 100:
-        raise ChaosError(f"--chaos: '{when}' never comes; write at most 100%")
+        raise ChaosError(f"--chaos: '{when}' is above 100%; write at most 100%")
     return ChaosEvent(action, node, when, _due(time))
 
 

@@ -47,9 +47,9 @@ class FaultInjector:
                 self._timeline.chaos(reason)
 
     def report_missed(self) -> None:
-        """Report the events that were never due."""
+        """Report the events that did not happen."""
         for event in self._events:
-            self._timeline.chaos(f"{event} was never due")
+            self._timeline.chaos(f"{event} did not happen: the job ended before it")
 
 
 def _inject(event: ChaosEvent, nodes: SimulatedNodes, service: RendezvousProcess) -> str:

@@ -174,7 +174,7 @@ class Timeline:
 
     def _first_step(self, item: MembershipRecord) -> None:
         seconds = (item.first_step_at or item.since) - item.since
-        self.line("step", f"{item.first_step} is the first one, after {seconds:.1f} s")
+        self.line("step", f"{item.first_step} is the first step, after {seconds:.1f} s")
         self._next_step = 0
 
     def _steps(self, report: Report) -> None:

@@ -15,8 +15,8 @@ from ddpjob_protocol.text import some
 MAX_POINTS = 4  # rank groups in a message; the others are counted
 MAX_NAMES = 3  # ranks or workers of a group; the others are counted
 REMEDY = (
-    "look at the logs there, or at the stacks with `py-spy dump`; nothing is restarted, and if"
-    " this is an evaluation or a long save, nothing is wrong"
+    "read their logs, or their stacks with `py-spy dump`. An evaluation or a long save may be the"
+    " cause; the job restarts nothing by itself"
 )
 
 

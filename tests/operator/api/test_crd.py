@@ -117,9 +117,7 @@ def test_what_nothing_acts_on_is_refused_and_marked(field: str) -> None:
     rules = at(".spec.scheduling")[VALIDATIONS]
     refusing = [r for r in rules if "is not supported by this version" in str(r)]
     assert any(rule["fieldPath"] == f".{field}" for rule in refusing)
-    assert at(f".spec.scheduling.{field}")["description"].endswith(
-        "Not supported yet: leave it away."
-    )
+    assert at(f".spec.scheduling.{field}")["description"].endswith("Not supported yet: omit it.")
 
 
 def test_every_column_shows_a_field_of_its_type() -> None:

@@ -226,10 +226,10 @@ def test_any_text_gives_a_job_or_a_complaint(text: str, at: int) -> None:
 
 
 LONELY = (
-    "as a single process that knows of no other one; use [torchrun, %s], or launcher: python if it "
-    "finds the others by itself"
+    "as a single process without a process group; use [torchrun, %s], or launcher: python if it "
+    "forms the group itself"
 )
-PINS = "; remove it: ddpjob sets it again whenever the workers change"
+PINS = "; remove it: ddpjob sets it for each membership"
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,9 @@ def complaints(spec: dict[str, Any], name: str = "digits") -> list[str]:
 
 # --- what is refused -------------------------------------------------------------------------------
 
-NO_BUCKET = "is no bucket with a prefix; give one as in s3://bucket/jobs/digits (s3, gs or az)"
+NO_BUCKET = (
+    "is not a bucket with a prefix; write one such as s3://bucket/jobs/digits (s3, gs or az)"
+)
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "minimum_above_maximum",
@@ -177,17 +179,25 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         for name, path, text in (
             ("empty", "", "[1]: must be some text, not ''"),
             ("twice", "a.pt", ": 'a.pt' is given more than once; keep one"),
-            ("above", "../b.pt", "[1]: '../b.pt' leads out with '..'; write the path without"),
+            (
+                "above",
+                "../b.pt",
+                "[1]: '../b.pt' has '..'; write a path below the script's folder, without '..'",
+            ),
             (
                 "above_within",
                 "/x/../b",
-                "[1]: '/x/../b' leads out with '..'; write the path without",
+                "[1]: '/x/../b' has '..'; write a path below the script's folder, without '..'",
             ),
-            ("above_alone", "..", "[1]: '..' leads out with '..'; write the path without"),
+            (
+                "above_alone",
+                "..",
+                "[1]: '..' has '..'; write a path below the script's folder, without '..'",
+            ),
             (
                 "all",
                 "./",
-                "[1]: './' stands for all that is there; name what the script saves to",
+                "[1]: './' matches every file; name the files that the script saves",
             ),
             (
                 "nul",

@@ -84,7 +84,7 @@ EXPECTED = {
     "invalid_key": "a name",
     "model_type": "a mapping",
     "string_type": "text",
-    "too_short": "longer than nothing",
+    "too_short": "a list with at least one entry",
     "string_too_short": "some text",
     "tuple_type": "a list",
 }

@@ -76,13 +76,13 @@ PRINTABLE = Rule(
     cel=f"!{cel.finds('self', CONTROL)}",
 )
 NOT_ABOVE = Rule(
-    message="'%s' leads out with '..'; write the path without",
+    message="'%s' has '..'; write a path below the script's folder, without '..'",
     values=(ITSELF,),
     check=lambda path: not re.search(ABOVE, path),
     cel=f"!{cel.finds('self', ABOVE)}",
 )
 NOT_WHOLE_FOLDER = Rule(
-    message="'%s' stands for all that is there; name what the script saves to",
+    message="'%s' matches every file; name the files that the script saves",
     values=(ITSELF,),
     check=lambda path: not re.search(WHOLE_FOLDER, path) or re.search(ABOVE, path),
     cel=f"!{cel.finds('self', WHOLE_FOLDER)} || {cel.finds('self', ABOVE)}",
@@ -94,7 +94,7 @@ FILES_ONCE = Rule(
     cel="self.all(a, self.exists_one(b, a == b))",
 )
 BUCKET = Rule(
-    message="'%s' is no bucket with a prefix; give one as in s3://bucket/jobs/digits (s3, gs or az)",
+    message="'%s' is not a bucket with a prefix; write one such as s3://bucket/jobs/digits (s3, gs or az)",
     values=(ITSELF,),
     check=SNAPSHOT_URI.fullmatch,
     cel=cel.matches("self", SNAPSHOT_URI),
@@ -270,11 +270,11 @@ class Scheduling(Model):
 
     topology_key: Text | None = Field(
         default=None,
-        description="Label of nodes that workers should share. Not supported yet: leave it away.",
+        description="Label of nodes that workers should share. Not supported yet: omit it.",
     )
     gang: dict[str, Any] | None = Field(
         default=None,
-        description="Gang scheduling of the minimum of workers. Not supported yet: leave it away.",
+        description="Gang scheduling of the minimum of workers. Not supported yet: omit it.",
     )
     priority_class_name: Text | None = Field(
         default=None,

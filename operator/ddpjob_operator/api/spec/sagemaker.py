@@ -61,7 +61,7 @@ class SageMaker(Model):
     distribution: Literal["pytorchddp", "torch_distributed", "mpi", "smddp", "smp"] | None = Field(
         default=None,
         description="What starts the entry point: torchrun, for pytorchddp and torch_distributed; "
-        "or mpirun. smddp and smp are refused. Absent: it runs once in each worker.",
+        "or mpirun. smddp and smp are refused. Without it, the entry point runs once in each worker.",
     )
     hyperparameters: dict[str, Argument] = Field(
         default={}, description="Arguments of the entry point, also in SM_HPS; all as text."
@@ -71,8 +71,8 @@ class SageMaker(Model):
     )
     model: dict[str, Any] | None = Field(
         default=None,
-        description="Volume for what the script leaves in SM_MODEL_DIR, as in a pod. Absent: it is "
-        "gone with its pod.",
+        description="Volume for the files in SM_MODEL_DIR, as in a pod. Without it, they are "
+        "deleted with their pod.",
     )
 
     @property
