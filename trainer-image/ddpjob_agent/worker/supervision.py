@@ -1,7 +1,4 @@
-"""Starts and stops the command until the run that the agent wants runs; reports how runs end.
-
-This module decides nothing about memberships: `orders` does.
-"""
+"""Starts and stops the runs of the command, as `orders` decides, and reports their ends."""
 
 from __future__ import annotations
 
