@@ -201,7 +201,7 @@ def test_the_command_takes_a_uri(
     save(uri, 1, 2, 3)
     flip(uri, parts_of(uri, 2)[1])
     assert main(["list", uri]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    _, *lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["3", "2", "1"]
     assert main(["verify", uri]) == 1
     newest, damaged, oldest = capsys.readouterr().out.splitlines()
