@@ -213,7 +213,7 @@ def test_the_command_takes_a_uri(
     assert main(["export", uri, str(tmp_path / "2.pt"), "--step", "2"]) == 1
     assert f"{uri}/{name_of(2)}: it is damaged" in capsys.readouterr().err
     assert main(["list", f"{uri}/none"]) == 0
-    assert f"no snapshots in {uri}/none" in capsys.readouterr().out
+    assert f"no snapshots in {uri}/none" in capsys.readouterr().err
 
 
 def test_the_command_names_the_damage(
