@@ -201,7 +201,7 @@ def test_the_command_takes_a_uri(
     save(uri, 1, 2, 3)
     flip(uri, parts_of(uri, 2)[1])
     assert main(["list", uri]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    _, *lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["3", "2", "1"]
     assert main(["verify", uri]) == 1
     newest, damaged, oldest = capsys.readouterr().out.splitlines()
@@ -213,7 +213,7 @@ def test_the_command_takes_a_uri(
     assert main(["export", uri, str(tmp_path / "2.pt"), "--step", "2"]) == 1
     assert f"{uri}/{name_of(2)}: it is damaged" in capsys.readouterr().err
     assert main(["list", f"{uri}/none"]) == 0
-    assert f"no snapshots in {uri}/none" in capsys.readouterr().out
+    assert f"no snapshots in {uri}/none" in capsys.readouterr().err
 
 
 def test_the_command_names_the_damage(
