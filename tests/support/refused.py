@@ -86,11 +86,11 @@ FIXED_SIZE = (
 )
 LONELY = (
     "spec.launcher: %is python, but a command runs torchrun, which would know of one worker only; "
-    "leave launcher away"
+    "omit launcher"
 )
 AT_ONE = (
     "spec.launcher: %is mpi, but a command runs torchrun, which would run at the first worker only; "
-    "leave launcher away, or put mpirun in its place"
+    "omit launcher, or write mpirun instead"
 )
 INSTEAD_OF_SMDDP = (
     "torch_distributed does the same with DDP over NCCL or gloo: take out the import of "

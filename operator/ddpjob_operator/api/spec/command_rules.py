@@ -219,12 +219,12 @@ LAUNCHER = (
     _not_above_torchrun(
         "python",
         "is python, but a command runs torchrun, which would know of one worker only; "
-        "leave launcher away",
+        "omit launcher",
     ),
     _not_above_torchrun(
         "mpi",
         "is mpi, but a command runs torchrun, which would run at the first worker only; "
-        "leave launcher away, or put mpirun in its place",
+        "omit launcher, or write mpirun instead",
     ),
     *(
         rule(field)
