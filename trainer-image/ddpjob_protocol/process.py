@@ -24,7 +24,9 @@ class Assignment:
     stop_requested: bool = False  # promise a step; begin no later step before the next assignment
 
 
-LEAVE_STATE = {"leave_state": True}  # sent instead of an Assignment to a stuck process
+DUMP_STATE = {
+    "dump_state": True
+}  # sent instead of an Assignment: write the state to the node's disk
 
 
 class ProcessMessage(str, enum.Enum):
@@ -40,7 +42,7 @@ class ProcessMessage(str, enum.Enum):
     STOPS = "stops"  # "membership": its own; accepts a stop step
     STOPPED = "stopped"  # stopped at the stop step, and its state is saved
     FINISHED = "finished"  # all steps are done; joins no more memberships
-    LEFT = "left"  # "step": of the state it left after LEAVE_STATE; None: it could not
+    LEFT = "left"  # "step": of the state it left after DUMP_STATE; None: it could not
 
 
 class ProgressEvent(str, enum.Enum):

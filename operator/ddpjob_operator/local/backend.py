@@ -28,6 +28,7 @@ from ddpjob_operator.local.environment import (
     MPI_ON_ONE_MACHINE,
     SHARED_CORES,
     inherited_environment,
+    worker_environment,
 )
 from ddpjob_operator.local.faults import FaultInjector
 from ddpjob_operator.local.networks import NodeNetwork, SeparateNetworks
@@ -38,7 +39,7 @@ from ddpjob_operator.local.processes import sweep
 from ddpjob_operator.local.rendezvous_process import RendezvousProcess
 from ddpjob_operator.local.state_dir import JobStateDir
 from ddpjob_operator.local.timeline import Timeline
-from ddpjob_operator.manifests.environment import sagemaker_environment, worker_environment
+from ddpjob_operator.manifests.environment import sagemaker_environment
 from ddpjob_operator.planner.actions import (
     Action,
     CreateRendezvous,

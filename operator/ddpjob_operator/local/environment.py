@@ -10,6 +10,14 @@ import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.api.spec.worker_groups import Group
+from ddpjob_operator.manifests.environment import (
+    agent_environment,
+    device_environment,
+    network_environment,
+)
+
 # Simulated nodes share a host name, so Open MPI would use shared memory between them. They also
 # share cores, so a waiting process must yield.
 MPI_ON_ONE_MACHINE = {
@@ -30,6 +38,17 @@ FOREIGN = frozenset(
         "NNODES", "NODE_RANK", "NPROC_PER_NODE",
     }
 )  # fmt: skip
+
+
+def worker_environment(job: DDPJob, group: Group) -> dict[str, str]:
+    """Return the job's variables of a worker; the user's variables override all but the agent's."""
+    user = {entry.name: entry.value for entry in group.env}
+    return {
+        **network_environment(job),
+        **device_environment(job),
+        **user,
+        **agent_environment(job, group),
+    }
 
 
 def inherited_environment(

@@ -34,17 +34,6 @@ PJRT_DEVICES = {
 }
 
 
-def worker_environment(job: DDPJob, group: Group) -> dict[str, str]:
-    """Return all variables of a worker; the user's variables override all but the agent's."""
-    user = {entry.name: entry.value for entry in group.env}
-    return {
-        **network_environment(job),
-        **device_environment(job),
-        **user,
-        **agent_environment(job, group),
-    }
-
-
 def network_environment(job: DDPJob) -> dict[str, str]:
     """Return the network variables of NCCL and Gloo; the user's variables override them."""
     network = job.spec.network

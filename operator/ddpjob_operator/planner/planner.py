@@ -209,8 +209,8 @@ def _service_actions(observed: Observed) -> Iterator[Action]:
 def _rendezvous(observed: Observed) -> Iterator[Action]:
     seen, status = observed.rendezvous, observed.job.status
     term = status.rendezvous_term
-    for terminated_terms in observed.terminated_terms:
-        yield DeleteRendezvous(terminated_terms)
+    for term in observed.terminated_terms:
+        yield DeleteRendezvous(term)
     if seen is not None and seen.term >= term and not observed.is_outdated(seen):
         return
     if seen is not None:

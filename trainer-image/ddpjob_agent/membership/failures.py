@@ -26,7 +26,7 @@ def lost_of(view: MembershipState, members: Sequence[WorkerState], now: float) -
     return [worker.member.worker for worker in members if is_lost(view, worker, now)]
 
 
-def wait_for_suspects(
+def delay_for_suspects(
     view: MembershipState, members: Sequence[WorkerState], lost: Sequence[str], now: float
 ) -> Decision | None:
     """Return the decision to wait if further members may be lost, too."""
@@ -37,7 +37,7 @@ def wait_for_suspects(
     return Decision(Action.KEEP, reason, min(unsure))
 
 
-def wait_for_messages(
+def delay_for_messages(
     view: MembershipState,
     members: Sequence[WorkerState],
     failed: Sequence[WorkerState],

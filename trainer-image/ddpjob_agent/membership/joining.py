@@ -23,7 +23,7 @@ def joiners_of(current: Membership, present: Sequence[WorkerState]) -> list[Work
     return [worker for worker in present if worker.member.worker not in inside]
 
 
-def wait_for_joiners(
+def delay_for_joiners(
     view: MembershipState,
     joiners: Sequence[WorkerState],
     present: Sequence[WorkerState],

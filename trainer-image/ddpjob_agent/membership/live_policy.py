@@ -17,11 +17,11 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from ddpjob_agent.membership.failures import (
+    delay_for_messages,
+    delay_for_suspects,
     fail_job,
     lost_of,
     root_failure_of,
-    wait_for_messages,
-    wait_for_suspects,
 )
 from ddpjob_agent.membership.forming import (
     backoff_after,
@@ -52,13 +52,13 @@ def supervise_live(view: MembershipState, current: Membership, now: float) -> De
     """Return the next action while `current` runs."""
     members, gone = members_of(view, current)
     lost = gone + lost_of(view, members, now)
-    wait = wait_for_suspects(view, members, lost, now)
+    wait = delay_for_suspects(view, members, lost, now)
     if wait is not None:
         return wait
     failed = [worker for worker in members if worker.exit_at is not None]
     if lost or failed:
         if not lost and all(each.failure and each.failure.secondary for each in failed):
-            wait = wait_for_messages(view, members, failed, ECHO_SECONDS, now)
+            wait = delay_for_messages(view, members, failed, ECHO_SECONDS, now)
         return wait or _regroup(view, now, lost, failed)
     if any(worker.done or worker.finished for worker in members):
         return _finish(view, members, now)

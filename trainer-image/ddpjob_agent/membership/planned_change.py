@@ -24,7 +24,7 @@ from ddpjob_agent.membership.forming import (
     next_loss,
     shortage,
 )
-from ddpjob_agent.membership.joining import joiners_of, wait_for_joiners
+from ddpjob_agent.membership.joining import delay_for_joiners, joiners_of
 from ddpjob_agent.membership.state import Action, Decision
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def plan_change(
     """Return the next action towards a change; `present` are the workers that could be in it."""
     leaving = [worker for worker in members if leaves(view, worker)]
     joiners = joiners_of(current, present)
-    wait = wait_for_joiners(view, joiners, present, now)
+    wait = delay_for_joiners(view, joiners, present, now)
     if wait is not None and not leaving:
         if view.asked_at is not None:
             return Decision(Action.CANCEL_STOP, wait.reason)

@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING
 
 from ddpjob_agent.membership.failures import (
     MAX_NAMES,
+    delay_for_messages,
+    delay_for_suspects,
     fail_job,
     lost_of,
     root_failure_of,
-    wait_for_messages,
-    wait_for_suspects,
 )
 from ddpjob_agent.membership.forming import (
     backoff_after,
@@ -47,7 +47,7 @@ from ddpjob_agent.membership.forming import (
     shortage,
     too_many_losses,
 )
-from ddpjob_agent.membership.joining import joiners_of, wait_for_joiners
+from ddpjob_agent.membership.joining import delay_for_joiners, joiners_of
 from ddpjob_agent.membership.live_policy import supervise_live
 from ddpjob_agent.membership.planned_change import plan_change
 from ddpjob_agent.membership.state import Action, Decision
@@ -116,7 +116,7 @@ def _supervise(view: MembershipState, current: Membership, now: float) -> Decisi
     members, gone = members_of(view, current)
     lost = gone + lost_of(view, members, now)
     leaving = [w.member.worker for w in members if leaves(view, w)]
-    wait = wait_for_suspects(view, members, lost, now)
+    wait = delay_for_suspects(view, members, lost, now)
     if wait is not None:
         return wait
     stops = members and all(worker.stops for worker in members)
@@ -151,7 +151,7 @@ def _shrink(
 def _decide_failure(
     view: MembershipState, members: Sequence[WorkerState], failed: Sequence[WorkerState], now: float
 ) -> Decision:
-    wait = wait_for_messages(view, members, failed, CONFIRM_SECONDS, now)
+    wait = delay_for_messages(view, members, failed, CONFIRM_SECONDS, now)
     if wait is not None:
         return wait
     failure = root_failure_of(failed)
@@ -173,7 +173,7 @@ def _consider_joiners(
     now: float,
 ) -> Decision:
     joiners = joiners_of(current, present)
-    wait = wait_for_joiners(view, joiners, present, now)
+    wait = delay_for_joiners(view, joiners, present, now)
     if wait is not None:
         return wait
     return form(view, present, "workers join")

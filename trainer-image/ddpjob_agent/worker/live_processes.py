@@ -17,14 +17,14 @@ import logging
 from typing import TYPE_CHECKING, Callable
 
 from ddpjob_agent.worker.live_process import LiveProcess, is_superseded
-from ddpjob_protocol.process import LEAVE_STATE, Assignment, ProcessMessage
+from ddpjob_protocol.process import DUMP_STATE, Assignment, ProcessMessage
 from ddpjob_protocol.warnings import process_stuck
 
 if TYPE_CHECKING:
     from ddpjob_protocol.messages import Message
 
 ARRIVE_SECONDS = 10.0  # without movement, to leave a broken membership
-LEAVE_SECONDS = 60.0  # at most, to write the state to the node's disk
+DUMP_SECONDS = 60.0  # at most, to write the state to the node's disk
 SILENCE_SECONDS = 5.0  # without a heartbeat (one each second): the process leaves no state
 POLL_SECONDS = 0.1
 MAX_LINE_BYTES = 1 << 20
@@ -170,10 +170,10 @@ class LiveProcesses:
     async def _request_state_dump(self) -> int | None:
         """Ask all processes to leave their state; return the highest step left, or None."""
         loop = asyncio.get_running_loop()
-        asked, until = [*self._processes.values()], loop.time() + LEAVE_SECONDS
+        asked, until = [*self._processes.values()], loop.time() + DUMP_SECONDS
         for process in asked:
             process.asked_to_leave = True
-            process.send(LEAVE_STATE)
+            process.send(DUMP_STATE)
         # No event marks the silence of a process, so poll.
         while loop.time() < until and any(self._is_leaving(each) for each in asked):  # noqa: ASYNC110
             await asyncio.sleep(POLL_SECONDS)

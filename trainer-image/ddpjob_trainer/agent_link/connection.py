@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ddpjob_protocol.codec import decode
 from ddpjob_protocol.environment import ENV_GROUP_SOCKET, ENV_LEFT_STATE, ENV_LIVE
 from ddpjob_protocol.membership import Membership
-from ddpjob_protocol.process import LEAVE_STATE, Assignment, ProcessMessage
+from ddpjob_protocol.process import DUMP_STATE, Assignment, ProcessMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +56,7 @@ class AgentConnection:
     ) -> None:
         self._local_rank = local_rank
         self._group = group
-        self._leave_state = dump_state
+        self._write_state = dump_state
         self._condition = threading.Condition()
         self._assignment = Assignment()
         self._entered: Membership | None = None
@@ -158,7 +158,7 @@ class AgentConnection:
         with self._socket.makefile("rb") as lines, contextlib.suppress(OSError):
             for line in lines:
                 words = json.loads(line)
-                if words == LEAVE_STATE:
+                if words == DUMP_STATE:
                     threading.Thread(
                         target=self._dump_state, name="ddpjob-leave", daemon=True
                     ).start()
@@ -181,7 +181,7 @@ class AgentConnection:
         if path is not None and group is not None:
             before = self._where(group)
             try:
-                step = self._leave_state(path)
+                step = self._write_state(path)
             except Exception as error:  # noqa: BLE001 - this process ends in any case
                 _log.warning("cannot dump the state for the next process: %r", error)
             if step is None or self._where(group) != before:

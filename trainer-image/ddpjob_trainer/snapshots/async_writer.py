@@ -64,13 +64,13 @@ class AsyncWriter:
         *,
         owner: Owner,
         part: WriteAssignment,
-        stable_storages: set[int],
+        unchanged_tensors: set[int],
         wait: bool,
         report: Callable[..., None],
     ) -> bool:
         """Save a state, or one part, behind a fence; return False if the step is skipped.
 
-        `fence` may raise FencedError or OSError. `stable_storages` are addresses of storages that
+        `fence` may raise FencedError or OSError. `unchanged_tensors` are addresses of tensors that
         stay unchanged until `wait_for_copy` returns. If the snapshot is durable, the writer calls
         `report(step, skipped=n, problem=text)`: `n` counts the skipped steps since the last report,
         and `problem` names a memory shortage. If the storage is unavailable, the writer logs a
@@ -101,7 +101,7 @@ class AsyncWriter:
         if wait or not fits.copies:
             work()
         else:
-            self._copying = content.copy(self._memory, stable_storages)
+            self._copying = content.copy(self._memory, unchanged_tensors)
             self._background.start(partial(self._copy_and_write, self._copying, work))
         return True
 

@@ -167,7 +167,7 @@ class Snapshots:
         self._make_wait(optimizer)
         return self._writer.save(
             step, StagedState(state, part.names), self._writer_fence.fence, owner=owner, part=part,
-            stable_storages=stable, wait=wait,
+            unchanged_tensors=stable, wait=wait,
             report=partial(progress.saved, storage=_rank(), storages=self._storage_group.storages),
         )  # fmt: skip
 

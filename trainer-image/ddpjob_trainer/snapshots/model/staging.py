@@ -51,7 +51,7 @@ class StagedState:
         """Bytes of the tensors' file."""
         return self._image.size
 
-    def copy(self, memory: StagingBuffer, stable_storages: Container[int]) -> CopyJob:
+    def copy(self, memory: StagingBuffer, unchanged_tensors: Container[int]) -> CopyJob:
         """Copy the tensors except these storages, given by address; return the job for those.
 
         Copied tensors may change afterwards; without a copy, no tensor may change during the write.
@@ -59,7 +59,7 @@ class StagedState:
         This method also raises it if there is not enough memory.
         """
         self._image.allocate(memory)
-        stable = self._state.inside(stable_storages)
+        stable = self._state.inside(unchanged_tensors)
         later = {name: each for name, each in self._tensors.items() if name in stable}
         self._copy([name for name in self._tensors if name not in later])
         begins = self._image.begins(later)
