@@ -133,7 +133,8 @@ def test_one_of_several_processes_killed(tmp_path: Path) -> None:
             assert run.history() == [("started", 3), ("failed", 3)]
             failure = run.report.failure
             assert failure is not None
-            assert failure.summary == f"rank {victim} was killed by SIGKILL", run.story()
+            blamed = f"rank {victim} ({worker.name}) was killed by SIGKILL"
+            assert failure.summary == blamed, run.story()
             assert (run.report.failures, run.report.losses) == (1, 0)
             assert await run.finish() == "Complete", run.story()
 
