@@ -313,6 +313,12 @@ FIELDS = [
         "'gpu' is no resource of Kubernetes; use cpu",
     ),
     Wrong(
+        "half_a_gpu",
+        job("resources: {limits: {nvidia.com/gpu: 1.5}}"),
+        "spec.resources.limits: must have a whole number of nvidia.com/gpu, not 1.5",
+        "spec.resources.limits.nvidia.com/gpu in body must be of type integer,string",
+    ),
+    Wrong(
         "resources_without_limits",
         job("resources: {cpu: 4}"),
         "spec.resources.cpu: unknown field 'cpu'; use spec.resources.limits",
