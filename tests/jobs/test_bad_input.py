@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 
 from ddpjob_operator.cli.common import ExitCode
-from support.command import RUN, in_process, on_small_disk, run_to_end, started, write_job
+from support.command import (
+    RUN,
+    in_process,
+    on_small_disk,
+    run_to_end,
+    started,
+    without_capabilities,
+    write_job,
+)
 from support.driving import SCRIPT, job_text
 
 PLAIN = "[python3, train.py, end]"
@@ -386,6 +395,28 @@ def test_disk_too_small_for_the_snapshot(tmp_path: Path) -> None:
         "The snapshot of step 1 is intact. "
         "Free space there, enlarge the volume, or keep fewer snapshots. (failure 1, 0"
     )
+
+
+DENIED = """
+    import os
+    import torch
+
+    folder = os.environ["DDPJOB_SNAPSHOT_DIR"]
+    os.makedirs(folder, exist_ok=True)
+    os.chmod(folder, 0o555)
+    torch.save({}, f"{folder}/model.pt")
+"""
+
+
+def test_snapshots_that_may_not_be_written_cost_no_restarts(tmp_path: Path) -> None:
+    write_job(tmp_path, "[python3, train.py]", DENIED, replicas=1, **budget(2))
+    code, command = run_to_end(tmp_path, prefix=without_capabilities())
+    assert code == ExitCode.JOB_FAILED
+    assert command.causes == ["started"]
+    assert "ApplicationFailed: the command of probe-worker-000-1: RuntimeError: [" in command.output
+    assert f"; {command.state}/snapshots belongs to user {os.getuid()}, group " in command.output
+    assert "mode 555, but the process is user" in command.output
+    assert "set template.spec.securityContext.fsGroup, or change the owner" in command.output
 
 
 FILL = """

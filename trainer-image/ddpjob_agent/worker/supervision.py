@@ -262,7 +262,7 @@ class Supervisor:
         worker_of = functools.partial(self._settings.worker_of, run.membership)
         logs = self._launches.logs
         failure = read_failure(code, time.time(), tail, traceback_at, logs, worker_of)
-        self._fail(explain_denied(failure, self._settings.snapshot_folder))
+        self._fail(explain_denied(failure, self._settings.snapshot_folder, os.getcwd()))
 
     def _fail(self, failure: Failure) -> None:
         assert self._started is not None
