@@ -21,7 +21,7 @@ from ddpjob_agent.net.c10d_relay import StoreRelay
 from ddpjob_agent.output.capture import OutputCapture
 from ddpjob_agent.worker import orders
 from ddpjob_agent.worker.denied_folder import explain_denied
-from ddpjob_agent.worker.failure_report import read_failure
+from ddpjob_agent.worker.failure_report import explain_missing_script, read_failure
 from ddpjob_agent.worker.graceful_stop import GracefulStop
 from ddpjob_agent.worker.launch import Command, RunFactory, import_environment, steps_done
 from ddpjob_agent.worker.live_processes import LiveProcesses
@@ -186,9 +186,8 @@ class Supervisor:
     async def _start(self, run: Run) -> None:
         self._started = run
         if run.membership is not None and self._files.install_error:
-            self._fail(
-                Failure(time.time(), f"{self._settings.worker}: {self._files.install_error}")
-            )
+            text = f"{self._settings.worker}: {self._files.install_error}"
+            self._fail(Failure(time.time(), text))
             return
         if run.membership is not None:
             self._files.start(run.membership)
@@ -262,7 +261,9 @@ class Supervisor:
         worker_of = functools.partial(self._settings.worker_of, run.membership)
         logs = self._launches.logs
         failure = read_failure(code, time.time(), tail, traceback_at, logs, worker_of)
-        self._fail(explain_denied(failure, self._settings.snapshot_folder))
+        if run.is_first and not self._reports.last_messages():
+            failure = explain_missing_script(failure, os.getcwd())
+        self._fail(explain_denied(failure, self._settings.snapshot_folder, os.getcwd()))
 
     def _fail(self, failure: Failure) -> None:
         assert self._started is not None
