@@ -186,9 +186,8 @@ class Supervisor:
     async def _start(self, run: Run) -> None:
         self._started = run
         if run.membership is not None and self._files.install_error:
-            self._fail(
-                Failure(time.time(), f"{self._settings.worker}: {self._files.install_error}")
-            )
+            text = f"{self._settings.worker}: {self._files.install_error}"
+            self._fail(Failure(time.time(), text))
             return
         if run.membership is not None:
             self._files.start(run.membership)
@@ -198,6 +197,7 @@ class Supervisor:
         self._ended.clear()
         self._reports.reset()
         self._live.reset()
+        self._relay.on_start(self._launches.expected_use(run, self._state.me))
         try:
             argv, environment = self._launches.next_command(run, self._state.me, self._relay.port)
             logs, python = self._launches.logs, python_of(argv, environment)
@@ -251,6 +251,7 @@ class Supervisor:
     def _exited(self, code: int) -> None:
         run = self._started
         self._reports.end()
+        self._relay.on_exit(succeeded=code == 0)
         self._ended.set()
         if run is None or run is not self._state.wanted:
             return
