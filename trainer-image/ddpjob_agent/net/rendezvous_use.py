@@ -1,4 +1,4 @@
-"""Whether the command of a worker uses torchrun's rendezvous, as its environment asks.
+"""The use of torchrun's rendezvous by a worker's command, and the warning if there is none.
 
 A command that a shell or another program wraps may start a script without torchrun. Each worker
 then trains by itself, and each may succeed. torchrun connects to the rendezvous when it starts, so
