@@ -197,6 +197,7 @@ class Supervisor:
         self._ended.clear()
         self._reports.reset()
         self._live.reset()
+        self._relay.on_start(self._launches.expected_use(run, self._state.me))
         try:
             argv, environment = self._launches.next_command(run, self._state.me, self._relay.port)
             logs, python = self._launches.logs, python_of(argv, environment)
@@ -250,6 +251,7 @@ class Supervisor:
     def _exited(self, code: int) -> None:
         run = self._started
         self._reports.end()
+        self._relay.on_exit(succeeded=code == 0)
         self._ended.set()
         if run is None or run is not self._state.wanted:
             return
