@@ -118,6 +118,7 @@ def _plan_active(observed: Observed, report: Report | None, now: datetime) -> Pl
         *new_warning_events(observed, status),
         *events.replacement_events(observed, worker_plan),
         *events.change_events(observed, status),
+        *events.progress_events(observed, status, report, now),
     )
     return Plan(
         actions,
