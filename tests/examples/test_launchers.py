@@ -131,7 +131,7 @@ async def test_job_waits_for_the_parameter_server_and_resumes(tmp_path: Path) ->
         assert server.node is not None
         run.backend.nodes.kill(server.node)
         await run.until(
-            lambda: "0 of at least 1 workers of probe-server" in run.report.reason, "no server"
+            lambda: "0 of at least 1 worker of probe-server" in run.report.reason, "no server"
         )
         run.backend.nodes.add()
         assert await run.finish() == "Complete", run.story()

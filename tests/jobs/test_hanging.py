@@ -89,6 +89,7 @@ async def test_a_process_is_stopped_and_goes_on(tmp_path: Path) -> None:
             assert await run.finish() == "Complete"
             assert run.history() == [("started", 3)]
             assert run.console.getvalue().count("NoProgress") == 1
+            assert run.console.getvalue().count("ProgressResumed") == 1
 
 
 @in_background

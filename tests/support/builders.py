@@ -63,7 +63,7 @@ def make_report(*workers: Worker, membership: Membership | None = None, **fields
         "term": 1,
         "boot": 1,
         "state": ServiceState.RUNNING if membership else ServiceState.WAITING,
-        "reason": "running" if membership else "0 of at least 1 workers are here",
+        "reason": "running" if membership else "0 of at least 1 worker is here",
         "workers": tuple(worker.name for worker in workers),
         "membership": membership,
         "memberships": (make_round(membership),) if membership else (),

@@ -85,6 +85,7 @@ class EventReason(StrEnum):
     WORKER_JOINED = "WorkerJoined"
     WORKER_REPLACED = "WorkerReplaced"
     STEPS_REPEATED = "StepsRepeated"
+    PROGRESS_RESUMED = "ProgressResumed"
     COMPLETED = "Completed"
     FAILED = "Failed"
     SUSPENDED = "Suspended"

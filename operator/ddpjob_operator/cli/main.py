@@ -19,7 +19,16 @@ from typer.completion import (  # type: ignore[attr-defined] # documented, not e
 )
 from typer.core import TyperCommand, TyperGroup
 
-from ddpjob_operator.cli.common import CommandError, ExitCode, installed_version, print_error
+from ddpjob_operator.cli.common import (
+    CommandError,
+    ExitCode,
+    OutputError,
+    discard,
+    flush_output,
+    identify_output_errors,
+    installed_version,
+    print_error,
+)
 
 PROGRAM = "ddpjob"
 ENV_COMPLETE = "_DDPJOB_COMPLETE"
@@ -133,16 +142,6 @@ class Commands(TyperGroup):
         name, _, rest = super().resolve_command(ctx, args)
         return name, None if name is None else load(name), rest
 
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command; end quietly if the reader of the output has closed it."""
-        try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(ExitCode.BROKEN_PIPE) from None
-        return result
-
 
 def load(name: str) -> Any:
     """Import a command and return it."""
@@ -210,13 +209,27 @@ def _ddpjob(
 
 
 def main() -> NoReturn:
-    """Run the command."""
-    is_plugin = Path(sys.argv[0]).name.startswith("kubectl")
-    if ENV_COMPLETE in os.environ:
-        completion_init()
+    """Run the command; end quietly if the reader of the output has closed it."""
+    identify_output_errors()
     try:
-        app(prog_name="kubectl ddp" if is_plugin else PROGRAM, complete_var=ENV_COMPLETE)
+        try:
+            _run()
+        finally:
+            flush_output()
     except CommandError as error:
         print_error(str(error))
         sys.exit(error.code)
+    except OutputError as error:
+        discard(sys.stdout)
+        if error.is_closed_pipe:
+            sys.exit(ExitCode.BROKEN_PIPE)
+        print_error(f"stdout cannot be written: {error}; the output is incomplete")
+        sys.exit(ExitCode.OUTPUT_FAILED)
     sys.exit(ExitCode.OK)
+
+
+def _run() -> None:
+    is_plugin = Path(sys.argv[0]).name.startswith("kubectl")
+    if ENV_COMPLETE in os.environ:
+        completion_init()
+    app(prog_name="kubectl ddp" if is_plugin else PROGRAM, complete_var=ENV_COMPLETE)

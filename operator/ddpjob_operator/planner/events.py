@@ -6,9 +6,10 @@ May not: report an unchanged fact again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 
 from ddpjob_operator.api import constants
-from ddpjob_operator.api.constants import ConditionType, EventReason
+from ddpjob_operator.api.constants import ConditionType, EventReason, Reason
 from ddpjob_operator.api.status import Condition, DDPJobStatus
 from ddpjob_operator.planner import conditions
 from ddpjob_operator.planner.actions import CreateWorker, Event
@@ -90,6 +91,23 @@ def change_events(observed: Observed, status: DDPJobStatus) -> Iterator[Event]:
     before, now = (_stalled(each) for each in (old, new))
     if now is not None and (before is None or before.reason != now.reason):
         yield Event(now.reason, now.message, warning=True)
+
+
+def progress_events(
+    observed: Observed, status: DDPJobStatus, report: Report | None, now: datetime
+) -> Iterator[Event]:
+    """Yield an event if a hang ends with a later step; a new membership has its own event."""
+    job = observed.job.status
+    before, current = _stalled(job.conditions), _stalled(status.conditions)
+    if before is None or before.reason != Reason.NO_PROGRESS or before.last_transition_time is None:
+        return
+    known = job.progress.step if job.progress else None
+    if current is not None and current.reason == Reason.NO_PROGRESS:
+        return
+    if report is not None and report.step is not None and known is not None and report.step > known:
+        lasted = (now - before.last_transition_time).total_seconds()
+        text = f"step {report.step} is done; the job was stalled for {lasted:.0f} s"
+        yield Event(EventReason.PROGRESS_RESUMED.value, text)
 
 
 def _stalled(given: Sequence[Condition]) -> Condition | None:

@@ -118,6 +118,7 @@ def _plan_active(observed: Observed, report: Report | None, now: datetime) -> Pl
         *new_warning_events(observed, status),
         *events.replacement_events(observed, worker_plan),
         *events.change_events(observed, status),
+        *events.progress_events(observed, status, report, now),
     )
     return Plan(
         actions,
@@ -197,8 +198,8 @@ def _next_term(observed: Observed) -> tuple[int, int]:
 def _remove_rendezvous(observed: Observed) -> Iterator[Action]:
     if observed.rendezvous is not None:
         yield DeleteRendezvous(observed.rendezvous.term)
-    for term in observed.terminated_terms:
-        yield DeleteRendezvous(term)
+    for ended in observed.terminated_terms:
+        yield DeleteRendezvous(ended)
 
 
 def _service_actions(observed: Observed) -> Iterator[Action]:
@@ -209,8 +210,8 @@ def _service_actions(observed: Observed) -> Iterator[Action]:
 def _rendezvous(observed: Observed) -> Iterator[Action]:
     seen, status = observed.rendezvous, observed.job.status
     term = status.rendezvous_term
-    for term in observed.terminated_terms:
-        yield DeleteRendezvous(term)
+    for ended in observed.terminated_terms:
+        yield DeleteRendezvous(ended)
     if seen is not None and seen.term >= term and not observed.is_outdated(seen):
         return
     if seen is not None:

@@ -71,14 +71,14 @@ def test_no_other_group_stands_in_for_one_with_a_minimum_of_its_own() -> None:
     few = view(*map(worker, trainers), expected=everybody, policy=policy, expected_since=0.0)
     waiting = decide_membership(few, NOW)
     assert waiting.action is Action.KEEP
-    assert waiting.reason.startswith("0 of at least 1 workers of ps-worker are here")
+    assert waiting.reason.startswith("0 of at least 1 worker of ps-worker is here")
 
     lost = worker(server, closed_at=NOW - 60)
     halted = decide_membership(
         running(membership(server, *trainers), lost, *map(worker, trainers), policy=policy), NOW
     )
     assert halted.action is Action.HALT
-    assert halted.reason == f"lost {server}: 0 of at least 1 workers of ps-worker are left"
+    assert halted.reason == f"lost {server}: 0 of at least 1 worker of ps-worker is left"
 
     gone = worker(trainers[1], closed_at=NOW - 60)
     smaller = decide_membership(
@@ -297,15 +297,20 @@ def test_back_off_doubles(failures: int, pause: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("failures", "change", "reason"),
+    ("failures", "allowed", "change", "reason"),
     [
-        pytest.param(3, {}, "rank 0: boom (failure 4, 3 restarts allowed)", id="budget is spent"),
-        pytest.param(0, {"permanent": True}, "rank 0: boom", id="trying again cannot help"),
+        pytest.param(
+            3, 3, {}, "rank 0: boom (failure 4, 3 restarts allowed)", id="budget is spent"
+        ),
+        pytest.param(1, 1, {}, "rank 0: boom (failure 2, 1 restart allowed)", id="budget of one"),
+        pytest.param(0, 3, {"permanent": True}, "rank 0: boom", id="trying again cannot help"),
     ],
 )
-def test_the_job_fails(failures: int, change: dict[str, bool], reason: str) -> None:
+def test_the_job_fails(failures: int, allowed: int, change: dict[str, bool], reason: str) -> None:
     bad = worker("a", exit_at=NOW - 2, failure=failure(**change))
-    decision = decide_membership(running(membership("a"), bad, failures=failures), NOW)
+    policy = dataclasses.replace(POLICY, max_failures=allowed)
+    view_now = running(membership("a"), bad, failures=failures, policy=policy)
+    decision = decide_membership(view_now, NOW)
     assert (decision.action, decision.reason) == (Action.FAIL, reason)
 
 

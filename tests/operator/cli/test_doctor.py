@@ -84,6 +84,9 @@ def without_field() -> Object:
 def test_a_healthy_cluster_has_one_good_line_for_each_check() -> None:
     found = [*check(HEALTHY, "nvidia.com/gpu")]
     assert {each.state for each in found} == {OK}
+    messages = {each.check: each.message for each in found}
+    assert messages["nodes"] == "1 of 1 node can run workers"
+    assert messages["gpus"].startswith("8 nvidia.com/gpu on 1 node: ")
     assert [each.check for each in found] == (
         [
             "kubernetes",

@@ -43,8 +43,8 @@ def test_a_silent_run_shows_signs_of_life(lines: Lines, monkeypatch: pytest.Monk
     monkeypatch.setattr(signs_of_life, "PAUSES", (0.0,))
     lines.timeline.tick(None, LOGS)
     assert lines.new() == ["waiting for 0 s: the rendezvous service does not answer; logs: /logs"]
-    lines.timeline.tick(make_report(reason="0 of at least 1 workers are here"), LOGS)
-    assert lines.new() == ["waiting for 0 s: 0 of at least 1 workers are here; logs: /logs"]
+    lines.timeline.tick(make_report(reason="0 of at least 1 worker is here"), LOGS)
+    assert lines.new() == ["waiting for 0 s: 0 of at least 1 worker is here; logs: /logs"]
     report = make_report(make_worker())
     lines.timeline.tick(report, LOGS)
     assert lines.new() == ["running for 0 s; the script reports no steps; its output: /logs"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,7 @@ WORDS = (
     f"{SINCE}; rank 2 (digits-worker-002-1): behind, after step 411, at train.py:31 in batch_of;"
     f" {REMEDY}"
 )
+RESUMED = ("ProgressResumed", "step 413 is done; the job was stalled for 95 s", False)
 JOB = make_job(3)
 ALL = (W0, W1, W2)
 
@@ -64,6 +66,29 @@ def test_it_is_told_once_and_its_words_stay_until_a_step_is_done() -> None:
     assert seen == [[("NoProgress", WORDS, True)], [], [], [], []]
     assert writes == 2
     assert told(status, "Stalled") == DOES_NOT_HOLD
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        pytest.param({"step": 413}, [RESUMED], id="a_later_step"),
+        pytest.param({}, [], id="no_step"),  # the processes end, or the service is new
+        pytest.param({"step": 300}, [], id="steps_repeated"),  # after a restart
+        pytest.param({"step": 413, "stall": STALL}, [], id="still_hanging"),
+    ],
+)
+def test_progress_after_a_hang_has_one_event(
+    change: dict[str, Any], expected: list[tuple[str, str, bool]]
+) -> None:
+    hung = decide(JOB, ALL, report=HUNG).status
+    report = dataclasses.replace(HUNG, **{"stall": None, **change})
+    seen = []
+    for seconds in (95, 100):
+        job = JOB.model_copy(update={"status": hung})
+        planned = plan(Observed(job, ALL, UP, report), NOW + timedelta(seconds=seconds))
+        seen += events_of(planned)
+        hung = planned.status
+    assert seen == expected
 
 
 def test_a_service_that_is_gone_says_nothing_of_hanging() -> None:

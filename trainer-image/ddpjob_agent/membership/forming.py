@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ddpjob_agent.membership.state import Action, Decision
 from ddpjob_protocol.membership import Cause, Membership, MembershipId
+from ddpjob_protocol.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,15 +58,20 @@ def eligible(view: MembershipState, now: float) -> list[WorkerState]:
     ]
 
 
-def shortage(policy: Policy, present: Sequence[WorkerState]) -> str | None:
-    """Describe the workers that are too few for a membership; return None if there are enough."""
+def shortage(policy: Policy, present: Sequence[WorkerState], state: str) -> str | None:
+    """Return that too few workers are in a state ("here", "left"), or None if there are enough."""
     if len(present) < policy.minimum:
-        return f"{len(present)} of at least {policy.minimum} workers"
+        return _too_few(len(present), policy.minimum, "", state)
     groups = [worker.member.worker.rsplit("-", 2)[0] for worker in present]
     for group, minimum in policy.minimums:
         if groups.count(group) < minimum:
-            return f"{groups.count(group)} of at least {minimum} workers of {group}"
+            return _too_few(groups.count(group), minimum, f" of {group}", state)
     return None
+
+
+def _too_few(count: int, minimum: int, group: str, state: str) -> str:
+    verb = "is" if minimum == 1 else "are"
+    return f"{count} of at least {plural(minimum, 'worker')}{group} {verb} {state}"
 
 
 def suspects(view: MembershipState, members: Sequence[WorkerState], now: float) -> list[float]:

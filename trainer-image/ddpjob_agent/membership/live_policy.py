@@ -124,10 +124,10 @@ def _regroup(
         workers=tuple(w for w in view.workers if w.member.worker not in names),
     )
     present = _present(view, now)
-    short = shortage(policy, present)
+    short = shortage(policy, present, "left")
     if short is not None:
         what = f"lost {', '.join(lost)}" if lost else failure.summary if failure else "a failure"
-        reason = f"{what}: {short} are left"
+        reason = f"{what}: {short}"
         again = earliest(next_loss(view, now), facts.rest_until)
         return dataclasses.replace(facts, reason=reason, again_at=again)
     formed = form(view, present, "the others continue", failed=() if lost else names)

@@ -64,9 +64,9 @@ def plan_change(
         reason = "running; waiting for the step at which to change"
         return Decision(Action.KEEP, reason, earliest(until, next_loss(view, now)))
     after = max(known) if len(known) == len(promises) else None
-    short = shortage(view.policy, present)
+    short = shortage(view.policy, present, "left")
     if short is not None:
         names = ", ".join(worker.member.worker for worker in leaving)
-        reason = f"{names} left: {short} are left"
+        reason = f"{names} left: {short}"
         return Decision(Action.HALT, reason, next_loss(view, now), after=after)
     return form(view, present, "a planned change", after)

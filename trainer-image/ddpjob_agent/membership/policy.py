@@ -82,11 +82,10 @@ def _decide_first(view: MembershipState, now: float) -> Decision:
     policy, present = view.policy, eligible(view, now)
     here = {worker.member.worker for worker in present}
     missing = [name for name in view.expectation.workers if name not in here]
-    short = shortage(policy, present)
+    short = shortage(policy, present, "here")
     if short is not None:
-        reason = f"{short} are here"
         again = earliest(next_loss(view, now), next_backoff_end(view, now))
-        return Decision(Action.KEEP, reason + _waiting_for(missing), again)
+        return Decision(Action.KEEP, short + _waiting_for(missing), again)
     if now < view.resume_at:
         what = view.root_failure.summary if view.root_failure else "a worker failed"
         return Decision(Action.KEEP, f"{what}; backing off", view.resume_at)
@@ -140,10 +139,10 @@ def _shrink(
     too_many = too_many_losses(view, lost)
     if too_many is not None:
         return too_many
-    short = shortage(view.policy, present)
+    short = shortage(view.policy, present, "left")
     if short is not None:
         what = f"lost {', '.join(lost)}" if lost else f"{', '.join(leaving)} left"
-        reason = f"{what}: {short} are left"
+        reason = f"{what}: {short}"
         return Decision(Action.HALT, reason, next_loss(view, now), lost=tuple(lost))
     return form(view, present, "a member is gone")
 

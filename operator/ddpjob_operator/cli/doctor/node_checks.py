@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddpjob_operator.cli.doctor.observed import Denied, Finding, Object, Observed, State
+from ddpjob_protocol.text import plural
 
 BLOCKING = ("NoSchedule", "NoExecute")
 OF_CONDITIONS = "node.kubernetes.io/"  # the cluster sets these while a node has a problem
@@ -21,7 +22,7 @@ def check_nodes(observed: Observed, gpu: str) -> Iterator[Finding]:
     usable = [node for node in nodes if not explain_unusable(node)]
     problems = [f"{name(node)} {why}" for node in nodes if (why := explain_unusable(node))]
     detail = f" ({'; '.join(problems)})" if problems else ""
-    message = f"{len(usable)} of {len(nodes)} nodes can run workers{detail}"
+    message = f"{len(usable)} of {plural(len(nodes), 'node')} can run workers{detail}"
     if not usable:
         remedy = "add a node, or tolerate its taints in spec.template.spec.tolerations"
         yield Finding("nodes", State.FAIL, message, remedy)
@@ -43,7 +44,7 @@ def _check_gpus(nodes: Sequence[Object], gpu: str) -> Iterator[Finding]:
         yield Finding("gpus", State.WARN, message, remedy)
         return
     shown = ", ".join(f"{name(node)} {counts[name(node)]}" for node in found)
-    message = f"{sum(counts.values())} {gpu} on {len(found)} nodes: {shown}"
+    message = f"{sum(counts.values())} {gpu} on {plural(len(found), 'node')}: {shown}"
     taints = sorted({taint for node in found for taint in _taints(node)})
     if taints:
         remedy = "tolerate them in spec.template.spec.tolerations of each job that needs GPUs"

@@ -156,7 +156,7 @@ class Screen:
         self._live = None
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
+        if not isinstance(error.__cause__ or error, BrokenPipeError):
             self.print_error(f"stdout cannot be written: {error}; the training continues")
 
 
