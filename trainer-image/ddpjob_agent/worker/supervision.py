@@ -259,11 +259,9 @@ class Supervisor:
         if code == 0:
             self._report_exit(run, None)
             return
-        tail, traceback_at = bytes(self._output.stderr_tail), self._output.traceback_at
         worker_of = functools.partial(self._settings.worker_of, run.membership)
-        failure = read_failure(
-            code, time.time(), tail, traceback_at, self._launches.logs, worker_of
-        )
+        logs = self._launches.logs
+        failure = read_failure(code, time.time(), *self._output.errors, logs, worker_of)
         if run.is_first and not self._reports.last_messages():
             failure = explain_missing_script(failure, os.getcwd())
         self._fail(explain_denied(failure, self._settings.snapshot_folder, os.getcwd()))
