@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import sys
 import uuid
@@ -464,7 +465,8 @@ def test_a_worker_with_a_superseded_membership_is_stopped(tmp_path: Path) -> Non
         assert not unanswered.done(), "its torchrun waits while the processes do their last step"
         assert back.membership is not None
         back.link.unbind_store(str(back.membership.id))
-        with pytest.raises(StaleMembershipError):
+        stale = f"its membership {back.membership.id} is no longer the current one"
+        with pytest.raises(StaleMembershipError, match=f"^{re.escape(stale)}$"):
             await unanswered
         count = await a.do(Op.GETNUMKEYS)
         assert int.from_bytes(count, "little") == 0, "a fresh key space"

@@ -112,6 +112,18 @@ def test_the_end_is_written_before_anything_is_deleted(
     assert planned.requeue_after == 0
 
 
+def test_times_in_the_status_are_whole_seconds() -> None:
+    now = NOW + timedelta(milliseconds=700)
+    begun = decide(job=make_job(), workers=(W0, W1), report=make_report(W0, W1), now=now,
+                   start_time=None).status  # fmt: skip
+    done = make_report(W0, W1, state=ServiceState.COMPLETE, reason="done")
+    ended = decide(workers=(W0, W1), report=done, now=now).status
+    paused = decide(SUSPENDED, (W0, W1), now=now).status
+    for status in (begun, ended, paused):
+        assert {each.last_transition_time for each in status.conditions} == {NOW}
+    assert (begun.start_time, ended.completion_time) == (NOW, NOW)
+
+
 @pytest.mark.parametrize(
     "observed",
     [
@@ -127,7 +139,7 @@ def test_finished_stays_finished(observed: dict[str, Any]) -> None:
     later = NOW + timedelta(days=1)
     done = make_worker(1, phase=Phase.SUCCEEDED)
     planned = plan(Observed(job, (W0, done), UP, terminated_terms=(3,), **observed), later)
-    assert planned.status.state == "Complete"
+    assert (planned.status.state, end.ready, planned.status.ready) == ("Complete", "-", "-")
     assert planned.status.conditions == end.conditions
     gone = (DeleteWorker(W0.name), DeleteWorker(W1.name), DeleteRendezvous(1), DeleteRendezvous(3))
     assert planned.actions == gone

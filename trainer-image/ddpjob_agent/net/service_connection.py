@@ -44,6 +44,9 @@ log = logging.getLogger("ddpjob.link")
 class StaleMembershipError(ConnectionError):
     """The membership that a request belongs to is no longer the current one."""
 
+    def __init__(self, membership: str) -> None:
+        super().__init__(f"its membership {membership} is no longer the current one")
+
 
 class _Pending:
     def __init__(self, message: Message) -> None:
@@ -94,7 +97,8 @@ class ServiceConnection:
         self._entries.clear()
         for pending in self._pending.values():
             if not pending.answer.done():
-                pending.answer.set_exception(StaleMembershipError(membership))
+                stale = StaleMembershipError(pending.message["membership"])
+                pending.answer.set_exception(stale)
 
     def unbind_store(self, membership: str) -> None:
         """Unbind the store of this membership, if it is bound."""
