@@ -82,10 +82,9 @@ class Supervisor:
         self._processes = ProcessTree(self._exited, self._fork_server, self._output)
         for number in FORWARDED:
             asyncio.get_running_loop().add_signal_handler(number, self._processes.signal, number)
-        argv, environment = self._user
-        environment = import_environment(environment, settings.processes)
+        environment = import_environment(self._user.environment, settings.processes)
         wanted, given = settings.fork_server_enabled, settings.fork_server
-        self._fork_server.begin(argv, environment, wanted=wanted, given=given)
+        self._fork_server.begin(self._user.argv, environment, wanted=wanted, given=given)
         await self._relay.start()
         await self._launches.local_store.start()
         self._reports.listen(os.path.join(self._folder, REPORT_SOCKET))
