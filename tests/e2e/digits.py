@@ -109,7 +109,7 @@ class Digits:
         """Cause and world size of each, from the events: `started:6`."""
         found = []
         for reason, message in self.kubectl.events("digits"):
-            match = re.match(r"membership \S+ with .*?(\d+) processes", message)
+            match = re.match(r"membership \S+ with .*?(\d+) process", message)
             if reason in CAUSES and match:
                 found.append(f"{CAUSES[reason]}:{match[1]}")
         return found

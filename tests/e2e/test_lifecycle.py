@@ -17,8 +17,9 @@ from support.stories import happening, stories
 def seen_by_a_user(job: Endless, images: Images) -> None:
     job.kubectl.until(lambda: job.status["ready"] == "2/2", "the kubelet's word that they run")
     head, row = job.kubectl("get", "ddp").splitlines()
-    assert head.split() == ["NAME", "STATE", "READY", "WORLD", "MEMBERSHIP", "RESTARTS", "AGE"]
-    assert row.split()[:6] == ["probe", "Running", "2/2", "2", "1.1.1", "0"]
+    assert head.split() == ["NAME", "STATE", "READY", "WORLD", "PROGRESS", "RESTARTS", "AGE"]
+    assert row.split()[:4] == ["probe", "Running", "2/2", "2"]
+    assert row.split()[-2] == "0"
     told = job.kubectl("describe", "ddp", "probe")
     assert "membership 1.1.1 with 2 workers, 2 processes" in told
     assert job.kubectl("get", "ddp", "--field-selector=status.state=Running", "-o", "name")
