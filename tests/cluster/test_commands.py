@@ -135,6 +135,19 @@ def test_nothing_is_applied_if_one_document_is_wrong(ddpjob: Shell, jobs: Jobs) 
     assert jobs.names() == []
 
 
+def test_objects_of_other_kinds_are_left_to_kubectl(ddpjob: Shell, jobs: Jobs) -> None:
+    others = [{"apiVersion": "v1", "kind": kind} for kind in ("ConfigMap", "Secret", "Secret")]
+    said = ddpjob.fails(ExitCode.OK, "apply", "-f", ddpjob.write("all.yaml", *others, JOB))
+    assert said == (
+        "ddpjob/digits created\nall.yaml: skipped ConfigMap, Secret; only a DDPJob is applied; "
+        "apply the rest: kubectl apply -f all.yaml\n"
+    )
+    assert jobs.names() == ["digits"]
+    said = ddpjob.fails(ExitCode.INVALID, "apply", "-f", ddpjob.write("none.yaml", *others))
+    assert "kind: must be DDPJob, not 'ConfigMap'" in said
+    assert "skipped" not in said
+
+
 def test_errors_have_a_code_a_cause_and_a_remedy(ddpjob: Shell, jobs: Jobs) -> None:
     jobs.create(named("digits", maxReplicas=2))
     absent = ddpjob.fails(ExitCode.REJECTED, "get", "nobody")

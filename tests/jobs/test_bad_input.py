@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 
 from ddpjob_operator.cli.common import ExitCode
-from support.command import RUN, in_process, on_small_disk, run_to_end, started, write_job
+from support.command import (
+    RUN,
+    in_process,
+    on_small_disk,
+    run_to_end,
+    started,
+    without_capabilities,
+    write_job,
+)
 from support.driving import SCRIPT, job_text
 
 PLAIN = "[python3, train.py, end]"
@@ -364,6 +373,39 @@ def test_the_process_own_words_are_passed_on(
     assert command.causes == ["started"]
 
 
+@pytest.mark.parametrize(
+    ("words", "subject"),
+    [
+        pytest.param("[sh, -c, exec python3 trian.py]", "the command of", id="python"),
+        pytest.param(
+            "[torchrun, --no-python, sh, -c, exec python3 trian.py]", r"rank \d", id="torchrun"
+        ),
+    ],
+)
+def test_a_script_missing_from_the_start_costs_no_restarts(
+    tmp_path: Path, words: str, subject: str
+) -> None:
+    """A local run finds this before the start, unless a shell starts the script."""
+    write_job(tmp_path, words, replicas=1, processesPerWorker=2, **budget(2))
+    code, command = run_to_end(tmp_path)
+    assert code == ExitCode.JOB_FAILED
+    assert command.causes == ["started"]
+    assert re.search(rf"CommandCannotStart: {subject}.* ended with exit code 2", command.output)
+    assert (
+        f"can't open file '{tmp_path}/trian.py': [Errno 2] No such file or directory (working "
+        f"directory {tmp_path}); correct the script in spec.command"
+    ) in command.output
+
+
+def test_a_script_that_vanishes_later_may_come_back(tmp_path: Path) -> None:
+    vanish = "import os, sys\nos.unlink(__file__)\nsys.exit(3)\n"
+    write_job(tmp_path, "[python3, train.py]", vanish, replicas=1, **budget(1))
+    code, command = run_to_end(tmp_path)
+    assert code == ExitCode.JOB_FAILED
+    assert command.causes == ["started", "failed"]
+    assert "No such file or directory (failure 2, 1 restart allowed)" in command.output
+
+
 # --- disks and snapshots --------------------------------------------------------------------------
 
 TOO_LARGE = """
@@ -386,6 +428,28 @@ def test_disk_too_small_for_the_snapshot(tmp_path: Path) -> None:
         "The snapshot of step 1 is intact. "
         "Free space there, enlarge the volume, or keep fewer snapshots. (failure 1, 0"
     )
+
+
+DENIED = """
+    import os
+    import torch
+
+    folder = os.environ["DDPJOB_SNAPSHOT_DIR"]
+    os.makedirs(folder, exist_ok=True)
+    os.chmod(folder, 0o555)
+    torch.save({}, f"{folder}/model.pt")
+"""
+
+
+def test_snapshots_that_may_not_be_written_cost_no_restarts(tmp_path: Path) -> None:
+    write_job(tmp_path, "[python3, train.py]", DENIED, replicas=1, **budget(2))
+    code, command = run_to_end(tmp_path, prefix=without_capabilities())
+    assert code == ExitCode.JOB_FAILED
+    assert command.causes == ["started"]
+    assert "ApplicationFailed: the command of probe-worker-000-1: RuntimeError: [" in command.output
+    assert f"; {command.state}/snapshots belongs to user {os.getuid()}, group " in command.output
+    assert "mode 555, but the process is user" in command.output
+    assert "set template.spec.securityContext.fsGroup, or change the owner" in command.output
 
 
 FILL = """

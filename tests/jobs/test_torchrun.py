@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
+from ddpjob_operator.cli.common import ExitCode
 from ddpjob_operator.local.environment import ENV_FORKSERVER
 from ddpjob_operator.local.processes import marked, rank_of
 from ddpjob_protocol.environment import ENV_WORKER
-from support.command import started, write_job
+from support.command import run_to_end, started, write_job
 from support.driving import Run, job_text, running
 
 if TYPE_CHECKING:
@@ -133,7 +135,8 @@ def test_one_of_several_processes_killed(tmp_path: Path) -> None:
             assert run.history() == [("started", 3), ("failed", 3)]
             failure = run.report.failure
             assert failure is not None
-            assert failure.summary == f"rank {victim} was killed by SIGKILL", run.story()
+            blamed = f"rank {victim} ({worker.name}) was killed by SIGKILL"
+            assert failure.summary == blamed, run.story()
             assert (run.report.failures, run.report.losses) == (1, 0)
             assert await run.finish() == "Complete", run.story()
 
@@ -257,3 +260,18 @@ def test_cold_start_says_why(
             assert await run.finish() == "Complete", run.story()
 
     asyncio.run(body())
+
+
+@pytest.mark.parametrize("program", ["python3", "torchrun"])
+def test_a_wrapped_command_without_torchrun_is_reported(tmp_path: Path, program: str) -> None:
+    """It completes, but its workers have trained by themselves."""
+    write_job(tmp_path, f"[./run.sh, {program}]", "", replicas=2, launcher="torchrun")
+    wrapper = tmp_path / "run.sh"
+    wrapper.write_text("#!/bin/sh\n$1 train.py\n")
+    wrapper.chmod(0o755)
+    code, command = run_to_end(tmp_path)
+    assert code == ExitCode.OK, command.output
+    status = json.loads((command.state / "status.json").read_text())
+    alone = ["NotDistributed"] if program == "python3" else []
+    assert [each["reason"] for each in status.get("warnings", [])] == alone
+    assert command.output.count("does not use torchrun's rendezvous") == len(alone)

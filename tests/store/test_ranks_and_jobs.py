@@ -43,7 +43,7 @@ SCRIPT = """
     snapshots = Snapshots()
     loaded = snapshots.load(model=model)
     first = loaded.step if loaded else 0
-    print("goes on from", first, flush=True)
+    print("resumes from", first, flush=True)
     for step in range(first, last):
         with torch.no_grad():
             model.bias.fill_(step + 1)

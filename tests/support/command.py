@@ -155,3 +155,8 @@ def on_small_disk(folder: Path) -> list[str]:
     mount = f'mount -t tmpfs -o size=1m tmpfs "{folder}" && exec "$@"'
     user = ["--user", "--map-root-user"] if os.geteuid() != 0 else []
     return ["unshare", *user, "--mount", "sh", "-c", mount, "sh"]
+
+
+def without_capabilities() -> list[str]:
+    """Prefix of a command that the permissions of folders apply to, root's too."""
+    return ["setpriv", "--bounding-set=-all"] if os.geteuid() == 0 else []

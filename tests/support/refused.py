@@ -613,6 +613,15 @@ ONLY_THE_API_SERVER = [
 ]
 
 ONLY_THE_MODEL = [
+    *(
+        row(
+            f"gpus_{name}",
+            {"resources": {"limits": {"cpu": "0.5", "nvidia.com/gpu": amount}}},
+            f"spec.resources.limits: must have a whole number of nvidia.com/gpu, not {amount}",
+            why="CEL does not know how long the text of a quantity may be",
+        )
+        for name, amount in (("and_a_half", "1.5"), ("in_thousandths", "500m"), ("tiny", "1e-3"))
+    ),
     row(
         "standalone_in_a_shell",
         {"command": ["sh", "-c", "exec torchrun --standalone train.py"]},

@@ -219,11 +219,15 @@ METADATA = [
     ),
 ]
 
+RESTARTS = "use spec.failurePolicy.maxRestarts.application"
 FIELDS_MISSPELT = [
     (field, value, f"line 8: spec.{field}: unknown field '{field}'{remedy}")
     for field, value, remedy in (
-        ("maxRestarts", "3", " here; it belongs to spec.failurePolicy"),
+        ("maxRestarts", "3", f" here; {RESTARTS}"),
+        ("max_restarts", "3", f" here; {RESTARTS}"),
+        ("maxRestart", "3", f" here; {RESTARTS}"),
         ("everySteps", "10", " here; it belongs to spec.snapshot"),
+        ("every_steps", "10", " here; it belongs to spec.snapshot as 'everySteps'"),
         ("gpus", "2", "; did you mean 'gpusPerWorker'?"),
         ("nnodes", "2", "; did you mean 'replicas'?"),
         ("nproc_per_node", "2", "; did you mean 'processesPerWorker'?"),
@@ -235,6 +239,9 @@ FIELDS_MISSPELT = [
         ("suspended", "true", "; did you mean 'suspend'?"),
         ("nodeSelector", "{gpu: t4}", " here; it belongs to spec.template.spec"),
         ("tolerations", "[]", " here; it belongs to spec.template.spec"),
+        ("node_selector", "{a: b}", " here; it belongs to spec.template.spec as 'nodeSelector'"),
+        ("nodeSelectr", "{a: b}", " here; it belongs to spec.template.spec as 'nodeSelector'"),
+        ("serviceAccount", "a", "; use spec.template.spec.serviceAccountName"),
         ("volumeMounts", "[]", " here; it belongs to spec.template.spec.containers, into the"),
         ("zzz", "1", "; remove it"),
     )
@@ -244,6 +251,24 @@ FIELDS = [
     *(
         Wrong(f"field_{field}", job(f"{field}: {value}"), says, STRICT % f"spec.{field}")
         for field, value, says in FIELDS_MISSPELT
+    ),
+    Wrong(
+        "restarts_as_mapping",
+        job("maxRestarts: {application: 3}"),
+        "spec.maxRestarts: unknown field 'maxRestarts' here; it belongs to spec.failurePolicy",
+        STRICT % "spec.maxRestarts",
+    ),
+    Wrong(
+        "restarts_as_number",
+        job("failurePolicy: {maxRestarts: 3}"),
+        "spec.failurePolicy.maxRestarts: must be a mapping: {application: 3}",
+        'spec.failurePolicy.maxRestarts in body must be of type object: "integer"',
+    ),
+    Wrong(
+        "account_of_a_group",
+        job("extraWorkerGroups:\n- {name: a, replicas: 1, service_account: b}"),
+        "'service_account'; use spec.extraWorkerGroups[0].template.spec.serviceAccountName",
+        STRICT % "spec.extraWorkerGroups[0].service_account",
     ),
     Wrong(
         "env_as_mapping",
@@ -286,6 +311,12 @@ FIELDS = [
         job("resources: {limits: {gpu: 1}}"),
         "spec.resources.limits: 'gpu' is no resource of Kubernetes; use cpu",
         "'gpu' is no resource of Kubernetes; use cpu",
+    ),
+    Wrong(
+        "half_a_gpu",
+        job("resources: {limits: {nvidia.com/gpu: 1.5}}"),
+        "spec.resources.limits: must have a whole number of nvidia.com/gpu, not 1.5",
+        "spec.resources.limits.nvidia.com/gpu in body must be of type integer,string",
     ),
     Wrong(
         "resources_without_limits",

@@ -19,4 +19,4 @@ class Failure:
     rank: int | None = None
     exit_code: int | None = None
     secondary: bool = False  # probably a result of another process's death
-    permanent: bool = False  # a restart cannot help: the command does not exist
+    permanent: bool = False  # a restart cannot help

@@ -92,6 +92,17 @@ def unreachable(membership: str, others: Sequence[str]) -> AgentWarning:
     return AgentWarning(WarningReason.UNREACHABLE.value, text, membership=membership)
 
 
+def not_distributed(membership: str, processes: int) -> AgentWarning:
+    """Return the warning that a command uses no rendezvous, or without processes its end."""
+    text = (
+        "its command does not use torchrun's rendezvous, so each worker may train by itself and"
+        f" not in a group of {processes} processes; use [torchrun, train.py], or launcher: python"
+        " if the script forms the group itself"
+    )
+    reason = WarningReason.NOT_DISTRIBUTED.value
+    return AgentWarning(reason, text if processes else "", membership=membership)
+
+
 def snapshot_degraded(problem: str) -> AgentWarning:
     """Return the warning that saving is impaired, with the remedy in `problem`, or its end."""
     return AgentWarning(WarningReason.SNAPSHOT_DEGRADED.value, problem)

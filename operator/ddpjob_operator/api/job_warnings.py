@@ -14,6 +14,7 @@ from ddpjob_operator.api.problem import Path
 from ddpjob_operator.api.spec import DDPJob, cel
 from ddpjob_operator.api.spec.command_words import PYTHON
 from ddpjob_operator.api.spec.worker_groups import Group
+from ddpjob_operator.api.spec.wrapped_command import unwrap
 from ddpjob_operator.api.torchrun_command import inelastic_flags
 from ddpjob_protocol.environment import TORCHRUN_MODULES
 from ddpjob_protocol.warnings import WarningReason
@@ -29,6 +30,8 @@ LAUNCHER_MODULES = (
     "lightning",
     "pytorch_lightning",
 )
+# A command that names one of these variables forms the group itself.
+OWN_GROUP = ("MASTER_ADDR", "NODE_RANK")
 
 
 class SpecWarning(NamedTuple):
@@ -66,21 +69,28 @@ def _of_command(launcher: str, group: Group, *, several: bool) -> Iterator[SpecW
 
 def _alone(command: Sequence[str]) -> str:
     """Return a warning if the command runs a script or a module with python; or no text."""
-    program = next(iter(command), "")
+    if any(name in part for name in OWN_GROUP for part in command):
+        return ""
+    program, *arguments = unwrap(command) or [""]
     if not PYTHON.fullmatch(program):
         return ""
-    words = iter(command[1:])
+    found = _script_or_module(arguments)
+    if not found or found[-1] in LAUNCHER_MODULES:
+        return ""
+    lonely = f"{program} runs {found[-1]} as a single process without a process group"
+    wrapped = program != command[0]
+    use = f"`torchrun {' '.join(found)}` there" if wrapped else f"[torchrun, {', '.join(found)}]"
+    return f"{lonely}; use {use}, or launcher: python if it forms the group itself"
+
+
+def _script_or_module(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return the script or the module with its -m among python's arguments; empty if none."""
+    words = iter(arguments)
     for word in words:
         if word == "-m":
-            module = next(words, "")
-            return "" if module in LAUNCHER_MODULES else _text(program, module, f"-m, {module}")
+            return ("-m", next(words, ""))
         if word in ("-W", "-X"):
             next(words, "")
         elif not word.startswith("-"):
-            return _text(program, word, word) if word.endswith(".py") else ""
-    return ""
-
-
-def _text(program: str, what: str, words: str) -> str:
-    lonely = f"{program} runs {what} as a single process without a process group"
-    return f"{lonely}; use [torchrun, {words}], or launcher: python if it forms the group itself"
+            return (word,) if word.endswith(".py") else ()
+    return ()

@@ -33,20 +33,26 @@ def load(file: Path) -> DDPJob:
 
 def load_text(file: Path) -> JobText:
     """Return the only job of a file and its text for the API server, as `load`."""
-    parsed = _parse(file, read_text(file))
+    text = read_text(file)
+    documents = list(_documents(text))
+    own = _skip_others(file, documents, "only a DDPJob is read")
+    if len(own) == 1 < len(documents):
+        [text] = own
+    parsed = _parse(file, text)
     return JobText(parsed.job, parsed.to_apply())
 
 
 def load_all(file: Path) -> list[JobText]:
     """Return all jobs of a file, or of stdin for `-`; raise CommandError if one is invalid.
 
-    Each job must be fit for a cluster.
+    Each job must be fit for a cluster. Objects of other kinds are skipped with a note on stderr.
     """
     documents = list(read_documents(file))
     if not documents:
         message = f"{display_name(file)}: the file is empty; write a DDPJob"
         raise CommandError(ExitCode.INVALID, message)
-    found = [_parse(file, text) for text in documents]
+    remedy = f"only a DDPJob is applied; apply the rest: kubectl apply -f {file}"
+    found = [_parse(file, text) for text in _skip_others(file, documents, remedy)]
     for parsed in found:
         faults = list(parsed.find_cluster_faults(Severity.ERROR))
         if errors := [fault for fault in faults if fault.severity is Severity.ERROR]:
@@ -77,6 +83,18 @@ def read_text(file: Path) -> str:
             f"{display_name(file)} is not UTF-8 text (byte {error.start + 1}); save it as UTF-8"
         )
         raise CommandError(ExitCode.INVALID, message) from error
+
+
+def _skip_others(file: Path, documents: list[str], remedy: str) -> list[str]:
+    """Return the documents that describe jobs and print the kinds of the others.
+
+    Return all documents if none describes a job.
+    """
+    kinds = [jobfile.other_kind(text) for text in documents]
+    own = [text for text, kind in zip(documents, kinds, strict=True) if not kind]
+    if skipped := ", ".join(dict.fromkeys(filter(None, kinds))) if own else "":
+        print(f"{display_name(file)}: skipped {skipped}; {remedy}", file=sys.stderr)
+    return own or documents
 
 
 def _parse(file: Path, text: str) -> ParsedJob:

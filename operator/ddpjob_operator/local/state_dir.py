@@ -1,7 +1,7 @@
 """The folder of a local job that outlives a run: snapshots, logs, last status.
 
     .ddpjob/NAMESPACE/NAME/  lock  uid  status.json  report.json  timeline.jsonl
-                             logs/  snapshots/
+                             measure.json  logs/  snapshots/
 May not: start processes or decide anything about the job.
 """
 

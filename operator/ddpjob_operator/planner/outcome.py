@@ -71,7 +71,8 @@ def _all_succeeded(observed: Observed) -> bool:
 def _reason(report: Report) -> Reason:
     if report.failure is None:
         return Reason.TOO_MANY_LOSSES
-    return Reason.COMMAND_FAILED if report.failure.permanent else Reason.APPLICATION_FAILED
+    has_run = not report.failure.permanent or report.failure.traceback
+    return Reason.APPLICATION_FAILED if has_run else Reason.COMMAND_FAILED
 
 
 def _failure_message(report: Report) -> str:

@@ -19,7 +19,7 @@ from ddpjob_operator.planner.storage_warnings import not_shared
 from ddpjob_protocol.control import Report
 from ddpjob_protocol.warnings import MAX_INCIDENTS, JobWarning, WarningReason
 
-# Reasons of the warnings that each pass finds again, with or without a report.
+# Reasons of the job's own warnings, without a worker: each pass finds them again.
 OWN = frozenset(
     (
         WarningReason.SNAPSHOT_NOT_SHARED,
@@ -38,7 +38,7 @@ def current_warnings(
     known = {_identity(each): each for each in observed.job.status.warnings}
     found = [_status(each) for each in _own_warnings(observed, report, now)]
     if report is None:
-        found += (w for w in known.values() if w.reason not in OWN)
+        found += (w for w in known.values() if w.worker or w.reason not in OWN)
     else:
         found += map(_status, report.warnings)
     dated = {_identity(w): known.get(_identity(w), w).since for w in found}

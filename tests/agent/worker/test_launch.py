@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from ddpjob_agent.worker.launch import Command, LaunchContext, build_command
+from ddpjob_agent.worker.launch import Command, LaunchContext, RunFactory, build_command
+from ddpjob_agent.worker.orders import Run
 from ddpjob_protocol.environment import Launcher
-from ddpjob_protocol.membership import Member
+from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
 
 FOUR = Member("job-worker-000-1", "x", "10.0.0.1", 4)
 TWO = Member("job-spot-000-1", "y", "10.0.0.2", 2)
@@ -97,3 +98,40 @@ def test_mpirun_knows_all_slots_and_runs_at_the_first_worker(tmp_path: Path) -> 
     assert other.environment["DDPJOB_STORE"] == store
     assert first.environment["PRTE_MCA_plm_ssh_no_tree_spawn"] == "mine"
     assert not {"RANK", "WORLD_SIZE"} & set(first.environment), "each process asks MPI"
+
+
+@pytest.mark.parametrize(
+    ("command", "members", "at", "launcher", "base", "expected"),
+    [
+        pytest.param("./run.sh", (FOUR, TWO), 0, "torchrun", {}, True, id="several_workers"),
+        pytest.param("./run.sh", (FOUR,), 0, "torchrun", {}, True, id="several_processes"),
+        pytest.param("./run.sh", ONES[:1], 0, "torchrun", {}, False, id="one_process"),
+        pytest.param("./run.sh", (FOUR, TWO), 1, "torchrun", {}, False, id="not_the_first"),
+        pytest.param("./run.sh", (FOUR, TWO), 0, "python", {}, False, id="python"),
+        pytest.param("./run.sh", (FOUR, TWO), 0, "mpi", {}, False, id="mpi"),
+        pytest.param("./run.sh", None, 0, "torchrun", {}, False, id="live_processes"),
+        pytest.param(
+            "accelerate launch --main_process_ip $MASTER_ADDR", (FOUR, TWO), 0, "torchrun", {},
+            False, id="own_addresses",
+        ),
+        pytest.param(
+            "./run.sh", (FOUR, TWO), 0, "torchrun", {"PET_RDZV_ENDPOINT": "host:1"}, False,
+            id="own_endpoint",
+        ),
+    ],
+)  # fmt: skip
+def test_one_worker_of_a_group_expects_torchrun(
+    command: str,
+    members: tuple[Member, ...] | None,
+    at: int,
+    launcher: str,
+    base: dict[str, str],
+    expected: bool,
+) -> None:
+    membership = members and Membership(MembershipId(1, 1, 1), members, Cause.STARTED, "")
+    factory = RunFactory("/sockets", Command(command.split(), base), Launcher(launcher), AGENT)
+    try:
+        use = factory.expected_use(Run(membership or None), (members or (FOUR,))[at])
+    finally:
+        factory.port.close()
+    assert (use is not None) == expected

@@ -229,6 +229,7 @@ LONELY = (
     "as a single process without a process group; use [torchrun, %s], or launcher: python if it "
     "forms the group itself"
 )
+WRAPPED = f"runs train.py {LONELY.replace('[torchrun, %s]', '`torchrun train.py` there')}"
 PINS = "; remove it: ddpjob sets it for each membership"
 
 
@@ -286,7 +287,34 @@ def test_commands_that_are_seldom_meant(command: list[str], said: list[str]) -> 
         pytest.param("[python, -m, accelerate.commands.launch, train.py]", "", id="launcher"),
         pytest.param("[python, -c, print()]", "", id="code"),
         pytest.param("[uv, run, torchrun, train.py]", "", id="wrapper"),
-        pytest.param("[bash, -c, python train.py]", "", id="shell"),
+        pytest.param("[bash, -c, python train.py]", WRAPPED, id="shell"),
+        pytest.param("[bash, run.sh]", "", id="file_of_a_shell"),
+        pytest.param(
+            "[sh, -euxc, 'cd /app && X=1 exec nohup python -u train.py > log 2>&1']",
+            WRAPPED,
+            id="wrappers_in_a_shell",
+        ),
+        pytest.param(
+            '[/bin/bash, -o, pipefail, -c, "set -e\\npython train.py \\\\\\n --lr 1 | tee log\\n"]',
+            WRAPPED,
+            id="several_lines",
+        ),
+        pytest.param("[bash, -c, python prepare.py && torchrun train.py]", "", id="prepared"),
+        pytest.param("[bash, -c, python watch.py & torchrun train.py]", "", id="background"),
+        pytest.param("[bash, -c, (torchrun train.py); python done.py]", "", id="group"),
+        pytest.param('[bash, -c, "python \'train.py"]', "", id="open_quote"),
+        pytest.param("[bash, -c, '']", "", id="empty_line"),
+        pytest.param("[bash, -c]", "", id="no_line"),
+        pytest.param("[bash, -c, python train.py --rank $NODE_RANK]", "", id="own_group"),
+        pytest.param("[env, -u, Y, X=1, python, train.py]", WRAPPED, id="env"),
+        pytest.param("[env, X=1]", "", id="env_alone"),
+        pytest.param("[env, X=1, torchrun, train.py]", "", id="env_of_torchrun"),
+        pytest.param("[nice, -n, '5', time, python, train.py]", WRAPPED, id="nice_and_time"),
+        pytest.param("[uv, run, --with, torch, train.py]", WRAPPED, id="uv"),
+        pytest.param("[uv, run, '--', python, train.py]", WRAPPED, id="uv_python"),
+        pytest.param("[conda, run, -n, x, python, train.py]", WRAPPED, id="conda"),
+        pytest.param("[poetry, run, python, train.py]", WRAPPED, id="poetry"),
+        pytest.param("[poetry, install]", "", id="no_run"),
         pytest.param("[accelerate, launch, train.py]", "", id="accelerate"),
         pytest.param("[deepspeed, train.py]", "", id="deepspeed"),
         pytest.param("[./train.sh]", "", id="script_of_a_shell"),

@@ -35,6 +35,14 @@ def test_a_job_is_as_short_as_the_design_says() -> None:
 
 
 @pytest.mark.parametrize(
+    "amount", [2, 2.0, "2", "2.0", "+2.", "2000m", "2e0", ".5k", "1Ki", "1e999"]
+)
+def test_whole_gpus(amount: object) -> None:
+    limits = {"limits": {"nvidia.com/gpu": amount, "cpu": "500m"}}
+    assert make_job(resources=limits).spec.resources
+
+
+@pytest.mark.parametrize(
     ("fields", "processes"),
     [
         pytest.param({}, 1, id="cpu"),

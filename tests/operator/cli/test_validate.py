@@ -21,6 +21,17 @@ CLAIM = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\n"
 NO_IMAGE = "line 4: spec.image: is missing"
 FROM = "  env: [{name: A, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]\n"
 
+UNKNOWN = """\
+template.metadata.lables: unknown field 'lables'; did you mean 'labels'?
+nodeSelectr: unknown field 'nodeSelectr'; did you mean 'nodeSelector'?
+containers as 'volumeMounts'
+containers
+containers[0].imag: unknown field 'imag'; did you mean 'image'?
+template.spec
+initContainers[0].zzz: unknown field 'zzz' in Kubernetes 1.34; remove it, unless the cluster's is newer and has it
+tolerationz: unknown field 'tolerationz'; did you mean 'tolerations'?
+"""  # after the last part of a path that is a spec
+
 Validate = Callable[..., tuple[object, str]]
 
 
@@ -114,6 +125,29 @@ def test_back_ends_and_quiet(
     assert found == code
     assert said in printed
     assert said or not printed
+
+
+def test_unknown_fields_of_a_template_are_warnings(validate: Validate) -> None:
+    text = """\
+  template:
+    metadata: {lables: {a: b}, labels: {}, $patch: replace}
+    spec:
+      nodeSelectr: {gpu: t4}
+      volume_mounts: []
+      imagePullPolicy: Always
+      nodeSelector: null
+      containers:
+      - {name: trainer, imag: a, tolerations: [], resources: {}}
+      initContainers: [{name: a, image: b, restartPolicy: Always, zzz: 1}]
+  extraWorkerGroups:
+  - {name: a, replicas: 1, template: {spec: {tolerationz: []}}}
+"""
+    code, said = validate("a.yaml", "--for", "cluster", a_yaml=GOOD + text)
+    warnings = [each.rpartition("spec.")[2] for each in said.splitlines() if "warning" in each]
+    assert warnings == UNKNOWN.splitlines()
+    assert "volume_mounts: unknown field 'volume_mounts' here; it belongs to spec.template." in said
+    assert "line 16: spec.template.spec.containers[0].imag: unknown field 'imag'" in said
+    assert code == ExitCode.OK
 
 
 def test_problems_for_programs(validate: Validate) -> None:

@@ -118,17 +118,23 @@ def test_a_run_that_leaves_its_own_file_unchanged_has_probably_trained_nothing(
     run.state.unlock()
 
 
-def test_a_run_much_shorter_than_the_completed_one_before_it(tmp_path: Path) -> None:
+def test_every_run_much_shorter_than_a_completed_one_is_explained(tmp_path: Path) -> None:
     Run(tmp_path, {}).complete(seconds=4000.0)
+    for _ in range(3):
+        run = Run(tmp_path, {})
+        run.report()
+        told = run.advice.after_completion()
+        assert "an earlier completed run 4000 s: if the script found" in told
+        run.complete(seconds=1e-9)
+
+
+def test_a_run_about_as_long_as_an_earlier_one_is_the_new_measure(tmp_path: Path) -> None:
+    Run(tmp_path, {}).complete(seconds=4000.0)
+    for seconds in (3000.0, 1e-9):
+        Run(tmp_path, {}).complete(seconds=seconds)
     run = Run(tmp_path, {})
     run.report()
-    assert (
-        "the completed run before it 4000 s: if the script found" in run.advice.after_completion()
-    )
-    run.complete(seconds=1e-9)
-    run = Run(tmp_path, {})
-    run.report()
-    assert run.advice.after_completion() == ""
+    assert "an earlier completed run 3000 s: if" in run.advice.after_completion()
     run.state.unlock()
 
 

@@ -80,6 +80,18 @@ SUSPENDED = make_job(suspend=True)
             id="command",
         ),
         pytest.param(
+            make_report(
+                W0,
+                state=ServiceState.FAILED,
+                reason="denied",
+                failure=make_failure(summary="denied", traceback="denied", permanent=True),
+            ),
+            "Failed",
+            "ApplicationFailed",
+            "denied\nTraceback of rank 1:\ndenied",
+            id="application_that_cannot_continue",
+        ),
+        pytest.param(
             make_report(W0, state=ServiceState.FAILED, reason="lost a: more than 2 restarts"),
             "Failed",
             "TooManyLosses",

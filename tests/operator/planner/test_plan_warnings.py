@@ -72,7 +72,8 @@ def test_ended_problem_is_not_shown() -> None:
 
 
 def test_without_a_report_what_is_known_stays() -> None:
-    status = plan_for(None, problem(), incident(1)).status
+    alone = dataclasses.replace(problem(), reason="NotDistributed")  # a job has it, too
+    status = plan_for(None, problem(), alone, incident(1)).status
     planned = decide(make_job(2, status=status), (W0, W1))
     assert planned.status.warnings == status.warnings
     assert warned(planned) == []

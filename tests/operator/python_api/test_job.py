@@ -85,6 +85,20 @@ def test_a_file_with_a_mistake_is_named_with_the_line(tmp_path: Path) -> None:
         Job.from_file(tmp_path / "missing.yaml")
 
 
+def test_the_job_of_a_file_with_objects_of_other_kinds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "job.yaml"
+    claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\n---\n"
+    file.write_text(claim + TEXT)
+    assert Job.from_file(file).name == "digits"
+    note = "job.yaml: skipped PersistentVolumeClaim; only a DDPJob is read\n"
+    assert capsys.readouterr().err.endswith(note)
+    file.write_text(f"{claim}{TEXT}---\n{TEXT}")
+    with pytest.raises(InvalidJobError, match="the file holds 3 documents; give each job a file"):
+        Job.from_file(file)
+
+
 def test_settings_that_are_seldom_intended_are_warned_of() -> None:
     with pytest.warns(UserWarning, match="pins the number"):
         Job("probe", command=["mpirun", "-np", "2", "python", "train.py"], launcher="mpi")

@@ -2,7 +2,8 @@
 
 `StoreRelay` forwards each request over the agent's connection to the service and holds no keys.
 A client belongs to the membership that was current when the client connected. The client never
-reads the keys of another membership, for every --rdzv_id that the user chooses.
+reads the keys of another membership, for every --rdzv_id that the user chooses. The relay reports a
+command that never connects.
 `LocalStore` serves the torchrun of one worker in live mode.
 """
 
@@ -10,14 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Callable
 
 from ddpjob_agent.c10d.server import StoreBackend, serve_client
 from ddpjob_agent.c10d.store import Store
+from ddpjob_agent.net.rendezvous_use import RENDEZVOUS_SECONDS, RendezvousUse
 
 if TYPE_CHECKING:
     from ddpjob_agent.c10d.protocol import Request
+    from ddpjob_agent.net.rendezvous_use import ExpectedUse
     from ddpjob_agent.net.service_connection import ServiceConnection
+    from ddpjob_protocol.warnings import AgentWarning
 
 HOST = "127.0.0.1"
 
@@ -27,6 +32,8 @@ class StoreRelay:
 
     def __init__(self, link: ServiceConnection) -> None:
         self._link = link
+        self._use = RendezvousUse()
+        self._deadline: asyncio.TimerHandle | None = None
         self.port = 0
 
     async def start(self) -> None:
@@ -36,7 +43,34 @@ class StoreRelay:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.CancelledError):  # the agent ends
-            await serve_client(reader, writer, _Backend(self._link))
+            await serve_client(reader, writer, _Backend(self._link, self._used))
+
+    def on_start(self, expected: ExpectedUse | None) -> None:
+        """Record that a command starts, with the use of the rendezvous that it should make."""
+        self._use.on_start(expected, time.monotonic())
+        self._cancel_deadline()
+        if expected is not None:
+            loop = asyncio.get_running_loop()
+            self._deadline = loop.call_later(RENDEZVOUS_SECONDS, self._detect)
+
+    def on_exit(self, *, succeeded: bool) -> None:
+        """Report a command that succeeded without the rendezvous."""
+        self._cancel_deadline()
+        self._report(self._use.on_exit(succeeded=succeeded))
+
+    def _used(self, membership: str) -> None:
+        self._report(self._use.on_request(membership))
+
+    def _detect(self) -> None:
+        self._report(self._use.detect(time.monotonic()))
+
+    def _report(self, warning: AgentWarning | None) -> None:
+        if warning is not None:
+            self._link.send(warning.to_message())
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
 
 
 class LocalStore:
@@ -58,10 +92,12 @@ class LocalStore:
 
 
 class _Backend:
-    def __init__(self, link: ServiceConnection) -> None:
+    def __init__(self, link: ServiceConnection, used: Callable[[str], None]) -> None:
         self._link = link
         self._membership = link.membership
+        self._used = used
 
     async def execute(self, request: Request) -> bytes:
         """Return the reply of the service; raise OSError if the membership is superseded."""
+        self._used(self._membership)
         return await self._link.execute(request, self._membership)

@@ -69,6 +69,11 @@ class OutputCapture:
             )
         return self._plan.environment
 
+    @property
+    def errors(self) -> tuple[bytes, float | None]:
+        """The tail of stderr, and when the first traceback was printed."""
+        return bytes(self.stderr_tail), self.traceback_at
+
     def set_first_rank(self, rank: int | None) -> None:
         """Count the ranks of live processes from this rank; None: it is not known yet."""
         self._first_rank = rank

@@ -3,11 +3,12 @@
 Sources, best first: the error files of scripts under torch's @record; tracebacks on stderr, with
 torch's "[rank1]:" prefix or without; the "Root Cause" paragraph of torchrun; the last line on
 stderr that torchrun did not print; the exit code.
-This module reads files. It starts no process.
+A script that is missing is explained, too. This module reads files. It starts no process.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 import json
 import os
@@ -21,6 +22,7 @@ from ddpjob_protocol.text import last_lines, shorten
 
 MAX_TRACEBACK_CHARS = 4000
 MAX_SUMMARY_CHARS = 500
+_PYTHONS_USAGE = 2  # exit code of python if it cannot read the script
 MAX_MESSAGE_LINES = 20  # of an exception; nothing marks the end of its message
 _RANK = re.compile(r"\[rank(\d+)\]:\s?")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
@@ -43,6 +45,7 @@ _MPIRUN = re.compile(
     r'|process rank (?P<aborted>\d+) with PID \d+ on node \S+\s+calling\s+"abort"'
 )
 _MPIRUNS_RULE = re.compile(r"^-{40,}\n", re.MULTILINE)  # above and below each message of mpirun
+_NO_SCRIPT = re.compile(r"can't open file '([^']+)': \[Errno 2\] No such file or directory")
 _MPIS_ECHO = re.compile(r"\[\S+:\d+\] ")
 
 
@@ -103,6 +106,21 @@ def read_failure(
         exit_code=code,
         secondary=trace.is_secondary,
     )
+
+
+def explain_missing_script(failure: Failure, folder: str) -> Failure:
+    """Return the failure; if python finds no script, make it permanent and add the remedy.
+
+    `folder` is the working directory.
+    """
+    match = _NO_SCRIPT.search(failure.summary) if failure.exit_code == _PYTHONS_USAGE else None
+    if match is None or os.path.exists(os.path.join(folder, match[1])):
+        return failure
+    summary = (
+        f"{failure.summary} (working directory {folder}); correct the script in spec.command, add"
+        " it to the image, or mount the volume that has it"
+    )
+    return dataclasses.replace(failure, summary=summary, permanent=True)
 
 
 def _root_rank(text: str, exit_code: int) -> tuple[int | None, int]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ddpjob_agent.launchers import mpi, sagemaker
 from ddpjob_agent.net.c10d_relay import HOST, LocalStore
+from ddpjob_agent.net.rendezvous_use import ExpectedUse
 from ddpjob_agent.net.reserved_port import ReservedPort
 from ddpjob_protocol.environment import (
     ENV_FIRST_RANK,
@@ -50,6 +51,8 @@ log = logging.getLogger("ddpjob.agent")
 STEPS_FILE = "steps"
 # If the user sets one of these, as a flag or as PET_*, torchrun must host the store.
 OWN_STORE = ("--standalone", "pet-standalone", "rdzv-endpoint")
+# A command that names one of these has a rendezvous of its own, or forms the group itself.
+OWN_GROUP = (*OWN_STORE, "rdzv-backend", "master-addr", "node-rank")
 USUAL_PORT = 29500  # torch's default, for a service version that assigns no port
 # The user's processes must not inherit these variables.
 AGENT_ONLY = (ENV_TOKEN, ENV_SERVICE, ENV_WARM_PARENT, ENV_OUTPUT)
@@ -115,6 +118,17 @@ class RunFactory:
     def logs(self) -> str:
         """Log folder of the latest run."""
         return os.path.join(self._folder, str(self._count))
+
+    def expected_use(self, run: Run, me: Member) -> ExpectedUse | None:
+        """Return the use of the rendezvous that the command should make; None if there is none.
+
+        One worker watches for all: torchrun at any other worker would wait for it.
+        """
+        membership = run.membership
+        if self._launcher is not Launcher.TORCHRUN or membership is None:
+            return None
+        watches = membership.members[0] == me and membership.world_size > 1
+        return ExpectedUse.of(membership) if watches and not _names(self._user, OWN_GROUP) else None
 
     def next_command(self, run: Run, me: Member, relay: int) -> Command:
         """Return the next command; `relay` is the store's port. Raise OSError on a disk error."""
@@ -205,10 +219,15 @@ def _torchrun_flags(
         "PET_MAX_RESTARTS": "0",
         "PET_LOG_DIR": meeting.logs,
     }
-    said = " ".join([*argv, *base]).lower().replace("_", "-")
-    if not any(word in said for word in OWN_STORE):
+    if not _names(Command(argv, base), OWN_STORE):
         flags["PET_RDZV_CONF"] = "is_host=0"
     return flags
+
+
+def _names(command: Command, words: Sequence[str]) -> bool:
+    """Return whether the command line, or a variable's name in its environment, has a word."""
+    said = " ".join([*command.argv, *command.environment]).lower().replace("_", "-")
+    return any(word in said for word in words)
 
 
 def _script_environment(meeting: LaunchContext) -> dict[str, str]:

@@ -40,6 +40,11 @@ class Run:
         """True if the processes stay when the membership changes."""
         return self.membership is None
 
+    @property
+    def is_first(self) -> bool:
+        """True if no membership of the job has run before."""
+        return self.membership is not None and self.membership.cause is Cause.STARTED
+
 
 @dataclasses.dataclass
 class AgentState:

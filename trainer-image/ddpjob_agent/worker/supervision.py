@@ -21,7 +21,7 @@ from ddpjob_agent.net.c10d_relay import StoreRelay
 from ddpjob_agent.output.capture import OutputCapture
 from ddpjob_agent.worker import orders
 from ddpjob_agent.worker.denied_folder import explain_denied
-from ddpjob_agent.worker.failure_report import read_failure
+from ddpjob_agent.worker.failure_report import explain_missing_script, read_failure
 from ddpjob_agent.worker.graceful_stop import GracefulStop
 from ddpjob_agent.worker.launch import Command, RunFactory, import_environment, steps_done
 from ddpjob_agent.worker.live_processes import LiveProcesses
@@ -186,9 +186,8 @@ class Supervisor:
     async def _start(self, run: Run) -> None:
         self._started = run
         if run.membership is not None and self._files.install_error:
-            self._fail(
-                Failure(time.time(), f"{self._settings.worker}: {self._files.install_error}")
-            )
+            text = f"{self._settings.worker}: {self._files.install_error}"
+            self._fail(Failure(time.time(), text))
             return
         if run.membership is not None:
             self._files.start(run.membership)
@@ -198,6 +197,7 @@ class Supervisor:
         self._ended.clear()
         self._reports.reset()
         self._live.reset()
+        self._relay.on_start(self._launches.expected_use(run, self._state.me))
         try:
             argv, environment = self._launches.next_command(run, self._state.me, self._relay.port)
             logs, python = self._launches.logs, python_of(argv, environment)
@@ -251,6 +251,7 @@ class Supervisor:
     def _exited(self, code: int) -> None:
         run = self._started
         self._reports.end()
+        self._relay.on_exit(succeeded=code == 0)
         self._ended.set()
         if run is None or run is not self._state.wanted:
             return
@@ -258,11 +259,12 @@ class Supervisor:
         if code == 0:
             self._report_exit(run, None)
             return
-        tail, traceback_at = bytes(self._output.stderr_tail), self._output.traceback_at
         worker_of = functools.partial(self._settings.worker_of, run.membership)
         logs = self._launches.logs
-        failure = read_failure(code, time.time(), tail, traceback_at, logs, worker_of)
-        self._fail(explain_denied(failure, self._settings.snapshot_folder))
+        failure = read_failure(code, time.time(), *self._output.errors, logs, worker_of)
+        if run.is_first and not self._reports.last_messages():
+            failure = explain_missing_script(failure, os.getcwd())
+        self._fail(explain_denied(failure, self._settings.snapshot_folder, os.getcwd()))
 
     def _fail(self, failure: Failure) -> None:
         assert self._started is not None

@@ -43,7 +43,16 @@ ALIASES = {
     "elasticpolicy": "elastic",
     "volume": "template.spec.volumes",
     "shmsize": "template.spec.volumes",
+    **dict.fromkeys(("serviceaccount", "sa"), "template.spec.serviceAccountName"),
+    "runtimeclass": "template.spec.runtimeClassName",
+    **dict.fromkeys(("pullsecrets", "imagepullsecret"), "template.spec.imagePullSecrets"),
+    **dict.fromkeys(
+        ("graceperiod", "graceperiodseconds"), "template.spec.terminationGracePeriodSeconds"
+    ),
+    **dict.fromkeys(("snapshotevery", "saveevery", "savesteps"), "snapshot.everySteps"),
 }
+INNER = {"failurePolicy.maxRestarts": "application", "network": "interface"}
+"""Objects of the spec, and the field of each that a single value for the whole object means."""
 
 
 def canonical(field: str) -> str:

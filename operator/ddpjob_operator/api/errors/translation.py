@@ -5,21 +5,16 @@ May not: show a message or a URL of pydantic.
 
 from __future__ import annotations
 
-import difflib
 import json
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import Any, get_args
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from ddpjob_operator.api.errors.aliases import ALIASES, canonical
-from ddpjob_operator.api.file_metadata import FileMetadata
-from ddpjob_operator.api.problem import InvalidError, Path, Problem, spell
-from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.api.spec.pod.pod_template import CONTAINER_FIELDS, POD_FIELDS, TRAINER
+from ddpjob_operator.api.errors.homes import describe, explain_unknown, inner_field, neighbour
+from ddpjob_operator.api.problem import InvalidError, Path, Problem
 
-Names = tuple[str, ...]
 UNKNOWN = "extra_forbidden"
 OF_KEY = "[key]"  # pydantic's last part of the path of a key
 
@@ -29,7 +24,7 @@ def explain_errors(error: ValidationError, *at: str) -> tuple[Problem, ...]:
     errors: list[dict[str, Any]] = [
         {**details, "loc": (*at, *details["loc"])} for details in error.errors()
     ]
-    unknown = {e["loc"]: _neighbour(e["loc"]) for e in errors if e["type"] == UNKNOWN}
+    unknown = {e["loc"]: neighbour(e["loc"]) for e in errors if e["type"] == UNKNOWN}
     meant = {(*path[:-1], near) for path, near in unknown.items()}
     return tuple(
         problem
@@ -46,9 +41,9 @@ def _translate(details: Mapping[str, Any]) -> Iterator[Problem]:
         for problem in cause.problems:
             yield Problem(path + problem.path, problem.message)
     elif details["type"] == UNKNOWN:
-        yield Problem(path, _unknown(path))
+        yield Problem(path, explain_unknown(path, details["input"]))
     elif details["type"] == "missing":
-        yield Problem(path, f"is missing; add it{_description(path)}")
+        yield Problem(path, f"is missing; add it{describe(path)}")
     else:
         yield Problem(path, str(cause) if cause else _explain(details))
 
@@ -63,9 +58,12 @@ def _explain(details: Mapping[str, Any]) -> str:
         return f"must be text; put it in quotes: {json.dumps(_show(value))}"
     if kind == "tuple_type" and (entries := _entries(value, details["loc"][-1])):
         return f"must be a list: [{', '.join(entries)}]"
+    if kind == "model_type" and (inner := inner_field(details["loc"], value)):
+        return f"must be a mapping: {{{inner}: {_show(value)}}}"
+    expected = EXPECTED.get(kind, "something else")
     if kind == "literal_error":
-        return f"must be {limits['expected'].replace(chr(39), '')}, not {_show(value)}"
-    return f"must be {EXPECTED.get(kind, 'something else')}, not {_show(value)}"
+        expected = limits["expected"].replace("'", "")
+    return f"must be {expected}, not {_show(value)}"
 
 
 BOUNDS = {
@@ -122,84 +120,3 @@ def _words(text: str) -> list[str]:
         return shlex.split(text)
     except ValueError:
         return text.split()
-
-
-# --- fields of the resource ----------------------------------------------------------------------
-
-
-def _unknown(path: Path) -> str:
-    field = str(path[-1])
-    if where := _home_in_pod(path):
-        return f"unknown field '{field}' here; it belongs to {where}"
-    if near := _neighbour(path):
-        return f"unknown field '{field}'; did you mean '{near}'?"
-    if (home := _home(field)) is not None:
-        return f"unknown field '{field}' here; it belongs to {spell(home) or 'the top level'}"
-    if alias := ALIASES.get(canonical(field)):
-        return f"unknown field '{field}'; use spec.{alias}"
-    return f"unknown field '{field}'; remove it"
-
-
-def _home_in_pod(path: Path) -> str:
-    """Return the part of a group's template to which a field of a pod belongs, or no text."""
-    *above, field = path
-    if "template" not in FIELDS.get(_plain(tuple(above)), {}) or _is_known(str(field)):
-        return ""
-    pod = spell((*above, "template", "spec"))
-    if field in CONTAINER_FIELDS:
-        return f"{pod}.containers, into the container named {TRAINER}"
-    return pod if field in POD_FIELDS else ""
-
-
-def _is_known(field: str) -> bool:
-    return any(field in fields for home, fields in FIELDS.items() if home[:1] == ("spec",))
-
-
-def _neighbour(path: Path) -> str:
-    """Return the field beside an unknown one that the user means, or no text."""
-    fields, field = FIELDS.get(_plain(path[:-1]), {}), str(path[-1])
-    spelled = {canonical(name): name for name in fields}
-    if canonical(field) in spelled:
-        return spelled[canonical(field)]
-    if _home(field) is not None:
-        return ""
-    if alias := ALIASES.get(canonical(field)):
-        return alias if alias in fields else ""
-    matches = difflib.get_close_matches(field, fields, n=1)
-    return matches[0] if matches else ""
-
-
-def _home(field: str) -> Names | None:
-    """Return the path of the object that has a field of this name, or None."""
-    homes = [home for home, fields in FIELDS.items() if field in fields and home[:1] != ("status",)]
-    return min(homes, key=len, default=None)
-
-
-def _description(path: Path) -> str:
-    text = FIELDS.get(_plain(path[:-1]), {}).get(str(path[-1]), "").partition(".")[0]
-    return f": {text[0].lower()}{text[1:]}" if text else ""
-
-
-def _plain(path: Path) -> Names:
-    return tuple(part for part in path if isinstance(part, str))
-
-
-def _fields(model: type[BaseModel], at: Names) -> Iterator[tuple[Names, dict[str, str]]]:
-    named = {field.alias or name: field for name, field in model.model_fields.items()}
-    yield at, {name: field.description or "" for name, field in named.items()}
-    for name, field in named.items():
-        for inner in _models(field.annotation):
-            yield from _fields(inner, (*at, name))
-
-
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for inner in get_args(annotation):
-        yield from _models(inner)
-
-
-FIELDS: dict[Names, dict[str, str]] = {
-    **dict(_fields(DDPJob, ())),
-    **dict(_fields(FileMetadata, ("metadata",))),
-}

@@ -23,6 +23,7 @@ from ddpjob_operator.api.jobfile.document import (
 )
 from ddpjob_operator.api.jobfile.fault import Fault, Severity
 from ddpjob_operator.api.jobfile.quantities import find_unquoted, quote
+from ddpjob_operator.api.jobfile.template_fields import find_unknown
 from ddpjob_operator.api.problem import Path, Problem, spell
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.spec.cel import GROUPS
@@ -51,6 +52,8 @@ class ParsedJob:
         """Yield warnings about valid settings that are seldom intended."""
         for warning in find_warnings(self.job):
             yield self._fault(warning.path, warning.message, Severity.WARNING)
+        for problem in find_unknown(self.job):
+            yield self._fault(problem.path, problem.message, Severity.WARNING)
 
     def find_cluster_faults(self, severity: Severity) -> Iterator[Fault]:
         """Yield what the API server rejects; a missing image has the given severity.
@@ -128,7 +131,8 @@ def from_data(data: Mapping[str, Any]) -> DDPJob:
 
 def warnings(job: DDPJob) -> Iterator[str]:
     """Yield warnings about valid settings that are seldom intended."""
-    return (warning.message for warning in find_warnings(job))
+    yield from (warning.message for warning in find_warnings(job))
+    yield from map(str, find_unknown(job))
 
 
 def other_kind(text: str) -> str:

@@ -8,6 +8,7 @@ May not: know a GPU; `worker_groups` counts them.
 
 from __future__ import annotations
 
+import decimal
 import math
 import re
 from collections.abc import Mapping
@@ -21,6 +22,12 @@ from ddpjob_operator.api.rule import Rule
 
 MAX_RESOURCES = 32
 QUANTITY = re.compile(r"[+]?([0-9]+([.][0-9]*)?|[.][0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
+UNITS = {
+    **{f"{prefix}i": decimal.Decimal(1024**n) for n, prefix in enumerate("KMGTPE", 1)},
+    **{prefix: decimal.Decimal(1000) ** n for n, prefix in enumerate("num", -3)},
+    **{prefix: decimal.Decimal(1000) ** n for n, prefix in enumerate("kMGTPE", 1)},
+}
+LENIENT = decimal.Context(traps=[])  # a number out of range is no error
 NATIVE = ("cpu", "memory", "ephemeral-storage")
 NATIVE_PREFIX = "hugepages-"
 
@@ -45,6 +52,19 @@ def _is_known(name: str) -> bool:
     return name in NATIVE or name.startswith(NATIVE_PREFIX) or "/" in name
 
 
+def _divided(resources: Mapping[str, Any]) -> str:
+    """Return the first resource of a maker whose amount is no whole number, or no text."""
+    of_makers = ((name, amount) for name, amount in resources.items() if "/" in name)
+    return next((name for name, amount in of_makers if not _is_whole(str(amount))), "")
+
+
+def _is_whole(quantity: str) -> bool:
+    unit = next((unit for unit in UNITS if quantity.endswith(unit)), "")
+    number = LENIENT.create_decimal(quantity.removesuffix(unit))
+    amount = LENIENT.multiply(number, UNITS.get(unit, decimal.Decimal(1)))
+    return amount == amount.to_integral_value(context=LENIENT)
+
+
 IS_QUANTITY = Rule(  # the CRD has a pattern: CEL does not know how long the text may be
     message='must be a quantity, such as 4, "0.5", 500m or 10Gi, not %s',
     values=((_show, ""),),
@@ -58,13 +78,18 @@ KNOWN = Rule(
     check=lambda resources: not _unknown(resources),
     cel=f"self.all(name, {IS_KNOWN})",
 )
+WHOLE = Rule(  # CEL does not know how long the text may be
+    message="must have a whole number of %s, not %s",
+    values=((_divided, ""), (lambda resources: resources[_divided(resources)], "")),
+    check=lambda resources: not _divided(resources),
+)
 Quantity = Annotated[
     int | float | str,
     SkipValidation,
     IS_QUANTITY,
     Field(json_schema_extra={"pattern": f"^{QUANTITY.pattern}$", "minimum": 0}),
 ]
-Quantities = Annotated[dict[str, Quantity], MaxLen(MAX_RESOURCES), KNOWN]
+Quantities = Annotated[dict[str, Quantity], MaxLen(MAX_RESOURCES), KNOWN, WHOLE]
 
 
 class Resources(Model):

@@ -1,11 +1,13 @@
 """States from what a job resumes, and whether a completed run has trained anything.
 
-A script that reports no steps is only seen from outside: by its files and by its time.
+A script that reports no steps is only seen from outside: by its files and by its time. A run that
+was much shorter than an earlier one does not replace that one as the measure of the next run.
 May not: change what is saved.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -19,6 +21,7 @@ from ddpjob_protocol.text import some
 
 NAMES_SHOWN = 3
 MUCH_SHORTER = 0.5  # of the time of the earlier run
+MEASURE = "measure.json"  # in the folder of a run: the seconds that it is compared with
 
 
 class RunAdvice:
@@ -30,7 +33,9 @@ class RunAdvice:
         self._files = OwnFiles(job.spec.snapshot.files, workdir)
         self._names_files = bool(job.spec.snapshot.files)
         self._before = self._files.fingerprint()
-        self._earlier_seconds = _seconds(state.previous) if state.archived else None
+        self._earlier_seconds = _measure(state.previous) if state.archived else None
+        if self._earlier_seconds is not None:
+            state.write(MEASURE, {"seconds": self._earlier_seconds})
         self._start = time.monotonic()
 
     def after_interruption(self, command: str) -> str:
@@ -68,7 +73,7 @@ class RunAdvice:
         took, earlier = time.monotonic() - self._start, self._earlier_seconds
         if not self._names_files and earlier and took < MUCH_SHORTER * earlier:
             return (
-                f"this run took {took:.0f} s, the completed run before it {earlier:.0f} s: if the"
+                f"this run took {took:.0f} s, an earlier completed run {earlier:.0f} s: if the"
                 " script found its own file with the end of the training, it trained nothing;"
                 " move that file away, or name it in snapshot.files and run with --fresh"
             )
@@ -79,9 +84,13 @@ class RunAdvice:
         return decode(Report, content) if content else None
 
 
-def _seconds(state: Path) -> float | None:
-    """Return the time of the last line of a run's timeline."""
+def _measure(state: Path) -> float | None:
+    """Return the time of a completed run, or its own measure if it was much shorter than that."""
     try:
-        return float(json.loads((state / "timeline.jsonl").read_text().splitlines()[-1])["at"])
+        took = float(json.loads((state / "timeline.jsonl").read_text().splitlines()[-1])["at"])
     except (OSError, ValueError, LookupError):
         return None
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        earlier = float(json.loads((state / MEASURE).read_text())["seconds"])
+        return earlier if took < MUCH_SHORTER * earlier else took
+    return took

@@ -39,8 +39,16 @@ _OF_A_CONTAINER = """
     stdin terminationMessagePath terminationMessagePolicy tty volumeDevices volumeMounts
     workingDir
 """
+# Fields that ddpjob or Kubernetes sets.
+_OTHERS_OF_A_POD = "ephemeralContainers priority resources restartPolicy serviceAccount"
+# Fields that a job or a pod has, too, or that only an init container needs.
+_OTHERS_OF_A_CONTAINER = """
+    args command env image name resources restartPolicy restartPolicyRules securityContext stdinOnce
+"""
 POD_FIELDS = frozenset(_OF_A_POD.split())
+OTHER_POD_FIELDS = frozenset(_OTHERS_OF_A_POD.split())
 CONTAINER_FIELDS = frozenset(_OF_A_CONTAINER.split())
+OTHER_CONTAINER_FIELDS = frozenset(_OTHERS_OF_A_CONTAINER.split())
 
 
 def build_template(own: WorkerFields, inherited: Template | None = None) -> Template:
