@@ -258,9 +258,8 @@ class Supervisor:
         if code == 0:
             self._report_exit(run, None)
             return
-        worker_of = functools.partial(self._settings.worker_of, run.membership)
-        logs = self._launches.logs
-        failure = read_failure(code, time.time(), *self._output.errors, logs, worker_of)
+        ended = (code, time.time(), *self._output.errors, self._launches.logs)
+        failure = read_failure(*ended, functools.partial(self._settings.worker_of, run.membership))
         if run.is_first and not self._reports.last_messages():
             failure = explain_missing_script(failure, os.getcwd())
         self._fail(explain_denied(failure, self._settings.snapshot_folder, os.getcwd()))
