@@ -207,7 +207,7 @@ async def test_file_that_cannot_be_installed_is_a_failure_with_its_reason(
         (tmp_path / "b" / FILE).mkdir(parents=True)
         job.worker("b").start()
         await job.expect("a b")
-        told = "the script's files cannot be installed: Is a directory"
+        told = "b: the script's files cannot be installed: Is a directory"
         await job.until(lambda: job.fails(told), told)
         (tmp_path / "b" / FILE).rmdir()
         assert await job.begun_together("a b") == [1, 1]
