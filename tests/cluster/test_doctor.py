@@ -102,7 +102,7 @@ def test_an_installation_and_its_parts(ddpjob: Shell, here: ControlPlane, releas
     second = found(ddpjob, ExitCode.OK)
     good = [*"kubernetes crd operator nodes gpus".split(), "operator rights", "your rights"]
     assert states(second) == dict.fromkeys(good, "ok") | {"images": "warn"}
-    assert second["gpus"][1] == "8 nvidia.com/gpu on 1 nodes: gpu-node 8"
+    assert second["gpus"][1] == "8 nvidia.com/gpu on 1 node: gpu-node 8"
 
     definition = here.get(DEFINITION)
     spec = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
