@@ -28,6 +28,7 @@ def endless(image: str, name: str, seconds: float = 100_000, **spec: Any) -> Obj
         "spec": {
             "image": image,
             "command": ["python3", "-c", STEPS, str(seconds)],
+            "launcher": "python",
             "elastic": {"joinPolicy": "Immediate", "settleSeconds": 1},
             **spec,
         },
