@@ -22,7 +22,15 @@ FIXED_SIZE = (
 )
 
 
-def read_metadata(metadata: Fields) -> Object:
+def open_object(document: object, notes: list[Note]) -> tuple[Fields, Object]:
+    """Return the fields of a foreign object, and the metadata for the DDPJob."""
+    fields = Fields(document, "", notes)
+    for key in ("apiVersion", "kind", "status"):
+        fields.take(key)
+    return fields, _read_metadata(fields.child("metadata"))
+
+
+def _read_metadata(metadata: Fields) -> Object:
     """Return name, namespace, labels and annotations for the DDPJob."""
     given = str(metadata.take("name") or metadata.take("generateName") or "")
     name = re.sub(r"[^-a-z0-9]+", "-", given.lower()).strip("-")[:MAX_JOB_NAME].strip("-")

@@ -21,10 +21,7 @@ TWO_GROUPS = (
 
 def convert(document: Object, notes: list[Note]) -> Object:
     """Return the DDPJob; record in `notes` what it does not contain."""
-    job = Fields(document, "", notes)
-    for key in ("apiVersion", "kind", "status"):
-        job.take(key)
-    metadata = draft.read_metadata(job.child("metadata"))
+    job, metadata = draft.open_object(document, notes)
     spec = job.child("spec")
     found = _read_groups(spec.child("pytorchReplicaSpecs"), notes)
     elastic, policy = spec.child("elasticPolicy"), spec.child("runPolicy")

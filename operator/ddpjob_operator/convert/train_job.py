@@ -17,10 +17,7 @@ NOT_NODE = "only overrides of the job 'node' are carried over; this one is for {
 
 def convert(document: Object, notes: list[Note]) -> Object:
     """Return the DDPJob; record in `notes` what it does not contain."""
-    job = Fields(document, "", notes)
-    for key in ("apiVersion", "kind", "status"):
-        job.take(key)
-    metadata = draft.read_metadata(job.child("metadata"))
+    job, metadata = draft.open_object(document, notes)
     spec = job.child("spec")
     trainer = spec.child("trainer")
     found = read_container(trainer)

@@ -21,7 +21,9 @@ def test_a_quota_is_told_of_and_waited_for(play: Play) -> None:
     async def story(stage: Stage) -> None:
         await stage.limits.allow_pods(1)
         await stage.create(replicas=2, minReplicas=2)
-        view = await stage.until(lambda view: view.is_stalled("QuotaExceeded"), "it is told")
+        view = await stage.until(
+            lambda view: view.is_stalled("QuotaExceeded"), "the reason is in the status"
+        )
         assert "exceeded quota: few" in view.condition("Stalled")["message"]
         await stage.limits.allow_pods(None)
         await stage.until(lambda view: view.trains("000-1", "001-1"), "it runs")
@@ -49,7 +51,9 @@ def test_who_is_refused_is_not_waited_for(play: Play) -> None:
 def test_a_template_that_the_api_server_refuses_is_told_of_until_it_is_mended(play: Play) -> None:
     async def story(stage: Stage) -> None:
         await stage.create(template=template(imagePullPolicy="Sometimes"))
-        view = await stage.until(lambda view: view.is_stalled("PodRefused"), "it is told")
+        view = await stage.until(
+            lambda view: view.is_stalled("PodRefused"), "the reason is in the status"
+        )
         assert 'Unsupported value: "Sometimes"' in view.condition("Stalled")["message"]
         assert view.workers == []
         await stage.change(template=template(imagePullPolicy="Always"))
@@ -83,7 +87,9 @@ def test_the_image_of_a_job_that_never_trained_is_corrected(play: Play) -> None:
 def test_a_spec_that_cannot_be_read_is_told_of(play: Play) -> None:
     async def story(stage: Stage) -> None:
         await stage.create(template={"spec": {"containers": []}})  # opaque to the CRD
-        view = await stage.until(lambda view: view.is_stalled("InvalidSpec"), "it is told")
+        view = await stage.until(
+            lambda view: view.is_stalled("InvalidSpec"), "the reason is in the status"
+        )
         assert "template" in view.condition("Stalled")["message"]
         assert (await stage.calm()).pods == {}
         await stage.delete()
@@ -104,7 +110,9 @@ def test_somebody_elses_pod_of_our_name_is_told_of_and_left_alone(play: Play) ->
         }
         foreign = await stage.kube.send(Request("POST", path, body=body))
         await stage.create(replicas=2, minReplicas=2)
-        view = await stage.until(lambda view: view.is_stalled("NameTaken"), "it is told")
+        view = await stage.until(
+            lambda view: view.is_stalled("NameTaken"), "the reason is in the status"
+        )
         message = view.condition("Stalled")["message"]
         assert message == f"Pod '{worker(0)}' exists and does not belong to this job; {REMEDY}"
         await stage.calm()
@@ -134,7 +142,9 @@ def test_orphans_of_a_deleted_job_are_named_with_their_kinds(play: Play) -> None
             body = {"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec}
             await stage.kube.send(Request("POST", f"{base}/{plural}", body=body))
         await stage.create(replicas=2, minReplicas=2)
-        view = await stage.until(lambda view: view.is_stalled("NameTaken"), "it is told")
+        view = await stage.until(
+            lambda view: view.is_stalled("NameTaken"), "the reason is in the status"
+        )
         message = view.condition("Stalled")["message"]
         left = "Service 'digits-rendezvous' is left over from a job of this name"
         assert message.startswith(left)

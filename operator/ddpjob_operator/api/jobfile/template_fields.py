@@ -32,11 +32,11 @@ def find_unknown(job: DDPJob) -> Iterator[Problem]:
 
 def _of_template(template: Any, path: Path) -> Iterator[Problem]:
     above = (*path, "spec")
-    pod = _at(template, "spec")
-    yield from _of_object(_at(template, "metadata"), (*path, "metadata"), METADATA)
+    pod = pod_template.at(template, "spec")
+    yield from _of_object(pod_template.at(template, "metadata"), (*path, "metadata"), METADATA)
     yield from _of_object(pod, above, POD, CONTAINER, (*above, "containers"))
     for field in ("containers", "initContainers"):
-        entries = _at(pod, field)
+        entries = pod_template.at(pod, field)
         for i, container in enumerate(entries if isinstance(entries, list) else ()):
             yield from _of_object(container, (*above, field, i), CONTAINER, POD, above)
 
@@ -65,7 +65,3 @@ def _remedy(field: str, known: frozenset[str], others: frozenset[str], home: Pat
     if near := difflib.get_close_matches(key, names, n=1, cutoff=0.7):
         return f"; did you mean '{names[near[0]]}'?"
     return " in Kubernetes 1.34; remove it, unless the cluster's is newer and has it"
-
-
-def _at(value: Any, key: str) -> Any:
-    return value.get(key) if isinstance(value, dict) else None

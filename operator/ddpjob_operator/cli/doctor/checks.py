@@ -19,6 +19,7 @@ from ddpjob_operator.cli.doctor.observed import (
     State,
 )
 from ddpjob_operator.cli.doctor.rights import USER
+from ddpjob_protocol.text import some
 
 OLDEST = (1, 30)
 UPGRADE = (
@@ -61,8 +62,8 @@ def check_crd(observed: Observed) -> Iterator[Finding]:
     if not lacks and not has:
         yield Finding("crd", State.OK, f"{API_VERSION} has the fields that this ddpjob knows")
         return
-    parts = [f"it lacks {_some(lacks)}"] if lacks else []
-    parts += [f"it has {_some(has)}, which this ddpjob does not know"] if has else []
+    parts = [f"it lacks {some(lacks, SHOWN)}"] if lacks else []
+    parts += [f"it has {some(has, SHOWN)}, which this ddpjob does not know"] if has else []
     message = f"the CRD is of another version than ddpjob {observed.own_version}: "
     remedy = UPGRADE if lacks else "install the ddpjob that belongs to the operator"
     yield Finding("crd", State.WARN, message + "; ".join(parts), remedy)
@@ -149,7 +150,7 @@ def check_operator_rights(observed: Observed) -> Iterator[Finding]:
 def _judge_rights(found: Mapping[Right, bool], namespace: str) -> Finding:
     missing = [str(right) for right, allowed in found.items() if not allowed]
     if missing:
-        message = f"the operator lacks {_some(missing)} in namespace {namespace}"
+        message = f"the operator lacks {some(missing, SHOWN)} in namespace {namespace}"
         remedy = f"install with rbac.create=true: {UPGRADE}"
         return Finding("operator rights", State.FAIL, message, remedy)
     message = f"the operator has all {len(found)} rights in namespace {namespace}"
@@ -212,8 +213,3 @@ def _paths(schema: Object, path: str) -> Iterator[str]:
     for name, each in ((inner or {}).get("properties") or {}).items():
         yield f"{path}{name}"
         yield from _paths(each, f"{path}{name}.")
-
-
-def _some(names: list[str]) -> str:
-    rest = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + rest

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.local.devices.discovery import Devices, find_devices, hide_devices
+from ddpjob_protocol.text import plural
 
 
 class TooFewDevicesError(Exception):
@@ -32,8 +33,8 @@ def choose_devices(
     fitting = _fitting(at_once, len(found.names))
     with_fewer = f", --nodes {fitting} so that the other workers wait" if fitting else ""
     raise TooFewDevicesError(
-        f"{_count(len(at_once), 'worker')} {'need' if len(at_once) > 1 else 'needs'}"
-        f" {_count(sum(at_once), 'GPU')} (gpusPerWorker), and there are {len(found.names)}"
+        f"{plural(len(at_once), 'worker')} {'need' if len(at_once) > 1 else 'needs'}"
+        f" {plural(sum(at_once), 'GPU')} (gpusPerWorker), and there are {len(found.names)}"
         f" ({found.source}); lower gpusPerWorker or replicas{with_fewer}, or pass --no-gpus to run"
         " on CPUs"
     )
@@ -55,7 +56,3 @@ def describe_use(job: DDPJob, devices: Devices) -> str:
 def _fitting(sizes: list[int], devices: int) -> int:
     """Return the number of nodes on which any of the workers fit."""
     return next((n for n in range(len(sizes), 0, -1) if sum(sizes[:n]) <= devices), 0)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -106,7 +106,7 @@ def env_of(template: Template) -> tuple[EnvVar, ...]:
 
 def limit_of(container: dict[str, Any], resource: str) -> int:
     """Return the limit of a resource that is counted, or 0."""
-    value = _at(_at(container.get("resources"), "limits"), resource)
+    value = at(at(container.get("resources"), "limits"), resource)
     return int(str(value)) if str(value).isdecimal() else 0
 
 
@@ -142,8 +142,8 @@ def _as_patch(entry: EnvVar) -> dict[str, Any]:
 
 def _variables(entries: list[Any]) -> Iterator[EnvVar]:
     for entry in entries:
-        name, value = _at(entry, "name"), _at(entry, "value")
-        source = _at(entry, "valueFrom")
+        name, value = at(entry, "name"), at(entry, "value")
+        source = at(entry, "valueFrom")
         if isinstance(name, str) and (isinstance(value, str) or value is None):
             yield EnvVar.model_construct(
                 name=name,
@@ -153,7 +153,7 @@ def _variables(entries: list[Any]) -> Iterator[EnvVar]:
 
 
 def _containers(template: Template | None) -> Iterator[dict[str, Any]]:
-    containers = _at(_at(template, "spec"), "containers")
+    containers = at(at(template, "spec"), "containers")
     for each in containers if isinstance(containers, list) else ():
         if isinstance(each, dict):
             yield each
@@ -164,5 +164,6 @@ def _words(container: dict[str, Any], field: str) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, list) else ()
 
 
-def _at(value: object, key: str) -> Any:
+def at(value: object, key: str) -> Any:
+    """Return a value of a mapping, or None if there is none or `value` is no mapping."""
     return value.get(key) if isinstance(value, dict) else None
