@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ddpjob_protocol.membership import MembershipId
-from ddpjob_trainer.elastic.step_rollback import StepRollback
+from ddpjob_trainer.elastic.state.step_rollback import StepRollback
 from ddpjob_trainer.tensors.rng_state import draw_from
 from ddpjob_trainer.transfer.agreement import Agreement, StateVersion
 from support.forked import Forks, Program

@@ -12,8 +12,8 @@ from ddpjob_trainer.errors import FencedError, SnapshotError
 from ddpjob_trainer.transfer.agreement import BEGINNING
 
 if TYPE_CHECKING:
-    from ddpjob_trainer.elastic.group_breaks import GroupBreaks
-    from ddpjob_trainer.elastic.train_state import TrainState
+    from ddpjob_trainer.elastic.group.group_breaks import GroupBreaks
+    from ddpjob_trainer.elastic.state.train_state import TrainState
     from ddpjob_trainer.snapshots.manager import Snapshots
 
 _log = logging.getLogger("ddpjob")

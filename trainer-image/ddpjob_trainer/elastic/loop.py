@@ -29,12 +29,12 @@ from ddpjob_trainer.agent_link import connection
 from ddpjob_trainer.data.stream import Stream
 from ddpjob_trainer.elastic.data_feed import DataFeed
 from ddpjob_trainer.elastic.ddp_model import ElasticModel
-from ddpjob_trainer.elastic.group_breaks import GroupBreaks
-from ddpjob_trainer.elastic.group_member import GroupMember
+from ddpjob_trainer.elastic.group.group_breaks import GroupBreaks
+from ddpjob_trainer.elastic.group.group_member import GroupMember
 from ddpjob_trainer.elastic.live_snapshots import LiveSnapshots
-from ddpjob_trainer.elastic.process_group import ElasticProcessGroup, backend_for
+from ddpjob_trainer.elastic.group.process_group import ElasticProcessGroup, backend_for
 from ddpjob_trainer.elastic.step import Step
-from ddpjob_trainer.elastic.train_state import TrainState
+from ddpjob_trainer.elastic.state.train_state import TrainState
 from ddpjob_trainer.reporting import progress
 from ddpjob_trainer.snapshots.manager import VARIABLES, Snapshots
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from torch.utils.data import DataLoader
 
-    from ddpjob_trainer.elastic.step_rollback import StepRollback
+    from ddpjob_trainer.elastic.state.step_rollback import StepRollback
 
 
 class Loop:

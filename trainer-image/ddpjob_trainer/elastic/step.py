@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from ddpjob_trainer.elastic.loop import Loop
-    from ddpjob_trainer.elastic.step_rollback import StepRollback
+    from ddpjob_trainer.elastic.state.step_rollback import StepRollback
 
 
 class Step:

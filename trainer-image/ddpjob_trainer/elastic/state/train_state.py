@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ddpjob_protocol.membership import MembershipId
-from ddpjob_trainer.elastic.step_rollback import StepRollback
+from ddpjob_trainer.elastic.state.step_rollback import StepRollback
 from ddpjob_trainer.tensors import rng_state, training_state
 from ddpjob_trainer.transfer.agreement import BEGINNING, StateVersion
 

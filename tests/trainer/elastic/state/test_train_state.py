@@ -10,7 +10,7 @@ import torch
 
 from ddpjob_protocol.membership import MembershipId
 from ddpjob_trainer.elastic import train_state as training_module
-from ddpjob_trainer.elastic.train_state import TrainState
+from ddpjob_trainer.elastic.state.train_state import TrainState
 from trainer.runs import Counter, Run, assert_same
 
 MEMBERSHIP = MembershipId(1, 1, 7)

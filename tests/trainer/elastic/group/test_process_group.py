@@ -15,7 +15,7 @@ from support.forked import Forks
 ENTERS = """
 import os, sys, threading, torch
 from torch import distributed
-from ddpjob_trainer.elastic.process_group import ElasticProcessGroup
+from ddpjob_trainer.elastic.group.process_group import ElasticProcessGroup
 
 def abort_when_connecting():
     while not over.wait(0.01):

@@ -1,0 +1,1 @@
+"""The training state of one process, and the undo of a step that broke."""
