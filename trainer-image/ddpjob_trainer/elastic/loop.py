@@ -31,10 +31,10 @@ from ddpjob_trainer.elastic.data_feed import DataFeed
 from ddpjob_trainer.elastic.ddp_model import ElasticModel
 from ddpjob_trainer.elastic.group.group_breaks import GroupBreaks
 from ddpjob_trainer.elastic.group.group_member import GroupMember
-from ddpjob_trainer.elastic.live_snapshots import LiveSnapshots
 from ddpjob_trainer.elastic.group.process_group import ElasticProcessGroup, backend_for
-from ddpjob_trainer.elastic.step import Step
+from ddpjob_trainer.elastic.live_snapshots import LiveSnapshots
 from ddpjob_trainer.elastic.state.train_state import TrainState
+from ddpjob_trainer.elastic.step import Step
 from ddpjob_trainer.reporting import progress
 from ddpjob_trainer.snapshots.manager import VARIABLES, Snapshots
 

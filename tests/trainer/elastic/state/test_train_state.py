@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ddpjob_protocol.membership import MembershipId
-from ddpjob_trainer.elastic import train_state as training_module
+from ddpjob_trainer.elastic.state import train_state as training_module
 from ddpjob_trainer.elastic.state.train_state import TrainState
 from trainer.runs import Counter, Run, assert_same
 

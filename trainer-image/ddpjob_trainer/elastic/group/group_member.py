@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ddpjob_trainer.elastic.data_feed import DataFeed
     from ddpjob_trainer.elastic.ddp_model import ElasticModel
     from ddpjob_trainer.elastic.group.group_breaks import GroupBreaks
-    from ddpjob_trainer.elastic.live_snapshots import LiveSnapshots
     from ddpjob_trainer.elastic.group.process_group import ElasticProcessGroup
+    from ddpjob_trainer.elastic.live_snapshots import LiveSnapshots
     from ddpjob_trainer.elastic.state.train_state import TrainState
 
 
