@@ -29,6 +29,7 @@ from ddpjob_trainer.agent_link import connection
 from ddpjob_trainer.data.stream import Stream
 from ddpjob_trainer.elastic.data_feed import DataFeed
 from ddpjob_trainer.elastic.ddp_model import ElasticModel
+from ddpjob_trainer.elastic.group.commit_gate import CommitGate
 from ddpjob_trainer.elastic.group.group_breaks import GroupBreaks
 from ddpjob_trainer.elastic.group.group_member import GroupMember
 from ddpjob_trainer.elastic.group.process_group import ElasticProcessGroup, backend_for
@@ -94,7 +95,8 @@ class Loop:
             snapshots = Snapshots(share=True)
         self._training = TrainState(model, optimizer, self._feed, extra, scheduler, scaler)
         device = next(iter(model.parameters()), torch.empty(0)).device
-        group = ElasticProcessGroup(backend_for(device))
+        group = ElasticProcessGroup(backend_for(device), device)
+        self._training.before_change = CommitGate(group, model.parameters()).check
         self._agent = connection.connect(group, self._training.dump)
         self._breaks = GroupBreaks(self._agent)
         self._snapshots = LiveSnapshots(snapshots, self._training, self._breaks)
@@ -178,8 +180,8 @@ class Loop:
         """Leave after the last step, with all ranks; return False if the membership has changed."""
         self._snapshots.save_before_exit()
         try:
-            distributed.barrier()
-        except RuntimeError as error:
+            distributed.all_reduce(torch.zeros(1))  # on the CPU, where an abort raises an error
+        except Exception as error:  # noqa: BLE001 - raised again if it is no break
             self._breaks.handle(error)
             return False
         if self._agent is not None:

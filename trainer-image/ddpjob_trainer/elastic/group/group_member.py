@@ -54,10 +54,9 @@ class GroupMember:
     def join_alone(self) -> None:
         """Join the group of torchrun's environment, or a group of this process alone."""
         if "RANK" in os.environ:
-            distributed.init_process_group(self._group.backend)
+            self._group.init_torch()
         else:
-            store = distributed.HashStore()
-            distributed.init_process_group(self._group.backend, store=store, rank=0, world_size=1)
+            self._group.init_torch(store=distributed.HashStore(), rank=0, world_size=1)
         world_size = distributed.get_world_size()
         self._exchange_state(Agreement((None,) * world_size), None, distributed.get_rank())
         if self._feed is not None:
@@ -132,7 +131,7 @@ class GroupMember:
             self._exchange_state(agreement, membership.snapshot_step, rank)
             if self._feed is not None:
                 self._feed.sync_speeds()
-        except RuntimeError as error:
+        except Exception as error:  # noqa: BLE001 - raised again if it is no break
             self._breaks.handle(error)
             self.leave()
             return False

@@ -5,27 +5,33 @@ shut down. The listener's socket must stay open; its shutdown would end the proc
 keeps the connections open until all ranks have left the group. Otherwise a peer that still writes
 would get an error in gloo's own thread, and gloo does not pass that error to the collective. The
 collective (`UnboundBuffer::waitSend`) would then wait for its time-out. NCCL's collectives are
-aborted. This module does not depend on agents or training state.
+aborted. They return without an error, so `raise_if_failed` must be asked what they are worth. torch
+knows the group until `destroy`. This module does not depend on agents or training state.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import json
 import os
 import socket
 import sys
 import threading
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed
+from torch.distributed import distributed_c10d
+
+from ddpjob_trainer.elastic.group import sockets
+from ddpjob_trainer.elastic.group.break_errors import GroupAbortedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping
 
 ENTER_SECONDS = 20.0  # seconds to connect to all peers: gloo's own wait cannot be aborted
+ENTER_SECONDS_ON_DEVICES = 120.0  # NCCL may connect when the group forms, which takes longer
 STORE_SECONDS = 7 * 86400.0  # seconds; workers may start late; a new membership aborts it
 COLLECTIVE_SECONDS = 1800.0  # seconds; torch's default for gloo
 
@@ -33,25 +39,29 @@ COLLECTIVE_SECONDS = 1800.0  # seconds; torch's default for gloo
 class ElasticProcessGroup:
     """The group that this process is in or joins; one group at a time."""
 
-    def __init__(self, backend: str) -> None:
+    def __init__(self, backend: str, device: torch.device | None = None) -> None:
+        """Use this backend of torch, and this device for its collectives on devices."""
         self.backend = backend
+        self._device = device if device is not None and device.type != "cpu" else None
         self._lock = threading.Lock()
         self._store: frozenset[int] = frozenset()  # sockets, by their inode numbers
         self._peers: frozenset[int] = frozenset()
         self._held: dict[int, socket.socket] = {}
         self.connecting = False
         self._is_half_made = False
+        self._is_aborted = False
         self._hook = sys.excepthook
 
     def connect_store(self, store: str, prefix: str) -> distributed.Store:
         """Connect to the store at host:port, for the ranks that share `prefix`."""
         host, _, port = store.rpartition(":")
-        before = frozenset(_sockets())
+        self._is_aborted = False
+        before = sockets.find_sockets()
         client = distributed.TCPStore(
             host, int(port), is_master=False, timeout=dt.timedelta(seconds=STORE_SECONDS)
         )
         with self._lock:
-            self._store = frozenset(_sockets()) - before
+            self._store = sockets.connections_to(_new(before), (), _addresses(host, int(port)))
         return distributed.PrefixStore(prefix, client)
 
     def init(self, store: distributed.Store, rank: int, world_size: int) -> None:
@@ -61,21 +71,45 @@ class ElasticProcessGroup:
         """
         self._release()
         self._hook = sys.excepthook
-        before = frozenset(_sockets())
+        # NCCL would end this process when a peer is lost, before the agent assigns another group.
+        os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
+        before = sockets.find_sockets()
         self.connecting = self._is_half_made = True
+        seconds = ENTER_SECONDS if self._device is None else ENTER_SECONDS_ON_DEVICES
         try:
-            distributed.init_process_group(
-                self.backend, store=store, rank=rank, world_size=world_size,
-                timeout=dt.timedelta(seconds=ENTER_SECONDS),
+            self.init_torch(
+                store=store, rank=rank, world_size=world_size,
+                timeout=dt.timedelta(seconds=seconds),
             )  # fmt: skip
         finally:
             self.connecting = False
         self._is_half_made = False
-        if self.backend == "gloo":
-            world = distributed.group.WORLD
-            distributed.set_timeout(dt.timedelta(seconds=COLLECTIVE_SECONDS), world)
+        distributed.set_timeout(dt.timedelta(seconds=COLLECTIVE_SECONDS))
+        peers = _find_peers(store, rank, world_size, _new(before))
         with self._lock:
-            self._peers = frozenset(_sockets()) - before
+            self._peers = peers
+        self.raise_if_failed()
+
+    def init_torch(self, **options: Any) -> None:
+        """Form torch's group with these options of init_process_group."""
+        distributed.init_process_group(self.backend, device_id=self._device, **options)
+
+    def raise_if_failed(self) -> None:
+        """Raise GroupAbortedError if a collective of this group may have returned wrong values.
+
+        Collectives on devices must have ended before. They report an abort in no other way.
+        """
+        if self._is_aborted:
+            raise GroupAbortedError(
+                "the process group was aborted because the membership changed: what its last "
+                "collectives returned is unknown"
+            )
+        problem = _backend_error(self._device)
+        if problem is not None:
+            raise GroupAbortedError(
+                f"the process group's backend {self.backend} reports {problem}: what its last "
+                "collectives returned is unknown"
+            )
 
     def abort(self) -> None:
         """Let each collective of this group fail now. Any thread may call this, repeatedly.
@@ -83,17 +117,16 @@ class ElasticProcessGroup:
         While the group is forming, only the store's connections are shut down. If gloo lost a
         connection during its setup, gloo would end the process.
         """
-        if self.backend == "nccl" and distributed.is_initialized():
-            with contextlib.suppress(RuntimeError):
-                distributed.distributed_c10d._abort_process_group()  # noqa: SLF001 - no public one
+        self._is_aborted = True  # before collectives on devices return wrong values
+        _abort_backends()
         with self._lock:
             self._hold_peers()
             for connection in self._held.values():
-                _shut_down(connection, socket.SHUT_RD)
-            for inode, descriptor in _sockets().items():
-                client = _duplicate(descriptor) if inode in self._store else None
+                sockets.shut_down(connection, socket.SHUT_RD)
+            for inode, descriptor in sockets.find_sockets().items():
+                client = sockets.duplicate(descriptor) if inode in self._store else None
                 if client is not None:
-                    _shut_down(client, socket.SHUT_RDWR)
+                    sockets.shut_down(client, socket.SHUT_RDWR)
                     client.close()
 
     def destroy(self) -> None:
@@ -110,9 +143,9 @@ class ElasticProcessGroup:
                 sys.excepthook = self._hook  # or there would be one more for each group
 
     def _hold_peers(self) -> None:
-        for inode, descriptor in _sockets().items():
+        for inode, descriptor in sockets.find_sockets().items():
             if inode in self._peers and inode not in self._held:
-                connection = _duplicate(descriptor)
+                connection = sockets.duplicate(descriptor)
                 if connection is not None:
                     self._held[inode] = connection
 
@@ -124,8 +157,58 @@ class ElasticProcessGroup:
 
 
 def backend_for(device: torch.device) -> str:
-    """Return the backend that torch would choose for the device."""
-    return "nccl" if device.type == "cuda" else "gloo"
+    """Return torch's backends for the CPU and the device, such as cpu:gloo,cuda:nccl."""
+    names = distributed.Backend.default_device_backend_map
+    if device.type == "cpu":
+        return names["cpu"]
+    return f"cpu:{names['cpu']},{device.type}:{names[device.type]}"
+
+
+def _new(before: Mapping[int, int]) -> dict[int, int]:
+    """Return the sockets opened since then."""
+    return {inode: fd for inode, fd in sockets.find_sockets().items() if inode not in before}
+
+
+def _addresses(host: str, port: int) -> list[sockets.Address]:
+    """Return the addresses of a host's name, with the port."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [(str(each[4][0]), port) for each in found]
+
+
+def _find_peers(
+    store: distributed.Store, rank: int, world_size: int, opened: Mapping[int, int]
+) -> frozenset[int]:
+    """Exchange the listeners of all ranks, and return this rank's connections among `opened`."""
+    if world_size == 1:
+        return frozenset()
+    store.set(f"listeners/{rank}", json.dumps(sockets.listeners(opened)))
+    found = store.multi_get([f"listeners/{each}" for each in range(world_size)])
+    ranks = [{(host, port) for host, port in json.loads(each)} for each in found]
+    others = frozenset().union(*ranks[:rank], *ranks[rank + 1 :])
+    return sockets.connections_to(opened, ranks[rank], others)
+
+
+def _abort_backends() -> None:
+    """Abort the collectives of all groups, but let torch know the groups until `destroy`.
+
+    Without them torch would raise ValueErrors. gloo has no abort and ignores the call.
+    """
+    names = distributed_c10d._world.pg_names  # noqa: SLF001 - no public list of groups
+    for group in sorted(names, key=lambda each: names[each], reverse=True):  # torch's order
+        with contextlib.suppress(RuntimeError):
+            group.abort()
+
+
+def _backend_error(device: torch.device | None) -> str | None:
+    """Return the error that the device's backend reports, or None."""
+    group = distributed.group.WORLD
+    if device is None or group is None:
+        return None
+    try:
+        error = group._get_backend(device).get_error()  # noqa: SLF001 - no public one
+    except RuntimeError:  # this backend reports none
+        return None
+    return None if error.name == "SUCCESS" else str(error.name)
 
 
 def _repair_half_made() -> None:
@@ -135,39 +218,3 @@ def _repair_half_made() -> None:
     Without this repair, ranks with different numbers of attempts would never find each other.
     """
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-
-
-def _sockets() -> dict[int, int]:
-    """Return the inode number and descriptor of each socket of this process."""
-    return dict(_list_sockets())
-
-
-def _list_sockets() -> Iterator[tuple[int, int]]:
-    for path in Path("/proc/self/fd").iterdir():
-        try:
-            target = str(path.readlink())
-        except OSError:
-            continue
-        if target.startswith("socket:["):
-            yield int(target[len("socket:[") : -1]), int(path.name)
-
-
-def _duplicate(descriptor: int) -> socket.socket | None:
-    """Duplicate another owner's TCP connection; return None if the owner has closed it.
-
-    The owner may close its descriptor at any time. Other sockets and listeners return None.
-    """
-    try:
-        connection = socket.socket(fileno=os.dup(descriptor))
-    except OSError:
-        return None
-    is_tcp = connection.family in (socket.AF_INET, socket.AF_INET6)
-    if is_tcp and not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        return connection
-    connection.close()
-    return None
-
-
-def _shut_down(connection: socket.socket, how: int) -> None:
-    with contextlib.suppress(OSError):  # the peer may have closed the connection
-        connection.shutdown(how)

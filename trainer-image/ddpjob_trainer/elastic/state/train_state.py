@@ -20,6 +20,7 @@ from ddpjob_trainer.tensors import rng_state, training_state
 from ddpjob_trainer.transfer.agreement import BEGINNING, StateVersion
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from ddpjob_trainer.elastic.data_feed import DataFeed
@@ -54,6 +55,7 @@ class TrainState:
         self._feed = feed
         self._optimizer = optimizer
         self._scheduler = scheduler
+        self.before_change: Callable[[], None] = lambda: None  # raises if no change is allowed
         self._attempt: StepRollback | None = None
         self._is_stepping = False
         optimizer.register_step_pre_hook(self._steps)
@@ -105,6 +107,7 @@ class TrainState:
             self.end()
 
     def _steps(self, *_: Any) -> None:
+        self.before_change()
         self.changing.acquire()
         self._is_stepping = True
 
