@@ -64,5 +64,3 @@ async def test_a_misfit_in_a_job_named_after_gloo_reaches_the_user(tmp_path: Pat
     assert "does not fit" in run.output()
     assert "size mismatch for weight" in run.output()
     assert len(run.report.memberships) == 1, run.story()
-
-

@@ -169,10 +169,9 @@ class AgentConnection:
                         self._promised = None
                     self._assignment = assignment
                     self._promise()
-                    over = self._is_superseded()
                     self._condition.notify_all()
-                if over and self._group is not None:
-                    self._group.abort()
+                if self._group is not None:
+                    self._abort_superseded(self._group)
         os.kill(os.getpid(), 9)  # the agent has ended, or ends this process
 
     def _dump_state(self) -> None:
@@ -201,6 +200,12 @@ class AgentConnection:
             time.sleep(TRACE_SECONDS)
             if self.is_superseded():
                 self.send(ProcessMessage.AT, where=self._where(group))
+                self._abort_superseded(group)
+
+    def _abort_superseded(self, group: Abortable) -> None:
+        """Abort the group if it is superseded. The lock keeps the main thread from the next one."""
+        with self._condition:
+            if self._is_superseded():
                 group.abort()
 
     def _where(self, group: Abortable) -> str:
