@@ -22,6 +22,7 @@ readonly pytest=(${PYTEST:-.venv/bin/python -m pytest})
 
 step lines DDPJOB_LINES=each DDPJOB_KILLS=500 "${pytest[@]}" tests/trainer/snapshots/test_durability.py -k killed_at
 step memberships DDPJOB_CHANGES=200 "${pytest[@]}" tests/trainer/elastic/test_many_memberships.py
+step breaks DDPJOB_BREAKS=200 "${pytest[@]}" tests/trainer/elastic/group/test_random_breaks.py
 step executed DDPJOB_COLD=1 "${pytest[@]}" tests/trainer tests/agent/c10d/test_torchrun.py
 step scenes DDPJOB_SCENES=alone DDPJOB_LOAD_SECONDS=30 "${pytest[@]}" \
   tests/jobs/test_live.py tests/jobs/test_planned_stops.py tests/jobs/test_outcomes.py

@@ -94,6 +94,9 @@ class LateGroup(distributed.ProcessGroup):
     def set_timeout(self, timeout: dt.timedelta) -> None:
         self._gloo.set_timeout(timeout)
 
+    def broadcast(self, *args: Any) -> Any:
+        return self._gloo.broadcast(*args)
+
     def send(self, *args: Any) -> Any:
         return self._gloo.send(*args)
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from torch import distributed
 
+from ddpjob_trainer.elastic.group import process_group
+from ddpjob_trainer.elastic.group.break_errors import GroupAbortedError
+from ddpjob_trainer.elastic.group.process_group import ElasticProcessGroup, backend_for
 from support.forked import Forks
 
 # Argument 1: the store's port, 2: the rank, 3: how many groups of two it enters alone before.
@@ -82,3 +87,41 @@ def test_some_were_in_groups_that_were_not_formed(
     printed = [output.read_text() for output in outputs]
     assert printed[0].count("not formed:") == alone
     assert [text.splitlines()[-2:] for text in printed] == 2 * [["first 3.0", "second 3.0"]]
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[ElasticProcessGroup]:
+    """A group of one, with a backend for the CPU and one for GPUs, which need not exist."""
+    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # torchrun's
+    group = ElasticProcessGroup("cpu:gloo,cuda:gloo")
+    group.init(distributed.HashStore(), 0, 1)
+    yield group
+    group.destroy()
+
+
+def test_collectives_may_take_long_on_every_backend(alone: ElasticProcessGroup) -> None:
+    world = distributed.group.WORLD
+    assert alone.backend == "cpu:gloo,cuda:gloo"
+    assert world is not None
+    limits = {world._get_backend(torch.device(kind)).options._timeout for kind in ("cpu", "cuda")}
+    assert limits == {dt.timedelta(seconds=process_group.COLLECTIVE_SECONDS)}
+
+
+@pytest.mark.usefixtures("alone")
+def test_nccls_watchdog_does_not_end_a_survivor() -> None:
+    assert os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
+
+
+def test_torch_knows_an_aborted_group_until_it_is_left(alone: ElasticProcessGroup) -> None:
+    alone.raise_if_failed()
+    alone.abort()
+    assert (distributed.get_rank(), distributed.get_world_size()) == (0, 1), "no ValueError"
+    with pytest.raises(GroupAbortedError, match="the membership changed"):
+        alone.raise_if_failed()
+    alone.destroy()
+    assert not distributed.is_initialized()
+
+
+def test_gpus_have_a_backend_for_the_cpu_too() -> None:
+    assert backend_for(torch.device("cpu")) == "gloo"
+    assert backend_for(torch.device("cuda", 1)) == "cpu:gloo,cuda:nccl"

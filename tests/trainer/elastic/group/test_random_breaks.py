@@ -71,7 +71,7 @@ async def break_at_random(forks: Forks, folder: Path, env: dict[str, str], ledge
             for n in range(1, BREAKS + 2):
                 agent.assign(n)
                 await until(lambda n=n: has_done(ledger, n), f"steps in membership {n}")  # type: ignore[misc]
-                await asyncio.sleep(chance.random() * 2 * STEP_SECONDS)  # the point of the break
+                await asyncio.sleep(chance.random() * 5 * STEP_SECONDS)  # the point of the break
             agent.end()
             codes = await asyncio.gather(*(asyncio.to_thread(p.wait) for p in started))
             assert codes == [0] * PROCESSES
