@@ -26,7 +26,7 @@ class Conductor:
         self.env = env
 
     def process_env(self, local_rank: int) -> dict[str, str]:
-        """Of one process."""
+        """Return the environment of one process."""
         return {**self.env, "LOCAL_RANK": str(local_rank)}
 
     def assign(self, n: int) -> None:

@@ -62,7 +62,7 @@ def gather_speeds(own: float | None) -> tuple[float, ...]:
 
 def device() -> torch.device:
     """Return the device that tensors must be on for communication."""
-    if distributed.get_backend() == "nccl":
+    if distributed.get_backend() == "nccl":  # without a backend for the CPU
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
 

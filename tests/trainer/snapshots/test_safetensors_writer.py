@@ -54,9 +54,9 @@ def test_others_read_what_we_write(tmp_path: Path) -> None:
 def test_memory_is_used_again(tmp_path: Path) -> None:
     memory, large, small = StagingBuffer(), torch.arange(100.0), torch.arange(50.0)
     write(tmp_path / "1", memory, {"a": large})
-    place = memory.allocate(1, pinned=False).data_ptr()
+    place = memory.allocate(1).data_ptr()
     write(tmp_path / "2", memory, {"a": small, "b": small + 1})
-    assert memory.allocate(1, pinned=False).data_ptr() == place
+    assert memory.allocate(1).data_ptr() == place
     found = safetensors.torch.load_file(tmp_path / "2")
     assert_same(found, {"a": small, "b": small + 1})
 

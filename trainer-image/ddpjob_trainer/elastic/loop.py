@@ -95,13 +95,15 @@ class Loop:
             snapshots = Snapshots(share=True)
         self._training = TrainState(model, optimizer, self._feed, extra, scheduler, scaler)
         device = next(iter(model.parameters()), torch.empty(0)).device
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # or all ranks of a node would communicate by GPU 0
         group = ElasticProcessGroup(backend_for(device), device)
         self._training.before_change = CommitGate(group, model.parameters()).check
         self._agent = connection.connect(group, self._training.dump)
         self._breaks = GroupBreaks(self._agent)
         self._snapshots = LiveSnapshots(snapshots, self._training, self._breaks)
         self._member = GroupMember(
-            group, self._breaks, self.model, self._training, self._feed, self._snapshots, device
+            group, self._breaks, self.model, self._training, self._feed, self._snapshots
         )
         importlib.import_module("torch._dynamo")  # or DDP imports it during a change: 1 s
 

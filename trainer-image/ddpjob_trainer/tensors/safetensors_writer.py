@@ -1,7 +1,7 @@
 """Copies tensors into one block of host memory, laid out as a safetensors file.
 
 Every snapshot reuses the block. The block equals the file's content: one pass over memory writes it
-and computes the checksum. If tensors are on a GPU, the block is pinned.
+and computes the checksum. Tensors of a GPU are copied as they were at the construction.
 May not: know of training state and folders.
 """
 
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ddpjob_trainer.errors import SnapshotError
+from ddpjob_trainer.tensors.device_copy import StreamMarks
 from ddpjob_trainer.tensors.file_digest import FileDigest
 
 xxhash: Any = None
@@ -51,11 +52,11 @@ class StagingBuffer:
         """Size in bytes."""
         return self._block.numel()
 
-    def allocate(self, size: int, *, pinned: bool) -> torch.Tensor:
+    def allocate(self, size: int) -> torch.Tensor:
         """Return `size` bytes of the block; the previous allocation becomes invalid."""
-        if self._block.numel() < size or (pinned and not self._block.is_pinned()):
+        if self._block.numel() < size:
             self._block = torch.empty(0, dtype=torch.uint8)
-            self._block = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
+            self._block = torch.empty(size, dtype=torch.uint8)
         return self._block[:size]
 
 
@@ -68,6 +69,7 @@ class SafetensorsBuffer:
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
         # safetensors' order, which aligns each tensor to a multiple of its element size.
         self._tensors = dict(sorted(tensors.items(), key=lambda each: (-each[1].itemsize, each[0])))
+        self._marks = StreamMarks(tensors.values())
         self._begins: dict[str, int] = {}
         entries: dict[str, dict[str, Any]] = {}
         end = 0
@@ -97,9 +99,8 @@ class SafetensorsBuffer:
 
     def allocate(self, memory: StagingBuffer) -> None:
         """Allocate memory for a copy. Raises SnapshotError if there is not enough."""
-        pinned = any(tensor.is_cuda for tensor in self._tensors.values())
         try:
-            self._block = memory.allocate(self._data_size, pinned=pinned)
+            self._block = memory.allocate(self._data_size)
         except (RuntimeError, MemoryError) as error:
             raise SnapshotError(
                 f"There is no host memory for a snapshot of {self._data_size:,} bytes. Give the "
@@ -109,16 +110,10 @@ class SafetensorsBuffer:
     def copy(self, names: Collection[str]) -> None:
         """Copy these tensors into the block. Other threads can run meanwhile."""
         assert self._block is not None
-        devices = set()
         for name in names:
             tensor = self._tensors[name]
             begin = self._begins[name]
-            target = self._block[begin : begin + tensor.nbytes].view(tensor.dtype)
-            target.view(tensor.shape).copy_(tensor, non_blocking=tensor.is_cuda)
-            if tensor.is_cuda:
-                devices.add(tensor.device)
-        for device in devices:
-            torch.cuda.current_stream(device).synchronize()
+            self._marks.copy(tensor, self._block[begin : begin + tensor.nbytes])
 
     def stream_to(
         self,
@@ -158,9 +153,12 @@ class SafetensorsBuffer:
                 yield chunk
             return
         for tensor in self._tensors.values():
-            flat = tensor.resolve_conj().resolve_neg().contiguous().view(-1)
+            with self._marks.copying():
+                flat = tensor.resolve_conj().resolve_neg().contiguous().view(-1)
             for part in flat.split(CHUNK_BYTES // tensor.itemsize):
-                yield from _pieces(part.cpu().view(torch.uint8))
+                with self._marks.copying():
+                    host = part.cpu()
+                yield from _pieces(host.view(torch.uint8))
 
 
 def _pieces(block: torch.Tensor) -> Iterator[memoryview]:

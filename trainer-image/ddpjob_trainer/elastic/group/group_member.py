@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import torch
 from torch import distributed
 
 from ddpjob_protocol.environment import ENV_MEMBERSHIP, ENV_STORE
@@ -16,8 +17,6 @@ from ddpjob_trainer.tensors import rng_state
 from ddpjob_trainer.transfer.agreement import BEGINNING, Agreement, StateVersion, agree, exchange
 
 if TYPE_CHECKING:
-    import torch
-
     from ddpjob_protocol.membership import Membership
     from ddpjob_protocol.process import Assignment
     from ddpjob_trainer.agent_link.connection import AgentConnection
@@ -40,7 +39,6 @@ class GroupMember:
         training: TrainState,
         feed: DataFeed | None,
         snapshots: LiveSnapshots,
-        device: torch.device,
     ) -> None:
         self._group = group
         self._breaks = breaks
@@ -48,7 +46,6 @@ class GroupMember:
         self._training = training
         self._feed = feed
         self._snapshots = snapshots
-        self._device = device
         self._membership: Membership | None = None
 
     def join_alone(self) -> None:
@@ -148,7 +145,8 @@ class GroupMember:
         if newest is None:  # no process has a state: all begin like rank 0
             newest = StateVersion(0, BEGINNING)
             agreement = Agreement((newest, *[None] * (len(agreement.states) - 1)))
-        taken = exchange(agreement, rank, self._device, self._training.collect)
+        # Over the CPU's backend: an abort raises an error there, but not on a GPU.
+        taken = exchange(agreement, rank, torch.device("cpu"), self._training.collect)
         with self._training.changing:
             if taken is not None:
                 self._snapshots.wait_for_copy()

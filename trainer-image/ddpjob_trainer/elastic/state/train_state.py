@@ -17,6 +17,7 @@ import torch
 from ddpjob_protocol.membership import MembershipId
 from ddpjob_trainer.elastic.state.step_rollback import StepRollback
 from ddpjob_trainer.tensors import rng_state, training_state
+from ddpjob_trainer.tensors.device_copy import StreamMarks
 from ddpjob_trainer.transfer.agreement import BEGINNING, StateVersion
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class TrainState:
         self._feed = feed
         self._optimizer = optimizer
         self._scheduler = scheduler
+        self._one_of_each_device = {each.device: each for each in model.parameters()}.values()
+        self._changed = StreamMarks(self._one_of_each_device)  # at the parameters' last change
         self.before_change: Callable[[], None] = lambda: None  # raises if no change is allowed
         self._attempt: StepRollback | None = None
         self._is_stepping = False
@@ -112,6 +115,7 @@ class TrainState:
         self._is_stepping = True
 
     def _stepped(self, *_: Any) -> None:
+        self._changed = StreamMarks(self._one_of_each_device)
         if self._attempt is not None:
             self._attempt.applied = True
         self._is_stepping = False
@@ -141,18 +145,22 @@ class TrainState:
         """
         if not self.changing.acquire(timeout=CHANGE_SECONDS) or self.done is None:
             return None
+        with self._changed.copying():  # what a device has queued later may hang
+            self._dump(path)
+        return self.done
+
+    def _dump(self, path: Path) -> None:
         if self._attempt is not None and self._attempt.applied:
             self.count()
         elif self._attempt is not None:
             self.rollback()
         left = {
-            "steps": self.done,
+            "steps": self.steps_done,
             "membership": str(self.done_in),
             "random": rng_state.get_state(),
             "state": self.collect(),
         }
         torch.save(left, path)
-        return self.done
 
     def restore_dump(self, path: Path) -> None:
         """Load and delete the dump, if there is one. Raise StateMismatchError or OSError."""
