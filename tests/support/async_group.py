@@ -54,7 +54,7 @@ class LateSGD(torch.optim.SGD):
         self._device = device
         self._rate = rate
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Queue the change of the parameters."""
         pairs = [(p, p.grad) for group in self.param_groups for p in group["params"]]
         self._device.queue(lambda: self._change(pairs))
@@ -71,9 +71,9 @@ class LateGroup(distributed.ProcessGroup):
     def __init__(self, device: Device, gloo: distributed.ProcessGroupGloo) -> None:
         super().__init__(gloo.rank(), gloo.size())
         self._device = device
-        self._gloo = gloo
+        self._gloo: Any = gloo  # torch's stubs lack its collectives
 
-    def allreduce(self, tensors: list[torch.Tensor], options: Any) -> Any:
+    def allreduce(self, tensors: list[torch.Tensor], options: Any) -> Any:  # type: ignore[override]
         """Queue the sum over all ranks."""
         if sum(tensor.numel() for tensor in tensors) == 1:
             return self._gloo.allreduce(tensors, options)

@@ -88,7 +88,7 @@ class DeviceCopier:
             self._copy_in_blocks(_bytes(source), target)
 
     def _copy_in_blocks(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Move one block to the target while the device fills the other one."""
+        """Move one block to the target while the device fills the other block."""
         filling: tuple[torch.Tensor, torch.Tensor, Any] | None = None
         parts = zip(source.split(BLOCK_BYTES), target.split(BLOCK_BYTES), strict=True)
         for number, (part, place) in enumerate(parts):

@@ -26,6 +26,14 @@ def _synchronize_cuda(device: torch.device) -> None:
 SYNCHRONIZE: dict[str, Callable[[torch.device], None]] = {"cuda": _synchronize_cuda}
 
 
+def _refuse_capture() -> None:
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            "optimizer.step() is captured in a CUDA graph. A Loop cannot see the steps of its "
+            "replays. Capture forward and backward only, and call optimizer.step() outside"
+        )
+
+
 class CommitGate:
     """The check that the gradients of a step were reduced over all ranks."""
 
@@ -34,7 +42,12 @@ class CommitGate:
         self._devices = {parameter.device for parameter in parameters}
 
     def check(self) -> None:
-        """Return once all gradients are reduced. Raise GroupAbortedError if they may be wrong."""
+        """Return once all gradients are reduced. Raise GroupAbortedError if they may be wrong.
+
+        Raise RuntimeError in a CUDA graph: its replay would step without this check.
+        """
+        if any(device.type == "cuda" for device in self._devices):
+            _refuse_capture()
         if not distributed.is_initialized() or distributed.get_world_size() == 1:
             return
         for device in self._devices:

@@ -24,7 +24,7 @@ _log = logging.getLogger("ddpjob")
 
 
 class Agent(Protocol):
-    """What is asked of the connection to the agent."""
+    """The part of the connection to the agent that decides about breaks."""
 
     @property
     def assignment(self) -> Assignment: ...  # noqa: D102 - see AgentConnection
