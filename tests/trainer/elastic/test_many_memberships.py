@@ -13,12 +13,8 @@ from typing import Any
 
 import pytest
 
-from ddpjob_agent.c10d.server import StoreBackend, serve_client
-from ddpjob_agent.c10d.store import Store
 from ddpjob_agent.worker import live_processes
-from ddpjob_protocol.environment import ENV_GROUP_SOCKET, ENV_LIVE, ENV_STORE
-from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
-from ddpjob_protocol.process import Assignment
+from support.conducting import conducting
 from support.ledger import Ledger
 
 MEMBERSHIPS = int(os.environ.get("DDPJOB_CHANGES", "50"))
@@ -61,12 +57,6 @@ for step in loop:
 """
 
 
-def place(n: int) -> Assignment:
-    """The n-th membership: the same worker again."""
-    members = (Member("only", "first", "127.0.0.1", PROCESSES),)
-    return Assignment(Membership(MembershipId(1, 1, n), members, Cause.JOINED, ""))
-
-
 async def until(condition: Callable[[], bool], what: str) -> None:
     deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
     while not condition():
@@ -75,44 +65,28 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 
 
 async def go_through_all(folder: Path, env: dict[str, str], ledger: Ledger) -> None:
-    given_up: list[bool] = []
-    agent = live_processes.LiveProcesses(PROCESSES, lambda _: None, given_up.append)
-    await agent.listen(str(folder / "group.sock"))
-    backend = StoreBackend(Store())
-    server = await asyncio.start_server(
-        lambda reader, writer: serve_client(reader, writer, backend), "127.0.0.1", 0
-    )
-    port = server.sockets[0].getsockname()[1]
-    env = {
-        **env,
-        ENV_GROUP_SOCKET: str(folder / "group.sock"),
-        ENV_LIVE: "1",
-        ENV_STORE: f"127.0.0.1:{port}",
-    }
-    processes = [
-        await asyncio.create_subprocess_exec(
-            sys.executable, "train.py", cwd=folder, env={**env, "LOCAL_RANK": str(rank)}
-        )
-        for rank in range(PROCESSES)
-    ]
+    processes: list[asyncio.subprocess.Process] = []
 
     def in_membership(n: int) -> bool:
         assert all(process.returncode is None for process in processes)
         return sum(row.membership == f"1.1.{n}" for row in ledger.rows()) == PROCESSES
 
-    try:
-        for n in range(1, MEMBERSHIPS + 1):
-            agent.assign(place(n))
-            await until(lambda n=n: in_membership(n), f"both in membership {n}")  # type: ignore[misc]
-        agent.assign(Assignment(leave=True))
-        assert [await process.wait() for process in processes] == [0] * PROCESSES
-        assert not given_up
-    finally:
-        for process in processes:
-            if process.returncode is None:
-                process.kill()
-        server.close()
-        agent.close()
+    async with conducting(folder, env, PROCESSES) as agent:
+        try:
+            for rank in range(PROCESSES):
+                own = agent.process_env(rank)
+                arguments = (sys.executable, "train.py")
+                process = await asyncio.create_subprocess_exec(*arguments, cwd=folder, env=own)
+                processes.append(process)
+            for n in range(1, MEMBERSHIPS + 1):
+                agent.assign(n)
+                await until(lambda n=n: in_membership(n), f"both in membership {n}")  # type: ignore[misc]
+            agent.end()
+            assert [await process.wait() for process in processes] == [0] * PROCESSES
+        finally:
+            for process in processes:
+                if process.returncode is None:
+                    process.kill()
 
 
 def test_nothing_piles_up_over_many_memberships(
