@@ -5,6 +5,7 @@ There is no kubelet here: the status is written as the operator writes it. tests
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -269,6 +270,16 @@ def test_the_story_of_a_job(ddpjob: Shell, jobs: Jobs) -> None:
     heads, row = ddpjob("top").splitlines()
     expected = ["digits", "Stalled", "1", "40/100", "40%", "-", "-", "loss", "0.5"]
     assert row.split() == expected
+
+    [event] = json.loads(ddpjob("events", "digits", "-o", "json"))["items"]
+    assert (event["kind"], event["reason"]) == ("Event", "WorkerLost")
+    [top] = yaml.safe_load(ddpjob("top", "-o", "yaml"))
+    assert (top["name"], top["step"], top["totalSteps"]) == ("digits", 40, 100)
+    assert top["stepsPerSecond"] is None
+    whole = json.loads(ddpjob("describe", "digits", "-o", "json"))
+    assert (whole["job"]["status"]["state"], whole["pods"]) == ("Stalled", [])
+    assert whole["events"] == [event]
+    assert "omit -o, or omit -w" in ddpjob.fails(ExitCode.INVALID, "top", "-w", "-o", "json")
 
 
 def test_wait_follows_a_job_to_its_end_and_never_touches_it(ddpjob: Shell, jobs: Jobs) -> None:

@@ -64,6 +64,7 @@ class Reason(StrEnum):
     QUOTA_EXCEEDED = "QuotaExceeded"
     POD_REFUSED = "PodRefused"
     NAME_TAKEN = "NameTaken"
+    API_SERVER_FAILS = "ApiServerFails"
     VOLUME_MISSING = "VolumeMissing"
     VOLUME_NOT_SHARED = "VolumeNotShared"
     INVALID_SPEC = "InvalidSpec"

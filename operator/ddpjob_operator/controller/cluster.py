@@ -113,11 +113,11 @@ class Cluster:
         alive = [p.rendezvous for p in pods if p.rendezvous and p.live]
         ended = [p for p in pods if p.rendezvous and not p.live and not p.deleting]
         newest = max(alive, key=lambda rendezvous: rendezvous.term, default=None)
-        token = next((p.token for p in pods if p.token), None) or secrets.token_urlsafe(32)
+        token = self._children.token(job) or secrets.token_urlsafe(32)
         session = self._session(job, newest, token)
         observed = Observed(
             job=job,
-            workers=tuple(pod.worker for pod in pods if pod.worker),
+            workers=tuple(self._children.workers(job)),
             rendezvous=newest,
             report=_report(session, newest),
             terminated_terms=tuple(p.rendezvous.term for p in ended if p.rendezvous),
@@ -161,19 +161,21 @@ class Cluster:
     # --- writing ----------------------------------------------------------------------------------
 
     async def create(self, job: DDPJob, action: Create, token: str) -> Rejection | None:
-        """Create a child; return a rejection if a retry cannot succeed."""
+        """Create a child; return a rejection if that failed.
+
+        `token` is for the first pod of a job; another pod gets that of the existing ones.
+        """
+        token = self._children.token(job) or token
         plural, manifest = self._manifest(job, action, token)
         path = f"/api/v1/namespaces/{job.metadata.namespace}/{plural}"
         name = manifest["metadata"]["name"]
         try:
             query = {"fieldValidation": "Strict"}
             created = await self._kube.send(Request("POST", path, query=query, body=manifest))
-        except ApiError as error:
-            if error.status == CONFLICT:
-                return await self._already_there(job, plural, f"{path}/{name}")
-            if error.status not in REFUSED:
-                raise
-            return Rejection(name, _rejection_reason(error), error.message)
+        except (ApiError, UnreachableError) as error:
+            if isinstance(error, ApiError) and error.status == CONFLICT:
+                return await self._already_there(job, plural, name, path)
+            return _rejection(name, error, "creating")
         self._children.put(plural, created)
         return None
 
@@ -186,39 +188,39 @@ class Cluster:
             case CreateWorker():
                 return "pods", build.build_worker(job, action, self._agent_image, token)
 
-    async def _already_there(self, job: DDPJob, plural: Plural, path: str) -> Rejection | None:
+    async def _already_there(
+        self, job: DDPJob, plural: Plural, name: str, path: str
+    ) -> Rejection | None:
         """Adopt the job's own object from an unanswered create; reject a foreign object."""
         try:
-            found = await self._kube.send(Request("GET", path))
-        except ApiError as error:
-            if error.status == NOT_FOUND:
-                return None
-            raise
-        name = found["metadata"]["name"]
+            found = await self._kube.send(Request("GET", f"{path}/{name}"))
+        except (ApiError, UnreachableError) as error:
+            return _rejection(name, error, "creating")
         if controller(found["metadata"]) == job.metadata.uid:
             self._children.put(plural, found)
             return None
         return Rejection(name, Reason.NAME_TAKEN, describe_foreign(job, plural, found["metadata"]))
 
-    async def delete(self, job: DDPJob, action: Delete) -> None:
-        """Delete a pod with its grace period."""
+    async def delete(self, job: DDPJob, action: Delete) -> Rejection | None:
+        """Delete a pod with its grace period; return a rejection if that failed."""
         if isinstance(action, DeleteWorker):
             name = action.name
         else:
             name = constants.rendezvous_name(job.metadata.name, action.term)
         uid = next((pod.uid for pod in self._children.pods(job) if pod.name == name), None)
         if uid is None:
-            return
+            return None
         path = f"/api/v1/namespaces/{job.metadata.namespace}/pods/{name}"
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
         try:
             deleted = await self._kube.send(Request("DELETE", path, body=body))
-        except ApiError as error:
-            if error.status not in (NOT_FOUND, CONFLICT):
-                raise
-        else:
-            if deleted.get("kind") == "Pod" and deleted["metadata"].get("deletionTimestamp"):
-                self._children.put("pods", deleted)
+        except (ApiError, UnreachableError) as error:
+            if isinstance(error, ApiError) and error.status in (NOT_FOUND, CONFLICT):
+                return None
+            return _rejection(name, error, "deleting")
+        if deleted.get("kind") == "Pod" and deleted["metadata"].get("deletionTimestamp"):
+            self._children.put("pods", deleted)
+        return None
 
     async def delete_job(self, raw: Mapping[str, Any]) -> None:
         """Delete a job with its objects; if the job has changed since the read, do nothing."""
@@ -287,7 +289,9 @@ def _job(namespace: str, name: str) -> str:
     return f"/apis/{constants.API_VERSION}/namespaces/{namespace}/{constants.PLURAL}/{name}"
 
 
-def _rejection_reason(error: ApiError) -> Reason:
-    if re.search("exceeded quota|failed quota", error.message):
-        return Reason.QUOTA_EXCEEDED
-    return Reason.POD_REFUSED
+def _rejection(name: str, error: ApiError | UnreachableError, action: str) -> Rejection:
+    if not isinstance(error, ApiError) or error.status not in REFUSED:
+        return Rejection(name, Reason.API_SERVER_FAILS, f"{action} {name} failed: {error}")
+    quota = re.search("exceeded quota|failed quota", error.message)
+    reason = Reason.QUOTA_EXCEEDED if quota else Reason.POD_REFUSED
+    return Rejection(name, reason, error.message)

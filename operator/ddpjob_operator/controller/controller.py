@@ -58,7 +58,7 @@ class Controller:
             self.changed,
             clock,
         )
-        self._reconciler = Reconciler(self.cluster, self.metrics)
+        self._reconciler = Reconciler(self.cluster, self.metrics, clock)
         self.metrics.waiting.set_function(lambda: len(self._queue))
         self.metrics.delay.set_function(self._queue.oldest_waiting)
 

@@ -9,16 +9,20 @@ import asyncio
 import dataclasses
 import itertools
 import logging
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
 
+from ddpjob_operator.api import constants
 from ddpjob_operator.api.errors import explain_errors
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_operator.controller.cluster import Cluster
+from ddpjob_operator.controller.cluster import Cluster, Create
+from ddpjob_operator.controller.creations import AT_ONCE, Creation, Creations
 from ddpjob_operator.controller.metrics import Metrics
 from ddpjob_operator.planner import status_builder
 from ddpjob_operator.planner.actions import (
@@ -31,13 +35,12 @@ from ddpjob_operator.planner.actions import (
     DeleteWorker,
 )
 from ddpjob_operator.planner.observed import Observed, Rejection
-from ddpjob_operator.planner.planner import plan
+from ddpjob_operator.planner.planner import Plan, plan
 from ddpjob_operator.rendezvous.session import RendezvousSession
 from ddpjob_operator.rendezvous.session_pool import Key
 from ddpjob_protocol.control import Expectation
 
-CREATES_AT_ONCE = 8  # creations of one job
-REFUSED_SECONDS = 10.0  # until a rejected creation is tried again
+REFUSED_SECONDS = 10.0  # until a deletion that failed, or a name that is taken, is tried again
 EXPECT_SECONDS = 0.5  # until an unanswered expectation is sent again
 
 log = logging.getLogger("ddpjob.reconciler")
@@ -46,8 +49,11 @@ log = logging.getLogger("ddpjob.reconciler")
 class Reconciler:
     """A runner of passes over jobs."""
 
-    def __init__(self, cluster: Cluster, metrics: Metrics) -> None:
+    def __init__(
+        self, cluster: Cluster, metrics: Metrics, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._cluster = cluster
+        self._creations = Creations(clock)
         self._metrics = metrics
         self._states: dict[Key, str] = {}
 
@@ -78,12 +84,13 @@ class Reconciler:
             log.info("%s/%s: deleted: ttlSecondsAfterFinished is over", *key)
             await self._cluster.delete_job(raw)
             return None
-        rejections = await self._execute(job, planned.actions, seen.token)
+        rejections = await self._execute(key, job, planned, seen.token)
         _log_first_pods(key, seen.observed, planned.actions, rejections)
         after = planned.requeue_after
         if rejections:
             planned = plan(dataclasses.replace(seen.observed, rejections=tuple(rejections)), now)
-            after = _earlier(after, REFUSED_SECONDS)
+            pause = self._creations.seconds_left(key)
+            after = _earlier(after, REFUSED_SECONDS if pause is None else pause)
         if not await _send(planned.expectation, seen.session):
             after = _earlier(after, EXPECT_SECONDS)
         if planned.status != job.status:
@@ -97,27 +104,49 @@ class Reconciler:
 
     # --- acting -----------------------------------------------------------------------------------
 
-    async def _execute(self, job: DDPJob, actions: Iterable[Action], token: str) -> list[Rejection]:
-        """Execute actions on the cluster, each group at once; return the rejections."""
-        rejections: list[Rejection] = []
-        creations = []
-        for action in actions:
+    async def _execute(self, key: Key, job: DDPJob, plan: Plan, token: str) -> list[Rejection]:
+        """Execute the actions of a plan; return those that the API server did not execute.
+
+        One that fails does not stop the others.
+        """
+        rejections: list[Rejection | None] = []
+        workers: list[CreateWorker] = []
+        deletions: list[DeleteWorker] = []
+
+        async def create(kind: str, actions: Sequence[Create]) -> list[Rejection]:
+            new = [
+                Creation(_name_of(job, each), partial(self._cluster.create, job, each, token))
+                for each in actions
+            ]
+            return await self._creations.create(key, job.metadata.generation, kind, new)
+
+        for action in plan.actions:
             match action:
-                case DeleteWorker() | DeleteRendezvous():
-                    await self._cluster.delete(job, action)
                 case CreateWorker():
-                    creations.append(action)
+                    workers.append(action)
+                case DeleteWorker():
+                    deletions.append(action)
+                case DeleteRendezvous():
+                    rejections.append(await self._cluster.delete(job, action))
                 case CreateService() | CreateRendezvous():
-                    rejections += filter(None, [await self._cluster.create(job, action, token)])
-        limit = asyncio.Semaphore(CREATES_AT_ONCE)
+                    rejections += await create(type(action).__name__, [action])
+        rejections += await self._delete(job, deletions)
+        for group, actions in itertools.groupby(workers, key=lambda action: action.group):
+            rejections += await create(f"workers of {group}", list(actions))
+        return [each for each in rejections if each is not None]
 
-        async def create(action: CreateWorker) -> Rejection | None:
+    async def _delete(
+        self, job: DDPJob, deletions: Iterable[DeleteWorker]
+    ) -> list[Rejection | None]:
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def delete(action: DeleteWorker) -> Rejection | None:
             async with limit:
-                return await self._cluster.create(job, action, token)
+                return await self._cluster.delete(job, action)
 
-        for _, group in itertools.groupby(creations, key=lambda action: action.group):
-            rejections += filter(None, await asyncio.gather(*map(create, group)))
-        return rejections
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(delete(each)) for each in deletions]
+        return [task.result() for task in tasks]
 
     async def _write_invalid(
         self, raw: dict[str, Any], error: ValidationError, now: datetime
@@ -136,6 +165,7 @@ class Reconciler:
         return None
 
     def _forget(self, key: Key) -> None:
+        self._creations.forget(key)
         self._cluster.forget(key)
         self._count(key, None)
 
@@ -146,6 +176,12 @@ class Reconciler:
         if state is not None:
             self._states[key] = state
             self._metrics.jobs.labels(state).inc()
+
+
+def _name_of(job: DDPJob, action: Create) -> str:
+    if isinstance(action, CreateService):
+        return constants.service_name(job.metadata.name)
+    return action.name
 
 
 def _log_first_pods(

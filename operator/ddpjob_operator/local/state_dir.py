@@ -2,6 +2,7 @@
 
     .ddpjob/NAMESPACE/NAME/  lock  uid  status.json  report.json  timeline.jsonl
                              measure.json  logs/  snapshots/
+A run that does not continue the previous one is another job: it gets another UID.
 May not: start processes or decide anything about the job.
 """
 
@@ -17,6 +18,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from ddpjob_operator.local.processes import sweep
 
 _STEP = re.compile(r"step-(\d{12})")
 
@@ -115,14 +118,15 @@ class JobStateDir:
         yield from self.snapshots.glob(".files/[0-9]*")
 
     def _archive(self) -> None:
+        sweep(self.uid())  # a run that was killed may have left processes
         shutil.rmtree(self.previous, ignore_errors=True)
         self.previous.mkdir()
         for item in self.path.iterdir():
-            if item.name not in ("lock", "uid"):
+            if item.name != "lock":
                 item.rename(self.previous / item.name)
 
     def uid(self) -> str:
-        """Return the job's UID, constant over all runs from this folder."""
+        """Return the job's UID; each run that resumes from this folder has the same one."""
         file = self.path / "uid"
         with contextlib.suppress(FileNotFoundError):
             return file.read_text()

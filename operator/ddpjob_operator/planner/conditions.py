@@ -228,7 +228,7 @@ def _cannot_start(worker: Worker) -> bool:
 def _rejected(rejections: Sequence[Rejection], first: Rejection) -> str:
     """Return the message of a rejection, and the names of the others with the same reason."""
     text = first.message
-    if first.reason is not Reason.NAME_TAKEN:  # that message names the object
+    if first.reason in (Reason.POD_REFUSED, Reason.QUOTA_EXCEEDED):  # the others name the object
         text = f"{first.name} was refused: {text}"
     others = [each.name for each in rejections if each.reason is first.reason and each != first]
     return f"{text}; the same holds for {some(others, MAX_NAMES)}" if others else text

@@ -40,6 +40,7 @@ class Worker:
     reason: str = ""  # reason of the kubelet, such as ImagePullBackOff or OOMKilled
     message: str = ""  # explanation of the end, or of the problem that prevents a start
     revision: str = ""  # of the fields that its pod was made from; empty: not known
+    wrong_token: bool = False  # its token is not that of the rendezvous service
 
     @property
     def terminal(self) -> bool:
@@ -70,9 +71,9 @@ class Rendezvous:
 
 @dataclasses.dataclass(frozen=True)
 class Rejection:
-    """A child of the job that the API server rejected in this pass."""
+    """An action of this pass that the API server did not execute."""
 
-    name: str
+    name: str  # of the pod or Service
     reason: Reason
     message: str  # message of the API server
 
@@ -93,7 +94,12 @@ class Observed:
     one_file_system: bool = False  # all workers share one file system
 
     def is_outdated(self, child: Worker | Rendezvous) -> bool:
-        """Return whether a pod was made from fields that changed before the first membership."""
+        """Return whether a pod must be replaced, because its fields or its token do not hold any more.
+
+        Fields change only before the first membership.
+        """
+        if isinstance(child, Worker) and child.wrong_token:
+            return True
         trained = self.job.status.membership is not None
         return not trained and child.revision not in ("", self._revision)
 

@@ -166,10 +166,15 @@ def _plan_cleanup(observed: Observed, now: datetime) -> Plan:
 
 
 def _remove_all(observed: Observed) -> Iterator[Action]:
+    """Delete the workers; delete the service after the last of them has ended.
+
+    The workers need the service to agree on their last step.
+    """
     for worker in observed.workers:
         if not worker.deleting:
             yield DeleteWorker(worker.name)
-    yield from _remove_rendezvous(observed)
+    if all(worker.terminal for worker in observed.workers):
+        yield from _remove_rendezvous(observed)
 
 
 # --- the rendezvous service ----------------------------------------------------------------------

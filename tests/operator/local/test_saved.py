@@ -158,3 +158,18 @@ def test_own_files_are_moved_and_never_deleted(tmp_path: Path) -> None:
     assert files.move_aside(aside) is None
     (work / "a.pt").touch()
     assert files.move_aside(aside) == aside / "2", "the first ones stay"
+
+
+def test_only_a_run_that_resumes_is_the_same_job(tmp_path: Path) -> None:
+    """Trackers continue one run for each UID."""
+    run = Run(tmp_path, {})
+    first = run.state.uid()
+    (run.state.snapshots / "step-000000000001").mkdir()
+    run.state.begin(fresh=False)
+    assert run.state.uid() == first
+    run.state.begin(fresh=True)
+    second = run.state.uid()
+    assert second != first
+    run.complete(1.0)
+    run.state.begin(fresh=False)
+    assert run.state.uid() not in (first, second)

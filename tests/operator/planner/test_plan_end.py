@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import timedelta
 from typing import Any
 
@@ -280,7 +281,7 @@ def test_a_pause_deletes_everything_and_clears_the_clock(job: DDPJob, until: str
         restarts=RestartsStatus(application=2),
         replace_after=NOW,
     )
-    assert planned.actions == (DeleteWorker(W0.name), DeleteWorker(W1.name), DeleteRendezvous(1))
+    assert planned.actions == (DeleteWorker(W0.name), DeleteWorker(W1.name))
     assert (planned.status.state, planned.status.start_time) == ("Suspended", None)
     assert (planned.status.membership, planned.status.restarts) == (None, RestartsStatus())
     assert planned.status.replace_after is None
@@ -291,6 +292,15 @@ def test_a_pause_deletes_everything_and_clears_the_clock(job: DDPJob, until: str
     again = plan(Observed(job.model_copy(update={"status": planned.status})), NOW)
     assert (again.actions, again.events) == ((), ())
     assert again.status.conditions == planned.status.conditions
+
+
+def test_the_service_of_a_paused_job_stays_until_the_last_worker_has_ended() -> None:
+    """The workers agree on their last step through it."""
+    leaving = dataclasses.replace(W0, deleting=True)
+    ended = dataclasses.replace(leaving, phase=Phase.SUCCEEDED)
+    assert decide(SUSPENDED, (leaving,)).actions == ()
+    assert decide(SUSPENDED, (ended,)).actions == (DeleteRendezvous(1),)
+    assert decide(SUSPENDED).actions == (DeleteRendezvous(1),)
 
 
 @pytest.mark.parametrize(

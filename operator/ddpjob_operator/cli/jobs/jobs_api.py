@@ -95,22 +95,22 @@ def delete(cluster: Cluster, name: str) -> None:
 
 def read_pods(cluster: Cluster, name: str) -> list[Object]:
     """Return the pods of a job, by name."""
-    pods: list[Object] = cluster.request(
-        "GET",
-        f"/api/v1/namespaces/{cluster.namespace}/pods",
-        query={"labelSelector": f"{constants.LABEL_JOB}={name}"},
-    )["items"]
+    pods = _read_objects(cluster, "Pod", labelSelector=f"{constants.LABEL_JOB}={name}")
     return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
 
 
 def read_events(cluster: Cluster, job: Object) -> list[Object]:
     """Return the events of this job, not of an earlier one with its name, oldest first."""
-    events: list[Object] = cluster.request(
-        "GET",
-        f"/api/v1/namespaces/{cluster.namespace}/events",
-        query={"fieldSelector": f"involvedObject.uid={job['metadata']['uid']}"},
-    )["items"]
+    own = f"involvedObject.uid={job['metadata']['uid']}"
+    events = _read_objects(cluster, "Event", fieldSelector=own)
     return sorted(events, key=lambda event: int(_version(event)))
+
+
+def _read_objects(cluster: Cluster, kind: str, **query: str) -> list[Object]:
+    """Return objects of a kind of API version v1; the API server omits both in a list."""
+    path = f"/api/v1/namespaces/{cluster.namespace}/{kind.lower()}s"
+    items: list[Object] = cluster.request("GET", path, query=query)["items"]
+    return [{"apiVersion": "v1", "kind": kind, **each} for each in items]
 
 
 def watch_jobs(

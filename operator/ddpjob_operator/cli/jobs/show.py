@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import yaml
@@ -30,6 +30,16 @@ class Output(StrEnum):
     JSON = "json"
     YAML = "yaml"
     NAME = "name"
+
+
+class DataFormat(StrEnum):
+    """A form of output for programs."""
+
+    JSON = "json"
+    YAML = "yaml"
+
+
+OptionalFormat = Annotated[DataFormat | None, typer.Option("--output", "-o", help="Form.")]
 
 
 def get(
@@ -67,6 +77,7 @@ def get(
 
 def describe(
     name: jobs_api.Name,
+    output: OptionalFormat = None,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
@@ -76,12 +87,16 @@ def describe(
     job = jobs_api.read(cluster, name)
     pods = _unless_forbidden(lambda: jobs_api.read_pods(cluster, name))
     events = _unless_forbidden(lambda: jobs_api.read_events(cluster, job))
+    if output:
+        _print_data({"job": _plain(job), "pods": _plain(pods), "events": _plain(events)}, output)
+        return
     for line in text.describe(job, pods, events, datetime.now(UTC)):
         print(line)
 
 
 def events(
     name: jobs_api.Name,
+    output: OptionalFormat = None,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
@@ -89,6 +104,9 @@ def events(
     """Show the events of a job, oldest first."""
     cluster = connect(namespace, context, kubeconfig)
     found = jobs_api.read_events(cluster, jobs_api.read(cluster, name))
+    if output:
+        _print_data(_list_of(found), output)
+        return
     now = datetime.now(UTC)
     if not found:
         typer.echo(f"no events of {name}; the cluster keeps them for an hour or so", err=True)
@@ -100,11 +118,14 @@ def events(
 def top(
     name: jobs_api.OptionalName = "",
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Print each change, too.")] = False,
+    output: OptionalFormat = None,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show the progress of jobs, with rate and expected end."""
+    if watch and output:
+        raise CommandError(ExitCode.INVALID, "-w prints lines of a table; omit -o, or omit -w")
     cluster = connect(namespace, context, kubeconfig)
     table = cells.Table(*text.TOP_HEADS)
     if not watch:
@@ -113,6 +134,9 @@ def top(
             if name
             else jobs_api.read_all(cluster, cluster.namespace)
         )
+        if output:
+            _print_data([text.top_data(job, datetime.now(UTC)) for job in jobs], output)
+            return
         for line in table.lines(text.top_row(job, datetime.now(UTC)) for job in jobs):
             print(line)
         return
@@ -153,16 +177,32 @@ class _JobTable:
 
 
 def _show(jobs: list[Object], output: Output | None, table: _JobTable, *, alone: bool) -> None:
-    for job in jobs:
-        job["metadata"].pop("managedFields", None)
-    whole = jobs[0] if alone else {"apiVersion": "v1", "kind": "List", "items": jobs}
     match output:
-        case Output.JSON:
-            print(json.dumps(whole, indent=2), flush=True)
-        case Output.YAML:
-            print(yaml.safe_dump(whole, sort_keys=False, explicit_start=True).rstrip(), flush=True)
+        case Output.JSON | Output.YAML:
+            whole = _plain(jobs[0]) if alone else _list_of(jobs)
+            _print_data(whole, DataFormat(output.value))
         case Output.NAME:
             for job in jobs:
                 print(f"ddpjob.ddpjob.io/{job['metadata']['name']}", flush=True)
         case _:
             table.show(jobs)
+
+
+def _print_data(data: Any, output: DataFormat) -> None:
+    if output is DataFormat.JSON:
+        print(json.dumps(data, indent=2), flush=True)
+    else:
+        print(yaml.safe_dump(data, sort_keys=False, explicit_start=True).rstrip(), flush=True)
+
+
+def _list_of(objects: list[Object]) -> Object:
+    return {"apiVersion": "v1", "kind": "List", "items": _plain(objects)}
+
+
+def _plain(found: Any) -> Any:
+    """Return objects without managed fields; a text stays a text."""
+    if isinstance(found, list):
+        return [_plain(each) for each in found]
+    if isinstance(found, dict):
+        found["metadata"].pop("managedFields", None)
+    return found

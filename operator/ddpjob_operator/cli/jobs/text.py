@@ -57,6 +57,31 @@ def top_row(job: Object, now: datetime) -> tuple[str, ...]:
     )
 
 
+def top_data(job: Object, now: datetime) -> Object:
+    """Return the values behind top_row() for programs; None for a value that is not known."""
+    status = job.get("status") or {}
+    found = status.get("progress") or {}
+    at, active = found.get("estimatedCompletion"), state(job) not in ENDED
+    return {
+        "namespace": job["metadata"]["namespace"],
+        "name": job["metadata"]["name"],
+        "state": state(job),
+        "worldSize": (status.get("membership") or {}).get("worldSize") if active else None,
+        "step": found.get("step"),
+        "totalSteps": found.get("totalSteps"),
+        "stepsPerSecond": found.get("stepsPerSecond") if active else None,
+        "secondsLeft": round((parse(at) - now).total_seconds())
+        if at and is_training(job)
+        else None,
+        "metrics": found.get("metrics") or {},
+    }
+
+
+def is_training(job: Object) -> bool:
+    """Return whether the job makes progress now."""
+    return state(job) in ("Running", "Resizing")
+
+
 def state(job: Object) -> str:
     """Return the conditions in one word."""
     return str((job.get("status") or {}).get("state") or "Pending")
@@ -96,8 +121,7 @@ def progress(job: Object) -> str:
 def eta(job: Object, now: datetime) -> str:
     """Return the time until the expected last step, if it is known."""
     at = ((job.get("status") or {}).get("progress") or {}).get("estimatedCompletion")
-    trains = state(job) in ("Running", "Resizing")
-    return duration((parse(at) - now).total_seconds()) if at and trains else NONE
+    return duration((parse(at) - now).total_seconds()) if at and is_training(job) else NONE
 
 
 # --- the description of one job -------------------------------------------------------------------
