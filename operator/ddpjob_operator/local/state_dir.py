@@ -19,8 +19,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ddpjob_operator.local.processes import sweep
-
 _STEP = re.compile(r"step-(\d{12})")
 
 
@@ -118,6 +116,10 @@ class JobStateDir:
         yield from self.snapshots.glob(".files/[0-9]*")
 
     def _archive(self) -> None:
+        from ddpjob_operator.local.processes import (  # noqa: PLC0415 - most users need no psutil
+            sweep,
+        )
+
         sweep(self.uid())  # a run that was killed may have left processes
         shutil.rmtree(self.previous, ignore_errors=True)
         self.previous.mkdir()
