@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 from ddpjob_agent.c10d.server import StoreBackend, serve_client
@@ -13,6 +13,16 @@ from ddpjob_agent.worker import live_processes
 from ddpjob_protocol.environment import ENV_GROUP_SOCKET, ENV_LIVE, ENV_STORE
 from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
 from ddpjob_protocol.process import Assignment
+
+PATIENCE_SECONDS = 240.0
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait until it holds."""
+    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, f"never: {what}"
+        await asyncio.sleep(0.002)
 
 
 class Conductor:

@@ -113,7 +113,7 @@ class Cluster:
         alive = [p.rendezvous for p in pods if p.rendezvous and p.live]
         ended = [p for p in pods if p.rendezvous and not p.live and not p.deleting]
         newest = max(alive, key=lambda rendezvous: rendezvous.term, default=None)
-        token = self._children.token(job) or secrets.token_urlsafe(32)
+        token = self.token(job) or secrets.token_urlsafe(32)
         session = self._session(job, newest, token)
         observed = Observed(
             job=job,
@@ -125,6 +125,10 @@ class Cluster:
             single_node_claim=claim,
         )
         return Observation(observed, token, session)
+
+    def token(self, job: DDPJob) -> str:
+        """Return the token of the job's pods; an empty text without a pod."""
+        return self._children.token(job)
 
     def forget(self, key: Key) -> None:
         """End the session of a job that no longer exists."""
@@ -161,11 +165,7 @@ class Cluster:
     # --- writing ----------------------------------------------------------------------------------
 
     async def create(self, job: DDPJob, action: Create, token: str) -> Rejection | None:
-        """Create a child; return a rejection if that failed.
-
-        `token` is for the first pod of a job; another pod gets that of the existing ones.
-        """
-        token = self._children.token(job) or token
+        """Create a child; return a rejection if that failed."""
         plural, manifest = self._manifest(job, action, token)
         path = f"/api/v1/namespaces/{job.metadata.namespace}/{plural}"
         name = manifest["metadata"]["name"]

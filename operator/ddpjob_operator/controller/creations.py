@@ -9,7 +9,7 @@ May not: decide which objects a job needs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from ddpjob_operator.api.constants import Reason
@@ -18,14 +18,16 @@ from ddpjob_operator.rendezvous.session_pool import Key
 
 FIRST_PAUSE_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 60.0
-AT_ONCE = 8  # creations of one job
+AT_ONCE = 8  # requests of one job
+
+Send = Callable[[], Awaitable[Rejection | None]]
 
 
 class Creation(NamedTuple):
     """An object to create; `send` returns a rejection if the API server did not create it."""
 
     name: str
-    send: Callable[[], Awaitable[Rejection | None]]
+    send: Send
 
 
 class _Pause(NamedTuple):
@@ -49,11 +51,10 @@ class Creations:
         pauses = self._pauses.setdefault(key, {})
         pause = pauses.get(kind)
         if pause is not None and pause.generation != generation:
-            pause = pauses.pop(kind)._replace(seconds=0.0, until=0.0)
+            pause = None
         if pause is not None and self._clock() < pause.until:
             return [_for(pause.rejection, each) for each in creations]
-        rejections = await _create_in_growing_batches(creations)
-        lasting = next((each for each in rejections if _holds_for_all(each)), None)
+        rejections, lasting = await _create_in_growing_batches(creations)
         if lasting is None:
             pauses.pop(kind, None)
         else:
@@ -72,24 +73,33 @@ class Creations:
         self._pauses.pop(key, None)
 
 
-async def _create_in_growing_batches(creations: Sequence[Creation]) -> list[Rejection]:
-    rejections: list[Rejection] = []
-    limit, begin, size = asyncio.Semaphore(AT_ONCE), 0, 1
+async def send_at_once(sends: Iterable[Send]) -> list[Rejection]:
+    """Send requests, AT_ONCE at a time; return the rejections."""
+    limit = asyncio.Semaphore(AT_ONCE)
 
-    async def send(creation: Creation) -> Rejection | None:
+    async def send_one(send: Send) -> Rejection | None:
         async with limit:
-            return await creation.send()
+            return await send()
 
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(send_one(each)) for each in sends]
+    return [found for task in tasks if (found := task.result()) is not None]
+
+
+async def _create_in_growing_batches(
+    creations: Sequence[Creation],
+) -> tuple[list[Rejection], Rejection | None]:
+    """Return all rejections, and the first one that holds for the rest of the kind, if any."""
+    rejections: list[Rejection] = []
+    begin, size = 0, 1
     while begin < len(creations):
-        async with asyncio.TaskGroup() as group:
-            batch = creations[begin : begin + size]
-            tasks = [group.create_task(send(each)) for each in batch]
-        rejections += filter(None, (task.result() for task in tasks))
+        batch = creations[begin : begin + size]
+        rejections += await send_at_once(each.send for each in batch)
         begin, size = begin + size, 2 * size
-        lasting = next((each for each in rejections if _holds_for_all(each)), None)
+        lasting = next(filter(_holds_for_all, rejections), None)
         if lasting is not None:
-            return rejections + [_for(lasting, each) for each in creations[begin:]]
-    return rejections
+            return rejections + [_for(lasting, each) for each in creations[begin:]], lasting
+    return rejections, None
 
 
 def _holds_for_all(rejection: Rejection) -> bool:

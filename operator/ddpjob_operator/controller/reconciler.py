@@ -5,7 +5,6 @@ If a pass dies at any point, the next pass observes again. May not: decide, or k
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import itertools
 import logging
@@ -22,7 +21,7 @@ from ddpjob_operator.api.errors import explain_errors
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.controller.cluster import Cluster, Create
-from ddpjob_operator.controller.creations import AT_ONCE, Creation, Creations
+from ddpjob_operator.controller.creations import Creation, Creations, send_at_once
 from ddpjob_operator.controller.metrics import Metrics
 from ddpjob_operator.planner import status_builder
 from ddpjob_operator.planner.actions import (
@@ -109,13 +108,14 @@ class Reconciler:
 
         One that fails does not stop the others.
         """
-        rejections: list[Rejection | None] = []
+        rejections: list[Rejection] = []
         workers: list[CreateWorker] = []
         deletions: list[DeleteWorker] = []
 
         async def create(kind: str, actions: Sequence[Create]) -> list[Rejection]:
+            known = self._cluster.token(job) or token  # an object found meanwhile has the right one
             new = [
-                Creation(_name_of(job, each), partial(self._cluster.create, job, each, token))
+                Creation(_name_of(job, each), partial(self._cluster.create, job, each, known))
                 for each in actions
             ]
             return await self._creations.create(key, job.metadata.generation, kind, new)
@@ -127,26 +127,13 @@ class Reconciler:
                 case DeleteWorker():
                     deletions.append(action)
                 case DeleteRendezvous():
-                    rejections.append(await self._cluster.delete(job, action))
+                    rejections += await send_at_once([partial(self._cluster.delete, job, action)])
                 case CreateService() | CreateRendezvous():
                     rejections += await create(type(action).__name__, [action])
-        rejections += await self._delete(job, deletions)
+        rejections += await send_at_once(partial(self._cluster.delete, job, d) for d in deletions)
         for group, actions in itertools.groupby(workers, key=lambda action: action.group):
             rejections += await create(f"workers of {group}", list(actions))
-        return [each for each in rejections if each is not None]
-
-    async def _delete(
-        self, job: DDPJob, deletions: Iterable[DeleteWorker]
-    ) -> list[Rejection | None]:
-        limit = asyncio.Semaphore(AT_ONCE)
-
-        async def delete(action: DeleteWorker) -> Rejection | None:
-            async with limit:
-                return await self._cluster.delete(job, action)
-
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(delete(each)) for each in deletions]
-        return [task.result() for task in tasks]
+        return rejections
 
     async def _write_invalid(
         self, raw: dict[str, Any], error: ValidationError, now: datetime

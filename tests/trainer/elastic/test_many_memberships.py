@@ -7,14 +7,13 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ddpjob_agent.worker import live_processes
-from support.conducting import conducting
+from support.conducting import PATIENCE_SECONDS, conducting, until
 from support.ledger import Ledger
 
 MEMBERSHIPS = int(os.environ.get("DDPJOB_CHANGES", "50"))
@@ -22,7 +21,6 @@ SETTLED = MEMBERSHIPS // 5  # from then on nothing may grow
 AT_WORK = 4  # of an earlier membership not closed yet; what piles up comes to thirty and more
 GROWTH = 1 + MEMBERSHIPS / 4000  # of the memory that is resident: 0.2 MB for each at most
 PROCESSES = 2
-PATIENCE_SECONDS = 240.0
 
 SCRIPT = """
 import json, os, pathlib, socket, sys, torch
@@ -55,13 +53,6 @@ for step in loop:
         row = (membership, "done", step.number, step.rank, step.world_size, os.getpid(), facts())
         ledger.send(json.dumps(row).encode())
 """
-
-
-async def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, f"never: {what}"
-        await asyncio.sleep(0.002)
 
 
 async def go_through_all(folder: Path, env: dict[str, str], ledger: Ledger) -> None:

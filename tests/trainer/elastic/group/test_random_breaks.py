@@ -6,20 +6,18 @@ import asyncio
 import collections
 import os
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ddpjob_agent.worker import live_processes
-from support.conducting import conducting
+from support.conducting import PATIENCE_SECONDS, conducting, until
 from support.forked import Forks, Program
 from support.ledger import Ledger
 
 BREAKS = int(os.environ.get("DDPJOB_BREAKS", "40"))
 PROCESSES = 2
 STEP_SECONDS = 0.01  # at most, by which a rank is later than the others
-PATIENCE_SECONDS = 240.0
 
 SCRIPT = f"""
 import hashlib, json, os, random, socket, time, torch
@@ -51,13 +49,6 @@ for step in loop:
                os.getpid(), digest)
         ledger.send(json.dumps(row).encode())
 """
-
-
-async def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, f"never: {what}"
-        await asyncio.sleep(0.002)
 
 
 async def break_at_random(forks: Forks, folder: Path, env: dict[str, str], ledger: Ledger) -> None:
