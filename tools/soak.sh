@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs at length what `make test` runs in short: writers killed at every line and 500 times, 200
-# memberships, programs executed that are forked elsewhere, a job for each scene, heavy load for
-# 30 s, a cluster's jobs one for each thing that happens, breakages of the product that tests must
-# see, 20 random sequences of changes (SEEDS chooses others).
+# memberships, scripts of users with 100 changes each, programs executed that are forked elsewhere, a
+# job for each scene, heavy load for 30 s, a cluster's jobs one for each thing that happens,
+# breakages of the product that tests must see, 20 random sequences of changes (SEEDS chooses
+# others).
 # Runs everything and then names what failed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -22,6 +23,8 @@ readonly pytest=(${PYTEST:-.venv/bin/python -m pytest})
 
 step lines DDPJOB_LINES=each DDPJOB_KILLS=500 "${pytest[@]}" tests/trainer/snapshots/test_durability.py -k killed_at
 step memberships DDPJOB_CHANGES=200 "${pytest[@]}" tests/trainer/elastic/test_many_memberships.py
+step habits DDPJOB_HABITS=all "${pytest[@]}" tests/trainer/habits
+
 step breaks DDPJOB_BREAKS=200 "${pytest[@]}" tests/trainer/elastic/group/test_random_breaks.py
 step executed DDPJOB_COLD=1 "${pytest[@]}" tests/trainer tests/agent/c10d/test_torchrun.py
 step scenes DDPJOB_SCENES=alone DDPJOB_LOAD_SECONDS=30 "${pytest[@]}" \

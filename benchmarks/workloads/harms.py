@@ -66,6 +66,8 @@ class StaleWrapper(Harm):
             self._kept = DistributedDataParallel(
                 model.module, process_group=Following(), init_sync=False
             )
+            exchange = model._exchange  # noqa: SLF001 - or the loop would refuse its first step
+            self._kept.register_forward_pre_hook(lambda *_: exchange.expect())
         return self._kept
 
 

@@ -42,6 +42,7 @@ OTHER: dict[str, Object] = {
     "scheduling": {"scheduling": {"priorityClassName": "high"}},
     "snapshot": {"snapshot": {"everySteps": 7}},
     "elastic.orphanSeconds": {"elastic": {"orphanSeconds": 90}},
+    "elastic.stuckSeconds": {"elastic": {"stuckSeconds": 90}},
     "elastic.warmStart": {"elastic": {"warmStart": False}},
     "elastic.warmImports": {"elastic": {"warmImports": ["numpy"]}},
 }

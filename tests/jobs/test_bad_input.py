@@ -412,8 +412,10 @@ TOO_LARGE = """
     import torch
     from ddpjob_trainer import Snapshots
 
-    Snapshots().save(1, model=torch.nn.Linear(4, 4), wait=True)
-    Snapshots().save(2, model=torch.nn.Linear(1024, 1024), wait=True)
+    snapshots = Snapshots()
+    snapshots.load(model=torch.nn.Linear(4, 4))
+    snapshots.save(1, model=torch.nn.Linear(4, 4), wait=True)
+    snapshots.save(2, model=torch.nn.Linear(1024, 1024), wait=True)
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import signal
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -49,6 +50,8 @@ HARMED = (
                     socket.socket(fileno=os.dup(connection.fd)).shutdown(socket.SHUT_RDWR)
         if asked("stand-still", rank):
             threading.Event().wait()
+        if asked("exit", rank):
+            sys.exit(0)
     """,
     )
 )
@@ -186,6 +189,24 @@ async def a_training_process_is_killed(job: Live) -> None:
     assert "SIGKILL" in job.run.report.failure.summary
 
 
+async def a_training_process_ends_with_exit_code_0(job: Live) -> None:
+    """In the middle of training: no success, but a failure that names the rank and the step."""
+    nodes, pids = job.nodes.busy(), job.pids(*job.nodes.busy())
+    (job.folder / "exit-1").touch()
+    causes, seen = ["failed", "joined"], len(job.run.history())
+    await job.run.until(lambda: [c for c, _ in job.run.history()[seen:]] == causes, "it is back")
+    await job.steps()
+    ended = pids - job.pids(*nodes)
+    job.dead |= ended
+    assert len(ended) == 1
+    assert job.counted() == (1, 0)
+    assert job.run.report.failure is not None
+    assert re.match(
+        r"rank 1 \(probe-worker-\d+-\d\) ended after step \d+, before the last step\. .*loop\.stop",
+        job.run.report.failure.summary,
+    )
+
+
 async def connections_break(job: Live) -> None:
     """A network's hiccup, such as a forgotten connection: all stay, and connect anew."""
     nodes = job.nodes.busy()
@@ -308,6 +329,7 @@ def scale(run: Run, replicas: int) -> None:
     ),
     (
         a_training_process_is_killed,
+        a_training_process_ends_with_exit_code_0,
         connections_break,
         a_node_freezes_and_thaws,
         a_training_process_freezes,

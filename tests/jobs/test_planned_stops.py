@@ -16,7 +16,7 @@ import pytest
 
 from ddpjob_agent.worker.settings import LEAVE_SECONDS, RESERVE_SECONDS
 from ddpjob_protocol.environment import GRACE_SECONDS
-from support.driving import Run, job_text, running
+from support.driving import Run, in_background, job_text, running
 from support.ledger import Ledger
 from support.scenes import Job, Scene, play
 from support.stories import stories
@@ -212,3 +212,24 @@ def test_an_agreed_step_that_is_not_done(
             assert await job.run.finish() == "Complete", job.run.story()
 
     asyncio.run(body())
+
+
+RANK_0_ONLY = SCRIPT.replace(
+    "if snapshots.due(step):", "if RANK_0 and snapshots.due(step):"
+).replace(
+    "dist.init_process_group(", "RANK_0 = os.environ['RANK'] == '0'; dist.init_process_group("
+)
+
+
+@in_background
+async def test_ranks_that_never_ask_are_reported(tmp_path: Path) -> None:
+    """As in many tutorials; a planned change then costs the steps since the last snapshot."""
+    with contextlib.closing(Ledger(tmp_path)):
+        text = job_text("[torchrun, train.py, end]", **{"replicas": 1, **SPEC})
+        async with running(tmp_path, text, nodes=1, script=RANK_0_ONLY) as run:
+            await run.until_stepping(1)
+            await run.until(lambda: bool(run.report.warnings), "the problem is reported")
+            (warning,) = run.report.warnings
+            assert warning.reason == "DueNotCalled"
+            assert warning.message.startswith("rank 1 never calls snapshots.due(step)")
+            assert await run.finish() == "Complete"

@@ -105,6 +105,7 @@ def main(uri: str, doing: str) -> None:
         def save(tell: Callable[[object], None], step: int = step, moments: int = moments) -> None:
             progress.saved = lambda step, **_: tell(step)
             snapshots = Snapshots(uri, KEEP)
+            snapshots.load(model=model(0))
             if moments:
                 die_after(moments, doing)
             snapshots.save(step, model=model(step), wait=True)

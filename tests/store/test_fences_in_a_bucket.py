@@ -19,6 +19,16 @@ from trainer.runs import Run, assert_same
 from trainer.snapshots import test_fences as in_a_directory
 
 # Run here, with the fixture below.
+from trainer.snapshots.test_claims import (  # noqa: F401
+    test_a_job_created_again_says_from_which_it_resumes,
+    test_a_job_of_another_name_does_not_resume,
+    test_a_job_that_is_asked_to_continues_another_and_deletes_nothing_of_it,
+    test_a_run_that_has_not_loaded_saves_nothing_beside_snapshots,
+    test_a_step_is_saved_once,
+    test_a_step_whose_save_failed_may_be_saved_again,
+    test_the_model_of_another_job_is_loaded_from_its_directory_but_not_continued_there,
+    test_the_step_that_was_loaded_is_not_saved_again,
+)
 from trainer.snapshots.test_fences import (  # noqa: F401
     Directory,
     after,

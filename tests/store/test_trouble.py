@@ -169,8 +169,9 @@ def test_what_cannot_be_read_just_now_is_not_passed_over(
 ) -> None:
     """Training would resume from an older snapshot, and never again from the newest."""
     uri = at_the_server(uri, own_server, monkeypatch)
+    snapshots = Snapshots(uri)
     for step in (1, 2):
-        Snapshots(uri).save(step, **after(step).parts(), wait=True)
+        snapshots.save(step, **after(step).parts(), wait=True)
     fetch = obstore_client.ObjectClient.fetch
 
     def late(*arguments: object) -> bool:
@@ -186,9 +187,10 @@ def test_tensors_without_a_manifest_go_when_nobody_can_still_want_them(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At once if their writer is fenced, after a day if it may still live."""
-    for step, membership in ((1, "1.1.1"), (2, "1.1.1"), (3, "1.1.1")):
-        monkeypatch.setenv("DDPJOB_MEMBERSHIP", membership)
-        Snapshots(uri).save(step, **after(step).parts(), wait=True)
+    monkeypatch.setenv("DDPJOB_MEMBERSHIP", "1.1.1")
+    lost = Snapshots(uri)
+    for step in (1, 2, 3):
+        lost.save(step, **after(step).parts(), wait=True)
     for name in names(uri):
         if "manifest" in name and name.startswith(("step-000000000001", "step-000000000003")):
             delete(uri, name)

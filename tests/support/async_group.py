@@ -3,7 +3,7 @@
 So do CUDA and NCCL. A collective returns before it has run. One that is aborted ends without an
 error, and its tensor has arbitrary values. The device's queue runs in a thread; an optimizer queues
 its change of the parameters behind the collectives. Tensors stay in the memory of the CPU. An
-all-reduce of one number is not queued: it stands for the group's collectives on the CPU.
+all-reduce of a few numbers is not queued: it stands for the group's collectives on the CPU.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch._C._distributed_c10d import _create_work_from_future
 from ddpjob_trainer.elastic.group import commit_gate
 
 NAME = "late"
+FEW = 8  # numbers, which the loop exchanges on the CPU; gradients are more
 
 
 class Device:
@@ -53,16 +54,21 @@ class LateSGD(torch.optim.SGD):
         super().__init__(parameters, lr=rate)
         self._device = device
         self._rate = rate
+        self._has_stepped = False
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Queue the change of the parameters."""
         pairs = [(p, p.grad) for group in self.param_groups for p in group["params"]]
+        torch.autograd.graph.increment_version([parameter for parameter, _ in pairs])
         self._device.queue(lambda: self._change(pairs))
+        if not self._has_stepped:  # the loop reads the parameters then, and a device would wait
+            self._has_stepped = True
+            self._device.synchronize()
 
     @torch.no_grad()
     def _change(self, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         for parameter, gradient in pairs:
-            parameter.add_(gradient, alpha=-self._rate)
+            parameter.data.add_(gradient, alpha=-self._rate)  # counted when it was queued
 
 
 class LateGroup(distributed.ProcessGroup):
@@ -75,7 +81,7 @@ class LateGroup(distributed.ProcessGroup):
 
     def allreduce(self, tensors: list[torch.Tensor], options: Any) -> Any:  # type: ignore[override]
         """Queue the sum over all ranks."""
-        if sum(tensor.numel() for tensor in tensors) == 1:
+        if sum(tensor.numel() for tensor in tensors) <= FEW:
             return self._gloo.allreduce(tensors, options)
 
         def reduce() -> None:
@@ -93,6 +99,12 @@ class LateGroup(distributed.ProcessGroup):
 
     def set_timeout(self, timeout: dt.timedelta) -> None:
         self._gloo.set_timeout(timeout)
+
+    def all_gather_single(self, *args: Any) -> Any:
+        return self._gloo.all_gather_single(*args)
+
+    def allgather(self, *args: Any) -> Any:
+        return self._gloo.allgather(*args)
 
     def broadcast(self, *args: Any) -> Any:
         return self._gloo.broadcast(*args)

@@ -14,7 +14,7 @@ from ddpjob_protocol.environment import ENV_GROUP_SOCKET, ENV_LIVE, ENV_STORE
 from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
 from ddpjob_protocol.process import Assignment
 
-PATIENCE_SECONDS = 240.0
+PATIENCE_SECONDS = 240.0  # for a process to reach its next group
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
@@ -56,7 +56,10 @@ async def conducting(
 ) -> AsyncIterator[Conductor]:
     """Run the agent, and a store, until the end of the block."""
     given_up: list[bool] = []
-    agent = live_processes.LiveProcesses(processes, lambda _: None, given_up.append)
+    ended_early: list[int] = []
+    agent = live_processes.LiveProcesses(
+        processes, lambda _: None, given_up.append, ended_early.append, PATIENCE_SECONDS
+    )
     await agent.listen(str(folder / "group.sock"))
     backend = StoreBackend(Store())
     server = await asyncio.start_server(
@@ -71,6 +74,7 @@ async def conducting(
     try:
         yield Conductor(agent, processes, {**env, **addresses})
         assert not given_up, "a process was stuck"
+        assert not ended_early, "a process has left the others alone"
     finally:
         server.close()
         agent.close()

@@ -348,6 +348,12 @@ BOTH = [
         "spec.elastic.orphanSeconds: must be at least 5, not 1",
     ),
     row(
+        "impatient_with_the_stuck",
+        {"elastic": {"stuckSeconds": 1}},
+        "spec.elastic.stuckSeconds in body should be greater than or equal to 5",
+        "spec.elastic.stuckSeconds: must be at least 5, not 1",
+    ),
+    row(
         "nervous_heartbeat",
         {"elastic": {"heartbeatSeconds": 1.5}},
         "spec.elastic.heartbeatSeconds in body should be greater than or equal to 2",

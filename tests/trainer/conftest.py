@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import distributed
 
 from ddpjob_protocol import environment as variables
 from ddpjob_protocol.environment import ENV_REPORT_SOCKET
@@ -81,3 +82,11 @@ def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Listen
 @pytest.fixture
 def run() -> Run:
     return Run()
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    """A process group of one rank."""
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+from ddpjob_trainer import Snapshots
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Counter:
@@ -47,6 +52,13 @@ class Run:
         return {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
 
 
+def started(where: Path | str, keep: int = 3) -> Snapshots:
+    """Return snapshots that have loaded, as those of a script that starts."""
+    snapshots = Snapshots(where, keep)
+    snapshots.load(**Run().parts())
+    return snapshots
+
+
 def assert_same(left: Any, right: Any, path: str = "state") -> None:
     """Equal to the bit, in type and in order of keys; nan equals nan."""
     assert type(left) is type(right), path
@@ -63,4 +75,6 @@ def assert_same(left: Any, right: Any, path: str = "state") -> None:
         for i, (a, b) in enumerate(zip(left, right, strict=True)):
             assert_same(a, b, f"{path}[{i}]")
     else:
-        assert repr(left) == repr(right), path
+        assert left == right if isinstance(left, (set, frozenset)) else repr(left) == repr(right), (
+            path
+        )

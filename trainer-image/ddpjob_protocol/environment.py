@@ -11,6 +11,7 @@ ENV_SERVICE = "DDPJOB_SERVICE"  # host:port of the rendezvous service
 ENV_TOKEN = "DDPJOB_TOKEN"  # secret of the job; never reaches the user's processes
 ENV_ADDRESS = "DDPJOB_ADDRESS"  # address at which other workers reach this worker
 ENV_ORPHAN_SECONDS = "DDPJOB_ORPHAN_SECONDS"  # without the service for this time: stop
+ENV_STUCK_SECONDS = "DDPJOB_STUCK_SECONDS"  # a live process without movement in a broken step
 ENV_GRACE_SECONDS = "DDPJOB_GRACE_SECONDS"  # seconds from SIGTERM to SIGKILL
 ENV_LAUNCHER = "DDPJOB_LAUNCHER"  # a Launcher
 ENV_SAGEMAKER = "DDPJOB_SAGEMAKER"  # "1": set SageMaker's variables for the command
@@ -36,6 +37,7 @@ ENV_STORE = "DDPJOB_STORE"  # host:port of the current membership's c10d store
 ENV_SNAPSHOT_DIR = "DDPJOB_SNAPSHOT_DIR"
 ENV_SNAPSHOT_URI = "DDPJOB_SNAPSHOT_URI"  # object store for snapshots, instead of a directory
 ENV_SNAPSHOT_EVERY = "DDPJOB_SNAPSHOT_EVERY"  # steps between snapshots
+ENV_SNAPSHOT_BYTES = "DDPJOB_SNAPSHOT_BYTES"  # limit of the volume of ENV_SNAPSHOT_DIR
 ENV_SNAPSHOT_KEEP = "DDPJOB_SNAPSHOT_KEEP"  # number of snapshots to keep
 ENV_SNAPSHOT_FILES = "DDPJOB_SNAPSHOT_FILES"  # JSON list: files that an unchanged script saves to
 
@@ -43,6 +45,7 @@ ENV_SNAPSHOT_FILES = "DDPJOB_SNAPSHOT_FILES"  # JSON list: files that an unchang
 SNAPSHOT_URI = "(s3|gs|az)://([a-zA-Z0-9][-._a-zA-Z0-9]*)((?:/[^/?#% ]+)*)/?"
 
 GRACE_SECONDS = 45  # default, if the user's pod does not set it
+STUCK_SECONDS = 10  # default of elastic.stuckSeconds
 
 STEPS_BYTES = 8
 # `python -m MODULE` runs torchrun.

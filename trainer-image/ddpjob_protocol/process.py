@@ -36,10 +36,12 @@ class ProcessMessage(str, enum.Enum):
     HELLO = "hello"  # ready to join a membership
     PROMISE = "promise"  # "step": the last one that it begins before the next assignment
     BROKEN = "broken"  # "membership", "why": its connections broke
-    AT = "at"  # "where": progress on its way out of a broken membership
+    # Once a second, on its way out of a broken membership. "where": identifies the current call;
+    # "line": of the script; "free": the main thread is in no step and in no collective.
+    AT = "at"
     ARRIVED = "arrived"  # "membership": has left all others, joins this one next, if any
     ENTERED = "entered"  # "membership": has joined it
-    STOPS = "stops"  # "membership": its own; accepts a stop step
+    STOPS = "stops"  # "membership", "rank": its own; accepts a stop step; no rank: not known
     STOPPED = "stopped"  # stopped at the stop step, and its state is saved
     FINISHED = "finished"  # all steps are done; joins no more memberships
     LEFT = "left"  # "step": of the state it left after DUMP_STATE; None: it could not

@@ -28,6 +28,7 @@ class WarningReason(str, enum.Enum):
     UNREACHABLE = "Unreachable"
     SNAPSHOT_NOT_SHARED = "SnapshotNotShared"
     SNAPSHOT_DEGRADED = "SnapshotDegraded"
+    DUE_NOT_CALLED = "DueNotCalled"
     FILES_NOT_KEPT = "FilesNotKept"
     SIZE_FIXED = "SizeFixed"
     NOT_DISTRIBUTED = "NotDistributed"
@@ -70,15 +71,19 @@ def grace_period_too_short(seconds: float) -> AgentWarning:
     return AgentWarning(WarningReason.GRACE_PERIOD_TOO_SHORT.value, text, ongoing=False)
 
 
-def process_stuck(membership: str, step: int | None) -> AgentWarning:
-    """Return the warning that a process hung and was killed; it left its state at `step`, if any."""
+def process_stuck(membership: str, step: int | None, line: str, seconds: float) -> AgentWarning:
+    """Return the warning that a process hung and was killed; it left its state at `step`, if any.
+
+    Its main thread was at `line` of the script for `seconds`.
+    """
     fate = (
         "its state is lost"
         if step is None
         else f"its replacement resumes from its state at step {step}"
     )
     text = (
-        f"a process hung in a broken collective of membership {membership} and was killed; {fate}"
+        f"a process hung in a broken step of membership {membership}, at {line}, and was killed"
+        f" after {seconds:g} s (elastic.stuckSeconds); {fate}"
     )
     return AgentWarning(WarningReason.PROCESS_STUCK.value, text, ongoing=False)
 
@@ -106,6 +111,18 @@ def not_distributed(membership: str, processes: int) -> AgentWarning:
 def snapshot_degraded(problem: str) -> AgentWarning:
     """Return the warning that saving is impaired, with the remedy in `problem`, or its end."""
     return AgentWarning(WarningReason.SNAPSHOT_DEGRADED.value, problem)
+
+
+def due_not_called(membership: str, ranks: Sequence[int]) -> AgentWarning:
+    """Return the warning that these ranks never call `Snapshots.due`, or without ranks its end."""
+    names = some([*map(str, ranks)], MAX_NAMES)
+    subject = f"rank {names} never calls" if len(ranks) == 1 else f"ranks {names} never call"
+    text = (
+        f"{subject} snapshots.due(step), and other ranks do. So a planned change of the workers loses"
+        " the steps since the last snapshot. Call due and save on every rank, without `if rank == 0`"
+    )
+    reason = WarningReason.DUE_NOT_CALLED.value
+    return AgentWarning(reason, text if ranks else "", membership=membership)
 
 
 def files_not_kept(problem: str) -> AgentWarning:

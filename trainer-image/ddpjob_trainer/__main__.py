@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpjob_trainer.errors import SnapshotError
-from ddpjob_trainer.snapshots import listing
+from ddpjob_trainer.snapshots import exporting, listing
 from ddpjob_trainer.snapshots.model.manifest import UnusableError
 from ddpjob_trainer.snapshots.storage import resolve
 from ddpjob_trainer.snapshots.storage.base import SnapshotStorage
@@ -60,8 +60,13 @@ def _parser() -> argparse.ArgumentParser:
     prune.add_argument(
         "--keep", type=_positive, required=True, help="number of the newest snapshots to keep"
     )
-    export = add("export", _export, "Write a file for torch.load(FILE, weights_only=True).")
+    export = add("export", _export, "Write the model in a format that other programs read.")
     export.add_argument("file", type=Path, help="to be written; there may be none yet")
+    export.add_argument(
+        "--format", choices=exporting.FORMATS, default="torch",
+        help="torch: for torch.load(FILE, weights_only=True); safetensors; dcp: a directory for "
+        "torch.distributed.checkpoint; default: torch",
+    )  # fmt: skip
     export.add_argument("--step", type=int, help="instead of the newest")
     export.add_argument("--all", action="store_true", help="everything, not only the model")
     return parser
@@ -115,10 +120,12 @@ def _export(given: argparse.Namespace, storage: SnapshotStorage) -> int:
     except UnusableError as why:
         print(f"{storage.name(steps[0])}: {why}", file=sys.stderr)
         return 1
-    import torch  # noqa: PLC0415 - a list of snapshots needs no torch
-
     content = {"step": steps[0], **state} if given.all else state["model"]
-    torch.save(content, given.file)
+    try:
+        exporting.write(content, given.file, given.format)
+    except SnapshotError as error:
+        print(error, file=sys.stderr)
+        return 1
     print(f"step {steps[0]} is in {given.file}")
     return 0
 

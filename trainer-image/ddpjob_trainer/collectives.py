@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import distributed
 
+from ddpjob_trainer.errors import SnapshotError
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -33,6 +35,22 @@ def is_initialized() -> bool:
 def world_size() -> int:
     """Return the number of ranks."""
     return distributed.get_world_size() if is_initialized() else 1
+
+
+def rank() -> int:
+    """Return this process's rank; 0 without a group, for any environment."""
+    return distributed.get_rank() if is_initialized() else 0
+
+
+def check_group() -> None:
+    """Raise SnapshotError if the environment names other ranks, but there is no group yet."""
+    size = os.environ.get("WORLD_SIZE", "1")
+    if not is_initialized() and size.isdecimal() and int(size) > 1:
+        raise SnapshotError(
+            f"load() was called before there is a process group, and WORLD_SIZE is {size}: each rank "
+            "would load alone, and ranks could train from different states. Call "
+            "torch.distributed.init_process_group() first, then load()."
+        )
 
 
 def all_gather_objects(value: Any) -> list[Any]:

@@ -11,5 +11,13 @@ class FencedError(SnapshotError):
     """A newer membership uses the storage, so a snapshot of this process would not count."""
 
 
+class StateChangedError(SnapshotError):
+    """The state was changed while it was copied, so that snapshot is dropped."""
+
+
 class StorageUnavailableError(SnapshotError):
     """The storage is unavailable for now; training continues, and a later snapshot may succeed."""
+
+
+class NoCopyMemoryError(SnapshotError):
+    """There is no memory for a copy of the state; it can be written without a copy."""

@@ -1,4 +1,4 @@
-"""Reads the free memory of this process from its cgroups.
+"""Reads the free memory of this process from its cgroups and from the machine.
 
 It supports both versions of cgroups, inside and outside of a container. It does not depend on the
 use of the memory.
@@ -19,6 +19,7 @@ class MemoryHeadroom(NamedTuple):
 
     limit: int
     free: int  # including memory that the kernel can reclaim at once
+    what: str = "memory limit"  # or the machine's memory, for people
 
 
 class _Files(NamedTuple):
@@ -36,13 +37,15 @@ _NO_LIMIT = 1 << 60  # version 1 reports a number of at least this size
 
 
 def memory_headroom(cgroups: Path = CGROUPS, proc: Path = PROC) -> MemoryHeadroom | None:
-    """Return the tightest limit; None if there is no limit, or none can be read."""
+    """Return the tightest limit, which may be the machine's memory; None if none can be read."""
     found = [
         room
         for top, path, files in _hierarchies(cgroups, proc)
         for folder in (top / path, *(top / path).parents)
         if folder.is_relative_to(top) and (room := _room(folder, files)) is not None
     ]
+    if (machine := _machine(proc.parent / "meminfo")) is not None:
+        found.append(machine)
     return min(found, key=lambda room: room.free, default=None)
 
 
@@ -68,4 +71,13 @@ def _room(folder: Path, files: _Files) -> MemoryHeadroom | None:
         lines = (folder / "memory.stat").read_text().splitlines()
         stat = {name: int(value) for name, value in map(str.split, lines)}
         return MemoryHeadroom(limit, limit - used + stat[files.cached] - stat[files.shared])
+    return None
+
+
+def _machine(meminfo: Path) -> MemoryHeadroom | None:
+    """Return the memory of the machine, which no container may exceed."""
+    with contextlib.suppress(OSError, ValueError, KeyError, IndexError):  # not on each system
+        lines = (line.partition(":") for line in meminfo.read_text().splitlines())
+        found = {name: int(value.split()[0]) * 1024 for name, _, value in lines}
+        return MemoryHeadroom(found["MemTotal"], found["MemAvailable"], "machine's memory")
     return None

@@ -10,7 +10,7 @@ May not: call the API server, or validate a manifest; the API server validates e
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ddpjob_operator.api import constants
@@ -18,6 +18,7 @@ from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.spec.pinned_fields import revision
 from ddpjob_operator.api.spec.pod.pod_template import trainer
 from ddpjob_operator.api.spec.pod.strategic_merge import without_nulls
+from ddpjob_operator.api.spec.resources import whole_amount
 from ddpjob_operator.api.spec.sagemaker import BASE, SageMaker
 from ddpjob_operator.api.spec.worker_groups import Group
 from ddpjob_operator.manifests.environment import (
@@ -49,6 +50,7 @@ from ddpjob_protocol.environment import (
     ENV_GRACE_SECONDS,
     ENV_JOB_UID,
     ENV_SERVICE,
+    ENV_SNAPSHOT_BYTES,
     ENV_SNAPSHOT_DIR,
     ENV_TOKEN,
     ENV_WORKER,
@@ -182,7 +184,15 @@ def _worker_spec(
     container.update(
         command=["python3", f"{AGENT_FOLDER}/agent.pyz", "worker", "--"],
         args=list(group.command),
-        env=_environment(job, group, name, token, grace, as_list(container.get("env"))),
+        env=_environment(
+            job,
+            group,
+            name,
+            token,
+            grace,
+            _size_limit(volumes, mounts),
+            as_list(container.get("env")),
+        ),
         volumeMounts=mounts,
     )
     container.setdefault("securityContext", CONFINED)
@@ -221,8 +231,22 @@ def _sagemaker_volumes(sagemaker: SageMaker) -> Iterator[tuple[str, Manifest, st
         yield f"ddpjob-channel-{channel.name}", channel.volume, f"{BASE}/input/data/{channel.name}"
 
 
+def _size_limit(volumes: Sequence[Any], mounts: Sequence[Any]) -> int | None:
+    """Return the limit in bytes of an emptyDir for snapshots, at which kubelet evicts the pod."""
+    at = (each for each in mounts if each.get("mountPath", "").rstrip("/") == SNAPSHOT_FOLDER)
+    names = {each.get("name") for each in at}
+    found = (each.get("emptyDir") or {} for each in volumes if each.get("name") in names)
+    return next((whole_amount(each.get("sizeLimit")) for each in found), None)
+
+
 def _environment(
-    job: DDPJob, group: Group, name: str, token: str, grace: Any, user: list[Any]
+    job: DDPJob,
+    group: Group,
+    name: str,
+    token: str,
+    grace: Any,
+    snapshot_bytes: int | None,
+    user: list[Any],
 ) -> list[Manifest]:
     service = f"{constants.service_name(job.metadata.name)}.{job.metadata.namespace}.svc"
     ours = variables(
@@ -233,6 +257,7 @@ def _environment(
             ENV_TOKEN: token,
             ENV_GRACE_SECONDS: str(grace),
             ENV_SNAPSHOT_DIR: f"{SNAPSHOT_FOLDER}/{job.metadata.name}",
+            **({} if snapshot_bytes is None else {ENV_SNAPSHOT_BYTES: str(snapshot_bytes)}),
         }
     )
     source = {"fieldRef": {"fieldPath": "status.podIP"}}

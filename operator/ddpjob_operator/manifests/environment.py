@@ -21,6 +21,7 @@ from ddpjob_protocol.environment import (
     ENV_SNAPSHOT_FILES,
     ENV_SNAPSHOT_KEEP,
     ENV_SNAPSHOT_URI,
+    ENV_STUCK_SECONDS,
     ENV_WARM_IMPORTS,
     ENV_WARM_START,
 )
@@ -69,6 +70,7 @@ def agent_environment(job: DDPJob, group: Group) -> dict[str, str]:
             ENV_LAUNCHER: spec.resolved_launcher,
             ENV_SAGEMAKER: 1 if spec.sagemaker else None,
             ENV_ORPHAN_SECONDS: f"{spec.elastic.orphan_seconds:g}",
+            ENV_STUCK_SECONDS: f"{spec.elastic.stuck_seconds:g}",
             ENV_WARM_START: None if spec.elastic.warm_start else 0,
             ENV_WARM_IMPORTS: " ".join(spec.elastic.warm_imports) or None,
             ENV_SNAPSHOT_URI: spec.snapshot.uri,

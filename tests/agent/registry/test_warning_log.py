@@ -130,16 +130,16 @@ def test_more_workers_are_counted() -> None:
     ("step", "end"),
     [
         (41, "its replacement resumes from its state at step 41"),
-        (None, "was killed; its state is lost"),
+        (None, "was killed after 10 s (elastic.stuckSeconds); its state is lost"),
     ],
 )
 def test_incident_has_no_end(step: int | None, end: str) -> None:
     job = Job("abc")
-    job.tell("c", process_stuck("1.1.1", step))
+    job.tell("c", process_stuck("1.1.1", step, "train.py:7 in main", 10))
     job.loses("c")
     (told,) = job.warnings
     assert (told.reason, told.worker, told.ongoing) == ("ProcessStuck", "c", False)
-    assert "hung in a broken collective of membership 1.1.1" in told.message
+    assert "hung in a broken step of membership 1.1.1, at train.py:7 in main" in told.message
     assert told.message.endswith(end)
 
 

@@ -16,7 +16,7 @@ COMPLETE = {
 def test_defaults() -> None:
     found = read_settings(COMPLETE)
     assert (found.host, found.port, found.processes) == ("fd00::1", 29400, 2)
-    assert (found.orphan_seconds, found.grace_seconds) == (60, 45)
+    assert (found.orphan_seconds, found.stuck_seconds, found.grace_seconds) == (60, 10, 45)
     assert (found.launcher, found.files) == (Launcher.TORCHRUN, ())
     assert found.fork_server_enabled
     assert found.fork_server is None

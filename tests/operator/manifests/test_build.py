@@ -120,6 +120,7 @@ def test_agent_is_told_where_it_belongs(pod: JSON) -> None:
         "DDPJOB_ADDRESS": {"fieldRef": {"fieldPath": "status.podIP"}},
         "DDPJOB_PROCESSES": "1",
         "DDPJOB_ORPHAN_SECONDS": "60",
+        "DDPJOB_STUCK_SECONDS": "10",
         "DDPJOB_GRACE_SECONDS": "45",
         "DDPJOB_SNAPSHOT_DIR": "/snapshots/digits",
     }
@@ -248,6 +249,23 @@ def test_snapshots_go_to_the_storage_of_the_job(storage: JSON) -> None:
     found = values(container)
     assert found["DDPJOB_SNAPSHOT_DIR"] == "/snapshots/digits"
     assert (found["DDPJOB_SNAPSHOT_EVERY"], found["DDPJOB_SNAPSHOT_KEEP"]) == ("50", "2")
+
+
+@pytest.mark.parametrize(
+    ("storage", "expected"),
+    [
+        pytest.param({"emptyDir": {"sizeLimit": "1Gi"}}, str(1 << 30), id="emptyDir"),
+        pytest.param({"emptyDir": {"sizeLimit": 2000}}, "2000", id="a_number"),
+        pytest.param({"emptyDir": {}}, None, id="without_a_limit"),
+        pytest.param({"persistentVolumeClaim": {"claimName": "snapshots"}}, None, id="claim"),
+    ],
+)
+def test_the_limit_of_the_snapshots_volume_is_passed_on(
+    storage: JSON, expected: str | None
+) -> None:
+    """Beyond it, kubelet evicts the pod with all its snapshots."""
+    found = values(trainer_of(make_cluster_job(snapshot={"storage": storage})))
+    assert found.get("DDPJOB_SNAPSHOT_BYTES") == expected
 
 
 def test_snapshots_go_to_the_bucket_of_the_job() -> None:

@@ -151,3 +151,38 @@ def test_what_cannot_be_deterministic_is_refused() -> None:
     finally:
         torch.use_deterministic_algorithms(False)
         torch.distributed.destroy_process_group()
+
+
+class Turning(torch.nn.Module):
+    """A complex parameter beside a real one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn = torch.nn.Parameter(torch.tensor([0.5 + 0.25j, -1j]))
+        self.scale = torch.nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        turned: torch.Tensor = self.turn * values
+        return self.scale * (turned.real + 2 * turned.imag).square().sum(1)
+
+
+def test_a_complex_parameter_has_its_whole_gradient() -> None:
+    values = torch.randn(10, 2, dtype=torch.complex64, generator=torch.Generator().manual_seed(1))
+    data = TensorDataset(values)
+    loader = DataLoader(data, batch_sampler=ElasticBatchSampler(data, 10, shuffle=False))
+    model, plain = Turning(), Turning()
+    plain(values).mean().backward()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    try:
+        for step in Loop(model, optimizer, loader=loader, epochs=1, deterministic=4):
+            with step:
+                for (part,) in step.parts():
+                    step.backward(model(part).mean())
+                optimizer.step()
+    finally:
+        torch.use_deterministic_algorithms(False)
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+    for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert other.grad is not None
+        assert torch.allclose(mine, other - other.grad, atol=1e-5)

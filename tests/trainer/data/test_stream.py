@@ -165,3 +165,21 @@ def test_a_loop_over_a_stream_ends_with_it() -> None:
             run.optimizer.step()
     assert sorted(itertools.chain(*seen)) == [*range(20), *range(1000, 1020)]
     assert step.number == 5
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_several_batches_are_one(monkeypatch: pytest.MonkeyPatch, ranks: int) -> None:
+    """`Loop(..., accumulate=2)`: each sample once, and no part is larger than before."""
+    taken: list[int] = []
+    for rank in range(ranks):
+        be(monkeypatch, rank, ranks)
+        stream = Stream(loader(10, 3))
+        stream.accumulate = 2
+        batches = 0
+        while stream.has_more(1):
+            share = stream.share()
+            assert max(share.parts) <= -(-3 // ranks)
+            taken += take(stream)
+            batches += 1
+        assert batches == 2
+    assert sorted(taken) == list(range(10))

@@ -6,11 +6,12 @@ import os
 import sys
 from typing import Any
 
+import pytest
 import torch
 from torch import distributed
 
 from ddpjob_trainer.transfer.agreement import BEGINNING, Agreement, StateVersion, exchange
-from ddpjob_trainer.transfer.broadcast import PACK_BYTES
+from ddpjob_trainer.transfer.broadcast import PACK_BYTES, StateSender
 from trainer.runs import assert_same
 
 
@@ -27,6 +28,18 @@ def state() -> dict[str, Any]:
     }
 
 
+def refuses_what_it_cannot_restore(rank: int) -> None:
+    """The taker raises, and does not take its own weights for the newest ones."""
+    device = torch.device("cpu")
+    if rank == 0:
+        sender = StateSender([1], device)
+        sender.begin({"of another version": 1}, [])
+        sender.end()
+        return
+    with pytest.raises(RuntimeError, match="that rank 0 sent to rank 1 cannot be restored"):
+        exchange(Agreement((StateVersion(3, BEGINNING), None)), rank, device, state)
+
+
 def main(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", f"file://{folder}/meet", world_size=2, rank=rank)
@@ -36,6 +49,7 @@ def main(rank: int, folder: str) -> None:
     assert (taken is None) == (rank == 0)
     if taken is not None:
         assert_same(state(), taken)
+    refuses_what_it_cannot_restore(rank)
     distributed.barrier()
     os._exit(0)  # quickly: to take all of torch apart takes a second
 

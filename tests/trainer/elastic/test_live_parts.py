@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ddpjob_protocol.membership import MembershipId
-from ddpjob_trainer.elastic.state.step_rollback import StepRollback
+from ddpjob_trainer.elastic.state.train_state import TrainState
 from ddpjob_trainer.tensors.rng_state import draw_from
 from ddpjob_trainer.transfer.agreement import Agreement, StateVersion
 from support.forked import Forks, Program
@@ -26,17 +26,19 @@ def test_a_step_that_broke_is_as_if_it_had_not_begun() -> None:
     expected = (torch.rand(3).tolist(), random.random())
     torch.manual_seed(5)
     random.seed(5)
-    attempt = StepRollback(run.model, run.optimizer, own)
+    training = TrainState(run.model, run.optimizer, None, own, None, None)
+    training.done = 0
+    training.begin()
     run.model(torch.randn(8, 3)).square().sum().backward()  # moves BatchNorm's running mean
     random.random()
     own.value = 1
     assert not torch.equal(before["1.running_mean"], run.weights()["1.running_mean"])
-    attempt.restore()
+    training.rollback()
     assert_same(before, run.weights())
     assert own.value == 0
     assert (torch.rand(3).tolist(), random.random()) == expected
     assert all(parameter.grad is None for parameter in run.model.parameters())
-    assert not attempt.applied
+    assert training.done == 0
 
 
 def test_no_two_ranks_draw_the_same() -> None:

@@ -10,10 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from ddpjob_agent.worker import live_processes
-from support.conducting import PATIENCE_SECONDS, conducting, until
+from support.conducting import conducting, until
 from support.ledger import Ledger
 
 MEMBERSHIPS = int(os.environ.get("DDPJOB_CHANGES", "50"))
@@ -80,10 +77,7 @@ async def go_through_all(folder: Path, env: dict[str, str], ledger: Ledger) -> N
                     process.kill()
 
 
-def test_nothing_piles_up_over_many_memberships(
-    tmp_path: Path, python_env: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(live_processes, "ARRIVE_SECONDS", PATIENCE_SECONDS)
+def test_nothing_piles_up_over_many_memberships(tmp_path: Path, python_env: dict[str, str]) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     ledger = Ledger(tmp_path)
     try:

@@ -22,15 +22,31 @@ from typing import Any
 
 import torch
 
-from ddpjob_trainer import Snapshots
 from ddpjob_trainer.snapshots.model import fencing
-from ddpjob_trainer.snapshots.storage import dir_fences, directory, durable, snapshot_dir
+from ddpjob_trainer.snapshots.storage import (
+    dir_fences,
+    dir_lock,
+    directory,
+    durable,
+    snapshot_dir,
+    volume,
+)
 from ddpjob_trainer.tensors import safetensors_writer
-from trainer.runs import Run
+from trainer.runs import Run, started
 
 TRACED = {
     each.__file__
-    for each in (durable, dir_fences, fencing, snapshot_dir, safetensors_writer, directory, shutil)
+    for each in (
+        durable,
+        dir_fences,
+        dir_lock,
+        volume,
+        fencing,
+        snapshot_dir,
+        safetensors_writer,
+        directory,
+        shutil,
+    )
 }
 MEMORY_ONLY = {"__init__", "allocate", "copy", "_chunks", "_pieces", "raw"}  # of image
 
@@ -48,7 +64,7 @@ def save(run: Run, folder: Path, at: Callable[[int], object]) -> None:
             at(next(numbers))
         return trace
 
-    snapshots = Snapshots(folder, keep=2)
+    snapshots = started(folder, keep=2)
     sys.settrace(trace)
     snapshots.save(3, **run.parts(), wait=True)
     sys.settrace(None)

@@ -17,10 +17,10 @@ import pytest
 
 from ddpjob_trainer import SnapshotError, Snapshots
 from ddpjob_trainer.snapshots.model.manifest import MANIFEST, TENSORS, name_of
-from ddpjob_trainer.snapshots.storage import snapshot_dir
+from ddpjob_trainer.snapshots.storage import dir_lock, snapshot_dir
 from ddpjob_trainer.snapshots.storage.directory import DirectoryStorage
 from support.forked import Forks, environment
-from trainer.runs import Run, assert_same
+from trainer.runs import Run, assert_same, started
 
 if TYPE_CHECKING:
     import torch
@@ -39,8 +39,9 @@ def after(steps: int) -> Run:
 
 
 def save(directory: Path, *steps: int, keep: int = 9) -> None:
+    snapshots = started(directory, keep)
     for step in steps:
-        Snapshots(directory, keep).save(step, **after(step).parts(), wait=True)
+        snapshots.save(step, **after(step).parts(), wait=True)
 
 
 def load(directory: Path) -> tuple[int, dict[str, torch.Tensor]]:
@@ -90,7 +91,7 @@ def test_a_writer_killed_at_any_line_leaves_the_older_or_the_newer(
         step, loaded = load(directory)
         assert_same(loaded, weights[step])
         found[int(directory.name)] = step
-        Snapshots(directory, keep=2).save(4, **following.parts(), wait=True)
+        started(directory, keep=2).save(4, **following.parts(), wait=True)
         assert hidden_in(directory) == [], f"killed at line {directory.name}"
         assert steps_in(directory) == [4, step]
     assert [*found.values()] == sorted(found.values()), "once published it stays"
@@ -143,9 +144,8 @@ def test_everything_is_on_the_disk_before_the_name_is(
 
 
 def test_a_living_writer_is_left_alone_and_a_dead_one_cleared(tmp_path: Path) -> None:
-    shelf = DirectoryStorage(tmp_path, 3)
-    with shelf._attempt_folder():
-        aside = shelf._hidden(path_of(tmp_path, 1))
+    with dir_lock.writing_in(tmp_path):
+        aside = dir_lock.hidden(path_of(tmp_path, 1))
         aside.mkdir()
         save(tmp_path, 2)
         assert aside.is_dir()
@@ -260,14 +260,6 @@ def test_a_folder_with_another_kind_of_name_is_ignored_with_a_warning(
 # What is there already, and what goes
 
 
-def test_saving_a_step_again_leaves_it_as_it_is(tmp_path: Path, listener: Listener) -> None:
-    save(tmp_path, 5)
-    before = path_of(tmp_path, 5).stat().st_ino
-    save(tmp_path, 5)
-    assert path_of(tmp_path, 5).stat().st_ino == before
-    assert [message["event"] for message in listener.pending()] == ["saved", "saved"]
-
-
 def test_the_newest_stay(tmp_path: Path) -> None:
     save(tmp_path, 1, 2, 3, 10, 11, keep=3)
     assert steps_in(tmp_path) == [11, 10, 3]
@@ -295,7 +287,7 @@ def test_a_damaged_later_one_never_displaces_what_was_just_saved(tmp_path: Path)
 def full_disks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """Return the storage and the outcome for each write that was too large."""
     below, mounts = tmp_path_factory.mktemp("full"), ""
-    for kind in ("tensor", "text"):
+    for kind in ("tensor", "text", "older", "live"):
         (below / kind).mkdir()
         mounts += f'mount -t tmpfs -o size=1m tmpfs "{below / kind}" && '
     script = [sys.executable, str(HERE / "full_disk.py"), str(below)]
@@ -321,6 +313,26 @@ def test_a_full_disk_is_explained_and_costs_nothing(
     assert seen["names"] == [".lock", "fence-000000000001", "step-000000000001"]
     assert seen["blocks_lost"] == 0
     assert seen["loaded"] == 1
+
+
+def test_a_full_disk_costs_the_oldest_snapshots_down_to_one(
+    full_disks: tuple[Path, dict[str, Any]],
+) -> None:
+    seen = full_disks[1]["older"]
+    assert seen["problems"] == [""] * 7
+    assert seen["names"] == [name_of(6), name_of(7)] or seen["names"] == [name_of(7)]
+
+
+def test_a_full_disk_costs_live_mode_a_snapshot_and_is_raised_at_the_end(
+    full_disks: tuple[Path, dict[str, Any]],
+) -> None:
+    directory, seen = full_disks[0] / "live", full_disks[1]["live"]
+    assert seen["begun"]
+    assert seen["skipped"] >= 1
+    last = seen["saved"] + 1
+    assert f"Step {last} is not saved in {directory}: it is full" in seen["at_the_end"]
+    assert "Free space there, enlarge the volume" in seen["at_the_end"]
+    assert seen["names"] == [name_of(seen["saved"])]
 
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path, run: Run) -> None:

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
-from ddpjob_protocol.environment import ENV_JOB_UID, ENV_MEMBERSHIP, ENV_SNAPSHOT_DIR
+from ddpjob_protocol.environment import ENV_JOB, ENV_JOB_UID, ENV_MEMBERSHIP, ENV_SNAPSHOT_DIR
 from ddpjob_trainer import FencedError, Snapshots
 from ddpjob_trainer.snapshots.model import fencing
 from ddpjob_trainer.snapshots.model.manifest import name_of, step_of
@@ -26,10 +27,11 @@ class Directory:
         self._patch = monkeypatch
         monkeypatch.setenv(ENV_SNAPSHOT_DIR, self.where)
 
-    def enter(self, membership: str, job: str = "job") -> None:
+    def enter(self, membership: str, job: str = "job", name: str = "") -> None:
         """Act as this membership from now on."""
         self._patch.setenv(ENV_MEMBERSHIP, membership)
         self._patch.setenv(ENV_JOB_UID, job)
+        self._patch.setenv(ENV_JOB, name)
 
     def start(self, membership: str, job: str = "job", keep: int = 9) -> tuple[Snapshots, int]:
         """Return its snapshots, and the step from which it resumes."""
@@ -43,8 +45,16 @@ class Directory:
         self.start(by)
         self.enter(now)
 
-    def save(self, snapshots: Snapshots, step: int, trained: int | None = None) -> None:
-        snapshots.save(step, **after(step if trained is None else trained).parts(), wait=True)
+    def save(self, snapshots: Snapshots, step: int, trained: int | None = None) -> bool:
+        run = after(step if trained is None else trained)
+        return snapshots.save(step, **run.parts(), wait=True)
+
+    def loaded(self) -> tuple[int, dict[str, torch.Tensor]]:
+        """Return the step and the weights that a process of no job finds."""
+        self._patch.delenv(ENV_MEMBERSHIP, raising=False)
+        run = Run(seed=1)
+        found = Snapshots(self.where).load(**run.parts())
+        return found.step if found else 0, run.weights()
 
     def steps(self) -> list[int]:
         """Whole snapshots that are there, whether they count or not."""

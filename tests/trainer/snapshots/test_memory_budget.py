@@ -81,6 +81,19 @@ def test_the_first_version_of_cgroups(tmp_path: Path) -> None:
     assert host_memory.memory_headroom(groups, proc) == MemoryHeadroom(1000, 500)
 
 
+def test_the_machine_has_a_limit_too(tmp_path: Path) -> None:
+    """A container without a limit of its own is killed when the machine has no memory left."""
+    groups, proc = tmp_path / "cgroup", tmp_path / "proc" / "self"
+    put(proc, cgroup="0::/")
+    put(proc.parent, meminfo="MemTotal: 4 kB\nMemFree: 1 kB\nMemAvailable:   2 kB\nHugePages: 0")
+    found = host_memory.memory_headroom(groups, proc)
+    assert found is not None
+    assert (found.limit, found.free) == (4096, 2048)
+    assert "The machine's memory of 0 MB leaves" in plan_memory(10**9, found, copied=0).problem
+    v2(groups, 2000, 1000)
+    assert host_memory.memory_headroom(groups, proc) == MemoryHeadroom(2000, 1000)
+
+
 @pytest.mark.parametrize("cgroup", ["0::/nowhere", "", "1:name=systemd:/"])
 def test_without_a_reported_limit_there_is_none(tmp_path: Path, cgroup: str) -> None:
     put(tmp_path, cgroup=cgroup)

@@ -85,12 +85,13 @@ def test_too_little_memory_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_xxhash_the_checksum_is_another(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Snapshots(tmp_path).save(1, **run.parts(), wait=True)
+    snapshots = Snapshots(tmp_path)
+    snapshots.save(1, **run.parts(), wait=True)
     monkeypatch.setattr(safetensors_writer, "xxhash", None)
     with pytest.raises(SnapshotError, match="xxh3_128, which needs another package here: pip"):
         Snapshots(tmp_path).load(**run.parts())
     monkeypatch.setattr(safetensors_writer, "CHECKSUM", "sha256")
-    Snapshots(tmp_path).save(2, **run.parts(), wait=True)
+    snapshots.save(2, **run.parts(), wait=True)
     monkeypatch.undo()
     loaded = Snapshots(tmp_path).load(**run.parts())
     assert loaded is not None

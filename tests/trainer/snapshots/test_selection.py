@@ -34,23 +34,23 @@ def test_the_newest_wins_wherever_it_lies() -> None:
         [holding(0, offer(10)), holding(1, offer(30), offer(20), size=2), holding(3, offer(30))],
         self_owner=ME,
     )
-    assert found == Selection(30, "30", frozenset({1, 2, 3}))
+    assert found == Selection(30, "30", frozenset({1, 2, 3}), by("1.1.1"))
     assert select_snapshot([holding(0), holding(1)], self_owner=ME) is None
 
 
 def test_what_is_unusable_somewhere_is_taken_from_elsewhere() -> None:
     holdings = [holding(0, offer(30), offer(20)), holding(1, offer(30)), holding(2, offer(20))]
     found = select_snapshot(holdings, self_owner=ME, excluded={(1, "30")})
-    assert found == Selection(30, "30", frozenset({0}))
+    assert found == Selection(30, "30", frozenset({0}), by("1.1.1"))
     found = select_snapshot(holdings, self_owner=ME, excluded={(0, "30"), (1, "30")})
-    assert found == Selection(20, "20", frozenset({0, 2}))
+    assert found == Selection(20, "20", frozenset({0, 2}), by("1.1.1"))
 
 
 def test_of_two_of_the_same_step_that_of_the_later_membership() -> None:
     found = select_snapshot(
         [holding(0, offer(30, "1.1.1", "b")), holding(1, offer(30, "1.1.2", "a"))], self_owner=ME
     )
-    assert found == Selection(30, "a", frozenset({1}))
+    assert found == Selection(30, "a", frozenset({1}), by("1.1.2"))
 
 
 @pytest.mark.parametrize(
@@ -86,4 +86,4 @@ def test_a_process_of_no_job_counts_beside_a_job() -> None:
     found = select_snapshot(
         [holding(0, offer(30), fences=(fence,)), holding(1, alone)], self_owner=ME
     )
-    assert found == Selection(40, "40", frozenset({1}))
+    assert found == Selection(40, "40", frozenset({1}), alone.writer)

@@ -11,7 +11,9 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
+from torch.distributed import checkpoint
 
 from ddpjob_trainer import Snapshots
 from ddpjob_trainer.__main__ import main
@@ -24,11 +26,12 @@ from trainer.runs import Run, assert_same
 def directory(tmp_path: Path) -> Path:
     """Steps 1, 2, 3; 2 is damaged."""
     path = tmp_path / "snapshots"
+    snapshots = Snapshots(path, 9)
     for step in (1, 2, 3):
         run = Run()
         run.train(step)
         schedule = torch.optim.lr_scheduler.MultiStepLR(run.optimizer, [2])
-        Snapshots(path, 9).save(step, **run.parts(), scheduler=schedule, wait=True)
+        snapshots.save(step, **run.parts(), scheduler=schedule, wait=True)
     damaged = path / name_of(2) / TENSORS
     content = bytearray(damaged.read_bytes())
     content[-1] ^= 1
@@ -116,6 +119,33 @@ def test_export(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["export", str(directory), str(tmp_path / "2.pt"), "--step", "2"]) == 1
     assert "it is damaged" in capsys.readouterr().err
     assert not (tmp_path / "2.pt").exists()
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # one process loads
+def test_other_programs_read_what_is_exported(
+    directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run()
+    run.train(3)
+    file, folder = tmp_path / "model.safetensors", tmp_path / "dcp"
+    assert main(["export", str(directory), str(file), "--format", "safetensors"]) == 0
+    again = Run(seed=1)
+    again.model.load_state_dict(safetensors.torch.load_file(file))
+    assert_same(again.weights(), run.weights())
+    with safetensors.safe_open(file, "pt") as opened:
+        assert opened.metadata() == {"format": "pt"}
+    assert main(["export", str(directory), str(folder), "--format", "dcp"]) == 0
+    again = Run(seed=2)
+    checkpoint.load(again.model.state_dict(), checkpoint_id=folder, no_dist=True)
+    assert_same(again.weights(), run.weights())
+    assert main(["export", str(directory), str(tmp_path / "all"), "--format", "dcp", "--all"]) == 0
+    everything = {"step": 0, "optimizer": Run().optimizer.state_dict()}
+    checkpoint.load(everything, checkpoint_id=tmp_path / "all", no_dist=True)
+    assert everything["step"] == 3
+    capsys.readouterr()
+    other = str(tmp_path / "all.safetensors")
+    assert main(["export", str(directory), other, "--format", "safetensors", "--all"]) == 1
+    assert "holds tensors only, and extra is none. Leave out --all" in capsys.readouterr().err
 
 
 def test_a_missing_snapshot_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,7 +63,7 @@ class Rank:
         self.together()
 
     def busy(self) -> None:
-        """Rank 2 is still writing when the next one is due."""
+        """Rank 2 is still writing when the next one is due; the last one is saved twice."""
         may_go, write_all = threading.Event(), durable.write_all
 
         def held(*arguments: Any) -> None:
@@ -78,7 +78,8 @@ class Rank:
         may_go.set()
         self.snapshots.wait()
         distributed.barrier()
-        self.seen["saved"] = [first, second, self.save(4, wait=True)]
+        third = self.save(4, wait=True)
+        self.seen["saved"] = [first, second, third, self.save(4, wait=True)]
         self.seen["skipped"] = self.snapshots.skipped
 
     def other_model(self) -> None:
@@ -107,6 +108,7 @@ class Rank:
         self.snapshots.wait()
         self.seen["skipped"] = self.snapshots.skipped
         if self.rank == 0:
+            self.snapshots.resume_from(1)
             self.snapshots.save(3, **self.run.parts(), wait=True)
 
     def _problem(self, work: Callable[[], object]) -> str:

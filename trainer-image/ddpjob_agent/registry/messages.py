@@ -11,7 +11,13 @@ from ddpjob_agent.registry.state import RegistryState
 from ddpjob_protocol.codec import decode
 from ddpjob_protocol.messages import Failure
 from ddpjob_protocol.process import ProgressEvent
-from ddpjob_protocol.warnings import AgentWarning, WarningReason, files_not_kept, snapshot_degraded
+from ddpjob_protocol.warnings import (
+    AgentWarning,
+    WarningReason,
+    due_not_called,
+    files_not_kept,
+    snapshot_degraded,
+)
 
 _Content = Mapping[str, Any]
 
@@ -98,6 +104,21 @@ def _on_stops(state: RegistryState, worker: str, message: _Content, _now: float)
         state.workers.change(worker, stops=True)
 
 
+def _on_asks(state: RegistryState, worker: str, message: _Content, now: float) -> None:
+    """Record that a rank calls `Snapshots.due`; end the problem if it was the last one."""
+    if state.is_current(worker, message) and message["rank"] is not None:
+        reporter = state.askers.on_ask(message["membership"], int(message["rank"]), now)
+        if reporter:
+            _warn_of_silent_ranks(state, reporter, now)
+
+
+def _warn_of_silent_ranks(state: RegistryState, reporter: str, now: float) -> None:
+    assert state.current is not None
+    ranks = state.askers.silent_ranks(state.current.world_size)
+    warning = due_not_called(str(state.current.id), ranks)
+    state.warnings.add(reporter, warning, state.wall(now))
+
+
 def _on_promise(state: RegistryState, worker: str, message: _Content, _now: float) -> None:
     """Record the last step that this worker's processes begin without a further order."""
     if state.view.asked_at is not None:
@@ -133,7 +154,10 @@ def _on_progress(state: RegistryState, worker: str, message: _Content, now: floa
     before, report = state.history.snapshot_step, message["report"]
     on_progress_event(state, worker, report, now)
     if ProgressEvent(report["event"]) is ProgressEvent.STEP:
-        state.stalls.on_step(int(report["step"]), now, state.wall(now))
+        step = int(report["step"])
+        state.stalls.on_step(step, now, state.wall(now))
+        if state.askers.on_step(message["membership"], worker, step, now):
+            _warn_of_silent_ranks(state, worker, now)
     if state.history.snapshot_step != before:
         state.update(saved_at=now)
 
@@ -169,6 +193,7 @@ _HANDLERS: dict[str, Callable[[RegistryState, str, _Content, float], None]] = {
     "ready": _on_ready,
     "finished": _on_finished,
     "broken": _on_broken,
+    "asks": _on_asks,
     "stops": _on_stops,
     "promise": _on_promise,
     "stopped": on_stopped,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpjob_agent.c10d.torchrun_ranks import TorchrunRanks
 from ddpjob_agent.membership.state import MembershipState
+from ddpjob_agent.membership.stop_askers import StopAskers
 from ddpjob_agent.registry.file_sync import FileSyncCoordinator
 from ddpjob_agent.registry.history import MembershipHistory
 from ddpjob_agent.registry.stall_detector import StallDetector
@@ -50,6 +51,7 @@ class RegistryState:
     failure: Failure | None = None
     history: MembershipHistory = dataclasses.field(default_factory=MembershipHistory)
     stalls: StallDetector = dataclasses.field(default_factory=StallDetector)
+    askers: StopAskers = dataclasses.field(default_factory=StopAskers)
     warnings: WarningLog = dataclasses.field(default_factory=WarningLog)
     ranks: TorchrunRanks = dataclasses.field(default_factory=TorchrunRanks)  # of the store
 

@@ -30,6 +30,7 @@ class LiveProcess:
         self.entered = ""  # membership
         self.arrived = ""
         self.where: Any = None
+        self.line = ""  # of the script, at which the main thread is
         self.moved_at = 0.0
         self.last_message_at = 0.0
         self.finished = False
@@ -43,8 +44,10 @@ class LiveProcess:
         self.last_message_at = now
         if answer is ProcessMessage.PROMISE:
             self.promise = int(message["step"])
-        elif answer is ProcessMessage.AT and message["where"] != self.where:
-            self.where, self.moved_at = message["where"], now
+        elif answer is ProcessMessage.AT:
+            if message.get("free") or message["where"] != self.where:
+                self.moved_at = now
+            self.where, self.line = message["where"], message.get("line", "")
         elif answer is ProcessMessage.ARRIVED:
             self.arrived, self.entered = message["membership"], ""
         elif answer is ProcessMessage.ENTERED:

@@ -2,9 +2,11 @@
 
 Both sides send JSON lines over a Unix stream socket. The agent sends each process its newest
 `Assignment`; the processes report their progress (`ProcessMessage`). A process is stuck if it does
-not leave a broken membership and its main thread does not move. If a process is stuck, the agent
-asks all processes to leave their state on disk for the processes that replace them.
-`on_stuck` receives whether a process left its state.
+not leave a broken membership and its main thread does not move in a step or a collective. If a
+process is stuck, the agent asks all processes to leave their state on disk for the processes that
+replace them. `on_stuck` receives whether a process left its state.
+A process that ends while others of its worker run has failed, or has ended before the last step.
+If no failure of the command follows, `on_early_end` receives its local rank.
 This module starts and kills no process. It knows nothing of the service.
 """
 
@@ -17,13 +19,15 @@ import logging
 from typing import TYPE_CHECKING, Callable
 
 from ddpjob_agent.worker.live_process import LiveProcess, is_superseded
+from ddpjob_protocol.environment import STUCK_SECONDS
 from ddpjob_protocol.process import DUMP_STATE, Assignment, ProcessMessage
 from ddpjob_protocol.warnings import process_stuck
 
 if TYPE_CHECKING:
     from ddpjob_protocol.messages import Message
 
-ARRIVE_SECONDS = 10.0  # without movement, to leave a broken membership
+FAILURE_SECONDS = 4.0  # after the end of a process, for the command to fail; < BROKEN_SECONDS
+CLOSE_SECONDS = 5.0  # after the end of the command, for the last messages of its processes
 DUMP_SECONDS = 60.0  # at most, to write the state to the node's disk
 SILENCE_SECONDS = 5.0  # without a heartbeat (one each second): the process leaves no state
 POLL_SECONDS = 0.1
@@ -36,12 +40,22 @@ class LiveProcesses:
     """The live processes of one worker."""
 
     def __init__(
-        self, processes: int, send: Callable[[Message], None], on_stuck: Callable[[bool], None]
+        self,
+        processes: int,
+        send: Callable[[Message], None],
+        on_stuck: Callable[[bool], None],
+        on_early_end: Callable[[int], None],
+        stuck_seconds: float = STUCK_SECONDS,
     ) -> None:
+        """A process is stuck after `stuck_seconds` without movement in a broken membership."""
         self._count = processes
         self._send = send
         self._late = on_stuck
+        self._on_early_end = on_early_end
+        self._stuck_seconds = stuck_seconds
         self._processes: dict[int, LiveProcess] = {}
+        self._unfinished: set[int] = set()  # local ranks that have steps to do, or had at their end
+        self._starts = 0
         self._assignment = Assignment()
         self._sent_at = 0.0
         self._was_ready = False
@@ -82,11 +96,26 @@ class LiveProcesses:
         """True if a process has done all its steps and enters no other membership."""
         return any(process.finished for process in self._processes.values())
 
+    @property
+    def first_rank(self) -> int:
+        """The rank of local rank 0."""
+        return self._assignment.first_rank
+
+    async def early_ends(self) -> set[int]:
+        """Return the local ranks that ended before the last step, after the command has ended."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + CLOSE_SECONDS
+        while self._processes and loop.time() < until:  # noqa: ASYNC110 - the last messages
+            await asyncio.sleep(POLL_SECONDS / 10)
+        return set() if self._assignment.leave else set(self._unfinished)
+
     def reset(self) -> None:
         """Disconnect the old processes before the command starts again."""
         for process in self._processes.values():
             process.writer.close()
         self._processes.clear()
+        self._unfinished.clear()
+        self._starts += 1
         self._was_ready = False
         self.entered = ""
 
@@ -122,11 +151,19 @@ class LiveProcesses:
         finally:
             if process is not None and self._processes.get(process.local_rank) is process:
                 del self._processes[process.local_rank]
+                with contextlib.suppress(RuntimeError):
+                    asyncio.get_running_loop().call_later(
+                        FAILURE_SECONDS, self._check_end, process.local_rank, self._starts
+                    )
             with contextlib.suppress(RuntimeError):  # the event loop is closed: the agent ends
                 writer.close()
 
     def _on_message(self, process: LiveProcess, answer: ProcessMessage, message: Message) -> None:
         process.on_message(answer, message, asyncio.get_running_loop().time())
+        if answer is ProcessMessage.HELLO:
+            self._unfinished.add(process.local_rank)
+        elif answer is ProcessMessage.FINISHED:
+            self._unfinished.discard(process.local_rank)
         if answer is ProcessMessage.PROMISE:
             promises = [each.promise for each in self._processes.values()]
             known = [promise for promise in promises if promise is not None]
@@ -142,28 +179,36 @@ class LiveProcesses:
             )
         elif answer is ProcessMessage.ENTERED:
             self.entered = process.entered
-        elif answer is ProcessMessage.STOPS and self.stops:
-            self._send({"type": "stops", "membership": message["membership"]})
+        elif answer is ProcessMessage.STOPS:
+            asks = {"membership": message["membership"], "rank": message.get("rank")}
+            self._send({"type": "asks", **asks})
+            if self.stops:
+                self._send({"type": "stops", "membership": message["membership"]})
         elif answer is ProcessMessage.FINISHED:
             self._send({"type": "finished"})
         if self.ready and not self._was_ready:
             self._send({"type": "ready"})
         self._was_ready = self.ready
 
+    def _check_end(self, local_rank: int, start: int) -> None:
+        is_early = local_rank in self._unfinished and not self._assignment.leave
+        if is_early and start == self._starts and self._processes:
+            self._on_early_end(local_rank)
+
     async def _watch_regroup(self) -> None:
         while True:
-            await asyncio.sleep(ARRIVE_SECONDS / 10)
+            await asyncio.sleep(self._stuck_seconds / 10)
             stuck = [p for p in self._processes.values() if self._is_stuck(p)]
             for process in stuck:
                 log.warning(
-                    "local rank %d hangs in its collective at %s",
-                    process.local_rank, process.where,
+                    "local rank %d hangs in its collective at %s: %s",
+                    process.local_rank, process.line, process.where,
                 )  # fmt: skip
             if stuck:
                 left = None if self._assignment.leave else await self._request_state_dump()
                 if any(self._processes.get(process.local_rank) is process for process in stuck):
-                    entered = stuck[0].entered
-                    self._send(process_stuck(entered, left).to_message())
+                    what = (stuck[0].entered, left, stuck[0].line, self._stuck_seconds)
+                    self._send(process_stuck(*what).to_message())
                     self.reset()
                     self._late(left is not None)
 
@@ -194,4 +239,4 @@ class LiveProcesses:
         ):
             return False
         now = asyncio.get_running_loop().time()
-        return now - max(self._sent_at, process.moved_at) > ARRIVE_SECONDS
+        return now - max(self._sent_at, process.moved_at) > self._stuck_seconds

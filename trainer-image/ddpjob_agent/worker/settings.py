@@ -33,6 +33,7 @@ class AgentSettings(NamedTuple):
     token: str
     address: str
     orphan_seconds: float
+    stuck_seconds: float
     grace_seconds: float
     fork_server_enabled: bool
     termination_log: str
@@ -61,6 +62,7 @@ def read_settings(variables: Mapping[str, str]) -> AgentSettings:
         token=required(variables, env.ENV_TOKEN),
         address=required(variables, env.ENV_ADDRESS),
         orphan_seconds=_seconds(variables, env.ENV_ORPHAN_SECONDS, 60),
+        stuck_seconds=_seconds(variables, env.ENV_STUCK_SECONDS, env.STUCK_SECONDS),
         grace_seconds=_seconds(variables, env.ENV_GRACE_SECONDS, env.GRACE_SECONDS),
         fork_server_enabled=variables.get(env.ENV_WARM_START, "1") != "0",
         termination_log=variables.get(env.ENV_TERMINATION_LOG, "/dev/termination-log"),

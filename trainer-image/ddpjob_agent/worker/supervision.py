@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import os
 import time
@@ -20,15 +19,13 @@ from ddpjob_agent.launchers.signals import FORWARDED
 from ddpjob_agent.net.c10d_relay import StoreRelay
 from ddpjob_agent.output.capture import OutputCapture
 from ddpjob_agent.worker import orders
-from ddpjob_agent.worker.denied_folder import explain_denied
-from ddpjob_agent.worker.failure_report import explain_missing_script, read_failure
+from ddpjob_agent.worker.ends.end_report import EndReport
 from ddpjob_agent.worker.graceful_stop import GracefulStop
 from ddpjob_agent.worker.launch import Command, RunFactory, import_environment, steps_done
 from ddpjob_agent.worker.live_processes import LiveProcesses
 from ddpjob_agent.worker.process_tree import ProcessTree
 from ddpjob_agent.worker.progress_socket import ProgressSocket
 from ddpjob_agent.worker.settings import LEAVE_SECONDS, RESERVE_SECONDS
-from ddpjob_protocol.codec import encode
 from ddpjob_protocol.environment import GROUP_SOCKET, REPORT_SOCKET
 from ddpjob_protocol.messages import Failure, Message
 
@@ -63,7 +60,10 @@ class Supervisor:
         self._relay = StoreRelay(link)
         self._launches = RunFactory(folder, user, settings.launcher, settings.program)
         self._reports = ProgressSocket(self._report)
-        self._live = LiveProcesses(settings.processes, link.send, self._restart_live)
+        self._live = LiveProcesses(
+            settings.processes, link.send, self._restart_live, self._ended_early,
+            settings.stuck_seconds,
+        )  # fmt: skip
         timeout = max(0.0, settings.grace_seconds - LEAVE_SECONDS - RESERVE_SECONDS)
         self._stopping = GracefulStop(self._live, link.send, timeout)
         files = TrackedFiles(settings.files, os.getcwd(), settings.worker)
@@ -74,6 +74,7 @@ class Supervisor:
         )
         self._fork_server = ForkServerClient()
         self._output = OutputCapture(settings.launcher, settings.processes)
+        self._ends = EndReport(settings, state, link, self._live, self._output)
 
     async def listen(self) -> None:
         """Open the sockets for processes and other workers, and start the fork server."""
@@ -186,7 +187,7 @@ class Supervisor:
         self._started = run
         if run.membership is not None and self._files.install_error:
             text = f"{self._settings.worker}: {self._files.install_error}"
-            self._fail(Failure(time.time(), text))
+            self._ends.fail(run, Failure(time.time(), text))
             return
         if run.membership is not None:
             self._files.start(run.membership)
@@ -205,7 +206,7 @@ class Supervisor:
             await self._processes.start(argv, {**environment, **more})
         except OSError as error:
             text = f"{self._settings.worker} cannot start {self._user.argv[0]!r}: {error.strerror}"
-            self._fail(Failure(time.time(), text, exit_code=127, permanent=True))
+            self._ends.fail(run, Failure(time.time(), text, exit_code=127, permanent=True))
 
     async def _stop_gracefully(self, run: Run) -> None:
         """Wait until the processes have done their last step and their saves."""
@@ -252,33 +253,13 @@ class Supervisor:
         self._reports.end()
         self._relay.on_exit(succeeded=code == 0)
         self._ended.set()
-        if run is None or run is not self._state.wanted:
-            return
-        log.info("the command ended with exit code %d", code)
-        if code == 0:
-            self._report_exit(run, None)
-            return
-        ended = (code, time.time(), *self._output.errors, self._launches.logs)
-        failure = read_failure(*ended, functools.partial(self._settings.worker_of, run.membership))
-        if run.is_first and not self._reports.last_messages():
-            failure = explain_missing_script(failure, os.getcwd())
-        self._fail(explain_denied(failure, self._settings.snapshot_folder, os.getcwd()))
+        if run is not None:
+            is_silent = not self._reports.last_messages()
+            self._ends.on_exit(run, code, self._launches.logs, is_silent=is_silent)
 
-    def _fail(self, failure: Failure) -> None:
-        assert self._started is not None
-        log.warning("%s", failure.summary)
-        self._report_exit(self._started, failure)
-
-    def _report_exit(self, run: Run, failure: Failure | None) -> None:
-        orders.on_exit(self._state, run, failure)
-        self._link.send(
-            {
-                "type": "exited",
-                "membership": self._membership_of(run),
-                "live": run.live,
-                "failure": encode(self._state.failure),
-            }
-        )
+    def _ended_early(self, local_rank: int) -> None:
+        if self._started is not None:
+            self._ends.on_early_end(self._started, local_rank, self._launches.logs)
 
     def _report_steps(self, run: Run) -> None:
         """Report the last step in the steps file; the processes may have ended before a report."""

@@ -24,6 +24,7 @@ from ddpjob_protocol.codec import decode
 from ddpjob_protocol.environment import ENV_GROUP_SOCKET, ENV_LEFT_STATE, ENV_LIVE
 from ddpjob_protocol.membership import Membership
 from ddpjob_protocol.process import DUMP_STATE, Assignment, ProcessMessage
+from ddpjob_trainer.reporting import heartbeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +62,9 @@ class AgentConnection:
         self._assignment = Assignment()
         self._entered: Membership | None = None
         self._is_outside = True  # True outside of every group
+        self.is_between_steps = (
+            False  # True while the main thread runs the script between two steps
+        )
         self._promised: int | None = None
         self._next: int | None = None  # the step in progress, or the next one; None: unknown
         self._last = 0
@@ -199,7 +203,7 @@ class AgentConnection:
         while True:
             time.sleep(TRACE_SECONDS)
             if self.is_superseded():
-                self.send(ProcessMessage.AT, where=self._where(group))
+                self.send(ProcessMessage.AT, **self._position(group))
                 self._abort_superseded(group)
 
     def _abort_superseded(self, group: Abortable) -> None:
@@ -208,12 +212,31 @@ class AgentConnection:
             if self._is_superseded():
                 group.abort()
 
+    def _position(self, group: Abortable) -> dict[str, Any]:
+        """Return the fields of AT."""
+        frame = self._main_frame()
+        is_free = self.is_between_steps and not _is_in_collective(frame)
+        line = heartbeat.line_of(frame)
+        return {"where": self._where(group), "line": line, "free": is_free or group.connecting}
+
     def _where(self, group: Abortable) -> str:
         """Return the main thread's position; while the group connects, a new text at each call."""
         if group.connecting:
             return str(time.monotonic())
-        frame = sys._current_frames().get(self._main or 0)  # noqa: SLF001 - the only way
+        frame = self._main_frame()
         return _describe_frame(frame) if frame else ""
+
+    def _main_frame(self) -> FrameType | None:
+        return sys._current_frames().get(self._main or 0)  # noqa: SLF001 - the only way
+
+
+def _is_in_collective(frame: FrameType | None) -> bool:
+    """Return whether a thread is inside a function of torch.distributed."""
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith("torch.distributed"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _describe_frame(frame: FrameType) -> str:

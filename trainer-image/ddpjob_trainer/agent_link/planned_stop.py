@@ -21,7 +21,12 @@ class PlannedStop:
 
     def __init__(self, path: str) -> None:
         self._agent = AgentConnection(path, int(os.environ.get("LOCAL_RANK", "0")))
-        self._agent.start(ProcessMessage.STOPS, membership=os.environ.get(ENV_MEMBERSHIP, ""))
+        rank = os.environ.get("RANK", "")
+        self._agent.start(
+            ProcessMessage.STOPS,
+            membership=os.environ.get(ENV_MEMBERSHIP, ""),
+            rank=int(rank) if rank.isdecimal() else None,
+        )
 
     def is_due_at(self, step: int) -> bool:
         """Return whether the process must stop after `step` steps; wait until this is known."""

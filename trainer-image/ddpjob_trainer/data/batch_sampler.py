@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Sampler
 
-from ddpjob_trainer.data.partition import BatchShare, epoch_order
+from ddpjob_trainer.data.orders import EpochOrder
+from ddpjob_trainer.data.partition import BatchShare
 from ddpjob_trainer.data.position import DataPosition, ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import torch
+    from ddpjob_trainer.data.orders import Order
 
 
 class ElasticBatchSampler(DataPosition, Sampler[list[int]]):
@@ -31,27 +32,37 @@ class ElasticBatchSampler(DataPosition, Sampler[list[int]]):
     def __init__(
         self, data: Sized | int, size: int, *, seed: int = 0, shuffle: bool = True,
         drop_last: bool = False, max_samples_per_rank: int | None = None, speed: float | None = None,
-        per_process: bool = False,
+        per_process: bool = False, min_samples_per_rank: int = 1, order: Order | None = None,
     ) -> None:  # fmt: skip
         """Take the data set or its length as `data`, and `size` samples per batch.
 
-        `max_samples_per_rank` is the number of samples that a rank can hold at a time. `speed` is
+        `max_samples_per_rank` is the number of samples that a rank can hold at a time. With
+        `min_samples_per_rank`, a rank trains on that many at a time, or has no share. `speed` is
         the speed of this rank in any unit; if one rank has a speed, all ranks need one. With
-        `per_process`, a batch has `size` samples for each process; see `scale_lr`. Raise ValueError
-        if a value is invalid.
+        `per_process`, a batch has `size` samples for each process; see `scale_lr`. `order(epoch)`
+        returns the indices of an epoch in place of `seed` and `shuffle`: any number of them, the
+        same ones on all ranks. Raise ValueError if a value is invalid.
         """
-        self.samples = data if isinstance(data, int) else len(data)
+        length = data if isinstance(data, int) else len(data)
+        if length < 1:
+            raise ValueError("the data set is empty")
+        self._order = EpochOrder(length, seed, order, shuffle=shuffle)
+        self.samples = self._order.samples  # of an epoch
         self._size, self._per_process = size, per_process
         self._shuffle, self._drop_last = shuffle, drop_last
         self._taken = 0  # samples of the current batch
-        if self.samples < 1:
-            raise ValueError("the data set is empty")
+        self._ahead = 0  # parts that a loader has taken, and that are not trained on
         if size < 1:
             raise ValueError(f"size is {size}: a whole number from 1 on is needed")
-        super().__init__(max_samples_per_rank, speed)
+        super().__init__(max_samples_per_rank, speed, min_samples_per_rank)
         self.seed = seed
         self._check()
-        self._order: tuple[int, torch.Tensor] | None = None
+        last = self.samples % size or size
+        if last < min_samples_per_rank and not (per_process or (drop_last and last < size)):
+            raise ValueError(
+                f"the last batch of an epoch has {last} samples, fewer than min_samples_per_rank="
+                f"{min_samples_per_rank}: use drop_last=True, or another size"
+            )
 
     # --- position
     # -----------------------------------------------------------------------------------
@@ -59,12 +70,22 @@ class ElasticBatchSampler(DataPosition, Sampler[list[int]]):
     @property
     def batch_size(self) -> int:
         """Samples of a batch, of all ranks together."""
-        return self._size * ranks()[1] if self._per_process else self._size
+        size = self._size * self.accumulate
+        return size * ranks()[1] if self._per_process else size
 
     @property
     def follows_ranks(self) -> bool:
         """True if the size of a batch depends on the number of ranks."""
         return self._per_process
+
+    @property
+    def drop_last(self) -> bool:
+        """Raise TypeError: only what would share the batches among ranks once more asks for it."""
+        raise TypeError(
+            "ElasticBatchSampler gives each rank its share already; shared once more, most samples "
+            "would never be trained on. Leave the DataLoader out of accelerator.prepare() or "
+            "fabric.setup_dataloaders(), and move its batches to the device yourself"
+        )
 
     @property
     def epoch_end(self) -> int:
@@ -78,6 +99,7 @@ class ElasticBatchSampler(DataPosition, Sampler[list[int]]):
 
     def sync_speeds(self) -> None:
         """Exchange the speeds of all ranks; the size of the following batches may change."""
+        self._order.ranks_may_differ()
         super().sync_speeds()
         self._check()
         self._go_to(self.epoch, self.position)
@@ -90,14 +112,33 @@ class ElasticBatchSampler(DataPosition, Sampler[list[int]]):
             )
 
     def share(self) -> BatchShare:
-        """Return this rank's share of the current batch."""
+        """Return this rank's share of the current batch.
+
+        Raise ValueError if the ranks have different orders, RuntimeError if the group breaks.
+        """
+        self._order.check_ranks(self.epoch)
         self._taken = self._count(self.position)
         return self._share_of(self.position, self._taken)
+
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Return the sizes of the batches from the position to the end of the epoch."""
+        left = self.epoch_end - self.position
+        return tuple(each for each in (min(left, self.batch_size), left % self.batch_size) if each)
 
     def commit(self) -> None:
         """Move the position past the current batch; all ranks have trained on it."""
         self._go_to(self.epoch, self.position + (self._taken or self._count(self.position)))
         self._taken = 0
+
+    def count_part(self) -> None:
+        """Count a part of the script. Raise RuntimeError if no loader has taken its samples."""
+        if self._ahead < 1:
+            raise RuntimeError(
+                "a part was trained on whose samples no loader took from this ElasticBatchSampler "
+                "in this process: iterate over its own DataLoader on every rank, as `for ... in "
+                "loader: with batches.part(model):`"
+            )
+        self._ahead -= 1
 
     def has_more(self, epochs: int) -> bool:
         """Return whether a batch remains before the end of epoch number `epochs`."""
@@ -114,18 +155,18 @@ class ElasticBatchSampler(DataPosition, Sampler[list[int]]):
         """Return the position; all ranks return equal values."""
         return {
             "samples": self.samples, "seed": self.seed, "shuffle": self._shuffle,
-            "epoch": self.epoch, "position": self.position,
+            "epoch": self.epoch, "position": self.position, "order": self._order.digest(self.epoch),
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state of state_dict(); `size` may differ.
 
-        Raise ValueError if the samples, the seed or `shuffle` differ.
+        Raise ValueError if the samples, the seed, `shuffle` or the order differ.
         """
-        mine = self.state_dict()
+        mine = {**self.state_dict(), "order": self._order.digest(state["epoch"])}
         wrong = [
             f"{name} was {state.get(name)}, is {mine[name]}"
-            for name in ("samples", "seed", "shuffle")
+            for name in ("samples", "seed", "shuffle", "order")
             if state.get(name) != mine[name]
         ]
         if wrong:
@@ -141,11 +182,13 @@ class ElasticBatchSampler(DataPosition, Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         epoch, position, end = self.epoch, self.position, self.epoch_end
+        self._ahead = 0
         while position < end:
             share = self._share(position)
             first = share.first
             for part in share.parts:
-                yield self._indices(epoch, first, part)
+                self._ahead += 1
+                yield self._order.indices(epoch, first, part)
                 first += part
             position += self.batch_size
 
@@ -162,11 +205,3 @@ class ElasticBatchSampler(DataPosition, Sampler[list[int]]):
 
     def _count(self, position: int) -> int:
         return min(self.batch_size, self._end(position) - position)
-
-    def _indices(self, epoch: int, first: int, count: int) -> list[int]:
-        if not self._shuffle:
-            return list(range(first, first + count))
-        if self._order is None or self._order[0] != epoch:
-            self._order = epoch, epoch_order(self.samples, self.seed, epoch)
-        found: list[int] = self._order[1][first : first + count].tolist()
-        return found

@@ -115,7 +115,7 @@ class DeterministicReducer:
     def _share(self, owner: int, value: torch.Tensor | None) -> torch.Tensor:
         """Return the owner's value; the other ranks pass None."""
         if value is None:
-            size = sum(parameter.numel() for parameter in self._parameters) + len(self._parameters)
+            size = sum(map(_count, self._parameters)) + len(self._parameters)
             value = torch.empty(size, dtype=self._dtype, device=self._parameters[0].device)
         distributed.broadcast(value, owner)
         return value
@@ -123,14 +123,14 @@ class DeterministicReducer:
     @property
     def _dtype(self) -> torch.dtype:
         kinds = {parameter.dtype for parameter in self._parameters}
-        return torch.float64 if torch.float64 in kinds else torch.float32
+        return torch.float64 if kinds & {torch.float64, torch.complex128} else torch.float32
 
     def _pack(self) -> torch.Tensor:
         """Return a flat tensor of all gradients, then a flag per parameter: 1 with a gradient."""
         found = [parameter.grad for parameter in self._parameters]
         used = torch.tensor([float(each is not None) for each in found])
         flat = [
-            torch.zeros(parameter.numel(), device=parameter.device) if each is None else each
+            torch.zeros(_count(parameter), device=parameter.device) if each is None else _real(each)
             for parameter, each in zip(self._parameters, found, strict=True)
         ]
         device = self._parameters[0].device
@@ -139,8 +139,22 @@ class DeterministicReducer:
 
     def _unpack(self, total: torch.Tensor) -> None:
         used = total[-len(self._parameters) :].tolist()
-        sizes = [parameter.numel() for parameter in self._parameters]
+        sizes = [*map(_count, self._parameters)]
         parts = total[: -len(self._parameters)].split(sizes)
         for parameter, part, is_used in zip(self._parameters, parts, used, strict=True):
-            shaped = part.view(parameter.shape).to(parameter.device, parameter.dtype)
-            parameter.grad = shaped.clone() if is_used else None
+            if not is_used:
+                parameter.grad = None
+                continue
+            shaped = torch.empty_like(parameter, requires_grad=False)
+            _real(shaped).copy_(part.view(_real(shaped).shape))
+            parameter.grad = shaped
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a complex tensor as pairs of real numbers, and other tensors as they are."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def _count(tensor: torch.Tensor) -> int:
+    """Return the count of real numbers in a tensor."""
+    return tensor.numel() * (2 if tensor.is_complex() else 1)

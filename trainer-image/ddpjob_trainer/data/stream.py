@@ -28,13 +28,15 @@ class Stream(DataPosition):
     def __init__(
         self, loader: Iterable[Batch], *, collate_fn: Callable[[Batch], Any] = default_collate,
         max_samples_per_rank: int | None = None, speed: float | None = None,
+        min_samples_per_rank: int = 1,
     ) -> None:  # fmt: skip
         """Take a `loader` that yields lists of samples.
 
-        `max_samples_per_rank` is the number of samples that a rank can hold at a time. `speed` is
+        `max_samples_per_rank` is the number of samples that a rank can hold at a time. With
+        `min_samples_per_rank`, a rank trains on that many at a time, or has no share. `speed` is
         the speed of this rank in any unit; if one rank has a speed, all ranks need one.
         """
-        super().__init__(max_samples_per_rank, speed)
+        super().__init__(max_samples_per_rank, speed, min_samples_per_rank)
         self._loader = loader
         self._collate = collate_fn
         self._iterator: Iterator[Batch] | None = None
@@ -54,6 +56,10 @@ class Stream(DataPosition):
             raise RuntimeError("the epoch has ended")
         assert self._batch is not None
         return self._share_of(0, len(self._batch))
+
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Return the size of the current batch: others are unknown."""
+        return (len(self._batch),) if self._read() and self._batch else ()
 
     def commit(self) -> None:
         """Move the position past the current batch; all ranks have trained on it."""
@@ -115,6 +121,11 @@ class Stream(DataPosition):
             if hasattr(self._loader, "state_dict"):
                 self._before = self._loader.state_dict()
             self._batch = self._next()
+            for _ in range(self.accumulate - 1):
+                more = None if self._batch is None else self._next()
+                if self._batch is None or more is None:
+                    break
+                self._batch = [*self._batch, *more]
         return self._batch is not None
 
     def _open(self) -> None:

@@ -12,8 +12,9 @@ import torch
 
 from ddpjob_trainer.data import deterministic
 from ddpjob_trainer.data.batch_sampler import ElasticBatchSampler
+from ddpjob_trainer.data.loss_weights import LossWeights
 from ddpjob_trainer.data.partition import BatchShare, shards_of
-from ddpjob_trainer.data.position import DataPosition, exchange_gradients, ranks
+from ddpjob_trainer.data.position import DataPosition, ranks
 from ddpjob_trainer.data.stream import Stream
 from ddpjob_trainer.data.throughput import ThroughputMeter
 from ddpjob_trainer.tensors import rng_state
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from torch.utils.data import DataLoader
 
+    from ddpjob_trainer.data.loss_weights import Count
     from ddpjob_trainer.elastic.ddp_model import ElasticModel
 
 
@@ -36,11 +38,13 @@ class DataFeed:
         *,
         shards: int | None = None,
         balance: bool = False,
+        accumulate: int = 1,
     ) -> None:
         """Feed the samples of `loader` to `model`.
 
         Raise TypeError or ValueError if they do not fit. `shards` switches on deterministic mode,
-        see `data.deterministic`. With `balance`, the shares follow the measured speeds.
+        see `data.deterministic`. With `balance`, the shares follow the measured speeds. `accumulate` batches of the
+        loader are one batch, which each rank takes in as many parts.
         """
         source = loader if isinstance(loader, Stream) else loader.batch_sampler
         if not isinstance(source, (ElasticBatchSampler, Stream)):
@@ -54,13 +58,26 @@ class DataFeed:
         self._iterator: Iterator[Any] | None = None
         self._epoch = 0  # epoch of the iterator
         self._begun = self._is_taken = False  # of the current batch
-        self._weight = 0.0  # of the current part
+        self._weights = LossWeights(model.module.parameters())
         if shards is not None and source.follows_ranks:
             raise ValueError(
                 "deterministic needs batches of one size: leave away per_process, whose batches "
                 "have another one for each number of processes"
             )
-        self.source.shards = shards
+        self.source.shards, self.source.accumulate = shards, accumulate
+        self._has_sync_norm = any(
+            isinstance(each, torch.nn.SyncBatchNorm) for each in model.module.modules()
+        )
+        if self._has_sync_norm and source.takes_parts:
+            raise ValueError(
+                "SyncBatchNorm waits for all processes in each forward pass, and they would take "
+                "different numbers of parts: leave away max_samples_per_rank and deterministic"
+            )
+        if model.is_static_graph and source.takes_parts:
+            raise ValueError(
+                "with static_graph=True every backward pass must exchange gradients, and only the "
+                "last part of a share does: leave away static_graph or max_samples_per_rank"
+            )
         self._pace = ThroughputMeter(model.module.parameters()) if balance else None
         self._has_measured = False
         self._exact = (
@@ -87,18 +104,24 @@ class DataFeed:
         if self._has_measured:
             self._balance()
         self._begun = True
+        self._weights.begin()
+        if self._has_sync_norm:
+            self.source.check_no_rank_idles()
         share = self.source.share()
         yield from self._parts(share) if self._exact is None else self._shards(share, self._exact)
         self._is_taken = True
 
     def _parts(self, share: BatchShare) -> Iterator[Any]:
         for number, (weight, samples) in enumerate(zip(share.weights, share.parts, strict=True), 1):
-            self._weight = weight
-            exchange_gradients(self._model.wrapped, now=number == len(share.weights))
+            is_last = number == len(share.weights)
+            self._weights.begin_part(weight, is_last=is_last)
+            self._model.sync_gradients(now=is_last)
             part = self._next()
             if self._pace is not None:
                 self._pace.begin(samples)
+            before = self._model.gradients
             yield part
+            self._check_weight(before)
 
     def _shards(
         self, share: BatchShare, gradients: deterministic.DeterministicReducer
@@ -110,10 +133,12 @@ class DataFeed:
         versions = [each._version for each in buffers]  # noqa: SLF001 - torch's own change counter
         gradients.begin(ranges[rank].start)
         for shard, weight in zip(share.shards, share.weights, strict=True):
-            self._weight = weight
+            self._weights.begin_part(weight, is_last=False, is_sum=True)
             part = self._next()  # a loader draws random numbers when its iteration begins
             rng_state.draw(source.seed, source.epoch, source.position, shard)
+            before = self._model.gradients
             yield part
+            self._check_weight(before)
             gradients.add_shard(shard)
         if versions != [each._version for each in buffers]:  # noqa: SLF001
             raise RuntimeError(
@@ -122,10 +147,24 @@ class DataFeed:
                 "process has. Use LayerNorm or GroupNorm, or eval() on these modules."
             )
         gradients.finish(ranges, share.filled)
+        self._weights.end_sum()
+        self._model.begin_step()
 
-    def backward(self, loss: torch.Tensor) -> None:
-        """Run backward on the current part's mean loss, times the part's weight in the batch."""
-        torch.autograd.backward(loss if self._weight == 1 else loss * self._weight)
+    def _check_weight(self, gradients: int) -> None:
+        """Raise RuntimeError if the current part has made gradients with no weight."""
+        if self._model.gradients > gradients and not self._weights.is_used:
+            raise RuntimeError(
+                "`loss.backward()` weighs the shares of all processes alike, and they have "
+                "different numbers of samples: call `step.backward(loss)`. For a loss that is a mean "
+                "over tokens, call `step.backward(loss, count=tokens)`"
+            )
+
+    def backward(self, loss: torch.Tensor, count: Count | None = None) -> None:
+        """Run backward on the current part's mean loss, times the part's weight in the batch.
+
+        `count` is the number that the loss is a mean over, if that is not the number of samples.
+        """
+        self._weights.backward(loss, count)
 
     def check(self) -> None:
         """Raise RuntimeError unless the script has taken all parts of this rank's share."""
@@ -133,6 +172,7 @@ class DataFeed:
             raise RuntimeError(
                 "a step has to take all of its parts: `for inputs, targets in step.parts():`"
             )
+        self._weights.check()
 
     def commit(self) -> None:
         """Commit the current batch: all ranks have trained on it."""

@@ -9,6 +9,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from ddpjob_trainer.errors import FencedError, SnapshotError
+from ddpjob_trainer.snapshots.first_check import check_savable
+from ddpjob_trainer.tensors import training_state
 from ddpjob_trainer.transfer.agreement import BEGINNING
 
 if TYPE_CHECKING:
@@ -26,14 +28,32 @@ class LiveSnapshots:
         self, snapshots: Snapshots | None, training: TrainState, breaks: GroupBreaks
     ) -> None:
         self._snapshots = snapshots
+        if snapshots is not None:
+            snapshots.survive_full_volume()  # the state is safe in memory
         self._training = training
         self._breaks = breaks
+        self._is_checked = False  # the state after the first step
         self._saved: int | None = None  # step of the snapshot that this group saved or loaded
 
-    def save_if_due(self, step: int) -> None:
-        """Save the state of this step if a snapshot is due. Raise SnapshotError."""
-        if self._snapshots is not None and self._snapshots.due(step):
-            self._save(self._snapshots, step, wait=False)
+    def check(self) -> None:
+        """Raise SnapshotError, with the path, if the state has no form in a snapshot or message."""
+        extra = self._training.extra
+        own = None if extra is None else extra.state_dict()
+        check_savable(self._training.model, own, self._training.parts, in_live_mode=True)
+
+    def save_if_due(self, step: int) -> bool:
+        """Save the state of this step if a snapshot is due; return whether it is.
+
+        The optimizer creates its state in the first step, so check() runs once more here. Raise
+        SnapshotError.
+        """
+        if not self._is_checked:
+            self.check()
+            self._is_checked = True
+        if self._snapshots is None or not self._snapshots.due(step):
+            return False
+        self._save(self._snapshots, step, wait=False)
+        return True
 
     def save_before_exit(self) -> None:
         """Save the state, if there is one, and return once it is durable. Raise SnapshotError."""
@@ -78,8 +98,12 @@ class LiveSnapshots:
             loaded = self._snapshots.load(model=self._training.model, **self._training.parts)
             if loaded is None:
                 return False
-            if self._training.extra is not None:
-                self._training.extra.load_state_dict(loaded.extra)
+            try:
+                training_state.restore_extra(loaded.extra, self._training.extra)
+            except training_state.StateMismatchError as error:
+                raise SnapshotError(
+                    f"The script does not fit the snapshot of step {loaded.step}: {error}"
+                ) from error
             self._training.done = self._saved = loaded.step
             self._training.done_in = BEGINNING
             return True

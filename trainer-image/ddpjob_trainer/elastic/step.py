@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import distributed
 
+from ddpjob_trainer.elastic.control.schedule import ends_epoch, is_last_of_epoch
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
@@ -13,8 +15,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from ddpjob_trainer.data.loss_weights import Count
     from ddpjob_trainer.elastic.loop import Loop
-    from ddpjob_trainer.elastic.state.step_rollback import StepRollback
 
 
 class Step:
@@ -22,7 +24,8 @@ class Step:
 
     def __init__(self, loop: Loop, number: int) -> None:
         self._loop = loop
-        self._attempt: StepRollback | None = None
+        self.was_tried = False  # True once the body has run in `with step:`
+        self._epoch = 0
         self.number = number  # steps done before
         self.rank = distributed.get_rank()
         self.world_size = distributed.get_world_size()
@@ -33,25 +36,45 @@ class Step:
         """Yield this rank's parts of the batch: mostly one, more if memory is short."""
         return self._loop.feed.parts()
 
-    def backward(self, loss: torch.Tensor) -> None:
-        """Run backward on the current part's mean loss; gradients add up to the whole batch."""
-        self._loop.feed.backward(loss)
+    def backward(self, loss: torch.Tensor, count: Count | None = None) -> None:
+        """Run backward on the current part's mean loss; gradients add up to the whole batch.
+
+        `count` is the number that the loss is a mean over, if that is not the number of samples:
+        the tokens of a language model that are not padding. A sum is a mean times its count.
+        """
+        self._loop.feed.backward(loss, count)
 
     def report(self, **metrics: float) -> None:
         """Add numbers to this step's progress report."""
         self.metrics.update(metrics)
 
     def __enter__(self) -> Self:
-        self._attempt = self._loop.begin()
+        self.was_tried = True
+        self._loop.begin()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> bool:
-        assert self._attempt is not None
-        return self._loop.end(self, self._attempt, error)
+        try:
+            return self._loop.end(self, error)
+        finally:
+            self._loop.set_between_steps(True)
 
     @property
-    def was_tried(self) -> bool:
-        """True if the body ran in `with step:`."""
-        return self._attempt is not None
+    def epoch(self) -> int:
+        """The number of the step's epoch, from 0. Raises RuntimeError if the loop has no loader."""
+        return self._epoch if self.done else self._loop.feed.source.epoch
+
+    @property
+    def ends_epoch(self) -> bool:
+        """True if the step is the last one of its epoch; with a Stream, ask after the step.
+
+        Raises RuntimeError if the loop has no loader.
+        """
+        source = self._loop.feed.source
+        return ends_epoch(source, self._epoch) if self.done else is_last_of_epoch(source)
+
+    def count(self, epoch: int) -> None:
+        """Record that the step, of this epoch, has counted."""
+        self._epoch, self.done = epoch, True

@@ -80,8 +80,11 @@ def on_beat(do: Callable[[], object]) -> None:
 
 
 def _where(thread: threading.Thread) -> str:
+    return line_of(sys._current_frames().get(thread.ident or 0))  # noqa: SLF001 - the only way
+
+
+def line_of(frame: FrameType | None) -> str:
     """Return a thread's innermost line outside of libraries, such as `train.py:31 in main`."""
-    frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - the only way
     innermost, own = frame, frame
     while own is not None and _is_library(own):
         own = own.f_back

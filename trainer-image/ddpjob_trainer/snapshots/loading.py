@@ -15,37 +15,46 @@ from ddpjob_trainer import collectives
 from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.snapshots.model.manifest import UnusableError
 from ddpjob_trainer.snapshots.model.selection import Selection, StorageContents, select_snapshot
+from ddpjob_trainer.tensors import training_state
 from ddpjob_trainer.transfer.agreement import BEGINNING, Agreement, StateVersion
 from ddpjob_trainer.transfer.broadcast import StateSender, receive_state
 
 if TYPE_CHECKING:
     from ddpjob_trainer.collectives import StorageGroup
     from ddpjob_trainer.snapshots.model.fencing import Owner
-    from ddpjob_trainer.snapshots.storage.base import SnapshotStorage
+    from ddpjob_trainer.snapshots.storage.base import OpenSnapshot, SnapshotStorage
 
 _log = logging.getLogger("ddpjob")
 
-OnResume = Callable[[int, list[int]], bool]
+OnResume = Callable[[int, list[int], "Owner | None"], bool]
 
 
 class SnapshotLoader:
     """One load by all ranks together."""
 
     def __init__(
-        self, storage: SnapshotStorage, rank: int, storage_group: StorageGroup, owner: Owner
+        self,
+        storage: SnapshotStorage,
+        rank: int,
+        storage_group: StorageGroup,
+        owner: Owner,
+        read_part: Callable[[OpenSnapshot], dict[str, Any]] | None = None,
     ) -> None:
+        """Take the storage; `read_part` reads on each rank what that rank holds of a snapshot."""
         self._storage = storage
         self._rank = rank
         self._storage_group = storage_group
         self._owner = owner
+        self._read_part = read_part
         self._without: set[tuple[int, str]] = set()
         self._reasons: list[str] = []
+        self.is_in_own_storage = False  # the loaded snapshot, if it was not only sent by others
 
     def load_agreed(self, on_resume: OnResume) -> tuple[int, dict[str, Any]] | None:
         """Return the step and the state, equal on all ranks; None if there is no snapshot.
 
-        The first rank of each storage calls `on_resume(step, existing_steps)`. This call fences all
-        other writers. It returns True if the storage has new steps beside `existing_steps`. Raise
+        The first rank of each storage calls `on_resume(step, existing_steps, writer)`, the writer of
+        the chosen snapshot, if any. This call fences all other writers. It returns True if the storage has new steps beside `existing_steps`. Raise
         SnapshotError on all ranks.
         """
         while True:
@@ -59,7 +68,9 @@ class SnapshotLoader:
                 if content is None:
                     continue
                 found = choice.step, content
-            if not self._begin(on_resume, choice.step if choice else 0, existing_steps):
+                own = self._storage_group.ranks
+                self.is_in_own_storage = not choice.ranks.isdisjoint(own)
+            if not self._begin(on_resume, choice, existing_steps):
                 return found
 
     def _report_resumed(self) -> tuple[list[StorageContents], list[int]]:
@@ -97,6 +108,8 @@ class SnapshotLoader:
         state = StateVersion(choice.step, BEGINNING)
         has = (state if rank in choice.ranks else None for rank in range(collectives.world_size()))
         source, targets = Agreement(tuple(has)).part_of(self._rank)
+        if self._read_part is not None:
+            source, targets = None, []
         if source is None:
             content, why, unavailable = self._read_here(choice, targets)
         else:
@@ -107,6 +120,8 @@ class SnapshotLoader:
                 raise SnapshotError(text)
         reasons = [reason for reason, _ in gathered]
         bad = [each for each in contents if any(reasons[rank] for rank in each.ranks)]
+        if self._read_part is not None and any(reasons):
+            bad = contents
         if bad:
             self._without |= {(each.ranks[0], choice.digest) for each in bad}
             self._reasons += sorted({reason for reason in reasons if reason})
@@ -121,12 +136,18 @@ class SnapshotLoader:
         name = self._storage.name(choice.step)
         sender = StateSender(targets, collectives.device()) if targets else None
         try:
-            content = self._storage.read(choice.step, choice.digest, sender)
+            if self._read_part is None:
+                content = self._storage.read(choice.step, choice.digest, sender)
+            else:
+                content = self._read_part(self._storage.open(choice.step, choice.digest))
+            training_state.check(content)
             if sender is not None and not sender.has_begun:
                 sender.send_state(content)
-        except UnusableError as error:
-            why = f"{name}: {error}"
+        except (UnusableError, ValueError) as error:
+            content, why = None, f"{name}: {error}"
             _log.warning("ignoring snapshot %s", why)
+        except SnapshotError as error:
+            unavailable = str(error)
         except OSError as error:  # the snapshot may be whole, so no rank may exclude it
             unavailable = self._cannot_read(name, error)
         if sender is not None:
@@ -136,12 +157,15 @@ class SnapshotLoader:
     def _cannot_read(self, name: str, error: OSError) -> str:
         return f"Cannot read {name}: {error.strerror}"
 
-    def _begin(self, on_resume: OnResume, step: int, existing_steps: list[int]) -> bool:
+    def _begin(
+        self, on_resume: OnResume, choice: Selection | None, existing_steps: list[int]
+    ) -> bool:
         """Fence other writers; return True if another writer has just added a snapshot."""
         again, problem = False, None
         if self._rank == self._storage_group.ranks[0]:
             try:
-                again = on_resume(step, existing_steps)
+                step, writer = (choice.step, choice.writer) if choice else (0, None)
+                again = on_resume(step, existing_steps, writer)
             except SnapshotError as error:
                 problem = error
         gathered = collectives.all_gather_objects((again, problem))

@@ -18,32 +18,26 @@ from typing import Any
 import torch
 from torch import distributed
 
-from ddpjob_protocol.environment import (
-    ENV_SNAPSHOT_DIR,
-    ENV_SNAPSHOT_EVERY,
-    ENV_SNAPSHOT_KEEP,
-    ENV_SNAPSHOT_URI,
-)
 from ddpjob_trainer import collectives
 from ddpjob_trainer.agent_link import planned_stop
 from ddpjob_trainer.collectives import StorageGroup
 from ddpjob_trainer.errors import SnapshotError, StorageUnavailableError
 from ddpjob_trainer.reporting import progress, step_counter
-from ddpjob_trainer.snapshots import write_round
+from ddpjob_trainer.snapshots import restoring, settings, write_round
 from ddpjob_trainer.snapshots.async_writer import AsyncWriter
+from ddpjob_trainer.snapshots.first_check import FirstCheck
 from ddpjob_trainer.snapshots.loading import SnapshotLoader
 from ddpjob_trainer.snapshots.model.fencing import Owner
 from ddpjob_trainer.snapshots.model.flat_state import FlatState
 from ddpjob_trainer.snapshots.model.staging import StagedState
 from ddpjob_trainer.snapshots.model.write_plan import is_large
+from ddpjob_trainer.snapshots.sharded.layout import is_sharded
+from ddpjob_trainer.snapshots.sharded.saving import ShardedSave
+from ddpjob_trainer.snapshots.sharded.targets import prepare_read
 from ddpjob_trainer.snapshots.storage import resolve
 from ddpjob_trainer.snapshots.write_round import SOLO, WriteRound
 from ddpjob_trainer.snapshots.writer_fence import WriterFence
 from ddpjob_trainer.tensors import rng_state, training_state
-
-VARIABLES = (ENV_SNAPSHOT_URI, ENV_SNAPSHOT_DIR)  # the first variable that is set counts
-KEEP = 3  # snapshots, if neither the caller nor the job sets a number
-EVERY = 100  # steps between two snapshots, if the job sets no number
 
 _log = logging.getLogger("ddpjob")
 
@@ -65,32 +59,27 @@ class Snapshots:
         keep: int | None = None,
         *,
         share: bool = False,
+        other_job: bool = False,
     ) -> None:
         """Take the directory and the number to keep, by default from the job. Raise SnapshotError.
 
         With `share`, each rank writes a part of a large state, so each rank must call save(). A
-        Loop uses `share`.
+        Loop uses `share`. With `other_job`, resume from the snapshot of a job of another name.
         """
-        chosen = directory or next(filter(None, map(os.environ.get, VARIABLES)), None)
-        if not chosen:
-            raise SnapshotError(
-                "There is no directory for snapshots. Give the job a spec.snapshot, set "
-                f"{ENV_SNAPSHOT_DIR}, or call Snapshots(directory)."
-            )
-        if keep is None:
-            keep = _count(ENV_SNAPSHOT_KEEP, KEEP)
-        if keep < 1:
-            raise SnapshotError(f"keep is {keep}: at least one snapshot must stay")
-        self._every = _count(ENV_SNAPSHOT_EVERY, EVERY)
-        self._storage = resolve.resolve_storage(os.fspath(chosen), keep)
+        self._storage = resolve.resolve_storage(
+            settings.where(directory), settings.keep(keep), settings.limit(directory)
+        )
+        self._every = settings.every()
         self.share = share
         self._last: int | None = None  # the step after which all ranks stop
         self._is_jobs_own = directory is None  # or another job's, to load its model
-        self._writer_fence = WriterFence(self._storage)
+        self._writer_fence = WriterFence(self._storage, other_job=other_job)
         self._writer = AsyncWriter(self._storage)
         self._waiting: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._storage_group = StorageGroup((0,), (0,), 1)
-        self._grouped_for: Owner | None = None
+        self._grouped_for: tuple[Owner, bool] | None = None
+        self._is_sharded = False  # the model, so that each rank writes what it holds
+        self._check = FirstCheck()
 
     def due(self, step: int) -> bool:
         """Return whether a snapshot is due after this many steps; the result is equal on each rank.
@@ -100,6 +89,7 @@ class Snapshots:
         step.
         """
         step_counter.write(step)
+        self._check.after_step()
         if self._stops is not None and self._stops.is_due_at(step):
             self._last = step
             if not self._participates:
@@ -120,17 +110,20 @@ class Snapshots:
 
         Training continues during the write. With `wait`, return once the snapshot is durable; with
         `share`, once this rank's part is durable. Return False if an earlier write is still in
-        progress: this step is then skipped. `scaler` is a GradScaler, `data` is an
+        progress, or if this run has saved or loaded this step already: then this step is skipped.
+        `scaler` is a GradScaler, `data` is an
         `ElasticBatchSampler` or a `Stream`. Random states are saved, too. Raise SnapshotError, also
-        for the previous save; earlier snapshots stay intact. With `share`, raise RuntimeError if
+        for the previous save, unless that one only was skipped; earlier snapshots stay intact. With `share`, raise RuntimeError if
         the group breaks.
         """
         if not 0 <= step < 10**12:
             raise ValueError(f"step is {step}: it counts the steps that are done")
+        parts = {"optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "data": data}
+        self._check.before(model, extra, parts)
         is_last = self._stops is not None and step == self._last
         done = True
+        self._is_sharded = is_sharded(model)
         if self._participates:
-            parts = {"optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "data": data}
             try:
                 done = self._save(step, model, extra, parts, wait=wait or is_last)
             except StorageUnavailableError as error:
@@ -148,12 +141,21 @@ class Snapshots:
         self, step: int, model: torch.nn.Module, extra: Any, parts: dict[str, Any], *, wait: bool
     ) -> bool:
         optimizer = parts["optimizer"]
+        if self._is_sharded:
+            self.discover_storage_group()
+            self._make_wait(optimizer)
+            saving = ShardedSave(self._storage, self._storage_group, self._writer_fence)
+            return saving.save(self._writer, step, model, {"extra": extra, **parts}, wait=wait)
         shares = self._may_share and is_large(training_state.is_on_all(model, optimizer))
         if not (shares or self._is_writer):
             return True
-        agreed = self._agree_on_write(shares=shares, wait=wait)
+        begin = self._writer_fence.resumed_from
+        is_repeated = self._writer.repeats(step, self._owner, begin, wait=wait)
+        is_free = not is_repeated and (wait or not self._writer.is_busy)
+        agreed = self._agree_on_write(shares=shares, is_free=is_free)
         if agreed is None:
-            self._writer.skip(step)
+            if not is_repeated:
+                self._writer.skip(step)
             return False
         collected = training_state.collect(model, extra, **parts)
         collected["random"] = rng_state.to_plain(rng_state.get_state())
@@ -171,12 +173,12 @@ class Snapshots:
             report=partial(progress.saved, storage=_rank(), storages=self._storage_group.storages),
         )  # fmt: skip
 
-    def _agree_on_write(self, *, shares: bool, wait: bool) -> WriteRound | None:
-        """Return the agreed round; None if a writer is busy.
+    def _agree_on_write(self, *, shares: bool, is_free: bool) -> WriteRound | None:
+        """Return the agreed round; None if a writer is not free.
 
         If the fence fails, the writer saves alone and reports why.
         """
-        is_free, fence = wait or not self._writer.is_busy, 0
+        fence = 0
         if not shares:
             return SOLO if is_free else None
         self.discover_storage_group()
@@ -203,23 +205,29 @@ class Snapshots:
         return self._writer.skipped
 
     def _make_wait(self, optimizer: Any) -> None:
-        if isinstance(optimizer, torch.optim.Optimizer) and optimizer not in self._waiting:
-            self._waiting.add(optimizer)
-            optimizer.register_step_pre_hook(lambda *_: self._writer.wait_for_copy())
+        for each in training_state.optimizers_of(optimizer):
+            if each not in self._waiting:
+                self._waiting.add(each)
+                each.register_step_pre_hook(lambda *_: self._writer.wait_for_copy())
 
     def discover_storage_group(self) -> None:
         """Find the ranks with the same directory, on each rank, once per membership.
 
         Until then, rank 0 alone writes. Raise RuntimeError if the group breaks.
         """
-        if self._grouped_for != self._owner:
+        if not self._is_grouped:
             self._storage_group = self._storage.group()
-            self._grouped_for = self._owner
+            self._grouped_for = self._owner, collectives.is_initialized()
+
+    @property
+    def _is_grouped(self) -> bool:
+        """True if the storage group is known, for this membership and its process group."""
+        return self._grouped_for == (self._owner, collectives.is_initialized())
 
     @property
     def _is_writer(self) -> bool:
         """True if this rank writes for all ranks with the same directory."""
-        return _rank() == (self._storage_group.ranks[0] if self._grouped_for == self._owner else 0)
+        return _rank() == (self._storage_group.ranks[0] if self._is_grouped else 0)
 
     @property
     def _may_share(self) -> bool:
@@ -228,7 +236,11 @@ class Snapshots:
 
     @property
     def _participates(self) -> bool:
-        return self._is_writer or self._may_share
+        return self._is_writer or self._may_share or self._is_sharded
+
+    def survive_full_volume(self) -> None:
+        """From now on, skip and report a snapshot if the volume is full; raise only with `wait`."""
+        self._writer.survives_full_volume = True
 
     def resume_from(self, step: int) -> None:
         """Record that this membership resumes from `step` without a load."""
@@ -241,41 +253,39 @@ class Snapshots:
         """Restore the newest whole snapshot in place, equal on each rank; None if there is none.
 
         Rank 0 continues with the saved random state; the other ranks derive theirs from that state.
-        Raise SnapshotError if no snapshot is usable, or if the snapshot does not fit the script.
+        Raise SnapshotError if no snapshot is usable, if the snapshot does not fit the script, if a
+        snapshot cannot hold the script's state, or before init_process_group.
         """
+        collectives.check_group()
+        parts = {"optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "data": data}
+        self._check.before(model, None, parts)
         self._writer.finish()
+        self._storage.make_room(training_state.is_on_all(model, optimizer), None)
         self.discover_storage_group()
-        rank = _rank() if collectives.is_initialized() else 0  # alone, for any environment
-        loading = SnapshotLoader(self._storage, rank, self._storage_group, self._owner)
+        self._is_sharded, read_part = is_sharded(model), None
+        if self._is_sharded:
+            read_part = prepare_read(self._storage, self._storage_group, model, optimizer)
+        loading = SnapshotLoader(
+            self._storage, collectives.rank(), self._storage_group, self._owner, read_part
+        )
         found = loading.load_agreed(self._resume)
         self.resume_from(found[0] if found else 0)
         if found is None:
             progress.resumed(0, loaded=self._is_jobs_own)
             return None
         step, content = found
-        try:
-            training_state.restore(
-                content, model,
-                optimizer=optimizer, scheduler=scheduler, scaler=scaler, data=data,
-            )  # fmt: skip
-        except training_state.StateMismatchError as error:
-            raise SnapshotError(
-                f"The script does not fit the snapshot {self._storage.name(step)}: {error}\n"
-                f"To resume, run the script that saved it. To start over: {self._storage.how_to_reset}"
-            ) from error
-        if "random" in content:
-            random = rng_state.from_plain(content["random"])
-            if _rank() == 0:
-                rng_state.set_state(random)
-            else:
-                rng_state.draw_from(random["torch"], _rank())
+        restoring.restore(
+            content, model, parts, rank=_rank(), name=self._storage.name(step),
+            how_to_reset=self._storage.how_to_reset,
+        )  # fmt: skip
+        if loading.is_in_own_storage:
+            self._writer.note_saved(self._owner, step)
         progress.resumed(step, loaded=self._is_jobs_own)
         return Loaded(step, content["extra"])
 
-    def _resume(self, step: int, existing_steps: list[int]) -> bool:
-        return self._writer_fence.begin(
-            step, existing_steps, exclusive=self._is_jobs_own and bool(self._owner.job)
-        )
+    def _resume(self, step: int, existing_steps: list[int], writer: Owner | None) -> bool:
+        exclusive = self._is_jobs_own and bool(self._owner.job)
+        return self._writer_fence.begin(step, existing_steps, writer, exclusive=exclusive)
 
     @property
     def _owner(self) -> Owner:
@@ -286,10 +296,3 @@ def _rank() -> int:
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank()
     return int(os.environ.get("RANK", "0"))
-
-
-def _count(variable: str, default: int) -> int:
-    text = os.environ.get(variable) or str(default)
-    if not text.isdecimal() or int(text) < 1:
-        raise SnapshotError(f"{variable} is {text!r}: a whole number from 1 on is needed")
-    return int(text)

@@ -34,7 +34,7 @@ def plan_memory(size: int, room: MemoryHeadroom | None, copied: int) -> MemoryPl
     more = math.ceil((size - have) * SPARE / (SPARE - 1) / 1e6)
     return MemoryPlan(
         copies=False,
-        problem=f"The memory limit of {_mb(room.limit)} leaves {_mb(max(have, 0))} for snapshots of "
+        problem=f"The {room.what} of {_mb(room.limit)} leaves {_mb(max(have, 0))} for snapshots of "
         f"{_mb(size)} each: training pauses while one is written; a limit that is {more:,} MB "
         "higher is enough",
     )

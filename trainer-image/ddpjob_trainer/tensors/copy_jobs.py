@@ -14,14 +14,28 @@ if TYPE_CHECKING:
 
 
 class CopyJob:
-    """Pieces of work; each is done once, and they start in order."""
+    """Pieces of work, then checks; each is done once, and they start in order.
 
-    def __init__(self, pieces: Iterable[Callable[[], None]] = ()) -> None:
-        self._rest = collections.deque(enumerate(pieces))
+    A check starts when all pieces are done.
+    """
+
+    def __init__(
+        self,
+        pieces: Iterable[Callable[[], None]] = (),
+        checks: Iterable[Callable[[], None]] = (),
+    ) -> None:
+        first = [*pieces]
+        self._count = len(first)
+        self._rest = collections.deque(enumerate([*first, *checks]))
         self._undone = {number for number, _ in self._rest}
         self._condition = threading.Condition()
         self._error: BaseException | None = None
         self._is_urgent = False
+
+    @property
+    def is_urgent(self) -> bool:
+        """True if a blocked thread helps: it changes nothing until all is done."""
+        return self._is_urgent
 
     def help(self) -> None:
         """Work as a blocked thread: until all is done, no thread returns from `reach`."""
@@ -63,6 +77,9 @@ class CopyJob:
             number, piece = self._rest.popleft()
         except IndexError:
             return False
+        if number >= self._count:
+            with self._condition:
+                self._condition.wait_for(lambda: min(self._undone) >= self._count)
         try:
             piece()
         except Exception as error:  # noqa: BLE001 - raised by finish() or reach()

@@ -11,3 +11,4 @@ class FileDigest(NamedTuple):
     size: int
     kind: str  # of the checksum
     digest: str
+    blocks: tuple[str, ...] = ()  # checksums of its blocks, for readers of a range

@@ -61,6 +61,12 @@ def from_plain(plain: dict[str, Any]) -> dict[str, Any]:
     return {**plain, **found}
 
 
+def check(found: dict[str, Any]) -> None:
+    """Raise TypeError, ValueError, KeyError or RuntimeError for states that no generator takes."""
+    torch.Generator().set_state(found["torch"])
+    random.Random().setstate(found["python"])  # noqa: S311 - no secret
+
+
 def draw_from(state: torch.Tensor, rank: int) -> None:
     """Seed all generators from another rank's state, without repeating that rank's numbers."""
     generator = torch.Generator()

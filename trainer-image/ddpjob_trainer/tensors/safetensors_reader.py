@@ -6,6 +6,7 @@ This module does not know training state or folders. `safetensors_writer` writes
 from __future__ import annotations
 
 import json
+import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+HEADER_BYTES = 1 << 28  # a larger header is not read
+
+
 class TensorSpec(NamedTuple):
     """The name, type and shape of a tensor."""
 
@@ -30,7 +34,7 @@ class TensorSpec(NamedTuple):
     @property
     def size(self) -> int:
         """Size in bytes."""
-        return self.kind.itemsize * torch.Size(self.shape).numel()
+        return self.kind.itemsize * math.prod(self.shape)
 
 
 class SafetensorsReader:
@@ -43,12 +47,12 @@ class SafetensorsReader:
         """
         self._digest = hasher(kind)
         with path.open("rb", buffering=0) as file:
-            size = file.read(8)
-            header = size + file.read(int.from_bytes(size, "little"))
             end = os.fstat(file.fileno()).st_size
+            size = file.read(8)
+            header = size + file.read(_header_size(size, end))
         self._digest.update(header)
         self._path = path
-        self._begin, self.outlines = _read_header(memoryview(header), end)
+        self._begin, self.outlines = read_header(memoryview(header), end)
 
     def read(
         self, each: Callable[[torch.Tensor], None] | None = None
@@ -82,7 +86,7 @@ def tensors(block: torch.Tensor) -> dict[str, torch.Tensor]:
 
     Raise KeyError, TypeError, ValueError or RuntimeError for an invalid file.
     """
-    at, outlines = _read_header(raw(block), block.numel())
+    at, outlines = read_header(raw(block), block.numel())
     found = {}
     for each in outlines:
         found[each.name] = block[at : at + each.size].clone().view(each.kind).view(each.shape)
@@ -90,18 +94,28 @@ def tensors(block: torch.Tensor) -> dict[str, torch.Tensor]:
     return found
 
 
-def _read_header(content: memoryview, end: int) -> tuple[int, list[TensorSpec]]:
+def _header_size(content: bytes | memoryview, end: int) -> int:
+    """Return the size of the header in bytes. Raise ValueError if the file cannot have it."""
+    size = int.from_bytes(content, "little")
+    if size > min(end - 8, HEADER_BYTES):
+        raise ValueError(f"its header of {size:,} bytes does not fit in {end:,} bytes")
+    return size
+
+
+def read_header(content: memoryview, end: int) -> tuple[int, list[TensorSpec]]:
     """Return the offset of the first tensor, and the tensors' outlines in the file's order.
 
     `content` begins like the file, whose size is `end`. Raise KeyError, TypeError or ValueError,
     also if the tensors do not fill the file.
     """
-    begin = 8 + int.from_bytes(content[:8], "little")
+    begin = 8 + _header_size(content[:8], end)
     header = json.loads(bytes(content[8:begin]))
     header.pop("__metadata__", None)
     outlines, at = [], begin
     for name, entry in sorted(header.items(), key=lambda each: each[1]["data_offsets"]):
-        outline = TensorSpec(name, NAMES[entry["dtype"]], tuple(map(int, entry["shape"])))
+        if not all(type(length) is int and length >= 0 for length in entry["shape"]):
+            raise ValueError(f"{name} has the shape {entry['shape']}")
+        outline = TensorSpec(name, NAMES[entry["dtype"]], tuple(entry["shape"]))
         if entry["data_offsets"] != [at - begin, at - begin + outline.size]:
             raise ValueError(f"{name} does not begin where the tensor before it ends")
         outlines.append(outline)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ddpjob_trainer.errors import SnapshotError
+from ddpjob_trainer.errors import NoCopyMemoryError
+from ddpjob_trainer.tensors import copy_check
 from ddpjob_trainer.tensors.device_copy import StreamMarks
 from ddpjob_trainer.tensors.file_digest import FileDigest
 
@@ -66,12 +67,15 @@ class SafetensorsBuffer:
     Without an allocated copy, `stream_to` reads the tensors themselves.
     """
 
-    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+    def __init__(
+        self, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
+    ) -> None:
+        """Lay out the file; `metadata` goes into its header, for other programs."""
         # safetensors' order, which aligns each tensor to a multiple of its element size.
         self._tensors = dict(sorted(tensors.items(), key=lambda each: (-each[1].itemsize, each[0])))
         self._marks = StreamMarks(tensors.values())
         self._begins: dict[str, int] = {}
-        entries: dict[str, dict[str, Any]] = {}
+        entries: dict[str, Any] = {} if metadata is None else {"__metadata__": {**metadata}}
         end = 0
         for name, tensor in self._tensors.items():
             self._begins[name], end = end, end + tensor.nbytes
@@ -98,22 +102,31 @@ class SafetensorsBuffer:
         return {name: begin for name, begin in self._begins.items() if name in names}
 
     def allocate(self, memory: StagingBuffer) -> None:
-        """Allocate memory for a copy. Raises SnapshotError if there is not enough."""
+        """Allocate memory for a copy. Raises NoCopyMemoryError if there is not enough."""
         try:
             self._block = memory.allocate(self._data_size)
         except (RuntimeError, MemoryError) as error:
-            raise SnapshotError(
+            raise NoCopyMemoryError(
                 f"There is no host memory for a snapshot of {self._data_size:,} bytes. Give the "
                 "worker more memory: a snapshot needs as much as the model and its optimizer."
             ) from error
 
+    def copy_of(self, name: str) -> torch.Tensor:
+        """Return the memory for the copy of a tensor, with its type and shape."""
+        assert self._block is not None
+        tensor, begin = self._tensors[name], self._begins[name]
+        return self._block[begin : begin + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+
     def copy(self, names: Collection[str]) -> None:
         """Copy these tensors into the block. Other threads can run meanwhile."""
-        assert self._block is not None
         for name in names:
-            tensor = self._tensors[name]
-            begin = self._begins[name]
-            self._marks.copy(tensor, self._block[begin : begin + tensor.nbytes])
+            target = self.copy_of(name).view(-1).view(torch.uint8)
+            self._marks.copy(self._tensors[name], target)
+
+    def is_equal(self, name: str) -> bool:
+        """Return whether the copy of a tensor equals the tensor as it is now, bit by bit."""
+        with self._marks.copying():
+            return copy_check.same_bits(self.copy_of(name), self._tensors[name])
 
     def stream_to(
         self,

@@ -80,10 +80,21 @@ def _state(value: bytes) -> StateVersion | None:
 def exchange(
     agreement: Agreement, rank: int, device: torch.device, collect: Callable[[], Any]
 ) -> Any:
-    """Send or receive the newest state; return a received one, or None."""
+    """Send or receive the newest state; return a received one, or None if this rank has it.
+
+    Raise RuntimeError if the received state is not whole, or if the group breaks.
+    """
     source, targets = agreement.part_of(rank)
     if targets:
         sender = StateSender(targets, device)
         sender.send_state(collect())
         sender.end()
-    return None if source is None else receive_state(source, device)
+    if source is None:
+        return None
+    received = receive_state(source, device)
+    if received is None:
+        raise RuntimeError(
+            f"the state that rank {source} sent to rank {rank} cannot be restored: it has a value of an "
+            "unknown kind. Run the same version of ddpjob_trainer on all workers."
+        )
+    return received

@@ -20,6 +20,7 @@ from ddpjob_operator.api.base import Model
 from ddpjob_operator.api.rule import ITSELF, Rule
 from ddpjob_operator.api.spec import cel
 from ddpjob_protocol import environment
+from ddpjob_protocol.environment import STUCK_SECONDS
 
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
@@ -121,6 +122,7 @@ Positive = Annotated[int, Strict(), Ge(1), Le(MAX_INTEGER)]
 Replicas = Annotated[int, Strict(), Ge(0), Le(MAX_REPLICAS)]
 Seconds = Annotated[float, Strict(), AllowInfNan(False), Ge(0), Le(MAX_INTEGER)]
 OrphanSeconds = Annotated[Seconds, Ge(5)]  # seconds; several heartbeats
+StuckSeconds = Annotated[Seconds, Ge(5)]  # seconds; processes report their positions each second
 HeartbeatSeconds = Annotated[Seconds, Ge(2)]  # seconds; the interval of heartbeats is 1 s
 Flag = Annotated[bool, Strict()]
 # The rule explains the limit of a name's length; the schema states the limit.
@@ -168,6 +170,11 @@ class Elastic(Model):
     orphan_seconds: OrphanSeconds = Field(
         default=60,
         description="Seconds after which a worker without a connection to the service stops. At least 5.",
+    )
+    stuck_seconds: StuckSeconds = Field(
+        default=STUCK_SECONDS,
+        description="Live mode: seconds without movement after which a process is killed that does "
+        "not leave a step or a collective that a change has broken. At least 5.",
     )
     heartbeat_seconds: HeartbeatSeconds | None = Field(
         default=None,

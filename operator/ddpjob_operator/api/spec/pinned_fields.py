@@ -43,6 +43,7 @@ PINNED = (
     "scheduling",
     "snapshot",
     "elastic.orphanSeconds",
+    "elastic.stuckSeconds",
     "elastic.warmStart",
     "elastic.warmImports",
 )

@@ -59,10 +59,22 @@ def _divided(resources: Mapping[str, Any]) -> str:
 
 
 def _is_whole(quantity: str) -> bool:
+    amount = _amount(quantity)
+    return amount == amount.to_integral_value(context=LENIENT)
+
+
+def _amount(quantity: str) -> decimal.Decimal:
     unit = next((unit for unit in UNITS if quantity.endswith(unit)), "")
     number = LENIENT.create_decimal(quantity.removesuffix(unit))
-    amount = LENIENT.multiply(number, UNITS.get(unit, decimal.Decimal(1)))
-    return amount == amount.to_integral_value(context=LENIENT)
+    return LENIENT.multiply(number, UNITS.get(unit, decimal.Decimal(1)))
+
+
+def whole_amount(quantity: object) -> int | None:
+    """Return the amount of a quantity such as 1Gi, rounded down; None if it is none."""
+    if not _is_quantity(quantity):
+        return None
+    amount = _amount(str(quantity))
+    return int(amount) if amount.is_finite() else None
 
 
 IS_QUANTITY = Rule(  # the CRD has a pattern: CEL does not know how long the text may be

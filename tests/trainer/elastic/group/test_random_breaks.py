@@ -8,10 +8,7 @@ import os
 import random
 from pathlib import Path
 
-import pytest
-
-from ddpjob_agent.worker import live_processes
-from support.conducting import PATIENCE_SECONDS, conducting, until
+from support.conducting import conducting, until
 from support.forked import Forks, Program
 from support.ledger import Ledger
 
@@ -77,9 +74,8 @@ def has_done(ledger: Ledger, n: int) -> bool:
 
 
 def test_replicas_are_equal_after_every_break(
-    forks: Forks, tmp_path: Path, python_env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    forks: Forks, tmp_path: Path, python_env: dict[str, str]
 ) -> None:
-    monkeypatch.setattr(live_processes, "ARRIVE_SECONDS", PATIENCE_SECONDS)
     (tmp_path / "train.py").write_text(SCRIPT)
     ledger = Ledger(tmp_path)
     try:

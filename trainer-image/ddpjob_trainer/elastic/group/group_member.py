@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ddpjob_trainer.elastic.group.group_breaks import GroupBreaks
     from ddpjob_trainer.elastic.group.process_group import ElasticProcessGroup
     from ddpjob_trainer.elastic.live_snapshots import LiveSnapshots
+    from ddpjob_trainer.elastic.state.replica_check import ReplicaCheck
     from ddpjob_trainer.elastic.state.train_state import TrainState
 
 
@@ -39,6 +40,7 @@ class GroupMember:
         training: TrainState,
         feed: DataFeed | None,
         snapshots: LiveSnapshots,
+        replicas: ReplicaCheck,
     ) -> None:
         self._group = group
         self._breaks = breaks
@@ -46,6 +48,7 @@ class GroupMember:
         self._training = training
         self._feed = feed
         self._snapshots = snapshots
+        self._replicas = replicas
         self._membership: Membership | None = None
 
     def join_alone(self) -> None:
@@ -56,6 +59,7 @@ class GroupMember:
             self._group.init_torch(store=distributed.HashStore(), rank=0, world_size=1)
         world_size = distributed.get_world_size()
         self._exchange_state(Agreement((None,) * world_size), None, distributed.get_rank())
+        self._replicas.check()
         if self._feed is not None:
             self._feed.sync_speeds()
 
@@ -81,6 +85,7 @@ class GroupMember:
     def leave(self) -> None:
         """Leave the group, if there is one."""
         self._model.unwrap()
+        self._replicas.forget()
         self._group.destroy()
         self._membership = None
 
@@ -126,6 +131,7 @@ class GroupMember:
                 **{ENV_MEMBERSHIP: str(membership.id)},
             )
             self._exchange_state(agreement, membership.snapshot_step, rank)
+            self._replicas.check()
             if self._feed is not None:
                 self._feed.sync_speeds()
         except Exception as error:  # noqa: BLE001 - raised again if it is no break
@@ -143,6 +149,8 @@ class GroupMember:
         if is_old and self._snapshots.load():
             return
         if newest is None:  # no process has a state: all begin like rank 0
+            if rank == 0:
+                self._training.check_untrained()
             newest = StateVersion(0, BEGINNING)
             agreement = Agreement((newest, *[None] * (len(agreement.states) - 1)))
         # Over the CPU's backend: an abort raises an error there, but not on a GPU.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ddpjob_protocol.membership import MembershipId
 from ddpjob_trainer.errors import FencedError
@@ -31,14 +31,31 @@ class Owner(NamedTuple):
 
     job: str  # the job's uid
     membership: str
+    name: str = ""  # the job's namespace and name
 
     @property
     def order(self) -> MembershipId:
         """The order of the memberships of one job; below all of them for a process alone."""
         return MembershipId.parse(self.membership) if self.job else MembershipId(0, 0, 0)
 
+    def is_of_other_job(self, owner: Owner) -> bool:
+        """Return whether both are of jobs, and the jobs' names differ."""
+        return bool(self.name and owner.name) and self.name != owner.name
+
     def __str__(self) -> str:
-        return f"membership {self.membership}" if self.job else f"process {self.membership}"
+        if not self.job:
+            return f"process {self.membership}"
+        return f"membership {self.membership}" + (f" of job {self.name}" if self.name else "")
+
+
+def parse_owner(record: dict[str, Any]) -> Owner:
+    """Return the owner that a record names. Raise KeyError, TypeError or ValueError."""
+    owner = Owner(record["job"], record["membership"], {"name": "", **record}["name"])
+    if not all(isinstance(each, str) for each in owner):
+        raise TypeError(f"{owner!r} names no owner")
+    if owner.job:
+        MembershipId.parse(owner.membership)
+    return owner
 
 
 class Fence(NamedTuple):
@@ -86,7 +103,7 @@ class FenceStorage(Protocol):
         """Return the numbers of the existing records, in any order."""
 
     def read(self, number: int) -> bytes | None:
-        """Return a record; None if there is no such record."""
+        """Return a record; None if there is no such record. Raise ValueError if it is large."""
 
     def create(self, number: int, record: bytes) -> bool:
         """Create a record; return False if the number is in use. Only one caller succeeds."""
@@ -122,7 +139,7 @@ class FenceLog:
                     f"{self._resumed(later)}: {owner} is an earlier membership and may not save."
                 )
             fence = Fence(max(self._records.numbers(), default=0) + 1, owner, step)
-            record = {"job": owner.job, "membership": owner.membership, "step": step}
+            record = {**owner._asdict(), "step": step}
             if self._records.create(fence.number, json.dumps(record).encode()):
                 self._delete_old(fence.number - KEEP)
                 return fence
@@ -143,16 +160,13 @@ class FenceLog:
         return f"{fence.owner} has resumed from step {fence.step} in {self._records.where}"
 
     def _read(self, number: int) -> Fence | None:
-        record = self._records.read(number)
-        if record is None:
-            return None  # just deleted
         try:
+            record = self._records.read(number)
+            if record is None:
+                return None  # just deleted
             content = json.loads(record)
-            owner = Owner(str(content["job"]), str(content["membership"]))
-            if owner.job:
-                MembershipId.parse(owner.membership)
-            return Fence(number, owner, int(content["step"]))
-        except (KeyError, TypeError, ValueError) as error:
+            return Fence(number, parse_owner(content), int(content["step"]))
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             _log.warning("%s is ignored: %r", self._records.name(number), error)
             return None
 

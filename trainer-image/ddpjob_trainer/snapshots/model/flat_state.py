@@ -34,6 +34,10 @@ class FlatState:
             if tensor.untyped_storage().data_ptr() in storages
         }
 
+    def version_of(self, name: str) -> int:
+        """Return a number that grows when the tensor is changed in place."""
+        return self.tensors[name]._version  # noqa: SLF001 - torch's own way to find it out
+
     def outline(self, names: Iterable[str]) -> str:
         """Return a digest that is equal for tensors of equal names, types and shapes."""
         given = [(name, self.tensors[name]) for name in sorted(names)]

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddpjob_trainer.snapshots.model.fencing import Fence, Origin, Owner
+from ddpjob_trainer.snapshots.model.fencing import Fence, Origin, Owner, parse_owner
 from ddpjob_trainer.snapshots.model.selection import Candidate
 from ddpjob_trainer.tensors.file_digest import FileDigest
 
@@ -25,6 +25,13 @@ FORMAT = "ddpjob-snapshot"
 VERSION = 1
 TENSORS = "tensors.safetensors"
 MANIFEST = "manifest.json"
+BLOCK_BYTES = 2 << 20  # size of a block that has a checksum of its own
+MOST_BYTES = 1 << 30  # bytes of a manifest; a larger one is not read
+
+# Raised by code that reads a content which is intact, but senseless.
+SENSELESS = (
+    LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError,
+)  # fmt: skip
 
 
 class UnusableError(Exception):
@@ -52,8 +59,17 @@ def part_record_name(number: int) -> str:
     return f"part-{number}.json"
 
 
-def build(step: int, state: dict[str, Any], files: Mapping[str, FileDigest], fence: Fence) -> bytes:
-    """Return the manifest of a state behind a fence, whose tensors are in `files`."""
+def build(
+    step: int,
+    state: dict[str, Any],
+    files: Mapping[str, FileDigest],
+    fence: Fence,
+    sharded: Mapping[str, Any] | None = None,
+) -> bytes:
+    """Return the manifest of a state behind a fence, whose tensors are in `files`.
+
+    `sharded` describes the tensors that are saved in chunks.
+    """
     import torch  # noqa: PLC0415 - a list of snapshots needs no torch
 
     return json.dumps({
@@ -61,27 +77,53 @@ def build(step: int, state: dict[str, Any], files: Mapping[str, FileDigest], fen
         "version": VERSION,
         "step": step,
         "fence": fence.number,
-        "writer": {"job": fence.owner.job, "membership": fence.owner.membership},
+        "writer": fence.owner._asdict(),
         "torch": torch.__version__,
         "code": _code(),
-        "files": {name: {"size": f.size, f.kind: f.digest} for name, f in files.items()},
+        "files": {name: _entry(file) for name, file in files.items()},
+        **({} if sharded is None else {"sharded": sharded}),
         "state": state,
     }, allow_nan=False).encode()  # fmt: skip
 
 
+def _entry(file: FileDigest) -> dict[str, Any]:
+    blocks = {"blocks": file.blocks} if file.blocks else {}
+    return {"size": file.size, file.kind: file.digest, **blocks}
+
+
 def parse(raw: bytes) -> dict[str, Any]:
-    """Return the manifest. Raise UnusableError if the format is foreign or of another version."""
+    """Return the manifest, with each value of the right type. Raise UnusableError otherwise."""
     try:
         manifest = json.loads(raw)
     except ValueError:
         raise UnusableError(f"it is damaged: {MANIFEST} is not JSON") from None
+    except RecursionError:
+        raise UnusableError(f"it is damaged: {MANIFEST} is nested too deeply") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise UnusableError(f"it is not a ddpjob snapshot: {MANIFEST} does not say {FORMAT}")
     if manifest.get("version") != VERSION:
         raise UnusableError(
             f"it has format version {manifest.get('version')}, this ddpjob_trainer reads {VERSION}"
         )
+    try:
+        _check_types(manifest)
+    except SENSELESS as error:
+        raise UnusableError(f"its content makes no sense: {error!r}") from None
     return manifest
+
+
+def _check_types(manifest: dict[str, Any]) -> None:
+    """Raise UnusableError, or one of SENSELESS, if a value of another type is in the manifest."""
+    for name in ("step", "fence"):
+        if type(manifest[name]) is not int or not 0 <= manifest[name] < 10**12:
+            raise ValueError(f"{name} is {manifest[name]!r}")
+    parse_owner(manifest["writer"])
+    files = manifest["files"]
+    if not files or any(type(entry["size"]) is not int for entry in files.values()):
+        raise ValueError("files have no size")
+    files_of(manifest)
+    if not {"model", "types"} <= manifest["state"].keys():
+        raise ValueError("there is no state of a model")
 
 
 def check_step(manifest: dict[str, Any], name: str) -> None:
@@ -108,16 +150,25 @@ def files_of(manifest: dict[str, Any]) -> dict[str, FileDigest]:
     for name, entry in manifest["files"].items():
         if re.fullmatch(r"tensors(-[1-9]\d*)?\.safetensors", name) is None:
             raise UnusableError(f"its content makes no sense: {name} is no name of a file in it")
-        [(kind, digest)] = [(kind, each) for kind, each in entry.items() if kind != "size"]
-        found[name] = FileDigest(int(entry["size"]), kind, str(digest))
+        kinds = entry.keys() - {"size", "blocks"}
+        [(kind, digest)] = [(kind, entry[kind]) for kind in kinds]
+        size, blocks = int(entry["size"]), tuple(map(str, entry.get("blocks", ())))
+        if blocks and len(blocks) != -(-size // BLOCK_BYTES):
+            raise UnusableError(f"its content makes no sense: {name} has {len(blocks)} checksums")
+        found[name] = FileDigest(size, kind, str(digest), blocks)
     return found
 
 
 def candidate_of(manifest: dict[str, Any]) -> Candidate:
-    """Return the candidate that describes this snapshot to all ranks."""
+    """Return the candidate that describes this snapshot to all ranks. Raise UnusableError."""
     state = {part: node for part, node in manifest["state"].items() if part != "random"}
     content = [manifest["step"], manifest["files"], state]  # equal in each copy
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    content += [manifest["sharded"]] if "sharded" in manifest else []
+    try:
+        text = json.dumps(content, sort_keys=True)
+    except RecursionError:
+        raise UnusableError(f"it is damaged: {MANIFEST} is nested too deeply") from None
+    digest = hashlib.sha256(text.encode()).hexdigest()
     return Candidate(manifest["step"], digest, writer_of(manifest))
 
 
@@ -128,7 +179,7 @@ def origin_of(manifest: dict[str, Any]) -> Origin:
 
 def writer_of(manifest: dict[str, Any]) -> Owner:
     """Return the writer."""
-    return Owner(str(manifest["writer"]["job"]), str(manifest["writer"]["membership"]))
+    return parse_owner(manifest["writer"])
 
 
 @functools.cache

@@ -40,6 +40,7 @@ class Selection(NamedTuple):
     step: int
     digest: str
     ranks: frozenset[int]
+    writer: Owner
 
 
 def select_snapshot(
@@ -63,7 +64,7 @@ def select_snapshot(
         return None
     best = max((offer for offer, _ in usable), key=_age)
     ranks = {rank for offer, holders in usable if offer.digest == best.digest for rank in holders}
-    return Selection(best.step, best.digest, frozenset(ranks))
+    return Selection(best.step, best.digest, frozenset(ranks), best.writer)
 
 
 def _age(offer: Candidate) -> tuple[int, MembershipId, str]:

@@ -11,8 +11,9 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ddpjob_trainer.errors import SnapshotError
+from ddpjob_trainer.errors import StateChangedError
 from ddpjob_trainer.snapshots.model import manifest
+from ddpjob_trainer.tensors import copy_check
 from ddpjob_trainer.tensors.copy_jobs import CopyJob
 from ddpjob_trainer.tensors.safetensors_writer import SafetensorsBuffer, StagingBuffer
 
@@ -36,15 +37,22 @@ class StagedState:
         self._state = state
         chosen = state.tensors if names is None else names
         self._tensors = {name: each for name, each in state.tensors.items() if name in chosen}
-        self._versions = {name: each._version for name, each in self._tensors.items()}  # noqa: SLF001
+        self._versions = {name: state.version_of(name) for name in self._tensors}
         self._image = SafetensorsBuffer(self._tensors)
         self._copying = CopyJob()
+        self._unsure: set[str] = set()  # copied while the training thread ran
         self._begins: list[int] = []  # offset in the file of each piece to copy
 
     @property
     def size(self) -> int:
         """Bytes in total, within a few kilobytes."""
         return self._image.size + len(json.dumps(self._state.values)) + 4096
+
+    @property
+    def total_size(self) -> int:
+        """Bytes of the whole snapshot, with the parts of other writers, within a few kilobytes."""
+        others = sum(tensor.nbytes for tensor in self._state.tensors.values())
+        return self.size + others - sum(tensor.nbytes for tensor in self._tensors.values())
 
     @property
     def tensors_size(self) -> int:
@@ -55,8 +63,10 @@ class StagedState:
         """Copy the tensors except these storages, given by address; return the job for those.
 
         Copied tensors may change afterwards; without a copy, no tensor may change during the write.
-        This method and the job raise SnapshotError if a tensor has changed since the construction.
-        This method also raises it if there is not enough memory.
+        This method and the job raise StateChangedError if a tensor has changed since the
+        construction. The job finds changes of which torch does not know, too: it compares the copy
+        with the tensors at its end, but for what it copied while the training thread was blocked.
+        This method also raises NoCopyMemoryError.
         """
         self._image.allocate(memory)
         stable = self._state.inside(unchanged_tensors)
@@ -64,25 +74,51 @@ class StagedState:
         self._copy([name for name in self._tensors if name not in later])
         begins = self._image.begins(later)
         pieces = list(_pieces({name: later[name] for name in begins}))
-        self._copying = CopyJob(partial(self._copy, names) for names in pieces)
+        sample = copy_check.Sample(later)
+        self._copying = CopyJob(
+            [partial(self._copy_beside_training, names) for names in pieces],
+            [partial(self._check_sample, sample), *(partial(self._verify, n) for n in pieces)],
+        )
         self._begins = [begins[names[0]] for names in pieces]
         return self._copying
 
     def finish_copying(self) -> None:
-        """Wait until the copy is complete. Raise SnapshotError if the state has changed."""
+        """Wait until the copy is complete. Raise StateChangedError if the state has changed."""
         self._copying.finish()
 
     def _copy(self, names: Collection[str]) -> None:
         self._image.copy(names)
         self._check(names)
 
+    def _copy_beside_training(self, names: Collection[str]) -> None:
+        if self._copying.is_urgent:  # the training thread is blocked, but not a GPU's queue
+            names_at_risk = [name for name in names if self._tensors[name].device.type != "cpu"]
+        else:
+            names_at_risk = [*names]
+        self._unsure.update(names_at_risk)
+        self._copy(names)
+
+    def _check_sample(self, sample: copy_check.Sample) -> None:
+        """Raise StateChangedError if a tensor was changed before its copy began."""
+        if not sample.is_in(self._image.copy_of):
+            raise self._changed()
+
+    def _verify(self, names: Collection[str]) -> None:
+        """Raise StateChangedError if a tensor was changed after its copy, or meanwhile."""
+        for name in self._unsure.intersection(names):
+            if not self._image.is_equal(name):
+                raise self._changed()
+        self._check(names)
+
     def stream_to(self, into: Callable[[Iterator[memoryview]], object]) -> FileDigest:
         """Stream the tensors' file to `into`, chunk by chunk, during the rest of the copy.
 
-        Raise the errors of `into`, and SnapshotError if the state has changed meanwhile.
+        Raise the errors of `into`, and StateChangedError if the state has changed meanwhile.
         """
         poured = self._image.stream_to(into, self._have_copied)
-        if not self._image.is_copied:
+        if self._image.is_copied:
+            self.finish_copying()
+        else:
             self._check(self._tensors)
         return poured
 
@@ -95,12 +131,15 @@ class StagedState:
         return manifest.build(self._state.step, self._state.values, files, fence)
 
     def _check(self, names: Iterable[str]) -> None:
-        if any(self._tensors[name]._version != self._versions[name] for name in names):  # noqa: SLF001 - torch's own way to find it out
-            raise SnapshotError(
-                f"Step {self._state.step} is not saved: the model or the optimizer's state was changed "
-                "while it was copied, and not by the optimizer's step. Change it before save(), or "
-                "save with wait=True."
-            )
+        if any(self._state.version_of(name) != self._versions[name] for name in names):
+            raise self._changed()
+
+    def _changed(self) -> StateChangedError:
+        return StateChangedError(
+            f"Step {self._state.step} is not saved: the model or the optimizer's state was changed "
+            "while it was copied, and not by the step of an optimizer that save() was given. Give "
+            "save() all optimizers, as optimizer=[first, second], and change weights before save()."
+        )
 
 
 def _pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[list[str]]:

@@ -12,7 +12,7 @@ import json
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from ddpjob_trainer.errors import SnapshotError
+from ddpjob_trainer.errors import SnapshotError, StateChangedError
 from ddpjob_trainer.snapshots.model import manifest
 from ddpjob_trainer.tensors.file_digest import FileDigest
 
@@ -73,9 +73,10 @@ def part_report(written: FileDigest, outline: str) -> bytes:
     return json.dumps({**written._asdict(), "outline": outline}).encode()
 
 
-def part_failure(text: str) -> bytes:
+def part_failure(error: Exception) -> bytes:
     """Return a writer's record of a failed part."""
-    return json.dumps({"failure": text}).encode()
+    has_changed = isinstance(error, StateChangedError)
+    return json.dumps({"failure": str(error), "changed": has_changed}).encode()
 
 
 def wait_for_parts(
@@ -107,6 +108,8 @@ def wait_for_parts(
 
 def _judge(raw: bytes, outline: str) -> FileDigest:
     written = json.loads(raw)
+    if written.get("changed"):
+        raise StateChangedError(written["failure"])
     if "failure" in written:
         raise SnapshotError(f"Another rank could not write its part: {written['failure']}")
     if written["outline"] != outline:
@@ -115,4 +118,4 @@ def _judge(raw: bytes, outline: str) -> FileDigest:
             "one: what is not the same on every rank cannot be saved by all of them together. Save "
             "with Snapshots(share=False)."
         )
-    return FileDigest(written["size"], written["kind"], written["digest"])
+    return FileDigest(written["size"], written["kind"], written["digest"], tuple(written["blocks"]))

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ddpjob_trainer.collectives import StorageGroup
     from ddpjob_trainer.snapshots.model.fencing import Fence, Owner
     from ddpjob_trainer.snapshots.model.selection import StorageContents
@@ -21,6 +23,13 @@ class SnapshotInfo(NamedTuple):
 
     size: int
     written: float  # seconds since 1970
+
+
+class OpenSnapshot(NamedTuple):
+    """A whole snapshot, for readers of parts of it, which verify what they read."""
+
+    manifest: dict[str, Any]
+    read: Callable[[str, int, memoryview], None]  # fills the memory with a file's bytes from one on
 
 
 class SnapshotStorage(Protocol):
@@ -38,6 +47,12 @@ class SnapshotStorage(Protocol):
 
     def fence(self, owner: Owner, step: int) -> Fence:
         """Fence all owners but `owner`, which resumes from `step`. Raise FencedError or OSError."""
+
+    def make_room(self, size: int, fence: Fence | None) -> None:
+        """Delete the oldest snapshots until `size` bytes fit; without a fence, only check.
+
+        Raise SnapshotError, also FencedError, or OSError.
+        """
 
     def commit(
         self, step: int, content: StagedState, fence: Fence, part: WriteAssignment = ...
@@ -60,6 +75,9 @@ class SnapshotStorage(Protocol):
 
         If the storage can stream, the `sender` sends the state during the read.
         """
+
+    def open(self, step: int, digest: str) -> OpenSnapshot:
+        """Return the candidate with this digest, for reads of parts. Raise OSError."""
 
     def check(self, step: int, *, content: bool = True) -> dict[str, Any]:
         """Return the manifest; with `content`, verify all bytes of the tensors, else sizes."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RECORD = "fence.json"
+RECORD_BYTES = 1 << 20  # more than it ever has
 
 
 class DirectoryFences:
@@ -35,9 +36,9 @@ class DirectoryFences:
         return [int(match[1]) for name in names if (match := re.fullmatch(r"fence-(\d{12})", name))]
 
     def read(self, number: int) -> bytes | None:
-        """Return a record; None if there is no such record. Raise OSError."""
+        """Return a record; None if there is no such record. Raise OSError or ValueError."""
         try:
-            return (self._path(number) / RECORD).read_bytes()
+            return durable.read(self._path(number) / RECORD, RECORD_BYTES)
         except FileNotFoundError:
             return None
 

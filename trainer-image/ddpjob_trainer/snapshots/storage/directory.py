@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import itertools
+import functools
 import logging
-import os
 import secrets
-import shutil
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpjob_trainer.errors import SnapshotError
@@ -32,12 +30,11 @@ from ddpjob_trainer.snapshots.model.write_plan import (
     part_report,
     wait_for_parts,
 )
-from ddpjob_trainer.snapshots.storage import durable, snapshot_dir
-from ddpjob_trainer.snapshots.storage.base import SnapshotInfo
+from ddpjob_trainer.snapshots.storage import dir_lock, durable, snapshot_dir, volume
+from ddpjob_trainer.snapshots.storage.base import OpenSnapshot, SnapshotInfo
 from ddpjob_trainer.snapshots.storage.dir_fences import DirectoryFences
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
     from typing import Any
 
@@ -46,9 +43,6 @@ if TYPE_CHECKING:
     from ddpjob_trainer.tensors.file_digest import FileDigest
     from ddpjob_trainer.transfer.broadcast import StateSender
 
-_LOCK = ".lock"
-_HIDDEN = ".tmp"
-_HIDDEN_NAMES = (f".step-*{_HIDDEN}", f".fence-*{_HIDDEN}")
 
 _log = logging.getLogger("ddpjob")
 
@@ -56,7 +50,9 @@ _log = logging.getLogger("ddpjob")
 class DirectoryStorage:
     """The snapshots in one directory, by step."""
 
-    def __init__(self, directory: Path, keep: int) -> None:
+    def __init__(self, directory: Path, keep: int, limit: int | None = None) -> None:
+        """Take the directory, the snapshots to keep, and the limit of its volume in bytes."""
+        self._limit = limit
         self.directory = directory
         self.where = str(directory)
         self.how_to_reset = f"mv {directory} {directory}.old"
@@ -75,8 +71,18 @@ class DirectoryStorage:
 
     def fence(self, owner: Owner, step: int) -> Fence:
         """Fence all owners but `owner`, which resumes from `step`. Raise FencedError or OSError."""
-        with self._attempt_folder():
-            return self._fences.add(owner, step)
+        with dir_lock.writing_in(self.directory):
+            return volume.write_with_space(
+                lambda: self._fences.add(owner, step), lambda: self._drop_oldest(owner)
+            )
+
+    def make_room(self, size: int, fence: Fence | None) -> None:
+        """Delete the oldest snapshots until `size` bytes fit; without a fence, only check.
+
+        Raise SnapshotError or OSError.
+        """
+        drop = None if fence is None else partial(self._drop_for, fence)
+        volume.make_room(self.directory, size, self._limit, drop)
 
     def commit(
         self, step: int, content: StagedState, fence: Fence, part: WriteAssignment = ALONE
@@ -87,31 +93,40 @@ class DirectoryStorage:
         several writers, raise PartsMissingError or SnapshotError, too.
         """
         target = self.directory / manifest.name_of(step)
-        aside = self._hidden(target, part.attempt_id)
+        aside = dir_lock.hidden(target, part.attempt_id)
         if self._counts(target):
             with contextlib.suppress(OSError):
-                self._discard(aside)
+                dir_lock.discard(aside)
             return
-        with self._attempt_folder(part.attempt_id):
+        others = functools.cache(lambda: _others(aside, part))
+        with dir_lock.writing_in(self.directory, part.attempt_id):
             try:
                 aside.mkdir(exist_ok=part.writers > 1)
-                snapshot_dir.write(aside, content, fence, lambda: _others(aside, part))
+                volume.write_with_space(
+                    lambda: snapshot_dir.write(aside, content, fence, others),
+                    partial(self._drop_for, fence),
+                )
                 self._fences.check(fence)
                 self._rename(aside, target)
             finally:
                 with contextlib.suppress(OSError):
-                    self._discard(aside)
+                    dir_lock.discard(aside)
             durable.sync(self.directory)
             self._fences.check(fence)  # a successor may rely on an earlier one: delete none
-            self._retain(step)
+            self._retain(step, fence.owner)
 
     def write_part(self, step: int, content: StagedState, part: WriteAssignment) -> None:
         """Write a part durably for the first writer. Raise PartsMissingError or OSError."""
-        aside = self._hidden(self.directory / manifest.name_of(step), part.attempt_id)
-        with self._attempt_folder(part.attempt_id):
+        aside = dir_lock.hidden(self.directory / manifest.name_of(step), part.attempt_id)
+        with dir_lock.writing_in(self.directory, part.attempt_id):
             aside.mkdir(exist_ok=True)
             try:
-                written = snapshot_dir.write_part(aside, content, part.number)
+                written = volume.write_with_space(
+                    lambda: snapshot_dir.write_part(aside, content, part.number),
+                    lambda: any(
+                        self._drop_for(f) for f in self._fences.all() if f.number == part.fence
+                    ),
+                )
                 snapshot_dir.write_part_record(
                     aside, part.number, part_report(written, part.outlines[part.number])
                 )
@@ -119,7 +134,7 @@ class DirectoryStorage:
                 if not aside.exists():
                     raise PartsMissingError from error
                 with contextlib.suppress(OSError):
-                    snapshot_dir.write_part_record(aside, part.number, part_failure(str(error)))
+                    snapshot_dir.write_part_record(aside, part.number, part_failure(error))
                 raise
 
     def steps(self, chooser: Owner | None = None) -> list[int]:
@@ -165,7 +180,7 @@ class DirectoryStorage:
         if newest is None:
             return []
         before = self.all_steps()
-        with self._attempt_folder():
+        with dir_lock.writing_in(self.directory):
             self._retain(newest)
         return sorted({*before} - {*self.all_steps()})
 
@@ -184,6 +199,13 @@ class DirectoryStorage:
         del digest  # one snapshot per step
         return snapshot_dir.read(self.path(step), sender)
 
+    def open(self, step: int, digest: str) -> OpenSnapshot:
+        """Return the snapshot with this digest, for reads of parts. Raise UnusableError."""
+        found = snapshot_dir.check(self.path(step), content=False)
+        if manifest.candidate_of(found).digest != digest:
+            raise UnusableError("it has just been replaced")
+        return OpenSnapshot(found, partial(snapshot_dir.read_range, self.path(step)))
+
     def check(self, step: int, *, content: bool = True) -> dict[str, Any]:
         """Return the manifest. Raise UnusableError."""
         return snapshot_dir.check(self.path(step), content=content)
@@ -196,7 +218,7 @@ class DirectoryStorage:
 
     def explain_error(self, error: OSError, size: int) -> tuple[str, str]:
         """Return the reason why a snapshot of `size` bytes could not be saved, and the remedy."""
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in volume.FULL:
             return (
                 f"it is full, and {size:,} bytes are needed",
                 "Free space there, enlarge the volume, or keep fewer snapshots.",
@@ -223,37 +245,35 @@ class DirectoryStorage:
     def _counts(self, path: Path) -> bool:
         return _whole(path, content=True) and not _is_fenced(path, self._fences.all())
 
-    def _retain(self, newest: int) -> None:
+    def _retain(self, newest: int, owner: Owner | None = None) -> None:
+        """Delete snapshots beyond `keep` and fenced ones; none of a job other than `owner`'s."""
         fences = self._fences.all()
         fenced = [s for s in self.all_steps() if _is_fenced(self.path(s), fences)]
-        for step in [*steps_to_delete(self.complete(), newest, self.keep), *fenced]:
-            self._discard(self.path(step))
+        complete = [s for s in self.complete() if not self._is_of_other_job(s, owner)]
+        for step in [*steps_to_delete(complete, newest, self.keep), *fenced]:
+            if not self._is_of_other_job(step, owner):
+                dir_lock.discard(self.path(step))
 
-    @staticmethod
-    def _discard(folder: Path) -> None:
-        """Remove a folder with its name first, as others may still write to it. Raise OSError."""
-        doomed = folder.with_name(f".step-{secrets.token_hex(4)}{_HIDDEN}")
-        folder.rename(doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+    def _drop_for(self, fence: Fence) -> bool:
+        """Delete the oldest snapshot for the writer behind this fence, if it is not fenced."""
+        self._fences.check(fence)
+        return self._drop_oldest(fence.owner)
 
-    @contextlib.contextmanager
-    def _attempt_folder(self, word: str = "") -> Iterator[None]:
-        """Hold the shared lock, and clear hidden folders except those of attempt `word`."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self.directory / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    def _drop_oldest(self, owner: Owner) -> bool:
+        """Delete the oldest whole snapshot of `owner`'s job; return False if there is only one."""
+        complete = [step for step in self.complete() if not self._is_of_other_job(step, owner)]
+        if len(complete) < 2:
+            return False
+        _log.warning("%s is full: the snapshot of step %d is deleted", self.where, complete[-1])
+        dir_lock.discard(self.path(complete[-1]))
+        return True
+
+    def _is_of_other_job(self, step: int, owner: Owner | None) -> bool:
         try:
-            if _locked(lock, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                stale = itertools.chain.from_iterable(map(self.directory.glob, _HIDDEN_NAMES))
-                for each in stale:
-                    if not (word and each.name.endswith(f".{word}{_HIDDEN}")):
-                        shutil.rmtree(each, ignore_errors=True)
-            _locked(lock, fcntl.LOCK_SH)
-            yield
-        finally:
-            os.close(lock)
-
-    def _hidden(self, target: Path, word: str = "") -> Path:
-        return target.with_name(f".{target.name}.{word or secrets.token_hex(4)}{_HIDDEN}")
+            writer = manifest.writer_of(snapshot_dir.check(self.path(step), content=False))
+        except UnusableError:
+            return False
+        return owner is not None and writer.is_of_other_job(owner)
 
 
 def _others(aside: Path, part: WriteAssignment) -> dict[str, FileDigest]:
@@ -261,15 +281,6 @@ def _others(aside: Path, part: WriteAssignment) -> dict[str, FileDigest]:
     found = wait_for_parts(part, lambda number: snapshot_dir.read_part_record(aside, number))
     snapshot_dir.delete_part_records(aside)
     return found
-
-
-def _locked(descriptor: int, operation: int) -> bool:
-    """Return whether the lock is held; a file system without locks returns False."""
-    try:
-        fcntl.flock(descriptor, operation)
-    except OSError:
-        return False
-    return True
 
 
 def _is_fenced(path: Path, fences: list[Fence], chooser: Owner | None = None) -> bool:

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+
+def read(path: Path, most: int) -> bytes:
+    """Return the bytes of a file. Raise OSError, or ValueError for another kind or a larger one."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError(f"{path.name} is no file")
+    if found.st_size > most:
+        raise ValueError(f"{path.name} has {found.st_size:,} bytes, too many to be read")
+    return path.read_bytes()
 
 
 def write(path: Path, data: bytes) -> None:

@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ddpjob_trainer.snapshots.model import manifest
+from ddpjob_trainer.snapshots.model.chunks import assemble
 from ddpjob_trainer.snapshots.model.manifest import UnusableError
 
 if TYPE_CHECKING:
@@ -96,7 +97,10 @@ class ObjectListing:
         assert copy.manifest is not None
         found = self._manifests.get(copy.manifest)
         if found is None:
-            raw = self._objects.get(copy.manifest)
+            try:
+                raw = self._objects.get(copy.manifest)
+            except ValueError as error:
+                raise UnusableError(f"it is damaged: {error}") from None
             if raw is None:
                 raise UnusableError("it has just been deleted")
             if not copy.manifest.endswith(record_name(raw)):
@@ -111,6 +115,11 @@ class ObjectListing:
                 raise UnusableError(f"it is incomplete: {name} is missing")
             manifest.check_size(name, expected, copy.files[name].size)
         return found
+
+    def read_range(self, copy: StoredSnapshot, name: str, begin: int, into: memoryview) -> None:
+        """Fill `into` with a file's bytes, unverified. Raise UnusableError or OSError."""
+        if not self._objects.fetch(f"{copy.folder}/{name}", into, lambda _: None, begin):
+            raise UnusableError("it has just been deleted")
 
     def blocks(self, copy: StoredSnapshot) -> Iterator[torch.Tensor]:
         """Yield the verified files with tensors. Raise UnusableError or OSError."""
@@ -145,8 +154,9 @@ class ObjectListing:
         try:
             for block in self.blocks(copy):
                 tensors.update(safetensors_reader.tensors(block))
+            tensors = assemble(found, tensors)
             return {
                 part: serialization.restore(node, tensors) for part, node in found["state"].items()
             }
-        except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+        except manifest.SENSELESS as error:
             raise UnusableError(f"its content makes no sense: {error!r}") from error

@@ -13,6 +13,7 @@ import contextlib
 import logging
 import secrets
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ddpjob_trainer.errors import SnapshotError
@@ -28,7 +29,7 @@ from ddpjob_trainer.snapshots.model.write_plan import (
     part_report,
     wait_for_parts,
 )
-from ddpjob_trainer.snapshots.storage.base import SnapshotInfo
+from ddpjob_trainer.snapshots.storage.base import OpenSnapshot, SnapshotInfo
 from ddpjob_trainer.snapshots.storage.object_fences import ObjectFences
 from ddpjob_trainer.snapshots.storage.object_snapshot import (
     ObjectListing,
@@ -73,6 +74,9 @@ class ObjectStorage:
         """Fence all owners but `owner`, which resumes from `step`. Raise FencedError or OSError."""
         return self._fences.add(owner, step)
 
+    def make_room(self, size: int, fence: Fence | None) -> None:
+        """Return at once: an object store has no limit."""
+
     def commit(
         self, step: int, content: StagedState, fence: Fence, part: WriteAssignment = ALONE
     ) -> None:
@@ -101,7 +105,7 @@ class ObjectStorage:
         self._objects.put(f"{folder}/{record_name(record)}", record)
         self._fences.check(fence)  # a successor may rely on an earlier one: delete none
         self._objects.delete(*words)
-        self._retain(step)
+        self._retain(step, fence.owner)
 
     def write_part(self, step: int, content: StagedState, part: WriteAssignment) -> None:
         """Write a part for the first writer. Raise OSError."""
@@ -111,7 +115,7 @@ class ObjectStorage:
             written = self._upload(f"{folder}/{manifest.part_name(part.number)}", content)
         except (OSError, SnapshotError) as error:
             with contextlib.suppress(OSError):
-                self._objects.put(word, part_failure(str(error)))
+                self._objects.put(word, part_failure(error))
             raise
         self._objects.put(word, part_report(written, part.outlines[part.number]))
 
@@ -164,6 +168,15 @@ class ObjectStorage:
             except UnusableError as error:
                 why = error
         raise why
+
+    def open(self, step: int, digest: str) -> OpenSnapshot:
+        """Return the candidate, for reads of parts. Raise UnusableError or OSError."""
+        for copy in self._of(step):
+            with contextlib.suppress(UnusableError):
+                found = self._copies.manifest(copy)
+                if manifest.candidate_of(found).digest == digest:
+                    return OpenSnapshot(found, partial(self._copies.read_range, copy))
+        raise UnusableError("it has just been deleted")
 
     def check(self, step: int, *, content: bool = True) -> dict[str, Any]:
         """Return the manifest. Raise UnusableError or OSError."""
@@ -242,9 +255,13 @@ class ObjectStorage:
 
     # --- retention --------------------------------------------------------------------------------
 
-    def _retain(self, newest: int) -> None:
-        """Delete snapshots beyond `keep`, fenced ones and abandoned ones. Raise OSError."""
-        copies, fences = self._copies.all(), self._fences.all()
+    def _retain(self, newest: int, owner: Owner | None = None) -> None:
+        """Delete snapshots beyond `keep`, fenced ones and abandoned ones. Raise OSError.
+
+        Delete none of a job other than `owner`'s.
+        """
+        fences = self._fences.all()
+        copies = [c for c in self._copies.all() if not self._is_of_other_job(c, owner, fences)]
         complete = self._complete([copy for copy in copies if copy.manifest], fences)
         gone = steps_to_delete(_steps(complete), newest, self.keep)
         now = max(copy.written.written for copy in copies)  # by the store's own clock
@@ -253,6 +270,15 @@ class ObjectStorage:
             is_more = copy.step in gone and copy in complete
             if is_stale or is_more or (_is_fenced(copy, fences) and self._is_known(copy)):
                 self._objects.delete(*copy.names)
+
+    def _is_of_other_job(
+        self, copy: StoredSnapshot, owner: Owner | None, fences: Sequence[Fence]
+    ) -> bool:
+        writer = next((fence.owner for fence in fences if fence.number == copy.fence), None)
+        if writer is None and copy.manifest is not None:
+            with contextlib.suppress(UnusableError):
+                writer = manifest.writer_of(self._copies.manifest(copy))
+        return owner is not None and writer is not None and writer.is_of_other_job(owner)
 
     def _is_known(self, copy: StoredSnapshot) -> bool:
         """Return False for a damaged or newer format, which stays for inspection."""

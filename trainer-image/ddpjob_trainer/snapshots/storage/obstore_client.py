@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 REQUEST_TIMEOUT = timedelta(seconds=60)  # limit for the retries of one request
 PART_BYTES = 16 << 20  # bytes of one transfer
+SMALL_BYTES = 1 << 30  # bytes of an object that is read at once, such as a manifest
 PARTS = 8  # concurrent transfers
 MOST_PARTS = 9_000  # parts of one object; S3 allows 10,000
 
@@ -134,14 +135,20 @@ class ObjectClient:
         return {each["path"]: ObjectInfo(each["size"], each["last_modified"]) for each in listed}
 
     def get(self, name: str) -> bytes | None:
-        """Return a small object; None if there is no such object."""
-        found: bytes | None = self._ask(
-            lambda: bytes(obstore.get(self._store, name).bytes()), none=True
-        )
-        return found
+        """Return a small object; None if there is no such object. Raise ValueError if it is large."""
+        found = self._ask(lambda: obstore.get(self._store, name), none=True)
+        if found is None:
+            return None
+        if found.meta["size"] > SMALL_BYTES:
+            raise ValueError(f"{name} has {found.meta['size']:,} bytes, too many to be read")
+        return self._ask(lambda: bytes(found.bytes()), none=True)  # type: ignore[no-any-return]
 
-    def fetch(self, name: str, block: memoryview, each: Callable[[memoryview], None]) -> bool:
+    def fetch(
+        self, name: str, block: memoryview, each: Callable[[memoryview], None], first: int = 0
+    ) -> bool:
         """Fill the block and call `each` per piece, in order; return False without such an object.
+
+        The block begins at byte `first` of the object.
 
         Raise StoreError also if the object is shorter than the block.
         """
@@ -149,7 +156,7 @@ class ObjectClient:
 
         def ask(begin: int) -> tuple[int, Future[Any]]:
             end = min(begin + PART_BYTES, len(block))
-            return begin, pool.submit(self._range, name, begin, end)
+            return begin, pool.submit(self._range, name, first + begin, first + end)
 
         begins = iter(range(0, len(block), PART_BYTES))
         waiting = deque(map(ask, itertools.islice(begins, PARTS)))

@@ -13,12 +13,15 @@ from ddpjob_trainer.snapshots.storage.object_store import ObjectStorage
 from ddpjob_trainer.snapshots.storage.obstore_client import connect
 
 
-def resolve_storage(where: str, keep: int) -> SnapshotStorage:
-    """Return the storage, before any read. Raise SnapshotError if the text names none."""
+def resolve_storage(where: str, keep: int, limit: int | None = None) -> SnapshotStorage:
+    """Return the storage, before any read. Raise SnapshotError if the text names none.
+
+    `limit` is that of the directory's volume, in bytes.
+    """
     if "://" not in where:
-        return DirectoryStorage(Path(where).absolute(), keep)
+        return DirectoryStorage(Path(where).absolute(), keep, limit)
     if where.startswith("file:///"):
-        return DirectoryStorage(Path(where.removeprefix("file://")), keep)
+        return DirectoryStorage(Path(where.removeprefix("file://")), keep, limit)
     match = re.fullmatch(SNAPSHOT_URI, where)
     if match is None:
         raise SnapshotError(

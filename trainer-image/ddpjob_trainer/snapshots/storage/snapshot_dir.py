@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddpjob_trainer.snapshots.model import manifest
+from ddpjob_trainer.snapshots.model.chunks import assemble
 from ddpjob_trainer.snapshots.model.manifest import MANIFEST, TENSORS, UnusableError
 from ddpjob_trainer.snapshots.storage import durable
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ddpjob_trainer.transfer.broadcast import StateSender
 
 COMMIT = "COMMIT"
+COMMIT_BYTES = 1000  # more than it ever has
 
 
 def write(
@@ -38,8 +40,10 @@ def write(
 ) -> None:
     """Write the snapshot durably behind the fence; `others` waits for the other writers' files.
 
-    Raise OSError, and the errors of `others`.
+    Replace what an earlier attempt has left. Raise OSError, and the errors of `others`.
     """
+    for name in (TENSORS, MANIFEST, COMMIT):
+        (folder / name).unlink(missing_ok=True)
     own = content.stream_to(lambda chunks: durable.write_all(chunks, folder / TENSORS))
     record = content.record({TENSORS: own, **others()}, fence)
     durable.write(folder / MANIFEST, record)
@@ -48,8 +52,9 @@ def write(
 
 
 def write_part(folder: Path, content: StagedState, number: int) -> FileDigest:
-    """Write one part's file durably. Raise OSError."""
+    """Write one part's file durably, instead of an earlier attempt's. Raise OSError."""
     path = folder / manifest.part_name(number)
+    path.unlink(missing_ok=True)
     return content.stream_to(lambda chunks: durable.write_all(chunks, path))
 
 
@@ -107,6 +112,8 @@ def read(folder: Path, sender: StateSender | None = None) -> dict[str, Any]:
             name: safetensors_reader.SafetensorsReader(folder / name, expected.kind)
             for name, expected in manifest.files_of(found).items()
         }
+        if "sharded" in found:
+            sender = None  # the loader sends the state when it is put together
         if sender is not None:
             outlines = [each for file in files.values() for each in file.outlines]
             sender.begin(serialization.node_of(found["state"]), outlines)
@@ -114,16 +121,35 @@ def read(folder: Path, sender: StateSender | None = None) -> dict[str, Any]:
             part, digest = file.read(None if sender is None else sender.add)
             manifest.check_digest(name, manifest.files_of(found)[name], digest)
             tensors.update(part)
+        tensors = assemble(found, tensors)
         return {part: serialization.restore(node, tensors) for part, node in found["state"].items()}
-    except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+    except (OSError, *manifest.SENSELESS) as error:
         check(folder)  # damage is the most frequent cause of a senseless content
         raise UnusableError(f"its content makes no sense: {error!r}") from error
 
 
+def read_range(folder: Path, name: str, begin: int, into: memoryview) -> None:
+    """Fill `into` with a file's bytes, which nothing has verified. Raise UnusableError."""
+    rest = into
+    try:
+        with (folder / name).open("rb", buffering=0) as file:
+            file.seek(begin)
+            while rest and (count := file.readinto(rest)):
+                rest = rest[count:]
+    except OSError as error:
+        raise UnusableError(f"it cannot be read: {error.strerror}") from error
+    if rest:
+        raise UnusableError(f"it is damaged: {name} ends early")
+
+
 def _check(folder: Path, content: bool) -> dict[str, Any]:
-    raw = (folder / MANIFEST).read_bytes()
+    try:
+        raw = durable.read(folder / MANIFEST, manifest.MOST_BYTES)
+        committed = durable.read(folder / COMMIT, COMMIT_BYTES)
+    except ValueError as error:
+        raise UnusableError(f"it is damaged: {error}") from None
     found = manifest.parse(raw)
-    if (folder / COMMIT).read_bytes() != _commit_record(raw):
+    if committed != _commit_record(raw):
         raise UnusableError(f"it is damaged: {MANIFEST} is not the one that {COMMIT} names")
     manifest.check_step(found, folder.name)
     for name, expected in manifest.files_of(found).items():

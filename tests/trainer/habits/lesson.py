@@ -1,0 +1,91 @@
+"""The lessons of the scripts, and the models that they share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+EPOCHS = 8
+BATCH = 12  # samples of a step over all processes
+SAMPLES = 58  # 5 steps in an epoch, the last one of which is short
+STEPS = 40
+
+mse = nn.functional.mse_loss
+
+
+def regression() -> TensorDataset:
+    """Numbers, and a smooth function of them."""
+    inputs = torch.randn(SAMPLES, 4, generator=torch.Generator().manual_seed(1))
+    return TensorDataset(inputs, inputs.sin().sum(1, keepdim=True))
+
+
+def mlp(*layers: nn.Module) -> nn.Module:
+    """A small net, with more layers in its middle."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), *(layers or (nn.Tanh(),)), nn.Linear(8, 1))
+
+
+class Gan(nn.Module):
+    """A generator and a discriminator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.g = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 4))
+        self.d = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def forward(self, noise: Any) -> Any:
+        return self.d(self.g(noise))
+
+
+class ActorCritic(nn.Module):
+    """Two heads, with an optimizer each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.actor, self.critic = nn.Linear(4, 3), nn.Linear(4, 1)
+
+    def forward(self, state: Any) -> Any:
+        return self.actor(state), self.critic(state)
+
+
+class LanguageModel(nn.Module):
+    """Predicts the next token; input and output share their weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(11, 6)
+        self.mix = nn.Linear(6, 6)
+        self.head = nn.Linear(6, 11, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens: Any) -> Any:
+        return self.head(torch.tanh(self.mix(self.embed(tokens))))
+
+
+PAD = 0
+
+
+class Sentences(torch.utils.data.Dataset[Any]):
+    """Sequences of tokens of unequal length."""
+
+    def __init__(self) -> None:
+        chance = torch.Generator().manual_seed(2)
+        self.lengths = torch.randint(2, 10, (SAMPLES,), generator=chance).tolist()
+        self.texts = [torch.randint(1, 11, (n,), generator=chance) for n in self.lengths]
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> Any:
+        return self.texts[index]
+
+
+def pad(texts: Any) -> Any:
+    """Collate sequences of unequal length."""
+    return nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=PAD)

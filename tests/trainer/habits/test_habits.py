@@ -1,0 +1,171 @@
+"""Scripts as users write them: trained the same over changes, or refused at their first step.
+
+Each runs undisturbed on one and on three processes, and with changes of the membership in the
+middle of its steps. Its loss and its parameters after each step are those of the undisturbed run on
+one process, and replicas are equal to the bit; or the script is refused, with words that name the
+remedy. DDPJOB_HABITS=all runs each script on two processes, too, and with a hundred changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from support.forked import Forks, environment
+from trainer.habits.memberships import draw, run_live, run_snapshot
+from trainer.habits.processes import Zygote
+from trainer.habits.runs import Run, verdict
+
+ALL = os.environ.get("DDPJOB_HABITS") == "all"
+SEEDS = range(10) if ALL else range(1)
+WORLDS = (2, 3) if ALL else (3,)
+CHANGES = {"live": 10, "snapshot": 10} if ALL else {"live": 6, "snapshot": 3}
+
+
+class Script(NamedTuple):
+    """A script, and what becomes of it."""
+
+    name: str
+    refused: str = ""  # words of the refusal; none: it trains the same
+    alone: bool = True  # refused on one process, too
+    undisturbed: bool = True  # refused without a change, too
+    steps: int = 1  # done at most before the refusal
+    ends_early: bool = False  # may do a few steps more or less
+
+
+SAMPLER = "ElasticBatchSampler(dataset"
+OPTIMIZERS = "Give the Loop all optimizers"
+LIVE = [
+    Script("optimizers.plain"),
+    Script("optimizers.gan", OPTIMIZERS),
+    Script("optimizers.several_optimizers"),
+    Script("optimizers.actor_critic", OPTIMIZERS),
+    Script("optimizers.two_heads_two_optimizers"),
+    Script("optimizers.accumulation_over_iterations", "larger batch", steps=3),
+    Script("optimizers.accumulation_within_a_step"),
+    Script("optimizers.scaler_and_clipping"),
+    Script("optimizers.scheduler_every_epoch"),
+    Script("optimizers.scheduler_by_hand", "train different models", undisturbed=False, steps=39),
+    Script("optimizers.numpy_learning_rate"),
+    Script("optimizers.sharpness_aware"),
+    Script("optimizers.lbfgs", "train different models: prev_loss", alone=False),
+    Script("optimizers.lbfgs_with_the_loss_of_all"),
+    Script("optimizers.weight_clipping"),
+    Script("models.forward_by_the_model_itself", "Call `loop.model(...)`"),
+    Script("models.own_average"),
+    Script("models.averaged_model"),
+    Script("models.average_outside_of_the_step"),
+    Script("models.sync_batch_norm", "SyncBatchNorm layers only work with GPU modules"),
+    Script("models.accelerate_prepares_all"),
+    Script("models.fabric_sets_up_all"),
+    Script("models.communication_hook"),
+    Script("models.shared_parameters"),
+    Script("models.layers_unfrozen_in_mid_run"),
+    Script("models.dropout"),
+    Script("data.mean_over_counted_tokens"),
+    Script("data.loss_without_its_weight", "call `step.backward(loss)`"),
+    Script("data.weighted_sampler", SAMPLER),
+    Script("data.order_by_weight"),
+    Script("data.order_by_length"),
+    Script("data.distributed_sampler", SAMPLER),
+    Script("data.data_by_step_number"),
+    Script("data.early_stopping", ends_early=True),
+    Script("data.early_stopping_by_stop", ends_early=True),
+    Script("data.evaluation_on_one_rank"),
+    Script("data.evaluation_on_all_ranks"),
+    Script("data.evaluation_by_evaluate"),
+    Script("data.own_collate_in_workers"),
+]
+SNAPSHOT = [
+    Script("scripts.plain"),
+    Script("scripts.gan"),
+    Script("scripts.actor_critic"),
+    Script("scripts.accumulation_within_a_step"),
+    Script("scripts.scaler_and_clipping"),
+    Script("scripts.scheduler_per_epoch"),
+    Script("scripts.scheduler_on_plateau"),
+    Script("scripts.numpy_learning_rate"),
+    Script("scripts.weight_clipping"),
+    Script("scripts.own_average"),
+    Script("scripts.averaged_model"),
+    Script("scripts.communication_hook"),
+    Script("scripts.shared_parameters"),
+]
+
+
+class Runner:
+    """Runs scripts, all in one event loop."""
+
+    def __init__(self, forks: Forks, environment: dict[str, str]) -> None:
+        self._loop = asyncio.Runner()
+        self._zygote = Zygote()
+        self._folder = tempfile.TemporaryDirectory(prefix="ddpjob-habits-", dir="/dev/shm")
+        started = self._zygote.start(forks, Path(self._folder.name), environment)
+        self._loop.run(started)
+
+    def close(self) -> None:
+        self._loop.run(self._zygote.stop())
+        self._loop.close()
+        self._folder.cleanup()
+
+    def run(self, mode: str, name: str) -> dict[str, Run]:
+        """Run a script in each way."""
+        return self._loop.run(self._run_all(mode, name))
+
+    async def _run_all(self, mode: str, name: str) -> dict[str, Run]:
+        ways = {"alone": self._run(mode, name, 1)}
+        ways |= {f"{world} processes": self._run(mode, name, world) for world in WORLDS}
+        ways |= {f"changes of seed {seed}": self._run(mode, name, 2, seed) for seed in SEEDS}
+        async with asyncio.TaskGroup() as group:  # the failure of one run ends the others
+            tasks = {way: group.create_task(run) for way, run in ways.items()}
+        return {way: task.result() for way, task in tasks.items()}
+
+    async def _run(self, mode: str, name: str, world: int, seed: int | None = None) -> Run:
+        run = run_live if mode == "live" else run_snapshot
+        changes = [] if seed is None else draw(seed, CHANGES[mode], world)
+        with tempfile.TemporaryDirectory(dir=self._folder.name) as folder:
+            return await run(
+                self._zygote, f"trainer.habits.{mode}.{name}", Path(folder), world, changes
+            )
+
+
+@pytest.fixture(scope="module")
+def runner(forks: Forks) -> Iterator[Runner]:
+    runner = Runner(forks, environment())
+    try:
+        yield runner
+    finally:
+        runner.close()
+
+
+def check(script: Script, runner: Runner, mode: str) -> None:
+    runs = runner.run(mode, script.name)
+    found = {
+        way: verdict(run, runs["alone"], ends_early=script.ends_early) for way, run in runs.items()
+    }
+    told = "\n".join(f"{way}: {each}" for way, each in found.items())
+    for way, run in runs.items():
+        is_spared = (way == "alone" and not script.alone) or (
+            not way.startswith("changes") and not script.undisturbed
+        )
+        if script.refused and not is_spared:
+            assert script.refused in run.error, told
+            assert run.steps <= script.steps, told
+        else:
+            assert found[way] == "same", told
+
+
+@pytest.mark.parametrize("script", LIVE, ids=lambda script: script.name)
+def test_in_live_mode(script: Script, runner: Runner) -> None:
+    check(script, runner, "live")
+
+
+@pytest.mark.parametrize("script", SNAPSHOT, ids=lambda script: script.name)
+def test_in_snapshot_mode(script: Script, runner: Runner) -> None:
+    check(script, runner, "snapshot")

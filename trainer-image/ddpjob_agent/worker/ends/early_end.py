@@ -1,0 +1,35 @@
+"""The failure of a live process that ended before the job's last step, whatever its exit code.
+
+The other processes wait for it in their collectives. May not: end a process.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from ddpjob_agent.worker.launch import STEPS_FILE
+from ddpjob_protocol.environment import STEPS_BYTES
+from ddpjob_protocol.messages import Failure
+
+_REMEDY = (
+    "A process that ends before the last step has failed, also with exit code 0. To end training"
+    " early on every rank, call loop.stop() on one of them"
+)
+
+
+def early_end(rank: int, local_rank: int, worker: str, logs: str) -> Failure:
+    """Return the failure; `logs` is the folder with the steps file of the worker's processes."""
+    step = _step_of(local_rank, logs)
+    where = f"after step {step}" if step else "before its first step"
+    summary = f"rank {rank} ({worker}) ended {where}, before the last step. {_REMEDY}"
+    return Failure(time.time(), summary, rank=rank, exit_code=0)
+
+
+def _step_of(local_rank: int, logs: str) -> int:
+    try:
+        with open(os.path.join(logs, STEPS_FILE), "rb") as file:
+            file.seek(STEPS_BYTES * local_rank)
+            return int.from_bytes(file.read(STEPS_BYTES), "little")
+    except OSError:
+        return 0

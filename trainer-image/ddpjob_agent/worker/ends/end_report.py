@@ -1,0 +1,100 @@
+"""Reports the end of a run of the command to the service: its success or its failure, once.
+
+The exit code of a live process is no success before the last step is done. May not: start or end
+a process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import time
+from typing import TYPE_CHECKING
+
+from ddpjob_agent.worker import orders
+from ddpjob_agent.worker.denied_folder import explain_denied
+from ddpjob_agent.worker.ends.early_end import early_end
+from ddpjob_agent.worker.failure_report import explain_missing_script, read_failure
+from ddpjob_protocol.codec import encode
+
+if TYPE_CHECKING:
+    from ddpjob_agent.net.service_connection import ServiceConnection
+    from ddpjob_agent.output.capture import OutputCapture
+    from ddpjob_agent.worker.live_processes import LiveProcesses
+    from ddpjob_agent.worker.orders import AgentState, Run
+    from ddpjob_agent.worker.settings import AgentSettings
+    from ddpjob_protocol.messages import Failure
+
+log = logging.getLogger("ddpjob.agent")
+
+
+class EndReport:
+    """The reports of the ends of one worker's command."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        state: AgentState,
+        link: ServiceConnection,
+        live: LiveProcesses,
+        output: OutputCapture,
+    ) -> None:
+        self._settings = settings
+        self._state = state
+        self._link = link
+        self._live = live
+        self._output = output
+
+    def on_exit(self, run: Run, code: int, logs: str, *, is_silent: bool) -> None:
+        """Report the exit of a run that is still wanted.
+
+        `logs` is the folder of the run's log files. `is_silent`: there was no report of progress.
+        """
+        if not self._awaits(run):
+            return
+        log.info("the command ended with exit code %d", code)
+        if code == 0 and run.live:
+            self._success = asyncio.ensure_future(self._on_live_success(run, logs))
+        elif code == 0:
+            self._report(run, None)
+        else:
+            worker_of = functools.partial(self._settings.worker_of, run.membership)
+            failure = read_failure(code, time.time(), *self._output.errors, logs, worker_of)
+            if run.is_first and is_silent:
+                failure = explain_missing_script(failure, os.getcwd())
+            self.fail(run, explain_denied(failure, self._settings.snapshot_folder, os.getcwd()))
+
+    def on_early_end(self, run: Run, local_rank: int, logs: str) -> None:
+        """Report that a live process ended before the last step, whatever the others do."""
+        if self._awaits(run):
+            rank = self._live.first_rank + local_rank
+            self.fail(run, early_end(rank, local_rank, self._settings.worker, logs))
+
+    def fail(self, run: Run, failure: Failure) -> None:
+        """Report the failure of a run."""
+        log.warning("%s", failure.summary)
+        self._report(run, failure)
+
+    async def _on_live_success(self, run: Run, logs: str) -> None:
+        early = await self._live.early_ends()
+        if early:
+            self.on_early_end(run, min(early), logs)
+        elif self._awaits(run):
+            self._report(run, None)
+
+    def _awaits(self, run: Run) -> bool:
+        return run is self._state.wanted and run.ended_under is None
+
+    def _report(self, run: Run, failure: Failure | None) -> None:
+        orders.on_exit(self._state, run, failure)
+        membership = str(run.membership.id) if run.membership else self._live.entered
+        self._link.send(
+            {
+                "type": "exited",
+                "membership": membership,
+                "live": run.live,
+                "failure": encode(self._state.failure),
+            }
+        )

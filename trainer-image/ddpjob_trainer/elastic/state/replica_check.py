@@ -1,0 +1,143 @@
+"""The comparison of all ranks' parameters and optimizers' states, by checksum.
+
+Replicas begin equal and take equal steps, so they are equal to the bit. Buffers are left out:
+BatchNorm's running statistics may differ. The ranks exchange one number each; they exchange the
+checksums of all tensors only to name the first one that differs.
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed
+
+from ddpjob_trainer import collectives
+from ddpjob_trainer.elastic.state.checksum import lazy_checksum
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+
+class ReplicaError(Exception):
+    """The parameters or the optimizers' states differ between ranks."""
+
+
+class ReplicaCheck:
+    """The comparisons of one training state, one at a time; each rank calls the same methods."""
+
+    def __init__(
+        self, model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], *, enabled: bool
+    ) -> None:
+        self._model = model
+        self._optimizers = optimizers
+        self._enabled = enabled
+        self._work: distributed.Work | None = None
+        self._digests: list[torch.Tensor] = []
+
+    def start(self) -> None:
+        """Begin the comparison of the present state, without a wait for other ranks.
+
+        Raise RuntimeError if the group breaks.
+        """
+        if not self._enabled or collectives.world_size() == 1:
+            return
+        mine = torch.tensor([_digest(self.checksums())], device=collectives.device())
+        self._digests = [torch.empty_like(mine) for _ in range(collectives.world_size())]
+        self._work = distributed.all_gather(self._digests, mine, async_op=True)
+
+    def finish(self) -> None:
+        """End the comparison, if one has begun, after all ranks have begun it.
+
+        Raise ReplicaError on all ranks if their states differed then and now, and RuntimeError if
+        the group breaks.
+        """
+        if self._work is None:
+            return
+        work, self._work = self._work, None
+        work.wait()
+        if len({int(each) for each in self._digests}) > 1:
+            text = describe_difference(collectives.all_gather_objects(self.checksums()))
+            if text:
+                raise ReplicaError(text)
+
+    def check(self) -> None:
+        """Compare the present state, or end a comparison that has begun. Raise as finish()."""
+        if self._work is None:
+            self.start()
+        self.finish()
+
+    def forget(self) -> None:
+        """Forget a comparison that has begun: its group was left."""
+        self._work = None
+
+    def checksums(self) -> dict[str, int]:
+        """Return the checksums of all parameters and optimizers' states by their names."""
+        found = dict(self._values())
+        lazy = {
+            name: lazy_checksum(value)
+            for name, value in found.items()
+            if isinstance(value, torch.Tensor) and value.layout == torch.strided
+        }
+        sums: dict[str, int] = {}
+        for device in dict.fromkeys(each.device for each in lazy.values()):
+            names = [name for name, each in lazy.items() if each.device == device]
+            sums.update(zip(names, torch.stack([lazy[n] for n in names]).tolist(), strict=True))
+        numbers = {n: v for n, v in found.items() if isinstance(v, (bool, int, float))}
+        return {
+            n: sums[n] if n in sums else zlib.crc32(repr(numbers.get(n)).encode()) for n in found
+        }
+
+    def _values(self) -> Iterator[tuple[str, Any]]:
+        """Yield the names and values of the state."""
+        names: dict[torch.Tensor, str] = {}
+        for name, parameter in self._model.named_parameters():
+            names[parameter] = name
+            yield f"the parameter {name}", parameter
+        for number, optimizer in enumerate(self._optimizers):
+            kind = f"optimizer {number} ({type(optimizer).__name__})"
+            for key, state in optimizer.state.items():
+                for path, value in _leaves(state, ""):
+                    yield f"{path[1:]} of {names.get(key, 'a parameter')} in {kind}", value
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from _leaves(each, f"{path}.{key}")
+    elif isinstance(value, (list, tuple)):
+        for number, each in enumerate(value):
+            yield from _leaves(each, f"{path}.{number}")
+    else:
+        yield path, value
+
+
+def _digest(sums: Mapping[str, int]) -> int:
+    digest = hashlib.sha256(repr([*sums.items()]).encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
+
+
+def describe_difference(sums: Sequence[Mapping[str, int]]) -> str:
+    """Return which of the ranks' tensors differs first, on which ranks, and the likely causes.
+
+    Return an empty text if none differs.
+    """
+    for name in dict.fromkeys(name for each in sums for name in each):
+        values = [each.get(name) for each in sums]
+        ((most, count),) = collections.Counter(values).most_common(1)
+        if count == len(values):
+            continue
+        others = [rank for rank, value in enumerate(values) if value != most]
+        are = "ranks" if len(others) > 1 else "rank"
+        return (
+            f"the processes train different models: {name} differs on {are} "
+            f"{', '.join(map(str, others))} of {len(values)}. Likely causes: the model itself is called "
+            "instead of loop.model, so no gradients are exchanged; the script changes weights in a way "
+            "that depends on the rank or on random numbers; or the optimizer has other options on one "
+            "rank. If the machines are of different kinds, their sums may be rounded differently: then "
+            "give the Loop check_replicas=False."
+        )
+    return ""

@@ -1,0 +1,48 @@
+"""A state that cannot be saved is refused before training, instead of at the first snapshot.
+
+The optimizer creates its state in its first step, so the state is checked once more after it. Every
+rank checks: all raise, or none. This module does not depend on storages.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ddpjob_trainer.snapshots.model.flat_state import FlatState
+from ddpjob_trainer.snapshots.sharded.layout import is_sharded
+from ddpjob_trainer.snapshots.sharded.state import ShardedState
+from ddpjob_trainer.tensors import supported, training_state
+
+if TYPE_CHECKING:
+    import torch
+
+
+def check_savable(
+    model: torch.nn.Module, extra: Any, parts: dict[str, Any], *, in_live_mode: bool = False
+) -> None:
+    """Raise SnapshotError, with the path, if a snapshot cannot hold a value of the state."""
+    if in_live_mode:
+        supported.check_not_sharded(model)
+    supported.check_supported(model, parts.get("optimizer"))
+    kind = ShardedState if is_sharded(model) else FlatState
+    kind(0, training_state.collect(model, extra, **parts))
+
+
+class FirstCheck:
+    """The check before the first step, and the one after it."""
+
+    def __init__(self) -> None:
+        self._is_done = False
+        self._again: tuple[torch.nn.Module, dict[str, Any]] | None = None
+
+    def before(self, model: torch.nn.Module, extra: Any, parts: dict[str, Any]) -> None:
+        """Check the state, once. Raise SnapshotError."""
+        if not self._is_done:
+            check_savable(model, extra, parts)
+            self._is_done, self._again = True, (model, parts)
+
+    def after_step(self) -> None:
+        """Check the state that before() has checked again, once. Raise SnapshotError."""
+        if self._again is not None:
+            (model, parts), self._again = self._again, None
+            check_savable(model, None, parts)

@@ -1,0 +1,1 @@
+"""Snapshots of a model whose ranks hold parts of its tensors (DTensor: FSDP2, tensor parallel)."""
