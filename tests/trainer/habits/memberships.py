@@ -6,6 +6,8 @@ processes.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +27,7 @@ from trainer.habits.runs import Run
 
 MOST = 3  # processes at a time
 POINTS = 6  # a process dies at one of these: a backward, before or after an optimizer's step
+EARLY_SECONDS = 0.5
 STEPS_BETWEEN = 3  # from one change to the next
 SAVE_EVERY = 2  # steps
 
@@ -66,6 +69,33 @@ async def run_live(
                 if not await job.hold() or not await _change(job, change):
                     break
         return await job.finish()
+
+
+async def run_live_with_a_joiner_at(
+    zygote: Zygote, script: str, folder: Path, step: int, workers: int = 2
+) -> Run:
+    """Run a script of live mode that ends at this step, at which another process is to join."""
+    job = Job(zygote, script, folder, step)
+    async with job.open():
+        job.members = [await _start_live(job) for _ in range(workers)]
+        await _until_ready(job, job.members)
+        _assign(job, None)
+        assert await job.hold()
+        new = await _start_live(job)
+        new.is_member = False
+        await _until_ready(job, [new])
+        after = await _agree_on_last_step(job)
+        with contextlib.suppress(TimeoutError):  # time for a member to finish too early
+            await asyncio.wait_for(job.until(lambda: job.is_ending, "an end"), EARLY_SECONDS)
+        assert not job.is_ending, "a member finished after its promise"
+        _let_join(job, new, after)
+        return await job.finish()
+
+
+def _let_join(job: Job, new: Process, after: int | None) -> None:
+    new.is_member = True
+    job.members.append(new)
+    _assign(job, after)
 
 
 async def _start_live(job: Job) -> Process:
@@ -110,13 +140,13 @@ async def _change(job: Job, change: Change) -> bool:
             new.is_member = False
             await _until_ready(job, [new])
             after = await _agree_on_last_step(job)
-            if job.has_lost_one:
+            if job.is_ending:
                 return False
-            new.is_member = True
-            job.members.append(new)
-            _assign(job, after)
+            _let_join(job, new, after)
         case _:
             after = await _agree_on_last_step(job)
+            if job.is_ending:
+                return False
             job.members.remove(chosen)
             chosen.agent.assign(Assignment(leave=True, last_step=after))
             _assign(job, after)
@@ -130,8 +160,9 @@ async def _agree_on_last_step(job: Job) -> int | None:
         process.agent.assign(Assignment(was.membership, was.first_rank, stop_requested=True))
     job.release()
     await job.until(
-        lambda: all(each.promise is not None for each in job.members), "promises", or_an_end=True
-    )
+        lambda: job.is_ending or all(each.promise is not None for each in job.members),
+        "promises", or_an_end=True,
+    )  # fmt: skip
     return max((each.promise for each in job.members if each.promise is not None), default=None)
 
 

@@ -18,13 +18,14 @@ from typing import NamedTuple
 import pytest
 
 from support.forked import Forks, environment
-from trainer.habits.memberships import draw, run_live, run_snapshot
+from trainer.habits.memberships import draw, run_live, run_live_with_a_joiner_at, run_snapshot
 from trainer.habits.processes import Zygote
 from trainer.habits.runs import Run, verdict
 
 ALL = os.environ.get("DDPJOB_HABITS") == "all"
 SEEDS = range(10) if ALL else range(1)
 WORLDS = (2, 3) if ALL else (3,)
+ENDS_BELOW = 0.25  # the loss at which two scripts end early
 CHANGES = {"live": 10, "snapshot": 10} if ALL else {"live": 6, "snapshot": 3}
 
 
@@ -118,6 +119,14 @@ class Runner:
         """Run a script in each way."""
         return self._loop.run(self._run_all(mode, name))
 
+    def run_with_a_joiner_at(self, name: str, step: int) -> Run:
+        """Run a script that ends at this step, at which another process is to join."""
+        with tempfile.TemporaryDirectory(dir=self._folder.name) as folder:
+            script = f"trainer.habits.live.{name}"
+            return self._loop.run(
+                run_live_with_a_joiner_at(self._zygote, script, Path(folder), step)
+            )
+
     async def _run_all(self, mode: str, name: str) -> dict[str, Run]:
         ways = {"alone": self._run(mode, name, 1)}
         ways |= {f"{world} processes": self._run(mode, name, world) for world in WORLDS}
@@ -169,3 +178,12 @@ def test_in_live_mode(script: Script, runner: Runner) -> None:
 @pytest.mark.parametrize("script", SNAPSHOT, ids=lambda script: script.name)
 def test_in_snapshot_mode(script: Script, runner: Runner) -> None:
     check(script, runner, "snapshot")
+
+
+@pytest.mark.parametrize("name", ["data.early_stopping", "data.early_stopping_by_stop"])
+def test_a_process_that_joins_at_the_end_ends_with_the_others(name: str, runner: Runner) -> None:
+    alone = runner.run("live", name)["alone"]
+    last = next(row.step for row in alone.rows if row.loss < ENDS_BELOW)
+    run = runner.run_with_a_joiner_at(name, last)
+    assert [each.code for each in run.ended] == [0, 0, 0], run
+    assert verdict(run, alone, ends_early=True) == "same"

@@ -141,6 +141,17 @@ class AgentConnection:
         with self._condition:
             return self._condition.wait_for(other, seconds)
 
+    def may_finish(self) -> bool:
+        """Return whether no other membership follows the last step.
+
+        After a promise, wait for the assignment: a worker that joins needs the state of this one.
+        """
+        with self._condition:
+            self._condition.wait_for(
+                lambda: self._promised is None or not self._assignment.stop_requested
+            )
+            return not self._is_superseded()
+
     def is_superseded(self) -> bool:
         """Return whether this process must leave its current or forming group at once."""
         with self._condition:
@@ -195,7 +206,7 @@ class AgentConnection:
     def _promise(self) -> None:
         """Promise the last step once, as soon as the current step is known. Needs the condition."""
         if self._assignment.stop_requested and self._promised is None and self._next is not None:
-            self._promised = min(self._next + 1, self._last)
+            self._promised = max(0, min(self._next + 1, self._last))
             self.send(ProcessMessage.PROMISE, step=self._promised)
 
     def _trace(self, group: Abortable) -> None:

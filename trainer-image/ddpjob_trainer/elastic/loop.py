@@ -37,6 +37,7 @@ from ddpjob_trainer.elastic.group.group_breaks import GroupBreaks
 from ddpjob_trainer.elastic.group.group_member import GroupMember
 from ddpjob_trainer.elastic.group.process_group import ElasticProcessGroup, backend_for
 from ddpjob_trainer.elastic.live_snapshots import LiveSnapshots
+from ddpjob_trainer.elastic.options import check_division, check_length
 from ddpjob_trainer.elastic.state.replica_check import ReplicaCheck
 from ddpjob_trainer.elastic.state.train_state import TrainState
 from ddpjob_trainer.elastic.step import Step
@@ -90,19 +91,8 @@ class Loop(ScriptControl):
         DistributedDataParallel. Return once the agent has registered this process. If this
         process was started for one membership only, restart it once.
         """
-        if (steps is None) == (epochs is None) or (epochs is not None and loader is None):
-            raise ValueError("a Loop needs either steps, or epochs and a loader")
-        if (steps or 0) < 0 or (epochs or 0) < 0:
-            raise ValueError(f"steps is {steps}, epochs is {epochs}: they count what is to do")
-        if deterministic is not None:
-            _check_deterministic(deterministic, loader, ddp_options)
-        if balance and (loader is None or deterministic is not None):
-            raise ValueError("balance needs a loader, and cannot be deterministic: it goes by time")
-        if accumulate < 1 or (accumulate > 1 and (loader is None or deterministic is not None)):
-            raise ValueError(
-                f"accumulate is {accumulate}: it counts the batches of a loader that form one step. In "
-                "deterministic mode, which divides each batch already, use larger batches and more shards"
-            )
+        check_length(steps, epochs, loader)
+        check_division(loader, accumulate, deterministic, ddp_options, balance=balance)
         self.model = ElasticModel(model, ddp_options, alone=deterministic is not None)
         for each in training_state.optimizers_of(optimizer):
             self.model.guard(each)
@@ -150,28 +140,40 @@ class Loop(ScriptControl):
             self._restore_dump()
             self._agent.start()
         while True:
-            while self._agent is not None and self._member.follow(self._agent):
-                self._get_ready()
-                self._agent.report_step(self._training.steps_done, self._last)
-            done = self._training.steps_done
-            if not self._exchange_signals(done):
-                continue
-            if self._signals.is_stopping and self.steps != done:
-                self._set_end(done)
-                progress.step_done(done, done)
+            done = self._next_step()
             if self._has_more(done):
                 step = Step(self, done)
                 self.set_between_steps(True)
                 try:
                     yield step
                 except GeneratorExit:
-                    left_loop.on_close(self._training.steps_done, self._finish)
+                    left_loop.on_close(self._training.steps_done, self._end_here)
                     raise
                 self.set_between_steps(False)
                 if not step.was_tried:
                     raise RuntimeError("the body of the loop belongs into `with step:`")
             elif self._finish():
                 return
+
+    def _next_step(self) -> int:
+        """Follow the assignments until the ranks may start a step, or end; return its number."""
+        while True:
+            while self._agent is not None and self._member.follow(self._agent):
+                self._get_ready()
+                self._agent.report_step(self._training.steps_done, self._last)
+            done = self._training.steps_done
+            if self._exchange_signals(done):
+                if self._signals.is_stopping and self.steps != done:
+                    self._set_end(done)
+                    progress.step_done(done, done)
+                return done
+
+    def _end_here(self) -> None:
+        """End the loop, which all ranks have left after the same step, with those that join now."""
+        self._signals.leave(self._training.steps_done)
+        self._set_end(self._training.steps_done)
+        while not self._finish():
+            self._next_step()
 
     def _set_end(self, done: int) -> None:
         self.steps = done
@@ -253,7 +255,7 @@ class Loop(ScriptControl):
 
     def _finish(self) -> bool:
         """Leave after the last step, with all ranks; return False if the membership has changed."""
-        if self._agent is not None and self._agent.is_superseded():
+        if self._agent is not None and not self._agent.may_finish():
             self._breaks.is_broken = True
             return False
         self._snapshots.save_before_exit()
@@ -284,11 +286,3 @@ class Loop(ScriptControl):
                 remaining = self._feed.source.remaining(self._epochs)
                 self.steps = None if remaining is None else done + remaining
         progress.resumed(done)
-
-
-def _check_deterministic(shards: int, loader: Any, ddp_options: dict[str, Any]) -> None:
-    if loader is None or ddp_options:
-        raise ValueError("deterministic needs a loader, and takes no options of DDP")
-    if shards < 1 or shards & (shards - 1):
-        raise ValueError(f"deterministic is {shards}: a power of two is needed, as 8")
-    torch.use_deterministic_algorithms(True, warn_only=True)

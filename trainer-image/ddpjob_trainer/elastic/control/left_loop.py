@@ -23,7 +23,7 @@ LEFT_SECONDS = 60.0  # for the other ranks to leave the loop, too
 _DROPS_ITERATOR = {"POP_TOP", "POP_ITER", "END_FOR"}  # break and return drop the loop's iterator
 
 
-def on_close(step: int, finish: Callable[[], bool]) -> None:
+def on_close(step: int, finish: Callable[[], None]) -> None:
     """Finish a loop whose generator is closed, if the script left it by break after `step` steps.
 
     The generator calls this function itself. End the process if another rank has not left.
@@ -32,8 +32,7 @@ def on_close(step: int, finish: Callable[[], bool]) -> None:
         return
     try:
         wait_for_others(step)
-        if not finish():
-            raise RuntimeError("the workers changed while the script left the loop by break")
+        finish()
     except Exception as error:  # noqa: BLE001 - Python ignores errors of a closed generator
         end_process(error)
 

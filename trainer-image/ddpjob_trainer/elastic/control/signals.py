@@ -1,9 +1,10 @@
 """The signals of a script to all ranks: to stop, and the metric that a scheduler follows.
 
 A script gives a signal on any rank, within a step or between two. The ranks add their signals up
-alongside the next step, in one small collective that no rank waits for. Every rank knows the sums
-before the step after that. Ranks that form another group exchange first what some of them know. A
-signal whose sum got lost is sent again.
+before the next step, in one small collective. The sums take effect in the step after that. Ranks
+that form another group exchange first what some of them know. A signal whose sum got lost is sent
+again. The collective ends before the step begins, so that the gradients never share the connections
+with it (ADR 0045).
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ class Signals:
         """Ask all ranks to stop; `step` steps are done."""
         self._stop_from = step
 
+    def leave(self, step: int) -> None:
+        """Record that all ranks have left the loop after `step` steps: those that join stop, too."""
+        self._step, self.is_stopping = step, True
+
     def give_metric(self, value: float) -> None:
         """Give this rank's value of the metric."""
         self._given = value
@@ -56,7 +61,6 @@ class Signals:
             self._own = [each for each in self._own if self._step <= step < each.step + 2]
         self._is_new = True
         self._sums: torch.Tensor | None = None
-        self._work: distributed.Work | None = None
         self._step = self._next = self._sent_at = step
         self._since = time.monotonic()
 
@@ -99,17 +103,14 @@ class Signals:
         new = [each.value for each in self._own if each.step > self._known_until][-1:]
         is_stop = self._stop_from is not None and step >= self._stop_from
         values = [float(is_stop), sum(new), float(len(new)), seconds]
-        if collectives.world_size() == 1:
-            self._sums = torch.tensor(values, dtype=torch.float64)
-        else:
-            self._sums = torch.tensor(values, dtype=torch.float64, device=collectives.device())
-            self._work = distributed.all_reduce(self._sums, async_op=True)
+        sums = torch.tensor(values, dtype=torch.float64, device=collectives.device())
+        if collectives.world_size() > 1:
+            distributed.all_reduce(sums)
+        self._sums = sums
 
     def _read(self, sums: torch.Tensor) -> None:
-        if self._work is not None:
-            self._work.wait()
         stops, metric, metrics, seconds = sums.tolist()
-        self._sums = self._work = None
+        self._sums = None
         self.is_stopping = stops > 0
         if metrics:
             self.metric, self._known_until = metric / metrics, self._sent_at

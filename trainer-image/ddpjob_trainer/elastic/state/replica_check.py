@@ -35,19 +35,12 @@ class ReplicaCheck:
         self._model = model
         self._optimizers = optimizers
         self._enabled = enabled
-        self._work: distributed.Work | None = None
-        self._digests: list[torch.Tensor] = []
+        self._mine: torch.Tensor | None = None  # the state at the start of the comparison
 
     def start(self) -> None:
-        """Begin the comparison of the present state, without a wait for other ranks.
-
-        Raise RuntimeError if the group breaks.
-        """
-        if not self._enabled or collectives.world_size() == 1:
-            return
-        mine = torch.tensor([_digest(self.checksums())], device=collectives.device())
-        self._digests = [torch.empty_like(mine) for _ in range(collectives.world_size())]
-        self._work = distributed.all_gather(self._digests, mine, async_op=True)
+        """Begin the comparison of the present state, without another rank."""
+        if self._enabled and collectives.world_size() > 1:
+            self._mine = torch.tensor([_digest(self.checksums())], device=collectives.device())
 
     def finish(self) -> None:
         """End the comparison, if one has begun, after all ranks have begun it.
@@ -55,24 +48,25 @@ class ReplicaCheck:
         Raise ReplicaError on all ranks if their states differed then and now, and RuntimeError if
         the group breaks.
         """
-        if self._work is None:
+        if self._mine is None:
             return
-        work, self._work = self._work, None
-        work.wait()
-        if len({int(each) for each in self._digests}) > 1:
+        mine, self._mine = self._mine, None
+        digests = [torch.empty_like(mine) for _ in range(collectives.world_size())]
+        distributed.all_gather(digests, mine)
+        if len({int(each) for each in digests}) > 1:
             text = describe_difference(collectives.all_gather_objects(self.checksums()))
             if text:
                 raise ReplicaError(text)
 
     def check(self) -> None:
         """Compare the present state, or end a comparison that has begun. Raise as finish()."""
-        if self._work is None:
+        if self._mine is None:
             self.start()
         self.finish()
 
     def forget(self) -> None:
         """Forget a comparison that has begun: its group was left."""
-        self._work = None
+        self._mine = None
 
     def checksums(self) -> dict[str, int]:
         """Return the checksums of all parameters and optimizers' states by their names."""
