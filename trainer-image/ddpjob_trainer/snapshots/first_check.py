@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ddpjob_trainer.snapshots.model.flat_state import FlatState
 from ddpjob_trainer.snapshots.sharded.layout import is_sharded
 from ddpjob_trainer.snapshots.sharded.state import ShardedState
+from ddpjob_trainer.snapshots.unsaved import UnsavedParts
 from ddpjob_trainer.tensors import supported, training_state
 
 if TYPE_CHECKING:
@@ -34,15 +35,26 @@ class FirstCheck:
     def __init__(self) -> None:
         self._is_done = False
         self._again: tuple[torch.nn.Module, dict[str, Any]] | None = None
+        self._unsaved = UnsavedParts()
 
-    def before(self, model: torch.nn.Module, extra: Any, parts: dict[str, Any]) -> None:
+    def before_load(self, model: torch.nn.Module, parts: dict[str, Any]) -> None:
         """Check the state, once. Raise SnapshotError."""
+        self._unsaved.give(parts["optimizer"])
+        self._check_once(model, None, parts)
+
+    def before_save(self, model: torch.nn.Module, extra: Any, parts: dict[str, Any]) -> None:
+        """Check the state, once, and at each save that it is whole. Raise SnapshotError."""
+        self._check_once(model, extra, parts)
+        self._unsaved.give(parts["optimizer"])
+        self._unsaved.check(model, extra, parts)
+
+    def _check_once(self, model: torch.nn.Module, extra: Any, parts: dict[str, Any]) -> None:
         if not self._is_done:
             check_savable(model, extra, parts)
             self._is_done, self._again = True, (model, parts)
 
     def after_step(self) -> None:
-        """Check the state that before() has checked again, once. Raise SnapshotError."""
+        """Check the state that was checked before, again, once. Raise SnapshotError."""
         if self._again is not None:
             (model, parts), self._again = self._again, None
             check_savable(model, None, parts)

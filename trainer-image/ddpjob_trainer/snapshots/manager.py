@@ -111,15 +111,14 @@ class Snapshots:
         Training continues during the write. With `wait`, return once the snapshot is durable; with
         `share`, once this rank's part is durable. Return False if an earlier write is still in
         progress, or if this run has saved or loaded this step already: then this step is skipped.
-        `scaler` is a GradScaler, `data` is an
-        `ElasticBatchSampler` or a `Stream`. Random states are saved, too. Raise SnapshotError, also
-        for the previous save, unless that one only was skipped; earlier snapshots stay intact. With `share`, raise RuntimeError if
-        the group breaks.
+        `scaler` is a GradScaler, `data` is an `ElasticBatchSampler` or a `Stream`. Random states are
+        saved, too. Raise SnapshotError, also for the previous save, unless that one only was skipped;
+        earlier snapshots stay intact. With `share`, raise RuntimeError if the group breaks.
         """
         if not 0 <= step < 10**12:
             raise ValueError(f"step is {step}: it counts the steps that are done")
         parts = {"optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "data": data}
-        self._check.before(model, extra, parts)
+        self._check.before_save(model, extra, parts)
         is_last = self._stops is not None and step == self._last
         done = True
         self._is_sharded = is_sharded(model)
@@ -258,7 +257,7 @@ class Snapshots:
         """
         collectives.check_group()
         parts = {"optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "data": data}
-        self._check.before(model, None, parts)
+        self._check.before_load(model, parts)
         self._writer.finish()
         self._storage.make_room(training_state.is_on_all(model, optimizer), None)
         self.discover_storage_group()
