@@ -142,7 +142,9 @@ class Cluster:
         if newest is None:
             self._sessions.close(key)
         elif newest.ready:
-            self._sessions.open(key, ServiceId(job.metadata.uid, newest.term, token))
+            self._sessions.open(
+                key, ServiceId(job.metadata.uid, newest.term, token, newest.address)
+            )
         return self._sessions.get(key)
 
     async def _single_node_claim(self, job: DDPJob) -> str:

@@ -20,7 +20,7 @@ from ddpjob_operator.controller.transports import direct_transport, proxy_transp
 from ddpjob_operator.controller.workqueue import WorkQueue
 from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
 from ddpjob_operator.rendezvous.client import Transport
-from ddpjob_operator.rendezvous.session_pool import Key, SessionPool
+from ddpjob_operator.rendezvous.session_pool import Key, ServiceId, SessionPool
 
 RESYNC_SECONDS = 300.0  # every job is reconciled again, to repair missed changes
 FROZEN_SECONDS = 120.0  # longest healthy pass or wait in the queue
@@ -36,7 +36,7 @@ class Controller:
         self,
         kube: ApiServer,
         settings: Settings,
-        transport_for: Callable[[Key], Transport] | None = None,
+        transport_for: Callable[[Key, ServiceId], Transport] | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

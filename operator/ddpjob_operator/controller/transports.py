@@ -15,11 +15,11 @@ from ddpjob_operator.rendezvous.client import (
     Transport,
     connect_directly,
 )
-from ddpjob_operator.rendezvous.session_pool import Key
+from ddpjob_operator.rendezvous.session_pool import Key, ServiceId
 from ddpjob_operator.request import Request
 
 
-def proxy_transport(kube: ApiServer, key: Key) -> Transport:
+def proxy_transport(kube: ApiServer, key: Key, _service: ServiceId) -> Transport:
     """Return a transport through the API server, for an operator outside the cluster."""
     service = f"{constants.service_name(key.name)}:{constants.SERVICE_PORT}"
     base = f"/api/v1/namespaces/{key.namespace}/services/{service}/proxy"
@@ -33,8 +33,10 @@ def proxy_transport(kube: ApiServer, key: Key) -> Transport:
     return send
 
 
-def direct_transport(key: Key) -> Transport:
-    """Return a direct transport to a job's service, for an operator in the cluster."""
-    return connect_directly(
-        f"{constants.service_name(key.name)}.{key.namespace}.svc", constants.SERVICE_PORT
-    )
+def direct_transport(_key: Key, service: ServiceId) -> Transport:
+    """Return a direct transport to a job's service, for an operator in the cluster.
+
+    It connects to the pod that the operator observed. Any pod with the right labels could answer
+    behind the name of the Service.
+    """
+    return connect_directly(service.address, constants.SERVICE_PORT)

@@ -95,6 +95,7 @@ def parse_pod(raw: Mapping[str, Any]) -> Pod:
             reason=reason,
             message=message,
             revision=labels.get(constants.LABEL_REVISION, ""),
+            address=status.get("podIP", ""),
         )
     return Pod(
         namespace=metadata["namespace"],

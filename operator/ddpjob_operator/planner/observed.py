@@ -67,6 +67,7 @@ class Rendezvous:
     reason: str = ""  # reason of the kubelet, as for a worker
     message: str = ""
     revision: str = ""
+    address: str = ""  # of its pod
 
 
 @dataclasses.dataclass(frozen=True)

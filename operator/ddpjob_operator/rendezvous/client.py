@@ -11,12 +11,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
+from yarl import URL
 
 from ddpjob_operator.request import Request
 from ddpjob_protocol.codec import decode, encode
 from ddpjob_protocol.control import TOKEN_HEADER, Expectation, Report
 
 MARGIN_SECONDS = 5.0  # delay of an answer beyond the requested time
+MAX_SHOWN = 200  # characters of an answer in an error
+MAX_ANSWER_BYTES = 4 << 20  # the report of 10,000 workers has 1.7 MB
 
 
 class ServiceUnavailableError(Exception):
@@ -54,24 +57,43 @@ class ServiceClient:
 
 
 def connect_directly(host: str, port: int) -> Transport:
-    """Return a transport to a service that is reachable by name or address."""
+    """Return a transport to a service that is reachable by name or address.
+
+    The pod behind it belongs to a tenant: a redirect is refused, so the token goes nowhere else, and
+    no more than MAX_ANSWER_BYTES are read.
+    """
 
     async def send(request: Request) -> Any:
+        if not host:
+            raise ServiceUnavailableError("the pod of the service has no address yet")
         try:
             async with aiohttp.request(
                 request.method,
-                f"http://{host}:{port}{request.path}",
+                URL.build(scheme="http", host=host, port=port, path=request.path),
                 params=request.query,
-                headers=request.headers,
+                headers={**request.headers, "Accept-Encoding": "identity"},
+                allow_redirects=False,
+                auto_decompress=False,
                 data=None if request.body is None else json.dumps(request.body),
                 timeout=aiohttp.ClientTimeout(total=request.timeout),
             ) as response:
-                answer = await response.json()
-        except (OSError, TimeoutError, ValueError, aiohttp.ClientError) as error:
+                answer = json.loads(await _body(response))
+        except (OSError, TimeoutError, ValueError, RecursionError, aiohttp.ClientError) as error:
             raise ServiceUnavailableError(str(error) or "no answer in time") from error
         if response.status != 200:
-            what = f"{request.method} {request.path}: {response.status} {answer}"
+            what = f"{request.method} {request.path}: {response.status} {str(answer)[:MAX_SHOWN]}"
             raise ServiceUnavailableError(what)
         return answer
 
     return send
+
+
+async def _body(response: aiohttp.ClientResponse) -> bytes:
+    """Return the whole body. Raise ValueError if it is too long."""
+    chunks, size = [], 0
+    async for chunk in response.content.iter_any():
+        size += len(chunk)
+        if size > MAX_ANSWER_BYTES:
+            raise ValueError(f"the answer has more than {MAX_ANSWER_BYTES} bytes")
+        chunks.append(chunk)
+    return b"".join(chunks)

@@ -31,13 +31,14 @@ class ServiceId(NamedTuple):
     job_uid: str
     term: int
     token: str
+    address: str  # of its pod
 
 
 class SessionPool:
     """One session for each job whose service was observed."""
 
     def __init__(
-        self, transport_for: Callable[[Key], Transport], on_report: Callable[[Key], None]
+        self, transport_for: Callable[[Key, ServiceId], Transport], on_report: Callable[[Key], None]
     ) -> None:
         self._transport_for = transport_for
         self._on_report = on_report
@@ -52,7 +53,7 @@ class SessionPool:
         if old is not None and old[0] == service:
             return old[1]
         self.close(key)
-        client = ServiceClient(self._transport_for(key), service.token)
+        client = ServiceClient(self._transport_for(key, service), service.token)
         session = RendezvousSession(client, POLLING, functools.partial(self._on_report, key))
         self._sessions[key] = service, session
         session.start()

@@ -88,9 +88,9 @@ SERVICES: list[tuple[str, JSON, bool, Rendezvous, bool]] = [
     ),
     (
         "going",
-        {"phase": "Running", "conditions": [READY]},
+        {"phase": "Running", "conditions": [READY], "podIP": "10.0.0.3"},
         True,
-        Rendezvous(3, ready=True),
+        Rendezvous(3, ready=True, address="10.0.0.3"),
         False,
     ),
 ]

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import zlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from aiohttp import web
 
+from ddpjob_operator.controller.transports import direct_transport
 from ddpjob_operator.local.rendezvous_process import free_port
 from ddpjob_operator.rendezvous.client import (
+    MAX_ANSWER_BYTES,
     ServiceClient,
     ServiceUnavailableError,
     connect_directly,
 )
+from ddpjob_operator.rendezvous.session_pool import Key, ServiceId
 from ddpjob_protocol.codec import decode, encode
 from ddpjob_protocol.control import TOKEN_HEADER, Expectation
 from support.builders import make_report, make_worker
@@ -93,6 +98,77 @@ def test_what_is_no_report_means_that_the_service_is_not_there(answer: dict[str,
         assert str(error.value)
 
     with_service(handler, story)
+
+
+def test_a_redirect_gets_no_token() -> None:
+    paths: list[str] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        paths.append(request.path)
+        return web.Response(status=302, headers={"Location": "/elsewhere"}, text="{}")
+
+    async def story(client: ServiceClient) -> None:
+        with pytest.raises(ServiceUnavailableError, match="302"):
+            await client.report()
+
+    with_service(handler, story)
+    assert paths == ["/report"]
+
+
+def test_an_answer_without_an_end_is_not_read() -> None:
+    sent = 0
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        answer = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await answer.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(100):
+                await answer.write(b"[" * (1 << 20))
+                sent += 1 << 20
+        return answer
+
+    async def story(client: ServiceClient) -> None:
+        with pytest.raises(ServiceUnavailableError, match=f"more than {MAX_ANSWER_BYTES} bytes"):
+            await client.report()
+
+    with_service(handler, story)
+    assert sent < 20 * MAX_ANSWER_BYTES
+
+
+def test_an_answer_is_not_unpacked() -> None:
+    async def handler(request: web.Request) -> web.Response:
+        packed = zlib.compress(bytes(4 * MAX_ANSWER_BYTES))
+        return web.Response(body=packed, headers={"Content-Encoding": "deflate"})
+
+    async def story(client: ServiceClient) -> None:
+        with pytest.raises(ServiceUnavailableError, match=r"decode|JSON"):
+            await client.report()
+
+    with_service(handler, story)
+
+
+def test_an_answer_of_deep_lists_is_none() -> None:
+    async def handler(request: web.Request) -> web.Response:
+        return web.Response(text="[" * 100_000, content_type="application/json")
+
+    async def story(client: ServiceClient) -> None:
+        with pytest.raises(ServiceUnavailableError):
+            await client.report()
+
+    with_service(handler, story)
+
+
+def test_the_operator_connects_to_the_pod_that_it_observed() -> None:
+    """Any pod with the right labels could answer behind the name of the Service."""
+
+    async def main(address: str) -> None:
+        service = ServiceId("uid", 1, "secret", address)
+        await ServiceClient(direct_transport(Key("team", "digits"), service), "secret").report()
+
+    for address, problem in (("127.0.0.9", r"127\.0\.0\.9"), ("", "no address yet")):
+        with pytest.raises(ServiceUnavailableError, match=problem):
+            asyncio.run(main(address))
 
 
 def test_nobody_there_means_so_too() -> None:

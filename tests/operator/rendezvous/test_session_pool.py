@@ -29,7 +29,7 @@ class Following:
         self.told: list[tuple[Key, Report | None]] = []
         self.name = ""
         self.pool = SessionPool(
-            lambda _: self._way(self.name), lambda key: self.told.append((key, self.report(key)))
+            lambda *_: self._way(self.name), lambda key: self.told.append((key, self.report(key)))
         )
 
     def report(self, key: Key = KEY) -> Report | None:
@@ -46,7 +46,7 @@ class Following:
 
     def follow(self, name: str = "first", term: int = 1, key: Key = KEY, uid: str = "u") -> None:
         self.name = name
-        self.pool.open(key, ServiceId(uid, term, TOKEN))
+        self.pool.open(key, ServiceId(uid, term, TOKEN, "10.0.0.1"))
 
     def _way(self, name: str) -> Transport:
         async def send(request: Request) -> Any:

@@ -59,7 +59,7 @@ class Stage:
         settings = Settings(agent_image="ddpjob/operator:test", namespaces=self.namespaces)
         wire, nodes = self.wire, self.nodes
         self.controller = Controller(
-            wire, settings, lambda key: nodes.way(key, wire), clock=self.clock
+            wire, settings, lambda key, _: nodes.way(key, wire), clock=self.clock
         )
         self._tasks = [
             asyncio.ensure_future(each) for each in (self.controller.run(), self._kopf())
