@@ -5,6 +5,7 @@ A client belongs to the membership that was current when the client connected. T
 reads the keys of another membership, for every --rdzv_id that the user chooses. The relay reports a
 command that never connects.
 `LocalStore` serves the torchrun of one worker in live mode.
+Both serve processes of the agent's user and of root only.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Callable
 
 from ddpjob_agent.c10d.server import StoreBackend, serve_client
 from ddpjob_agent.c10d.store import Store
+from ddpjob_agent.net.loopback_peers import LoopbackPeers
 from ddpjob_agent.net.rendezvous_use import RENDEZVOUS_SECONDS, RendezvousUse
 
 if TYPE_CHECKING:
@@ -39,9 +41,13 @@ class StoreRelay:
     async def start(self) -> None:
         """Listen on a free loopback port, and set `port`."""
         self._server = await asyncio.start_server(self._connected, HOST, 0)
+        self._peers = LoopbackPeers(self._server)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self._peers.admit(writer):
+            writer.close()
+            return
         with contextlib.suppress(asyncio.CancelledError):  # the agent ends
             await serve_client(reader, writer, _Backend(self._link, self._used))
 
@@ -80,6 +86,7 @@ class LocalStore:
         """Listen on a free loopback port, and set `port`."""
         self.renew()
         self._server = await asyncio.start_server(self._connected, HOST, 0)
+        self._peers = LoopbackPeers(self._server)
         self.port: int = self._server.sockets[0].getsockname()[1]
 
     def renew(self) -> None:
@@ -87,6 +94,9 @@ class LocalStore:
         self._backend = StoreBackend(Store())
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self._peers.admit(writer):
+            writer.close()
+            return
         with contextlib.suppress(asyncio.CancelledError):  # the agent ends
             await serve_client(reader, writer, self._backend)
 
