@@ -140,6 +140,24 @@ CYCLES = """
     file = os.fdopen(os.dup(1), "w")
     file.write("unflushed")
 """
+SETS = """
+    import os, sys
+    os.environ.update(OMP_NUM_THREADS="3", TORCH_COMPILE_DISABLE="1", WANDB_MODE="offline")
+    from torch.nn import Linear
+    import torch._dynamo.config
+    print(torch.get_num_threads(), torch._dynamo.config.disable, sys.argv, torch.__spec__.origin)
+    os._exit(0)
+"""
+SETS_WHAT_NO_IMPORT_READS = """
+    import os, sys
+    print("torch" in sys.modules, "torch.nn" in sys.modules)
+    os.environ.update(NCCL_DEBUG="INFO", WANDB_MODE="offline")
+    from torch.nn import Linear
+    import torch
+    print(torch.nn.Linear is Linear, torch.__spec__.origin, torch.nn.__spec__.name)
+    print([getattr(each, "__name__", type(each).__name__) for each in sys.meta_path])
+    os._exit(0)
+"""
 HANDLED = """
     import signal, sys, time
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(17))
@@ -159,6 +177,7 @@ class Case:
     env: tuple[tuple[str, str], ...] = ()
     signal: str = ""
     cold: str = ""  # why it is not forked
+    says: str = ""  # in a line of its own, if it was forked
 
 
 CASES = (
@@ -181,13 +200,15 @@ CASES = (
     Case("crashed", "import ctypes\nctypes.string_at(0)", code=-11),
     Case("terminated", HANDLED, code=17, signal="SIGTERM"),
     Case("terminated_unhandled", "import time\nprint(1)\ntime.sleep(600)", code=-15, signal="SIGTERM"),
+    Case("sets", SETS, says="the script sets OMP_NUM_THREADS, TORCH_COMPILE_DISABLE before it"),
+    Case("sets_what_no_import_reads", SETS_WHAT_NO_IMPORT_READS),
     Case("env_differs", FACTS, env=(("OMP_NUM_THREADS", "3"),), cold="OMP_NUM_THREADS differs"),
     Case("other_file", FACTS, ("{folder}/case.txt",), cold="is not a .py file"),
     Case("command", FACTS, ("-c", "print(1)"), cold="Python is given -c"),
 )  # fmt: skip
 
 DRAWS = (Case("first_draw", CHANCE), Case("second_draw", CHANCE))
-IN_ADVANCE = Case("in_advance", "import sys\nprint(*sys.modules)")
+IN_ADVANCE = Case("in_advance", "import colorsys, sys\nprint(*sys.modules)")
 ONLY_WARM = (*DRAWS, IN_ADVANCE)
 
 
@@ -264,7 +285,11 @@ def test_warm_does_what_cold_does(runs: Runs, case: Case) -> None:
     assert cold["code"] == case.code, cold
     assert warm["code"] == cold["code"], warm
     assert warm["out"] == cold["out"]
-    assert warm["err"] == cold["err"]
+    lines = warm["err"].splitlines()
+    says = [line for line in lines if line.startswith("ddpjob: ")]
+    assert [line for line in lines if line not in says] == cold["err"].splitlines()
+    assert len(says) == bool(case.says)
+    assert case.says in "".join(says)
 
 
 def test_each_process_draws_its_own_random_numbers(runs: Runs) -> None:

@@ -27,6 +27,9 @@ OF_A_START = frozenset(
     }
 )  # fmt: skip
 OF_A_START_PREFIXES = ("DDPJOB_", "PET_", "TORCHELASTIC_")
+# Libraries read these when they are used, not when they are imported.
+READ_LATER = frozenset({"CUDA_LAUNCH_BLOCKING", "TOKENIZERS_PARALLELISM"})
+READ_LATER_PREFIXES = ("NCCL_", "GLOO_", "WANDB_", "MLFLOW_")
 
 
 class NotEligibleError(Exception):
@@ -104,6 +107,15 @@ def check_environment(imported: Mapping[str, str], wanted: Mapping[str, str]) ->
             continue
         if imported.get(name) != wanted.get(name):
             raise NotEligibleError(f"{name} differs from what it was when torch was imported")
+
+
+def is_read_at_import(name: str) -> bool:
+    """Return whether an import may read this variable, as far as is known."""
+    return not (
+        name in OF_A_START
+        or name in READ_LATER
+        or name.startswith((*OF_A_START_PREFIXES, *READ_LATER_PREFIXES))
+    )
 
 
 def preloaded_environment(environment: Mapping[str, str]) -> list[str]:

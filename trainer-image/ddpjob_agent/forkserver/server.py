@@ -21,7 +21,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from ddpjob_agent.forkserver import channel, eligibility, proc_title, torchrun_patch
+from ddpjob_agent.forkserver import channel, eligibility, import_watch, proc_title, torchrun_patch
 from ddpjob_agent.forkserver import child as script
 from ddpjob_agent.forkserver.channel import AGENT, READY, TORCHRUN, UNFIT, ForkRequest
 from ddpjob_agent.forkserver.parent_death import die_with_parent
@@ -278,4 +278,6 @@ def _run_child(birth: ForkSpec, before: Mapping[str, str]) -> None:
     for name, value in imported.items():
         os.environ.setdefault(name, value)
     birth.line.close()
+    preloaded = (*eligibility.preloaded_environment(before), "torch")
+    import_watch.watch({each.partition(".")[0] for each in preloaded}, birth.request.arguments)
     script.run(birth.request.arguments)
