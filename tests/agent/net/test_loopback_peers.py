@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ddpjob_agent.net.c10d_relay import LocalStore
-from ddpjob_agent.net.loopback_peers import Entry, kernel_address, read_table, uid_of
+from ddpjob_agent.net.loopback_peers import Entry, kernel_address, read_tables, uid_of
 
 NOBODY = 65534
 A, B = "0100007F:1F90", "0100007F:C350"
@@ -21,8 +21,10 @@ CLIENT = """
 import encodings.idna, os, socket, struct, sys
 os.setuid(int(sys.argv[2]))
 answer = b""
-with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as client:
+family, host = {"4": (socket.AF_INET, "127.0.0.1"), "6": (socket.AF_INET6, "::ffff:127.0.0.1")}[sys.argv[3]]
+with socket.socket(family) as client:
     try:
+        client.connect((host, int(sys.argv[1])))
         client.sendall(bytes([0]) + struct.pack("=I", 0x3C85F7CE) + bytes([13]) + struct.pack("=I", 7))
         answer = client.recv(4)
     except ConnectionError:
@@ -32,9 +34,10 @@ sys.exit(0 if answer == struct.pack("=I", 7) else 7)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_a_process_of_another_user_is_refused() -> None:
+@pytest.mark.parametrize("family", ["4", "6"])  # torch uses a socket of IPv6 for both
+def test_a_process_of_another_user_is_refused(family: str) -> None:
     async def connect_as(user: int, port: int) -> int:
-        command = [sys.executable, "-S", "-c", CLIENT, str(port), str(user)]
+        command = [sys.executable, "-S", "-c", CLIENT, str(port), str(user), family]
         return (await asyncio.to_thread(subprocess.run, command, check=False)).returncode
 
     async def body() -> None:
@@ -66,4 +69,4 @@ def test_addresses_are_those_of_the_kernel() -> None:
 
 
 def test_a_machine_without_a_table_has_no_entries(tmp_path: Path) -> None:
-    assert read_table(str(tmp_path / "none")) == []
+    assert read_tables((str(tmp_path / "none"),)) == []

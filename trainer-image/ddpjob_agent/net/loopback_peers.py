@@ -6,6 +6,7 @@ closed has no user any more, so only an established one is accepted. May not: kn
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import asyncio
 
-TABLE = "/proc/net/tcp"
+TABLES = ("/proc/net/tcp", "/proc/net/tcp6")  # torch connects to IPv4 by a socket of IPv6
+IN_IPV6 = "".join(f"{word:08X}" for word in struct.unpack("=3I", bytes(10) + b"\xff\xff"))
 ESTABLISHED, LISTENING = "01", "0A"
 
 log = logging.getLogger("ddpjob.loopback")
@@ -37,11 +39,11 @@ class LoopbackPeers:
     def __init__(self, server: asyncio.base_events.Server) -> None:
         """Find out whether the kernel lists connections; a sandbox may not."""
         own = kernel_address(*server.sockets[0].getsockname())
-        self._is_listed = any(e.local == own and e.state == LISTENING for e in read_table())
+        self._is_listed = any(e.local == own and e.state == LISTENING for e in read_tables())
         if not self._is_listed:
             log.warning(
                 "%s does not list the connections of this machine, so the users of its loopback ports "
-                "are not checked", TABLE,
+                "are not checked", TABLES[0],
             )  # fmt: skip
 
     def admit(self, writer: asyncio.StreamWriter) -> bool:
@@ -50,7 +52,7 @@ class LoopbackPeers:
             return True
         peer = kernel_address(*writer.get_extra_info("peername"))
         own = kernel_address(*writer.get_extra_info("sockname"))
-        uid = uid_of(read_table(), peer, own)
+        uid = uid_of(read_tables(), peer, own)
         if uid in (0, os.geteuid()):
             return True
         who = "a process that has ended" if uid is None else f"user {uid}"
@@ -67,14 +69,16 @@ def uid_of(entries: list[Entry], peer: str, own: str) -> int | None:
     return next(found, None)
 
 
-def read_table(path: str = TABLE) -> list[Entry]:
+def read_tables(paths: tuple[str, ...] = TABLES) -> list[Entry]:
     """Return the TCP connections of this machine over IPv4; none if the kernel lists none."""
-    try:
-        with Path(path).open() as lines:
-            rows = [line.split() for line in lines][1:]
-        return [Entry(row[1], row[2], row[3], int(row[7])) for row in rows]
-    except (OSError, ValueError, IndexError):
-        return []
+    entries: list[Entry] = []
+    for path in paths:
+        with contextlib.suppress(OSError, ValueError, IndexError), Path(path).open() as lines:
+            next(lines)
+            for line in lines:
+                fields = line.replace(IN_IPV6, "").split()
+                entries.append(Entry(fields[1], fields[2], fields[3], int(fields[7])))
+    return entries
 
 
 def kernel_address(host: str, port: int) -> str:
