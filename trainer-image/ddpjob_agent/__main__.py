@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     worker = roles.add_parser("worker", help="run a command as one worker of a job")
     worker.add_argument("argv", nargs="+", metavar="COMMAND", help="the command, after --")
     service = roles.add_parser("rendezvous", help="run the rendezvous service of one job")
-    service.add_argument("--host", default="0.0.0.0")  # noqa: S104 - other pods call it
+    service.add_argument("--host", default="", help="address to listen on; default: all")
     service.add_argument("--port", type=int, default=29400)
     service.add_argument("--term", type=int, default=1, help="counts rendezvous pods")
     service.add_argument("--boot-file", help="counts the starts of this container")

@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 
 from ddpjob_operator.request import Request
+from ddpjob_protocol.addresses import join_address
 from ddpjob_protocol.codec import decode, encode
 from ddpjob_protocol.control import TOKEN_HEADER, Expectation, Report
 
@@ -60,7 +61,7 @@ def connect_directly(host: str, port: int) -> Transport:
         try:
             async with aiohttp.request(
                 request.method,
-                f"http://{host}:{port}{request.path}",
+                f"http://{join_address(host, port)}{request.path}",
                 params=request.query,
                 headers=request.headers,
                 data=None if request.body is None else json.dumps(request.body),

@@ -65,10 +65,10 @@ class ReplicaServer:
     async def listen(self, address: str) -> None:
         """Listen on a free port of this address, or else of all addresses. Raises OSError."""
         try:
-            listening = bind(address, 0)
+            bound = bind(address, 0)
         except OSError:  # the address is not one of this machine
-            listening = bind("0.0.0.0", 0)  # noqa: S104
-        self._listener = Listener(listening, self._connected)
+            bound = bind("", 0)
+        self._listener = Listener(bound, self._connected)
         self.port = self._listener.port
 
     def close(self) -> None:

@@ -30,28 +30,46 @@ Serve = Callable[
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that listens at this address; raise OSError."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, _, _, _, address = found[0]
-    return socket.create_server(address, family=family, backlog=BACKLOG)
+    """Return a socket bound to a port of an address, or of all if `host` is empty; raise OSError.
+
+    All addresses are those of IPv6 and IPv4, or those of IPv4 on a machine without IPv6.
+    """
+    if not host:
+        host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 - other pods call it
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        bound.bind(address)
+    except BaseException:
+        bound.close()
+        raise
+    return bound
 
 
 class Listener:
-    """A listening socket whose connections `serve` handles, each in a task of its own."""
+    """A listener whose connections `serve` handles, each in a task of its own."""
 
     def __init__(
-        self, listening: socket.socket, serve: Serve, strangers: Strangers | None = None
+        self, bound: socket.socket, serve: Serve, strangers: Strangers | None = None
     ) -> None:
-        """Accept connections from now on, in the running event loop."""
-        self._socket = listening
+        """Listen on a bound socket, in the running event loop. Raise OSError."""
+        try:
+            bound.listen(BACKLOG)
+        except OSError:
+            bound.close()
+            raise
+        self._socket = bound
         self._serve = serve
         self._strangers = Strangers() if strangers is None else strangers
         self._reserve = DescriptorReserve()
         self._tasks: set[asyncio.Task[None]] = set()
         self._resuming: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        self.address: tuple[Any, ...] = listening.getsockname()
-        listening.setblocking(False)
+        self.address: tuple[Any, ...] = bound.getsockname()
+        bound.setblocking(False)
         self._resume()
 
     @property
