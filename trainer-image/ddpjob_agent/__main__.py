@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from ddpjob_agent.forkserver.parent_death import die_with_parent
 from ddpjob_agent.launchers import mpi_helpers
+from ddpjob_agent.net.descriptors import raise_limit
 from ddpjob_agent.registry.state import initial_state
 from ddpjob_agent.service.server import RendezvousServer
 from ddpjob_agent.worker.agent import Agent
@@ -36,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     worker = roles.add_parser("worker", help="run a command as one worker of a job")
     worker.add_argument("argv", nargs="+", metavar="COMMAND", help="the command, after --")
     service = roles.add_parser("rendezvous", help="run the rendezvous service of one job")
-    service.add_argument("--host", default="0.0.0.0")  # noqa: S104 - other pods call it
+    service.add_argument("--host", default="", help="address to listen on; default: all")
     service.add_argument("--port", type=int, default=29400)
     service.add_argument("--term", type=int, default=1, help="counts rendezvous pods")
     service.add_argument("--boot-file", help="counts the starts of this container")
@@ -57,6 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     try:
         if options.role == "worker":
+            raise_limit()
             return asyncio.run(_run_worker(options.argv, os.environ))
         if options.role == "mpi-lead":
             return mpi_helpers.run_launcher(options.argv, os.environ)
@@ -64,6 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
             return mpi_helpers.run_follower(os.environ)
         if options.role == "mpi-shell":
             return mpi_helpers.run_remote_shell(options.hosts, options.argv, os.environ)
+        raise_limit()
         return asyncio.run(_run_service(options, os.environ))
     except UsageError as error:
         print(f"ddpjob-agent: {error}", file=sys.stderr)

@@ -7,7 +7,7 @@ import enum
 # Set in a worker pod by its creator, read by the agent.
 ENV_WORKER = "DDPJOB_WORKER"  # name of the worker, unique within the job
 ENV_PROCESSES = "DDPJOB_PROCESSES"  # number of processes of this worker
-ENV_SERVICE = "DDPJOB_SERVICE"  # host:port of the rendezvous service
+ENV_SERVICE = "DDPJOB_SERVICE"  # host:port of the rendezvous service; IPv6 as [host]:port
 ENV_TOKEN = "DDPJOB_TOKEN"  # secret of the job; never reaches the user's processes
 ENV_ADDRESS = "DDPJOB_ADDRESS"  # address at which other workers reach this worker
 ENV_ORPHAN_SECONDS = "DDPJOB_ORPHAN_SECONDS"  # without the service for this time: stop

@@ -5,6 +5,7 @@ May not: decide whether an operator is healthy; the caller supplies the problems
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 
 from aiohttp import web
@@ -41,11 +42,18 @@ def metrics_app(registry: CollectorRegistry) -> web.Application:
 
 
 async def serve(app: web.Application, port: int) -> web.AppRunner:
-    """Listen on this port of all interfaces until `cleanup()` of the returned runner."""
+    """Listen on this port of all addresses until `cleanup()` of the returned runner."""
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, "0.0.0.0", port).start()  # noqa: S104 - kubelet and Prometheus call
+    await web.SockSite(runner, _bind(port)).start()
     return runner
+
+
+def _bind(port: int) -> socket.socket:
+    """Return a socket for the kubelet and Prometheus, which call over IPv6 or IPv4."""
+    six = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if six else socket.AF_INET
+    return socket.create_server(("", port), family=family, dualstack_ipv6=six)
 
 
 def _answer(problems: list[str], status: int) -> web.Response:

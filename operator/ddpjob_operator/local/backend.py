@@ -53,6 +53,7 @@ from ddpjob_operator.planner.observed import Observed
 from ddpjob_operator.planner.planner import plan
 from ddpjob_operator.rendezvous.client import ServiceClient, connect_directly
 from ddpjob_operator.rendezvous.session import Polling, RendezvousSession
+from ddpjob_protocol.addresses import join_address
 from ddpjob_protocol.codec import encode
 from ddpjob_protocol.control import Expectation, Report
 from ddpjob_protocol.environment import (
@@ -259,7 +260,7 @@ class LocalBackend:
                 **sagemaker_environment(self.job, group, str(self._workdir / "opt" / "ml")),
                 **worker_environment(self.job, group),
                 ENV_WORKER: created.name,
-                ENV_SERVICE: f"{self._network.host}:{self.service.port}",
+                ENV_SERVICE: join_address(self._network.host, self.service.port),
                 ENV_TOKEN: self._token,
                 ENV_GRACE_SECONDS: str(self.nodes.grace_seconds),
                 ENV_SNAPSHOT_DIR: str(self._state.snapshots),

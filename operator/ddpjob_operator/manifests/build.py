@@ -45,6 +45,7 @@ from ddpjob_operator.manifests.security import (
     worker_security_context,
 )
 from ddpjob_operator.planner.actions import CreateRendezvous, CreateWorker
+from ddpjob_protocol.addresses import join_address
 from ddpjob_protocol.environment import (
     ENV_ADDRESS,
     ENV_GRACE_SECONDS,
@@ -253,7 +254,7 @@ def _environment(
         {
             **agent_environment(job, group),
             ENV_WORKER: name,
-            ENV_SERVICE: f"{service}:{constants.SERVICE_PORT}",
+            ENV_SERVICE: join_address(service, constants.SERVICE_PORT),
             ENV_TOKEN: token,
             ENV_GRACE_SECONDS: str(grace),
             ENV_SNAPSHOT_DIR: f"{SNAPSHOT_FOLDER}/{job.metadata.name}",

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
-from yarl import URL
 
 from ddpjob_operator.request import Request
+from ddpjob_protocol.addresses import join_address
 from ddpjob_protocol.codec import decode, encode
 from ddpjob_protocol.control import TOKEN_HEADER, Expectation, Report
 
@@ -69,7 +69,7 @@ def connect_directly(host: str, port: int) -> Transport:
         try:
             async with aiohttp.request(
                 request.method,
-                URL.build(scheme="http", host=host, port=port, path=request.path),
+                f"http://{join_address(host, port)}{request.path}",
                 params=request.query,
                 headers={**request.headers, "Accept-Encoding": "identity"},
                 allow_redirects=False,

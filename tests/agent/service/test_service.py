@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PATIENCE_SECONDS = 60.0
+HOSTS = ("127.0.0.1", "::1")
 TOKEN = "the token of this job"
 PATIENT = Policy(settle=0, heartbeat_deadline=PATIENCE_SECONDS)
 IMPATIENT = Policy(settle=0, heartbeat_deadline=4.0)  # where it is to run out
@@ -49,7 +50,7 @@ class Service:
 
     async def start(self) -> None:
         self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "ddpjob_agent", "rendezvous", "--host", "127.0.0.1",
+            sys.executable, "-m", "ddpjob_agent", "rendezvous",
             "--port", str(self.port), "--boot-file", str(self._boots),
             env={**os.environ, "DDPJOB_TOKEN": TOKEN},
         )  # fmt: skip
@@ -88,13 +89,13 @@ def frame(message: Message) -> bytes:
 class Agent:
     """The connection of an agent: follows orders, without processes."""
 
-    def __init__(self, worker: str, port: int) -> None:
+    def __init__(self, worker: str, port: int, host: str = "127.0.0.1") -> None:
         self.member = Member(worker, uuid.uuid4().hex, "127.0.0.1", 1)
         self.membership: Membership | None = None
         self.running = False
         self.orders: list[str] = []
         self.known: Message = {}  # further fields of its hello when it returns
-        self.link = ServiceConnection("127.0.0.1", port, TOKEN, self._hello, self._obey)
+        self.link = ServiceConnection(host, port, TOKEN, self._hello, self._obey)
         self.task = asyncio.ensure_future(self.link.run())
 
     def _hello(self) -> Message:
@@ -226,6 +227,20 @@ def test_garbage_ends_a_connection_and_nothing_else(tmp_path: Path, data: bytes)
         writer.close()
         assert b'"type"' not in said, "no order is given"
         assert (await job.report()).workers == ("a",)
+
+    run(body, tmp_path)
+
+
+def test_agents_and_operator_connect_over_ipv4_and_ipv6(tmp_path: Path) -> None:
+    async def body(job: Job) -> None:
+        await job.expect("a", "b")
+        job.agents = [
+            Agent(each, job.service.port, at) for each, at in zip("ab", HOSTS, strict=True)
+        ]
+        await job.formed(1)
+        for host in HOSTS:
+            client = ServiceClient(connect_directly(host, job.service.port), TOKEN)
+            assert (await client.report()).workers == ("a", "b")
 
     run(body, tmp_path)
 

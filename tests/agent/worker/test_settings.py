@@ -9,7 +9,7 @@ from ddpjob_protocol.environment import Launcher
 
 COMPLETE = {
     "DDPJOB_WORKER": "digits-worker-000-1", "DDPJOB_PROCESSES": "2",
-    "DDPJOB_SERVICE": "fd00::1:29400", "DDPJOB_TOKEN": "secret", "DDPJOB_ADDRESS": "fd00::2",
+    "DDPJOB_SERVICE": "[fd00::1]:29400", "DDPJOB_TOKEN": "secret", "DDPJOB_ADDRESS": "fd00::2",
 }  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def test_given_values() -> None:
         ("WORKER", "", "DDPJOB_WORKER is not set; the operator sets it"),
         ("PROCESSES", "0", "DDPJOB_PROCESSES must be at least 1, not 0"),
         ("PROCESSES", "two", "DDPJOB_PROCESSES must hold a number, not 'two'"),
-        ("SERVICE", "host", "DDPJOB_SERVICE must hold a number, not 'host'"),
+        ("SERVICE", "host", "DDPJOB_SERVICE: 'host' is not host:port"),
         ("LAUNCHER", "srun", "DDPJOB_LAUNCHER must be torchrun or python or mpi, not 'srun'"),
         ("ORPHAN_SECONDS", "soon", "DDPJOB_ORPHAN_SECONDS must hold seconds, not 'soon'"),
         ("SNAPSHOT_FILES", "{}", "DDPJOB_SNAPSHOT_FILES must hold a JSON list of texts"),

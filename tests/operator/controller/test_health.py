@@ -11,15 +11,16 @@ from prometheus_client import CollectorRegistry, Counter
 
 from ddpjob_operator.controller.health import health_app, metrics_app, serve
 from ddpjob_operator.local.rendezvous_process import free_port
+from ddpjob_protocol.addresses import join_address
 
 
-def get(app: web.Application, path: str) -> tuple[int, str, str]:
+def get(app: web.Application, path: str, host: str = "127.0.0.1") -> tuple[int, str, str]:
     """Status, text and content type of what is answered."""
 
     async def main() -> tuple[int, str, str]:
         runner = await serve(app, port := free_port())
         try:
-            url = f"http://127.0.0.1:{port}{path}"
+            url = f"http://{join_address(host, port)}{path}"
             async with aiohttp.ClientSession() as session, session.get(url) as answer:
                 return answer.status, await answer.text(), answer.headers["Content-Type"]
         finally:
@@ -55,6 +56,11 @@ def test_metrics_are_told_as_prometheus_reads_them() -> None:
     assert kind.startswith("text/plain; version=")
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_the_kubelet_calls_over_ipv4_or_ipv6(host: str) -> None:
+    assert get(health_app(list, list), "/healthz", host)[0] == 200
+
+
 def test_nothing_else_is_there() -> None:
     assert get(health_app(list, list), "/metrics")[0] == 404
 
@@ -63,7 +69,7 @@ def test_a_port_that_is_taken_is_an_error() -> None:
     async def main() -> None:
         runner = await serve(health_app(list, list), port := free_port())
         try:
-            with pytest.raises(OSError, match="address already in use"):
+            with pytest.raises(OSError, match="Address already in use"):
                 await serve(health_app(list, list), port)
         finally:
             await runner.cleanup()

@@ -9,14 +9,14 @@ import socket
 import struct
 
 from ddpjob_agent.c10d.protocol import MAGIC, Op, encode_bytes, encode_integer
+from ddpjob_protocol.addresses import split_address
 
 
 class StoreClient:
     """A connection to a store, which answers requests in their order."""
 
     def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)))
+        self._socket = socket.create_connection(split_address(address))
         self._socket.sendall(struct.pack("<BI", Op.VALIDATE, MAGIC))
 
     def close(self) -> None:

@@ -27,6 +27,7 @@ from ddpjob_agent.net.framing import (
     accept,
     connect,
 )
+from ddpjob_agent.net.listening import Listener, bind
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator, Sequence
@@ -64,21 +65,27 @@ class ReplicaServer:
     async def listen(self, address: str) -> None:
         """Listen on a free port of this address, or else of all addresses. Raises OSError."""
         try:
-            self._server = await asyncio.start_server(self._connected, address, 0)
+            bound = bind(address, 0)
         except OSError:  # the address is not one of this machine
-            self._server = await asyncio.start_server(self._connected, "0.0.0.0", 0)  # noqa: S104
-        self.port = self._server.sockets[0].getsockname()[1]
+            bound = bind("", 0)
+        self._listener = Listener(bound, self._connected)
+        self.port = self._listener.port
 
     def close(self) -> None:
         """Stop serving."""
-        self._server.close()
+        self._listener.close()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _connected(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        authenticated: Callable[[], None],
+    ) -> None:
         try:
-            first = await asyncio.wait_for(reader.readexactly(len(MAGIC)), HANDSHAKE_SECONDS)
+            first = await reader.readexactly(len(MAGIC))
             if first == MAGIC:
-                shaking = accept(reader, writer, self._token)
-                connection = await asyncio.wait_for(shaking, HANDSHAKE_SECONDS)
+                connection = await accept(reader, writer, self._token)
+                authenticated()
                 request = await asyncio.wait_for(connection.receive(), HANDSHAKE_SECONDS)
                 if request is not None and request["type"] == "give":
                     await self._serve(connection, str(request["digest"]))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ddpjob_agent.forkserver import channel, server
 from ddpjob_agent.forkserver.eligibility import NotEligibleError, interpreter_of
+from ddpjob_agent.net.descriptors import given_limit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,7 +44,7 @@ def start_server(
     ours, theirs = socket.socketpair()
     program = PROGRAM.format(home=HOME, server=server.__name__, arguments=(theirs.fileno(), path))
     try:
-        with theirs:
+        with theirs, given_limit():
             process = subprocess.Popen(
                 [python, "-u", "-c", program], env=environment, stdin=subprocess.DEVNULL,
                 stdout=output, stderr=output, pass_fds=[theirs.fileno()], start_new_session=True,

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Callable
 
+from ddpjob_agent.net.listening import Listener, bind
 from ddpjob_protocol.warnings import unreachable
 
 if TYPE_CHECKING:
@@ -30,14 +31,14 @@ class ConnectivityCheck:
     def __init__(self, send: Callable[[Message], None]) -> None:
         self._send = send
         self._checking: asyncio.Task[None] | None = None
-        self._server: asyncio.AbstractServer | None = None
+        self._listener: Listener | None = None
         self.port: int | None = None
 
     async def listen(self, address: str) -> None:
         """Accept connections at the address, if this worker has that address."""
         with contextlib.suppress(OSError):
-            server = await asyncio.start_server(_close, address, 0)
-            self._server, self.port = server, server.sockets[0].getsockname()[1]
+            self._listener = Listener(bind(address, 0), _close)
+            self.port = self._listener.port
 
     def check(self, membership: Membership, me: Member, ports: Mapping[str, int]) -> None:
         """Cancel the previous check, then try all other members whose ports are known."""
@@ -49,8 +50,8 @@ class ConnectivityCheck:
     def close(self) -> None:
         """Stop the check and accept no more connections."""
         self._stop()
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
 
     def _stop(self) -> None:
         if self._checking is not None:
@@ -76,5 +77,7 @@ async def _can_connect(address: str, port: int, gate: asyncio.Semaphore) -> bool
     return False
 
 
-async def _close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _close(
+    _: asyncio.StreamReader, writer: asyncio.StreamWriter, _authenticated: Callable[[], None]
+) -> None:
     writer.close()

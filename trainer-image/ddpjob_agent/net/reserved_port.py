@@ -6,16 +6,14 @@ listener with SO_REUSEADDR, such as torch's stores, can still bind the port. Lin
 
 from __future__ import annotations
 
-import socket
+from ddpjob_agent.net.listening import bind
 
 
 class ReservedPort:
     """A reserved port, held until it is closed."""
 
     def __init__(self) -> None:
-        self._socket = socket.socket()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.bind(("", 0))
+        self._socket = bind("", 0)
         self.number: int = self._socket.getsockname()[1]
 
     def close(self) -> None:

@@ -25,12 +25,16 @@ from ddpjob_agent.net.framing import (
 from ddpjob_protocol.codec import decode, encode
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from ddpjob_agent.c10d.protocol import Request
     from ddpjob_protocol.messages import Message
 
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 10.0  # without a message from the service for this time, reconnect
-RETRY_SECONDS = (0.05, 1.0)  # seconds; first and longest pause between attempts
+# Seconds; first and longest pause between attempts. Only a session that has answered a heartbeat
+# shortens the pause: a service may accept an agent and end each of its sessions at once.
+RETRY_SECONDS = (0.05, 1.0)
 # Seconds; first and longest attempt. While the service moves to another pod, packets to the old
 # pod may be dropped, and only a new connection gets the new address.
 ATTEMPT_SECONDS = (2.0, 10.0)
@@ -65,12 +69,15 @@ class ServiceConnection:
         hello: Callable[[], Message],
         receive: Callable[[Message], None],
         beat: Callable[[], Message] = dict,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        """`pause` waits for some seconds before the next attempt to connect."""
         self._address = (host, port)
         self._token = token
         self._hello = hello
         self._receive = receive
         self._words = beat
+        self._pause = pause
         self._connection: Connection | None = None
         self._pending: dict[int, _Pending] = {}
         self._numbers = itertools.count(1)
@@ -79,6 +86,7 @@ class ServiceConnection:
         self._holds = False  # if the membership is stale, its requests block
         self._left = asyncio.Event()  # set when the membership is no longer bound
         self._is_over = False  # the service has ended the job
+        self._has_lasted = False  # the session: it has answered a heartbeat
         self.last_received = time.monotonic()
 
     def bind_store(self, membership: str, *, block_stale_requests: bool = False) -> None:
@@ -162,20 +170,27 @@ class ServiceConnection:
                 elif time.monotonic() - rejected_since > STRANGER_SECONDS:
                     raise
                 log.debug("no rendezvous service: %r", error)
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
-                pause = min(2 * pause, RETRY_SECONDS[1])
                 timeout = min(1.5 * timeout, ATTEMPT_SECONDS[1])
-                continue
-            pause, timeout, rejected_since = RETRY_SECONDS[0], ATTEMPT_SECONDS[0], None
-            try:
-                await self._run_session(connection)
-            except FramingError as error:
-                log.warning("the rendezvous service sent an invalid frame: %s", error)
-            finally:
-                self._connection = None
-                connection.close()
-            if not self._is_over:
-                log.info("connection to the rendezvous service lost; trying again")
+            else:
+                timeout, rejected_since = ATTEMPT_SECONDS[0], None
+                if await self._run_logged(connection):
+                    pause = RETRY_SECONDS[0]
+            await self._pause(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+            pause = min(2 * pause, RETRY_SECONDS[1])
+
+    async def _run_logged(self, connection: Connection) -> bool:
+        """Run a session to its end; return whether it has lasted."""
+        self._has_lasted = False
+        try:
+            await self._run_session(connection)
+        except FramingError as error:
+            log.warning("the rendezvous service sent an invalid frame: %s", error)
+        finally:
+            self._connection = None
+            connection.close()
+        if not self._is_over:
+            log.info("connection to the rendezvous service lost; trying again")
+        return self._has_lasted
 
     async def _run_session(self, connection: Connection) -> None:
         hello = self._hello()
@@ -202,7 +217,9 @@ class ServiceConnection:
                     )
                 if message["type"] == "stored":
                     self._on_store_reply(message)
-                elif message["type"] != "beat":
+                elif message["type"] == "beat":
+                    self._has_lasted = True
+                else:
                     self._is_over = message["type"] == "finish"
                     self._receive(message)
         finally:

@@ -9,7 +9,8 @@ proxy.
                                      not cause an answer
     PUT /expected                    an Expectation as JSON
 
-Each connection serves one request. Decides nothing.
+Each connection serves one request. The body is read only after the token was found in the head, so
+that a peer without the token costs little memory. Decides nothing.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-from typing import TYPE_CHECKING, Any, Callable
-from urllib.parse import parse_qs, urlsplit
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
+from ddpjob_agent.net.listening import STREAM_BYTES
 from ddpjob_protocol.codec import decode, encode
 from ddpjob_protocol.control import TOKEN_HEADER, Expectation, Report
 
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
 METHODS = (b"GET /", b"PUT /")  # first five bytes of a request; agents send MAGIC instead
-MAX_HEAD_BYTES = 16 << 10
 MAX_BODY_BYTES = 4 << 20
 MAX_POLL_SECONDS = 60.0
 REQUEST_SECONDS = 10.0
@@ -53,61 +54,99 @@ class OperatorApi:
         self._expect = expect
 
     async def serve(
-        self, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        first: bytes,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        authenticated: Callable[[], None],
     ) -> None:
-        """Answer the request that begins with `first`."""
+        """Answer the request that begins with `first`; call `authenticated` if it has the token."""
+        unread = 0
         try:
-            request = await asyncio.wait_for(_read_request(first, reader), REQUEST_SECONDS)
-            answer = await self._answer(*request)
-            _respond(writer, "200 OK", answer)
+            head = await _read_head(first, reader)
+            unread = head.length
+            if self._check(head):
+                authenticated()
+            body = await asyncio.wait_for(_read_body(head, reader), REQUEST_SECONDS)
+            unread = 0
+            _respond(writer, "200 OK", await self._answer(head, body))
         except _HttpError as error:
             _respond(writer, error.status, {"error": str(error)})
-        except (asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        except (asyncio.TimeoutError, asyncio.IncompleteReadError):
             _respond(writer, "400 Bad Request", {"error": "the request did not arrive whole"})
         await writer.drain()
+        await _discard(reader, unread)
 
-    async def _answer(
-        self, method: str, target: str, headers: dict[str, str], body: bytes
-    ) -> dict[str, Any]:
-        url = urlsplit(target)
-        if (method, url.path) == ("GET", "/healthz"):
+    def _check(self, head: _Head) -> bool:
+        """Return whether the head has the token; raise _HttpError if the request needs it."""
+        given = head.headers.get(TOKEN_HEADER.lower(), "")
+        if hmac.compare_digest(given.encode(), self._token.encode()):
+            return True
+        if head.is_health_check:
+            return False
+        raise _HttpError("403 Forbidden", f"{TOKEN_HEADER} does not hold this job's token")
+
+    async def _answer(self, head: _Head, body: bytes) -> dict[str, Any]:
+        if head.is_health_check:
             return {"ok": True}
-        given = headers.get(TOKEN_HEADER.lower(), "")
-        if not hmac.compare_digest(given.encode(), self._token.encode()):
-            raise _HttpError("403 Forbidden", f"{TOKEN_HEADER} does not hold this job's token")
         try:
-            if (method, url.path) == ("GET", "/report"):
-                query = parse_qs(url.query)
+            if (head.method, head.url.path) == ("GET", "/report"):
+                query = parse_qs(head.url.query)
                 after = int(query.get("after", ["0"])[0])
                 seconds = min(float(query.get("timeout", ["0"])[0]), MAX_POLL_SECONDS)
                 only_news = query.get("news", ["0"])[0] == "1"
                 report: dict[str, Any] = encode(await self._report_after(after, seconds, only_news))
                 return report
-            if (method, url.path) == ("PUT", "/expected"):
+            if (head.method, head.url.path) == ("PUT", "/expected"):
                 self._expect(decode(Expectation, json.loads(body)))
                 return {"ok": True}
         except (KeyError, TypeError, ValueError) as error:
             raise _HttpError("400 Bad Request", f"cannot read the request: {error}") from error
-        raise _HttpError("404 Not Found", f"no {method} {url.path} here")
+        raise _HttpError("404 Not Found", f"no {head.method} {head.url.path} here")
 
 
-async def _read_request(
-    first: bytes, reader: asyncio.StreamReader
-) -> tuple[str, str, dict[str, str], bytes]:
-    head = (first + await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-    if len(head) > MAX_HEAD_BYTES:
-        raise _HttpError("431 Request Header Fields Too Large", "the head is too large")
+class _Head(NamedTuple):
+    method: str
+    url: SplitResult
+    headers: dict[str, str]
+    length: int  # bytes of the body
+
+    @property
+    def is_health_check(self) -> bool:
+        return (self.method, self.url.path) == ("GET", "/healthz")
+
+
+async def _read_head(first: bytes, reader: asyncio.StreamReader) -> _Head:
+    try:
+        head = (first + await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    except asyncio.LimitOverrunError as error:
+        status = "431 Request Header Fields Too Large"
+        raise _HttpError(status, f"a head above {STREAM_BYTES} bytes") from error
     line, *rest = head.rstrip("\r\n").split("\r\n")
     try:
         method, target, _ = line.split(" ")
         pairs = (field.split(":", 1) for field in rest)
         headers = {name.strip().lower(): value.strip() for name, value in pairs}
         length = int(headers.get("content-length", "0"))
+        if length < 0:
+            raise ValueError("a negative length")
+        return _Head(method, urlsplit(target), headers, length)
     except ValueError as error:
         raise _HttpError("400 Bad Request", "not a request") from error
-    if not 0 <= length <= MAX_BODY_BYTES:
-        raise _HttpError("413 Content Too Large", f"a body of {length} bytes")
-    return method, target, headers, await reader.readexactly(length)
+
+
+async def _read_body(head: _Head, reader: asyncio.StreamReader) -> bytes:
+    most = 0 if head.is_health_check else MAX_BODY_BYTES
+    if head.length > most:
+        raise _HttpError("413 Content Too Large", f"a body of {head.length} bytes, not {most}")
+    return await reader.readexactly(head.length)
+
+
+async def _discard(reader: asyncio.StreamReader, length: int) -> None:
+    """Discard a short body that was refused: a client that still sends it gets the answer."""
+    left = length if length <= STREAM_BYTES else 0
+    while left and (data := await reader.read(left)):
+        left -= len(data)
 
 
 def _respond(writer: asyncio.StreamWriter, status: str, answer: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ from ddpjob_agent.net.framing import (
     WrongTokenError,
     accept,
 )
+from ddpjob_agent.net.listening import Listener, bind
 from ddpjob_agent.registry.decisions import decide
 from ddpjob_agent.registry.messages import on_message
 from ddpjob_agent.registry.orders import order_for
@@ -78,25 +79,29 @@ class RendezvousServer:
 
     async def run(self, host: str, port: int) -> None:
         """Listen and serve; raise OSError if the port is in use."""
-        server = await asyncio.start_server(self._connected, host, port)
-        log.info("listening on %s", server.sockets[0].getsockname())
-        async with server:
+        listener = Listener(bind(host, port), self._connected)
+        log.info("listening on %s", listener.address)
+        with contextlib.closing(listener):
             while True:
                 await asyncio.sleep(TICK_SECONDS)
                 self._reevaluate()
 
     # --- connections ----------------------------------------------------------------------------
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _connected(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        authenticated: Callable[[], None],
+    ) -> None:
         try:
-            first = await asyncio.wait_for(reader.readexactly(len(MAGIC)), HANDSHAKE_SECONDS)
+            first = await reader.readexactly(len(MAGIC))
             if first == MAGIC:
-                connection = await asyncio.wait_for(
-                    accept(reader, writer, self._token), HANDSHAKE_SECONDS
-                )
+                connection = await accept(reader, writer, self._token)
+                authenticated()
                 await self._serve_agent(connection)
             elif first in METHODS:
-                await self._controller.serve(first, reader, writer)
+                await self._controller.serve(first, reader, writer, authenticated)
         except (FramingError, WrongTokenError) as error:
             log.warning("refused %s: %s", writer.get_extra_info("peername"), error)
         except (asyncio.TimeoutError, asyncio.IncompleteReadError, ConnectionError) as error:

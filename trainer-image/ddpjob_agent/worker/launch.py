@@ -17,6 +17,7 @@ from ddpjob_agent.launchers import mpi, sagemaker
 from ddpjob_agent.net.c10d_relay import HOST, LocalStore
 from ddpjob_agent.net.rendezvous_use import ExpectedUse
 from ddpjob_agent.net.reserved_port import ReservedPort
+from ddpjob_protocol.addresses import join_address
 from ddpjob_protocol.environment import (
     ENV_FIRST_RANK,
     ENV_GROUP_SOCKET,
@@ -139,11 +140,11 @@ class RunFactory:
         if not run.inherits:
             for path in glob.glob(f"{glob.escape(left)}.*"):
                 os.unlink(path)
-        store = f"{HOST}:{relay}"
+        store = join_address(HOST, relay)
         membership = run.membership
         if membership is None:
             log.info("starting processes that stay")
-            local = f"{HOST}:{self.local_store.port}"
+            local = join_address(HOST, self.local_store.port)
             meeting = LaunchContext((me,), me, local, self.port.number, self._folder, self.logs)
             ours = {ENV_LIVE: "1", ENV_STORE: store, ENV_LEFT_STATE: left}
         else:

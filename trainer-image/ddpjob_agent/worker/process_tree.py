@@ -17,6 +17,8 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Callable
 
+from ddpjob_agent.net.descriptors import given_limit
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from collections.abc import Set as AbstractSet
@@ -52,10 +54,11 @@ def descendants(root: int) -> list[int]:
 def _execute(
     argv: Sequence[str], environment: Mapping[str, str], stdout: int | None, stderr: int
 ) -> int:
-    child = subprocess.Popen(
-        argv, env=environment, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
-        start_new_session=True,
-    )  # fmt: skip
+    with given_limit():
+        child = subprocess.Popen(
+            argv, env=environment, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
+            start_new_session=True,
+        )  # fmt: skip
     child.returncode = 0  # `ProcessTree` reaps the process
     return child.pid
 

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddpjob_protocol import environment as env
+from ddpjob_protocol.addresses import split_address
 from ddpjob_protocol.environment import Launcher
 
 if TYPE_CHECKING:
@@ -53,12 +54,12 @@ class AgentSettings(NamedTuple):
 
 def read_settings(variables: Mapping[str, str]) -> AgentSettings:
     """Return the settings in these variables. Raise UsageError."""
-    host, _, port = required(variables, env.ENV_SERVICE).rpartition(":")
+    host, port = _address(variables, env.ENV_SERVICE)
     return AgentSettings(
         worker=required(variables, env.ENV_WORKER),
         processes=_positive(variables, env.ENV_PROCESSES),
         host=host,
-        port=_number(env.ENV_SERVICE, port),
+        port=port,
         token=required(variables, env.ENV_TOKEN),
         address=required(variables, env.ENV_ADDRESS),
         orphan_seconds=_seconds(variables, env.ENV_ORPHAN_SECONDS, 60),
@@ -81,6 +82,13 @@ def required(variables: Mapping[str, str], name: str) -> str:
     if not value:
         raise UsageError(f"{name} is not set; the operator sets it in every pod of a job")
     return value
+
+
+def _address(variables: Mapping[str, str], name: str) -> tuple[str, int]:
+    try:
+        return split_address(required(variables, name))
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from None
 
 
 def _positive(variables: Mapping[str, str], name: str) -> int:

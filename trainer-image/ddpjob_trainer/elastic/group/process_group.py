@@ -24,6 +24,7 @@ import torch
 from torch import distributed
 from torch.distributed import distributed_c10d
 
+from ddpjob_protocol.addresses import split_address
 from ddpjob_trainer.elastic.group import sockets
 from ddpjob_trainer.elastic.group.break_errors import GroupAbortedError
 
@@ -54,14 +55,14 @@ class ElasticProcessGroup:
 
     def connect_store(self, store: str, prefix: str) -> distributed.Store:
         """Connect to the store at host:port, for the ranks that share `prefix`."""
-        host, _, port = store.rpartition(":")
+        host, port = split_address(store)
         self._is_aborted = False
         before = sockets.find_sockets()
         client = distributed.TCPStore(
-            host, int(port), is_master=False, timeout=dt.timedelta(seconds=STORE_SECONDS)
+            host, port, is_master=False, timeout=dt.timedelta(seconds=STORE_SECONDS)
         )
         with self._lock:
-            self._store = sockets.connections_to(_new(before), (), _addresses(host, int(port)))
+            self._store = sockets.connections_to(_new(before), (), _addresses(host, port))
         return distributed.PrefixStore(prefix, client)
 
     def init(self, store: distributed.Store, rank: int, world_size: int) -> None:
