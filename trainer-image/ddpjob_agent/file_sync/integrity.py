@@ -32,13 +32,16 @@ OLD_TORCH = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9"  # torch.save before 1.6: pi
 # checkpoint-STEP is a directory of Hugging Face's Trainer. Each one has some of these files; the
 # Trainer writes TRAINERS_LAST last. On disks that are not shared, the directory of a worker
 # without rank 0 has only the states of random generators.
-TRAINERS_FOLDER = re.compile(r"checkpoint-\d+")
-TRAINERS_FILES = re.compile(r"training_args\.bin|optimizer\.pt|scheduler\.pt|rng_state(_\d+)?\.pth")
+TRAINERS_FOLDER = re.compile(r"checkpoint-\d{1,99}")
+TRAINERS_FILES = re.compile(
+    r"training_args\.bin|optimizer\.pt|scheduler\.pt|rng_state(_\d{1,99})?\.pth"
+)
 TRAINERS_LAST = "trainer_state.json"
 # Names of empty files that programs create after a checkpoint (`_SUCCESS`, `step-5.done`), and of logs.
 MARKER_WORD = "success|done|complete|completed|commit|committed|finished|ready|ok|marker|lock|keep"
 MARKER = re.compile(
-    rf"_[A-Z][A-Z0-9_]*|(?i:(.+[-_.])?({MARKER_WORD})([-_.]\d+)?)|.+\.(log|out|err)|__init__\.py"
+    r"_[A-Z][A-Z0-9_]{0,255}|.{1,255}\.(log|out|err)|__init__\.py"
+    rf"|(?i:(.{{1,255}}[-_.])?({MARKER_WORD})([-_.]\d{{1,99}})?)"
 )
 DEEP_BYTES = 64 << 20  # limit for reading all content, too; takes a tenth of a second
 PICKLE_BYTES = 8 << 20  # the same limit for pickles: read instruction by instruction, in a second
