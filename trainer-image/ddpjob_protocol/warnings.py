@@ -30,6 +30,7 @@ class WarningReason(str, enum.Enum):
     SNAPSHOT_DEGRADED = "SnapshotDegraded"
     DUE_NOT_CALLED = "DueNotCalled"
     FILES_NOT_KEPT = "FilesNotKept"
+    FILES_REFUSED = "FilesRefused"
     SIZE_FIXED = "SizeFixed"
     NOT_DISTRIBUTED = "NotDistributed"
     MODEL_NOT_KEPT = "ModelNotKept"
@@ -129,3 +130,8 @@ def files_not_kept(problem: str) -> AgentWarning:
     """Return the warning that a worker cannot keep replicas of the script's files, or its end."""
     remedy = "; the job continues with the existing copies. Free space on that volume"
     return AgentWarning(WarningReason.FILES_NOT_KEPT.value, problem and problem + remedy)
+
+
+def files_refused(refusal: str) -> AgentWarning:
+    """Return the warning that a worker does not use a replica; `refusal` has reason and remedy."""
+    return AgentWarning(WarningReason.FILES_REFUSED.value, refusal, ongoing=False)

@@ -56,9 +56,23 @@ def test_the_key_of_an_older_torch() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [None, b"", b"\xff", b"7", b"{}", b'{"rank": 0}', b'{"rank": [], "local_world_size": 1}'],
-)
+    [
+        None, b"", b"\xff", b"7", b"{}", b'{"rank": 0}', b'{"rank": [], "local_world_size": 1}',
+        b'{"rank": 1e999, "local_world_size": 1}', b"[" * 1999,
+        b'{"rank": 0, "local_world_size": 1, "role": "%s"}' % (b"x" * 2000),
+    ],
+    ids=range(10),
+)  # fmt: skip
 def test_an_entry_of_another_form_is_ignored(value: bytes | None) -> None:
     ranks = TorchrunRanks()
     ranks.observe("a", KEY.format(round=0, rank=0).encode(), value)
+    assert ranks.assigned(["a"]) == ()
+
+
+def test_long_keys_are_ignored() -> None:
+    """A search in the key of a peer is short, whatever the peer writes."""
+    ranks = TorchrunRanks()
+    for long in ("torch.rendezvous." * 4000, "9" * 64_000, ".1/torchelastic/role_info/" * 3000):
+        key = KEY.replace("a.b/c", long).format(round=0, rank=0).encode()
+        ranks.observe("a", key, b'{"rank": 0, "local_world_size": 1}')
     assert ranks.assigned(["a"]) == ()

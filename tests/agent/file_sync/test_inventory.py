@@ -3,83 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import dataclasses
 import hashlib
 import os
 import shutil
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from agent.file_sync.keeping import snapshot
+from agent.file_sync.peers import TOKEN, Disk, Peer, peers, run
 from ddpjob_agent.file_sync import syncer
 from ddpjob_agent.file_sync.inventory import LocalReplicas
-from ddpjob_agent.file_sync.local_files import ChangedError, TrackedFiles
-from ddpjob_agent.file_sync.replica import NOTHING, FileEntry, FileInstruction, Replica, digest_of
+from ddpjob_agent.file_sync.local_files import ChangedError
+from ddpjob_agent.file_sync.places import Place
+from ddpjob_agent.file_sync.replica import (
+    NOTHING,
+    FileEntry,
+    FileInstruction,
+    Parts,
+    Replica,
+    digest_of,
+)
 from ddpjob_agent.file_sync.replica_store import FOLDER, NEW, ReplicaStore, open_replica_store
-from ddpjob_agent.file_sync.syncer import FileSyncer
-from ddpjob_agent.file_sync.transfer import ReplicaServer, TransferError, fetch
+from ddpjob_agent.file_sync.transfer import ReplicaServer, Source, TransferError, fetch
 from ddpjob_agent.net.framing import MAGIC, accept
-from ddpjob_protocol.codec import encode
-from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
-
-TOKEN = "the token of this job"
-
-
-class Disk:
-    """One worker's working directory and shelf."""
-
-    def __init__(
-        self, folder: Path, *entries: str, worker: str = "w", shelf: str = "shelf"
-    ) -> None:
-        self.work = folder / "work"
-        self.work.mkdir(parents=True, exist_ok=True)
-        self.shelf_folder = folder / shelf / FOLDER
-        self.tracked = TrackedFiles(entries or ("snapshot.pt",), str(self.work), worker)
-        self.shelf = open_replica_store([str(folder / shelf)], worker)
-        self.holdings = LocalReplicas(self.tracked, self.shelf)
-
-    def write(self, content: bytes, name: str = "snapshot.pt") -> None:
-        path = self.work / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-
-    def keep(self, seconds: float, membership: str = "1.1.1") -> Replica:
-        self.holdings.store(self.tracked.fingerprint(), (membership, seconds))
-        assert self.holdings.installed is not None
-        return self.holdings.installed.copy
-
-    def names(self) -> list[str]:
-        """All files of the working directory, the hidden ones, too."""
-        files = (path for path in self.work.rglob("*") if path.is_file())
-        return sorted(path.relative_to(self.work).as_posix() for path in files)
-
-    def read(self) -> bytes:
-        return (self.work / "snapshot.pt").read_bytes()
-
-    def remove(self, copy: Replica) -> None:
-        """Delete a copy from the store."""
-        kept = self.shelf.find(copy.digest)
-        assert kept is not None
-        shutil.rmtree(kept.path)
-
-    def damage(self, copy: Replica) -> None:
-        """One bit of a copy on the shelf flips."""
-        kept = self.shelf.find(copy.digest)
-        assert kept is not None
-        path = Path(kept.paths()[0])
-        content = bytearray(path.read_bytes())
-        content[700] ^= 1
-        path.write_bytes(content)
-
-    def times(self) -> list[float]:
-        """Return the times of the copies, the oldest first."""
-        return [kept.copy.seconds for kept in self.shelf.replicas()]
-
+from ddpjob_protocol.membership import Cause, Membership, MembershipId
 
 # --- which files ----------------------------------------------------------------------------------
 
@@ -264,10 +213,10 @@ def test_what_was_left_half_done_is_no_copy_and_cleared(tmp_path: Path) -> None:
     disk.keep(1.0)
     whole = disk.shelf.replicas()[0]
     for name in (f"{NEW}w-7", f"{NEW}other-1", "1.1.1_9.000_w", "not a copy"):
-        shutil.copytree(whole.path, disk.shelf_folder / name)
+        shutil.copytree(whole.place.path, disk.shelf_folder / name)
     (disk.shelf_folder / "1.1.1_9.000_w" / "0").write_bytes(b"short")
-    again = open_replica_store([str(tmp_path / "shelf")], "w")
-    assert [kept.path for kept in again.replicas()] == [whole.path]
+    again = open_replica_store([str(tmp_path / "shelf")], "w", ["snapshot.pt"])
+    assert [kept.place for kept in again.replicas()] == [whole.place]
     assert not (disk.shelf_folder / f"{NEW}w-7").exists()
     assert (disk.shelf_folder / f"{NEW}other-1").exists(), "another worker may be writing it"
 
@@ -350,58 +299,10 @@ async def broken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sou
     assert request is not None
     found = source.holdings.find(request["digest"])
     assert found is not None
-    parts, paths = found
+    parts, _ = found
     connection.send({"type": "copy", "parts": parts})
-    assert paths
     await connection.send_bytes(source.read()[: parts[0].size // 2])
     connection.close()
-
-
-class Peer:
-    """A worker's syncer, with a token."""
-
-    def __init__(self, disk: Disk, token: str = TOKEN) -> None:
-        self.disk = disk
-        self.said: list[dict[str, Any]] = []
-        self.changes = 0
-        self.keeper = FileSyncer(disk.holdings, token, self.said.append, self._changed)
-
-    def _changed(self) -> None:
-        self.changes += 1
-
-    def hear(self, word: FileInstruction) -> None:
-        members = [dataclasses.asdict(Member(name, "", "127.0.0.1", 1)) for name in "ab"]
-        order = {"type": "run", "membership": {"members": members}, "files": encode(word)}
-        self.keeper.on_order(order)
-
-    async def told(self, installed: str | None = None) -> dict[str, Any]:
-        """Return the last inventory sent to the service, once it has this replica as installed."""
-        return await self.says(lambda said: installed is None or said["installed"] == installed)
-
-    async def says(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Return the last message to the service, once it meets the condition."""
-        while not (self.said and condition(self.said[-1])):  # noqa: ASYNC110 - nothing tells
-            await asyncio.sleep(0.01)
-        return self.said[-1]
-
-
-@contextlib.asynccontextmanager
-async def peers(folder: Path, *names: str, token: str = TOKEN) -> AsyncIterator[list[Peer]]:
-    found = [Peer(Disk(folder / name, worker=name), token) for name in names]
-    try:
-        for peer in found:
-            await peer.keeper.listen("127.0.0.1")
-        yield found
-    finally:
-        for peer in found:
-            peer.keeper.close()
-
-
-def run(body: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await asyncio.wait_for(body(), 120)
-
-    asyncio.run(main())
 
 
 def test_holder_dies_while_it_gives_and_another_one_is_asked(tmp_path: Path) -> None:
@@ -530,10 +431,10 @@ def test_copy_that_comes_damaged_is_refused(tmp_path: Path) -> None:
         async def recheck(digest: str) -> None:
             rechecked.set_result(digest)
 
-        async def stage(_: tuple[FileEntry, ...]) -> list[str]:
-            return [str(tmp_path / "came")]
+        async def stage(_: Parts) -> list[Place]:
+            return [Place(str(tmp_path), "came")]
 
-        giver = ReplicaServer(TOKEN, lambda _: (parts, [str(path)]), recheck)
+        giver = ReplicaServer(TOKEN, lambda _: (parts, [lambda: path.open("rb")]), recheck)
         await giver.listen("127.0.0.1")
         with pytest.raises(TransferError, match="not what it was"):
             await fetch(("127.0.0.1", giver.port), TOKEN, digest_of(parts), stage)
@@ -545,17 +446,18 @@ def test_copy_that_comes_damaged_is_refused(tmp_path: Path) -> None:
 
 def test_copy_that_is_not_there_is_looked_for_before_the_answer(tmp_path: Path) -> None:
     async def body() -> None:
-        path = str(tmp_path / "gone")
+        gone = tmp_path / "gone"
         rechecked = []
 
         async def recheck(digest: str) -> None:
             rechecked.append(digest)
 
-        async def stage(_: tuple[FileEntry, ...]) -> list[str]:
+        async def stage(_: Parts) -> list[Place]:
             raise AssertionError("nothing comes")
 
-        def find(digest: str) -> tuple[tuple[FileEntry, ...], list[str]] | None:
-            return None if digest == "unknown" else ((FileEntry("s", 1, "", 0o644),), [path])
+        def find(digest: str) -> Source | None:
+            known: Source = ((FileEntry("s", 1, "", 0o644),), [lambda: gone.open("rb")])
+            return None if digest == "unknown" else known
 
         giver = ReplicaServer(TOKEN, find, recheck)
         await giver.listen("127.0.0.1")
@@ -573,6 +475,6 @@ def test_shelf_is_made_where_it_can_be(tmp_path: Path, name: str) -> None:
     first = tmp_path / "shelf"
     if name == "elsewhere":
         first.write_text("no directory")
-    shelf = open_replica_store([str(first), str(tmp_path / "elsewhere")], "w")
+    shelf = open_replica_store([str(first), str(tmp_path / "elsewhere")], "w", ["snapshot.pt"])
     assert isinstance(shelf, ReplicaStore)
     assert (tmp_path / name / FOLDER).is_dir()

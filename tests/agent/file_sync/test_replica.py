@@ -107,6 +107,16 @@ def test_next_newest_where_the_newest_is_gone() -> None:
     assert [word.copy for word in job.words(A, B)] == [OLD, OLD]
 
 
+def test_copy_that_an_agent_refuses_is_not_named_again() -> None:
+    """All agents have the same rules, so no agent would install it."""
+    job = Round(a=has(OLD, installed="old"), b=has(NEW, installed="new"))
+    assert {word.copy for word in job.words(A, B)} == {NEW}
+    job.tell("a", dataclasses.replace(has(OLD, installed="old"), refused=("new",)))
+    assert {word.copy for word in job.words(A, B)} == {OLD}
+    job.tell("b", has(OLD, NEW, installed="old"))
+    assert all(word.go and not word.keep for word in job.words(A, B))
+
+
 def test_who_leaves_is_asked_too_and_stays_for_so_long() -> None:
     job = Round(a=has(OLD, installed="old"))
     assert job.words(A, leaving=(B,)) == [

@@ -17,7 +17,7 @@ from typing import Callable
 from ddpjob_agent.c10d import protocol
 from ddpjob_agent.c10d.protocol import Op, ProtocolError, Request
 
-_INTEGER = re.compile(rb"\s*([+-]?)0*([0-9]{1,19})(?![0-9])")  # the format of C++'s stoll
+_DIGITS = re.compile(rb"[0-9]{0,19}(?![0-9])")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,6 +179,13 @@ class Store:
 
 
 def _parse_integer(text: bytes) -> int | None:
-    match = _INTEGER.match(text)
-    number = int(b"".join(match.groups())) if match else None
-    return number if number is not None and -(2**63) <= number < 2**63 else None
+    """Return the number that C++'s stoll reads; None if there is none of 64 bits."""
+    unsigned = text.lstrip()
+    sign = unsigned[:1] if unsigned[:1] in (b"+", b"-") else b""
+    padded = unsigned[len(sign) :]
+    digits = padded.lstrip(b"0")
+    match = _DIGITS.match(digits)
+    if match is None or not (match[0] or len(digits) < len(padded)):
+        return None
+    number = int(sign + (match[0] or b"0"))
+    return number if -(2**63) <= number < 2**63 else None

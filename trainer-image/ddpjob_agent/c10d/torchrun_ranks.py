@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 # The number is that of torchrun's rendezvous round. Before torch 2.4, no slash precedes the rank.
-_KEY = re.compile(rb"torch\.rendezvous\..*\.([0-9]+)/torchelastic/role_info/?[0-9]+", re.DOTALL)
+_KEY = re.compile(
+    rb"torch\.rendezvous\..{0,999}\.([0-9]{1,9})/torchelastic/role_info/?[0-9]{1,9}", re.DOTALL
+)
+_MAX_BYTES = 2000  # of a key, and of a value
 
 
 class _Place(NamedTuple):
@@ -36,13 +39,15 @@ class TorchrunRanks:
 
     def observe(self, worker: str, key: bytes, value: bytes | None) -> None:
         """Record the place of this worker if the entry contains one."""
+        if value is None or max(len(key), len(value)) > _MAX_BYTES:
+            return
         match = _KEY.search(key)
-        if match is None or value is None:
+        if match is None:
             return
         try:
             content = json.loads(value)
             rank, processes = int(content["rank"]), int(content["local_world_size"])
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
             return
         place = _Place(int(match[1]), rank, processes)
         known = self._places.get(worker)

@@ -10,16 +10,16 @@ Executes no code from the file. May not: write, wait, or know the purpose of the
 
 from __future__ import annotations
 
-import collections
 import json
 import os
 import pickle
-import pickletools
 import re
 import struct
 import zipfile
 import zlib
 from typing import IO, TYPE_CHECKING, Any
+
+from ddpjob_agent.file_sync.pickle_scan import find_damage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,21 +27,29 @@ if TYPE_CHECKING:
 ZIP = b"PK\x03\x04"  # start of the first entry
 ENTRY_BYTES = 30  # header of an entry, before its name
 SAFETENSORS = ".safetensors"
+OFFSETS = re.compile(
+    rb'"data_offsets"\s{0,9}:\s{0,9}\[\s{0,9}[0-9]{1,19}\s{0,9},\s{0,9}([0-9]{1,19})\s{0,9}\]'
+)
+MAX_OFFSETS_BYTES = 128  # of one match
 MAX_HEADER_BYTES = 100_000_000  # limit in the definition of safetensors
 OLD_TORCH = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9"  # torch.save before 1.6: pickles, then tensors
 # checkpoint-STEP is a directory of Hugging Face's Trainer. Each one has some of these files; the
 # Trainer writes TRAINERS_LAST last. On disks that are not shared, the directory of a worker
 # without rank 0 has only the states of random generators.
-TRAINERS_FOLDER = re.compile(r"checkpoint-\d+")
-TRAINERS_FILES = re.compile(r"training_args\.bin|optimizer\.pt|scheduler\.pt|rng_state(_\d+)?\.pth")
+TRAINERS_FOLDER = re.compile(r"checkpoint-\d{1,99}")
+TRAINERS_FILES = re.compile(
+    r"training_args\.bin|optimizer\.pt|scheduler\.pt|rng_state(_\d{1,99})?\.pth"
+)
 TRAINERS_LAST = "trainer_state.json"
 # Names of empty files that programs create after a checkpoint (`_SUCCESS`, `step-5.done`), and of logs.
 MARKER_WORD = "success|done|complete|completed|commit|committed|finished|ready|ok|marker|lock|keep"
 MARKER = re.compile(
-    rf"_[A-Z][A-Z0-9_]*|(?i:(.+[-_.])?({MARKER_WORD})([-_.]\d+)?)|.+\.(log|out|err)|__init__\.py"
+    r"_[A-Z][A-Z0-9_]{0,255}|.{1,255}\.(log|out|err)|__init__\.py"
+    rf"|(?i:(.{{1,255}}[-_.])?({MARKER_WORD})([-_.]\d{{1,99}})?)"
 )
 DEEP_BYTES = 64 << 20  # limit for reading all content, too; takes a tenth of a second
 PICKLE_BYTES = 8 << 20  # the same limit for pickles: read instruction by instruction, in a second
+JSON_BYTES = 4 << 20  # the same limit for JSON, whose objects take many times its bytes
 
 # Exceptions of the standard library for invalid archives.
 _BAD = (ArithmeticError, EOFError, LookupError, NotImplementedError, RuntimeError, ValueError)
@@ -60,7 +68,7 @@ def find_corruption(file: IO[bytes], size: int, name: str) -> str:
     if head.startswith(b"\x80") and (size == 1 or head[1] in (2, 3, 4, 5)):
         return "" if head == OLD_TORCH else _find_pickle_corruption(file, size)
     if os.path.basename(name) == TRAINERS_LAST:
-        return _find_json_corruption(file)
+        return _find_json_corruption(file, size)
     return ""
 
 
@@ -112,20 +120,21 @@ def _find_pickle_corruption(file: IO[bytes], size: int) -> str:
     file.seek(size - 1)
     if file.read(1) != pickle.STOP:
         return "its last pickle is cut short"
+    if size > PICKLE_BYTES:
+        return ""
     file.seek(0)
-    try:
-        while size <= PICKLE_BYTES and file.tell() < size:
-            collections.deque(pickletools.genops(file), maxlen=0)
-    except (MemoryError, *_BAD) as error:
-        return f"its pickle cannot be read: {error}"
-    return ""
+    damage = find_damage(file.read(size))
+    return damage and f"its pickle cannot be read: {damage}"
 
 
-def _find_json_corruption(file: IO[bytes]) -> str:
+def _find_json_corruption(file: IO[bytes], size: int) -> str:
+    if size > JSON_BYTES:
+        file.seek(-1, os.SEEK_END)
+        return "" if file.read(1) in b"}]\n" else "it is cut short"
     file.seek(0)
     try:
-        json.load(file)
-    except ValueError as error:
+        json.loads(file.read(size))
+    except (ValueError, RecursionError) as error:
         return f"it cannot be read: {error}"
     return ""
 
@@ -143,9 +152,25 @@ def _find_safetensors_corruption(file: IO[bytes], size: int, head: bytes) -> str
         return "its header is cut short"
     file.seek(8)
     try:
-        header: dict[str, Any] = json.loads(file.read(length))
-        ends = [each["data_offsets"][1] for name, each in header.items() if name != "__metadata__"]
-        expected = 8 + length + max(ends, default=0)
-    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+        find_end = _search_end if length > JSON_BYTES else _parse_end
+        expected = 8 + length + find_end(file, length)
+    except (AttributeError, TypeError, *_BAD) as error:
         return f"its header cannot be read: {error}"
     return "" if size == expected else f"it has {size} of {expected} bytes"
+
+
+def _parse_end(file: IO[bytes], length: int) -> int:
+    """Return where the last tensor of a header ends, after the header."""
+    header: dict[str, Any] = json.loads(file.read(length))
+    ends = [each["data_offsets"][1] for name, each in header.items() if name != "__metadata__"]
+    return max(ends, default=0)
+
+
+def _search_end(file: IO[bytes], length: int) -> int:
+    """Return the same for a long header, without an object for each tensor."""
+    end, before = 0, b""
+    while length > 0 and (data := file.read(min(length, 1 << 20))):
+        length -= len(data)
+        found = (int(match[1]) for match in OFFSETS.finditer(before + data))
+        end, before = max(end, *found, 0), data[-MAX_OFFSETS_BYTES:]
+    return end

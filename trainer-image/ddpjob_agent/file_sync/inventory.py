@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 from typing import TYPE_CHECKING, Callable, Optional
 
-from ddpjob_agent.file_sync.local_files import ChangedError, copy_file
-from ddpjob_agent.file_sync.replica import BEFORE_ALL, NOTHING, FileEntry, Replica, digest_of
+from ddpjob_agent.file_sync.admission import admit
+from ddpjob_agent.file_sync.file_copy import copy_file
+from ddpjob_agent.file_sync.local_files import ChangedError
+from ddpjob_agent.file_sync.places import open_to_read
+from ddpjob_agent.file_sync.refusals import Refusals
+from ddpjob_agent.file_sync.replica import BEFORE_ALL, NOTHING, Replica, digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from ddpjob_agent.file_sync.admission import RefusedError
     from ddpjob_agent.file_sync.local_files import FileFingerprint, TrackedFiles
+    from ddpjob_agent.file_sync.places import Place
+    from ddpjob_agent.file_sync.replica import Parts
     from ddpjob_agent.file_sync.replica_store import ReplicaStore
+    from ddpjob_agent.file_sync.transfer import Source
 
 log = logging.getLogger("ddpjob.files")
 
@@ -31,7 +40,7 @@ class InstalledReplica:
     """A complete replica at the paths of the script's files."""
 
     copy: Replica
-    parts: tuple[FileEntry, ...]
+    parts: Parts
     seen: tuple[FileFingerprint, ...]
 
 
@@ -45,6 +54,7 @@ class LocalReplicas:
         self.installed: InstalledReplica | None = None
         self.installed_digest: str | None = None  # digest of the installed files; None: incomplete
         self.problem = ""  # error of the last failed store
+        self.refusals = Refusals()
 
     def cancel(self) -> None:
         """Cancel all running and future reads."""
@@ -56,17 +66,19 @@ class LocalReplicas:
     def replicas(self, *, stable: bool) -> tuple[Replica, ...]:
         """Return the replicas to serve; `stable`: also the installed one, as no process runs."""
         found = {kept.copy.digest: kept.copy for kept in self._store.replicas()}  # newest of each
+        self.refusals.add_stored(self._store.refused)
         if stable and self.installed is not None:
             found.setdefault(self.installed.copy.digest, self.installed.copy)
         return tuple(found.values())
 
-    def find(self, digest: str) -> tuple[tuple[FileEntry, ...], list[str]] | None:
-        """Return the files of this replica and their paths; None if it is absent."""
+    def find(self, digest: str) -> Source | None:
+        """Return the files of this replica, and what opens each; None if it is absent."""
         kept, installed = self._store.find(digest), self.installed
         if kept is not None:
-            return kept.parts, kept.paths()
+            return kept.parts, [functools.partial(open_to_read, each) for each in kept.files()]
         if installed is not None and installed.copy.digest == digest:
-            return installed.parts, [self.files.path(part.name) for part in installed.parts]
+            names = [part.name for part in installed.parts]
+            return installed.parts, [functools.partial(self.files.open, name) for name in names]
         return None
 
     def verify(self, digest: str) -> bool:
@@ -165,8 +177,9 @@ class LocalReplicas:
             return kept is not None
         targets = self.files.stage(kept.parts)
         try:
-            for source, target, part in zip(kept.paths(), targets, kept.parts):
-                if copy_file(source, target, self._is_wanted) != part.digest:
+            for source, target, part in zip(kept.files(), targets, kept.parts):
+                file = open_to_read(source)
+                if copy_file(file, target, part.size, self._is_wanted) != part.digest:
                     raise OSError(0, "the copy is damaged")
             self._commit(copy, kept.parts, targets)
         except OSError:
@@ -177,10 +190,10 @@ class LocalReplicas:
             self.files.discard(targets)
         return True
 
-    def _commit(self, copy: Replica, parts: tuple[FileEntry, ...], targets: Sequence[str]) -> None:
+    def _commit(self, copy: Replica, parts: Parts, targets: Sequence[Place]) -> None:
         self._set_installed(copy, parts, self.files.commit(parts, targets))
 
-    def _is_installed(self, copy: Replica, parts: tuple[FileEntry, ...]) -> bool:
+    def _is_installed(self, copy: Replica, parts: Parts) -> bool:
         """Return whether the replica is installed, perhaps by another worker on a shared volume."""
         installed, seen = self.installed, self.files.fingerprint()
         if installed is None or installed.seen != seen:
@@ -194,7 +207,7 @@ class LocalReplicas:
         return True
 
     def _set_installed(
-        self, copy: Replica, parts: tuple[FileEntry, ...], seen: tuple[FileFingerprint, ...]
+        self, copy: Replica, parts: Parts, seen: tuple[FileFingerprint, ...]
     ) -> None:
         self.files.tidy()
         self.installed, self.installed_digest = InstalledReplica(copy, parts, seen), copy.digest
@@ -204,17 +217,19 @@ class LocalReplicas:
 
     # --- receiving from other workers -------------------------------------------------------------
 
-    def stage(self, copy: Replica, parts: tuple[FileEntry, ...], *, to_store: bool) -> list[str]:
-        """Return a path for each file of a replica that arrives; none if it is installed already.
+    def stage(self, copy: Replica, parts: Parts, *, to_store: bool) -> list[Place]:
+        """Return a place for each file of a replica that arrives; none if it is installed already.
 
-        It arrives at the script's files, or `to_store` for other workers. Raises OSError.
+        It arrives at the script's files, or `to_store` for other workers. Raises OSError, and
+        RefusedError if it is not admitted.
         """
+        admit(parts, self.files.entries)
         if to_store:
             return self._store.stage(len(parts))
         return [] if self._is_installed(copy, parts) else self.files.stage(parts)
 
     def receive(
-        self, copy: Replica, parts: tuple[FileEntry, ...], targets: Sequence[str], *, to_store: bool
+        self, copy: Replica, parts: Parts, targets: Sequence[Place], *, to_store: bool
     ) -> None:
         """Store or install a replica that arrived. Raises OSError."""
         if to_store:
@@ -222,7 +237,11 @@ class LocalReplicas:
         elif targets:
             self._commit(copy, parts, targets)
 
-    def discard(self, targets: Sequence[str], *, to_store: bool) -> None:
+    def refuse(self, copy: Replica, holder: str, reason: RefusedError) -> None:
+        """Record that a replica that a worker sent is not admitted."""
+        self.refusals.add_sent(copy, holder, reason)
+
+    def discard(self, targets: Sequence[Place], *, to_store: bool) -> None:
         """Delete the staged files of a replica that did not arrive."""
         if targets:
             (self._store if to_store else self.files).discard(targets)

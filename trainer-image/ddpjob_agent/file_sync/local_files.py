@@ -3,6 +3,8 @@
 The job names a file, a pattern (`ckpt/*.pt`), or a directory with all its files. Files whose names
 begin with a dot are ignored: writers use such names for unfinished files. Files in the way of a
 replica are quarantined: renamed to `.NAME.ddpjob-aside`, never deleted.
+Reads follow links of the script. Writes follow only links in the folders that an absolute entry
+names, as they are when the agent starts.
 May not: store replicas, or know of memberships and other workers.
 """
 
@@ -10,26 +12,25 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import hashlib
 import itertools
 import os
 import stat
-from typing import TYPE_CHECKING, Callable, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
+from ddpjob_agent.file_sync import places
+from ddpjob_agent.file_sync.file_copy import copy_file
 from ddpjob_agent.file_sync.integrity import find_corruption, find_folder_corruption
+from ddpjob_agent.file_sync.places import Place
 from ddpjob_agent.file_sync.replica import FileEntry
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-CHUNK_BYTES = 1 << 20
+    from ddpjob_agent.file_sync.file_copy import Wanted
+
 SUFFIX = "ddpjob"
 ASIDE = f"{SUFFIX}-aside"
 PARTIAL = f".{SUFFIX}.partial"  # exists while files of two states may lie side by side
-
-
-class CancelledReadError(Exception):
-    """A read was cancelled."""
 
 
 class ChangedError(Exception):
@@ -45,29 +46,39 @@ class FileFingerprint(NamedTuple):
     number: int  # inode
 
 
-Wanted = Callable[[], bool]
-
-
 class TrackedFiles:
     """The files of one worker; relative names are below `folder`."""
 
     def __init__(self, entries: Sequence[str], folder: str, worker: str) -> None:
-        self._entries = entries
+        self.entries = tuple(entries)
+        self._resolved = _resolve_folders(entries)
         self._folder = folder
         self._worker = worker
-        folder = os.path.dirname(os.path.normpath(entries[0])) if entries else ""
-        while glob.has_magic(folder):
-            folder = os.path.dirname(folder)
-        self._partial = os.path.join(self.path(folder), PARTIAL)
+        first = _folder_of(os.path.normpath(entries[0])) if entries else ""
+        self._partial = self.place(os.path.join(first, PARTIAL))
 
     def path(self, name: str) -> str:
-        """Return the path of a file."""
+        """Return the path of a file, for readers."""
         return os.path.join(self._folder, name)
+
+    def open(self, name: str) -> IO[bytes]:
+        """Open a file, also one that the script made a link. Raises OSError."""
+        return open(self.path(name), "rb")
+
+    def place(self, name: str) -> Place:
+        """Return the place of a file or folder, for writers."""
+        if not os.path.isabs(name):
+            return Place(self._folder, name)
+        for folder, resolved in self._resolved:
+            if os.path.commonpath([folder, name]) == folder:
+                name = os.path.join(resolved, os.path.relpath(name, folder))
+                break
+        return Place("/", os.path.normpath(name).lstrip("/"))
 
     def fingerprint(self) -> tuple[FileFingerprint, ...]:
         """Return the fingerprints of all existing files, ordered by name."""
         found = {}
-        for name in {name for entry in self._entries for name in self._expand(entry)}:
+        for name in {name for entry in self.entries for name in self._expand(entry)}:
             with contextlib.suppress(OSError):
                 status = os.stat(self.path(name))
                 if stat.S_ISREG(status.st_mode):
@@ -90,15 +101,22 @@ class TrackedFiles:
         if not glob.has_magic(entry) or os.path.exists(self.path(entry)):
             return [entry]
         if os.path.isabs(entry):
-            return glob.glob(entry, recursive=True)
-        found = glob.glob(os.path.join(glob.escape(self._folder), entry), recursive=True)
-        return [os.path.relpath(path, self._folder) for path in found]
+            names = glob.glob(entry, recursive=True)
+        else:
+            found = glob.glob(os.path.join(glob.escape(self._folder), entry), recursive=True)
+            names = [os.path.relpath(path, self._folder) for path in found]
+        return [name for name in names if not self._is_behind_link(name)]
+
+    def _is_behind_link(self, name: str) -> bool:
+        path = self.path(name)
+        is_link_to_folder = os.path.islink(path) and os.path.isdir(path)
+        return is_link_to_folder or not places.exists(self.place(name))
 
     def find_corruption(self, seen: Sequence[FileFingerprint]) -> str:
         """Return the first corrupt file with its corruption, or an empty text."""
         for each in seen:
             try:
-                with open(self.path(each.name), "rb") as file:
+                with self.open(each.name) as file:
                     damage = find_corruption(file, each.size, each.name)
             except OSError as error:
                 damage = f"it cannot be read: {error.strerror}"
@@ -107,7 +125,7 @@ class TrackedFiles:
         return find_folder_corruption(each.name for each in seen)
 
     def read(
-        self, seen: Sequence[FileFingerprint], targets: Sequence[str | None], wanted: Wanted
+        self, seen: Sequence[FileFingerprint], targets: Sequence[Place | None], wanted: Wanted
     ) -> tuple[FileEntry, ...]:
         """Read each file, and copy it to its target if there is one.
 
@@ -115,12 +133,12 @@ class TrackedFiles:
         """
         parts = []
         for each, target in zip(seen, targets):
-            source = self.path(each.name)
             try:
-                digest = copy_file(source, target, wanted)
-                mode = stat.S_IMODE(os.stat(source).st_mode)
+                source = self.open(each.name)
             except FileNotFoundError as error:
                 raise ChangedError(each.name) from error
+            mode = stat.S_IMODE(os.fstat(source.fileno()).st_mode)
+            digest = copy_file(source, target, each.size, wanted)
             parts.append(FileEntry(each.name, each.size, digest, mode))
         if self.fingerprint() != tuple(seen):
             raise ChangedError(", ".join(each.name for each in seen))
@@ -139,42 +157,48 @@ class TrackedFiles:
             return None
         return seen if [each[:3] for each in same] == [part[:3] for part in parts] else None
 
-    def stage(self, parts: Sequence[FileEntry]) -> list[str]:
-        """Return the path to write each file to before `commit`. Raises OSError."""
-        targets = [self._hidden_name(part.name, f"{SUFFIX}-{self._worker}") for part in parts]
-        for target in targets:
-            os.makedirs(os.path.dirname(target), exist_ok=True)
+    def check_folders(self) -> None:
+        """Raise OSError if a link is in the way to an entry, which no write would follow."""
+        for entry in map(os.path.normpath, self.entries):
+            folder = entry if os.path.isdir(self.path(entry)) else _folder_of(entry)
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                places.check(self.place(folder))
+
+    def stage(self, parts: Sequence[FileEntry]) -> list[Place]:
+        """Return the place to write each file to before `commit`. Raises OSError."""
+        targets = [self._hidden(part.name, f"{SUFFIX}-{self._worker}") for part in parts]
+        for folder in {target.folder for target in targets}:
+            places.check(folder, make=True)
         return targets
 
     def commit(
-        self, parts: Sequence[FileEntry], targets: Sequence[str]
+        self, parts: Sequence[FileEntry], targets: Sequence[Place]
     ) -> tuple[FileFingerprint, ...]:
         """Move the targets to the paths of the files; quarantine all others. Raises OSError."""
         names = {part.name for part in parts}
         others = [each.name for each in self.fingerprint() if each.name not in names]
         for part, target in zip(parts, targets):
-            os.chmod(target, part.mode)
-            sync(target)
+            places.complete(target, part.mode)
         if len(parts) + len(others) > 1:
-            os.makedirs(os.path.dirname(self._partial), exist_ok=True)
-            os.close(os.open(self._partial, os.O_CREAT, 0o666))
-            sync(os.path.dirname(self._partial))
+            places.check(self._partial.folder, make=True)
+            places.create(self._partial).close()
+            places.sync_folder(self._partial.folder)
         self.quarantine(others)
         for part, target in zip(parts, targets):
-            os.replace(target, self.path(part.name))
-        for folder in {os.path.dirname(target) for target in targets}:
-            sync(folder)
+            places.move(target, self.place(part.name))
+        for folder in {target.folder for target in targets}:
+            places.sync_folder(folder)
         return self.fingerprint()
 
     def is_partial(self) -> bool:
         """Return whether an installation was interrupted between its first and its last file."""
-        return os.path.exists(self._partial)
+        return places.exists(self._partial)
 
     def quarantine(self, names: Sequence[str]) -> None:
         """Rename these files, so that the script does not find them."""
         for name in names:
             with contextlib.suppress(FileNotFoundError):  # another worker did it, if shared
-                os.replace(self.path(name), self._hidden_name(name, ASIDE))
+                places.move(self.place(name), self._hidden(name, ASIDE))
 
     def is_tidy(self) -> bool:
         """Return whether no directory is empty of files for the script."""
@@ -187,82 +211,72 @@ class TrackedFiles:
         while no worker's processes run: a process may be about to write to a directory.
         """
         for folder in self._folders():
-            path = self.path(folder)
             if self._is_left_over(folder):
                 with contextlib.suppress(OSError):  # another worker did it on a shared volume
-                    if os.listdir(path):
-                        os.rename(path, _free(self._hidden_name(folder, ASIDE)))
+                    if places.names_in(self.place(folder)):
+                        places.move(self.place(folder), _free(self._hidden(folder, ASIDE)))
                     else:
-                        os.rmdir(path)
+                        places.remove_folder(self.place(folder))
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._partial)
-            sync(os.path.dirname(self._partial))
+            places.remove(self._partial)
+            places.sync_folder(self._partial.folder)
 
     def _is_left_over(self, folder: str) -> bool:
         try:
-            return all(each.endswith(ASIDE) for each in os.listdir(self.path(folder)))
+            return all(each.endswith(ASIDE) for each in places.names_in(self.place(folder)))
         except OSError:
             return False
 
     def _folders(self) -> list[str]:
         """Return the subdirectories of the job's directories, inner ones first."""
         found: list[str] = []
-        for entry in map(os.path.normpath, self._entries):
+        for entry in map(os.path.normpath, self.entries):
             for top in self._match(entry):
                 below = [folder for folder, _, _ in os.walk(self.path(top), topdown=False)]
                 found += below[:-1] if top == entry else below
         return found
 
     @staticmethod
-    def discard(targets: Sequence[str]) -> None:
+    def discard(targets: Sequence[Place]) -> None:
         """Delete staged files."""
         for target in targets:
             with contextlib.suppress(OSError):
-                os.unlink(target)
+                places.remove(target)
 
     def remove_staged(self, members: Collection[str]) -> None:
         """Delete files that a killed agent staged: of this worker, or of one outside `members`."""
         folders = set(self._folders())
-        for entry in map(os.path.normpath, self._entries):
+        for entry in map(os.path.normpath, self.entries):
             folders.update(self._match(os.path.dirname(entry)), self._match(entry))
-        for folder in folders:
+        for folder in map(self.place, folders):
             with contextlib.suppress(OSError):  # a file, or no directory yet
-                for name in os.listdir(self.path(folder)):
+                for name in places.names_in(folder):
                     _, found, worker = name.rpartition(f".{SUFFIX}-")
                     is_stale = worker == self._worker or worker not in members
                     if found and is_stale and name.startswith(".") and not name.endswith(ASIDE):
-                        os.unlink(os.path.join(self.path(folder), name))
+                        places.remove(folder.below(name))
 
-    def _hidden_name(self, name: str, mark: str) -> str:
-        folder, base = os.path.split(self.path(name))
-        return os.path.join(folder, f".{base}.{mark}")
-
-
-def copy_file(source: str, target: str | None, wanted: Wanted) -> str:
-    """Copy a file, or only read it; return its digest. Raises OSError and CancelledReadError."""
-    digest = hashlib.blake2b(digest_size=16)
-    with contextlib.ExitStack() as stack:
-        reader = stack.enter_context(open(source, "rb"))
-        writer = stack.enter_context(open(target, "wb")) if target else None
-        while data := reader.read(CHUNK_BYTES):
-            if not wanted():
-                raise CancelledReadError
-            digest.update(data)
-            if writer is not None:
-                writer.write(data)
-    return digest.hexdigest()
+    def _hidden(self, name: str, mark: str) -> Place:
+        place = self.place(name)
+        return place.folder.below(f".{place.base}.{mark}")
 
 
-def _free(path: str) -> str:
-    """Return this path, or the first free path with a number."""
-    numbered = (f"{path[: -len(ASIDE)]}{number}.{ASIDE}" for number in itertools.count(2))
-    return next(each for each in itertools.chain([path], numbered) if not os.path.lexists(each))
+def _free(place: Place) -> Place:
+    """Return this place, or the first free place with a number."""
+    start = place.base[: -len(ASIDE)]
+    numbered = (place.folder.below(f"{start}{n}.{ASIDE}") for n in itertools.count(2))
+    return next(each for each in itertools.chain([place], numbered) if not places.exists(each))
 
 
-def sync(path: str) -> None:
-    """Flush a file or directory to the disk. Raises OSError."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _folder_of(entry: str) -> str:
+    """Return the folder of an entry, without patterns."""
+    folder = os.path.dirname(entry)
+    while glob.has_magic(folder):
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def _resolve_folders(entries: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the folders of absolute entries, inner ones first, each with its path without links."""
+    folders = {_folder_of(os.path.normpath(entry)) for entry in entries if os.path.isabs(entry)}
+    return [(each, os.path.realpath(each)) for each in sorted(folders, key=len, reverse=True)]

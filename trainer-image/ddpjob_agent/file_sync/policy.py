@@ -107,7 +107,9 @@ class FileSyncPolicy:
 
     def _replicas(self, members: Sequence[Member]) -> list[Replica]:
         inventories = (self._inventories.get(member.worker) for member in members)
-        return [copy for each in inventories if each is not None for copy in each.copies]
+        copies = [copy for each in inventories if each is not None for copy in each.copies]
+        refused = {digest for each in self._inventories.values() for digest in each.refused}
+        return [copy for copy in copies if copy.digest not in refused]
 
     def _holders(self, digest: str, members: Sequence[Member]) -> tuple[tuple[str, int], ...]:
         return tuple(

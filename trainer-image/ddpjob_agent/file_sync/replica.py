@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddpjob_protocol.membership import MembershipId
@@ -33,6 +34,9 @@ class FileEntry(NamedTuple):
     mode: int
 
 
+Parts = tuple[FileEntry, ...]
+
+
 def digest_of(parts: Sequence[FileEntry]) -> str:
     """Return a digest of all names, sizes and contents."""
     if not parts:
@@ -50,6 +54,13 @@ class Replica:
     digest: str
     size: int  # bytes
 
+    def __post_init__(self) -> None:
+        """Raise ValueError if the time or size is none: each comes from messages and file names."""
+        if not is_membership(self.membership):
+            raise ValueError(f"{self.membership!r} is no membership")
+        if not (math.isfinite(self.seconds) and self.seconds >= 0 and self.size >= 0):
+            raise ValueError(f"a copy of {self.size} bytes at {self.seconds} s is impossible")
+
     def __str__(self) -> str:
         return f"the copy of {self.seconds:.0f} s into membership {self.membership}"
 
@@ -57,6 +68,15 @@ class Replica:
     def order(self) -> tuple[MembershipId, float, str]:
         """Sort key, the newest last; the digest makes the order total."""
         return MembershipId.parse(self.membership), self.seconds, self.digest
+
+
+def is_membership(text: str) -> bool:
+    """Return whether a text is the identity of a membership, as `str` prints it."""
+    try:
+        found = MembershipId.parse(text)
+    except ValueError:
+        return False
+    return str(found) == text and min(found) >= 0
 
 
 def newest(copies: Iterable[Replica]) -> Replica | None:
@@ -74,6 +94,7 @@ class FileInventory:
     begun: bool = False  # the processes of this scope were started
     port: int = 0  # of the replica server
     problem: str = ""  # error of the last failed store
+    refused: tuple[str, ...] = ()  # digests of replicas that this agent does not install
 
     def has(self, digest: str) -> bool:
         """Return whether the agent can serve this replica."""

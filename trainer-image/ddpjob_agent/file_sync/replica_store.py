@@ -4,7 +4,8 @@
     FOLDER/.files/.new-WORKER-N/              being written
 
 Workers that share a folder share one store: each uses the replicas of the others and copies no file
-twice. A rename of its directory assigns a replica to another membership.
+twice. A rename of its directory assigns a replica to another membership. Others may write to the
+folder, too: a replica that is not admitted does not exist, and no link in the folder is followed.
 May not: know the use of the script's files, or the state of training.
 """
 
@@ -14,24 +15,27 @@ import contextlib
 import dataclasses
 import fcntl
 import itertools
-import json
 import logging
 import os
-import shutil
 import time
 from typing import TYPE_CHECKING
 
-from ddpjob_agent.file_sync.local_files import FileFingerprint, copy_file, sync
+from ddpjob_agent.file_sync import places
+from ddpjob_agent.file_sync.admission import MalformedError, RefusedError
+from ddpjob_agent.file_sync.file_copy import copy_file
+from ddpjob_agent.file_sync.manifest import Seen, read_manifest, write_manifest
+from ddpjob_agent.file_sync.places import Place
+from ddpjob_agent.file_sync.refusals import MAX_REFUSALS
 from ddpjob_agent.file_sync.replica import FileEntry, Replica, digest_of
 from ddpjob_protocol.membership import MembershipId
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from ddpjob_agent.file_sync.local_files import TrackedFiles, Wanted
+    from ddpjob_agent.file_sync.file_copy import Wanted
+    from ddpjob_agent.file_sync.local_files import TrackedFiles
 
 FOLDER = ".files"  # hidden from other users of the folder
-MANIFEST = "manifest.json"
 NEW = ".new-"
 KEPT = 2  # own replicas; the older one stays until a new one is complete
 LOCK_SECONDS = 30.0  # wait for another worker that writes to the folder
@@ -45,48 +49,54 @@ class StoredReplica:
 
     copy: Replica
     parts: tuple[FileEntry, ...]
-    seen: tuple[FileFingerprint, ...]  # of the files that were copied
+    seen: Seen  # of the files that were copied
     worker: str  # the worker that stored it
-    path: str
+    place: Place
 
-    def paths(self) -> list[str]:
-        """Return the paths of its files, in the order of `parts`."""
-        return [os.path.join(self.path, str(i)) for i in range(len(self.parts))]
+    def files(self) -> list[Place]:
+        """Return the places of its files, in the order of `parts`."""
+        return [self.place.below(str(i)) for i in range(len(self.parts))]
 
 
-def open_replica_store(folders: Sequence[str], worker: str) -> ReplicaStore:
-    """Open a store in the first usable folder. Raises OSError if there is none."""
+def open_replica_store(folders: Sequence[str], worker: str, entries: Sequence[str]) -> ReplicaStore:
+    """Open a store in the first usable folder, for the files that `entries` name.
+
+    Raises OSError if there is none.
+    """
     *others, last = filter(None, folders)
     for folder in others:
         try:
-            return ReplicaStore(folder, worker)
+            return ReplicaStore(folder, worker, entries)
         except OSError as error:
             log.warning("cannot keep replicas in %s: %s", folder, error.strerror)
-    return ReplicaStore(last, worker)
+    return ReplicaStore(last, worker, entries)
 
 
 class ReplicaStore:
     """The view of one worker on a folder of replicas."""
 
-    def __init__(self, folder: str, worker: str) -> None:
+    def __init__(self, folder: str, worker: str, entries: Sequence[str]) -> None:
         """Create the folder; delete unfinished replicas of this worker. Raises OSError."""
-        self._folder = os.path.join(folder, FOLDER)
+        self._folder = Place(folder, FOLDER)
         self._worker = worker
+        self._entries = tuple(entries)
         self._numbers = itertools.count(1)
-        os.makedirs(self._folder, exist_ok=True)
+        self.refused: dict[str, str] = {}  # path of each replica that was not admitted, and reason
+        os.makedirs(folder, exist_ok=True)
+        places.check(self._folder, make=True)
         for name in self._unfinished():
             if _worker_of(name) == self._worker:
-                self._remove(os.path.join(self._folder, name))
+                places.remove_tree(self._folder.below(name))
 
     def _unfinished(self) -> list[str]:
         with contextlib.suppress(OSError):
-            return [name for name in os.listdir(self._folder) if name.startswith(NEW)]
+            return [name for name in places.names_in(self._folder) if name.startswith(NEW)]
         return []
 
     def replicas(self) -> list[StoredReplica]:
         """Return all readable replicas, the oldest first."""
         try:
-            names = os.listdir(self._folder)
+            names = places.names_in(self._folder)
         except OSError:
             return []
         found = (self._read(name) for name in names if not name.startswith("."))
@@ -97,29 +107,34 @@ class ReplicaStore:
         return next((kept for kept in self.replicas() if kept.copy.digest == digest), None)
 
     def _read(self, name: str) -> StoredReplica | None:
-        path = os.path.join(self._folder, name)
+        place = self._folder.below(name)
         try:
             membership, seconds, worker = name.split("_", 2)
-            MembershipId.parse(membership)
-            with open(os.path.join(path, MANIFEST), encoding="utf-8") as file:
-                manifest = json.load(file)
-            parts = tuple(FileEntry(*each) for each in manifest["parts"])
-            seen = tuple(FileFingerprint(*each) for each in manifest["seen"])
-            for i, part in enumerate(parts):
-                if os.path.getsize(os.path.join(path, str(i))) != part.size:
-                    return None
-        except (OSError, KeyError, TypeError, ValueError):
+            copy = Replica(membership, float(seconds), "", 0)
+        except ValueError:
+            return None
+        try:
+            parts, seen = read_manifest(place, self._entries)
+            found = StoredReplica(copy, parts, seen, worker, place)
+            names = [each.base for each in found.files()]
+            if places.sizes(place, names) != [part.size for part in parts]:
+                return None
+        except OSError:  # it is being renamed or deleted
+            return None
+        except (MalformedError, RefusedError) as error:
+            if len(self.refused) < MAX_REFUSALS:
+                self.refused.setdefault(place.path, str(error))
             return None
         size = sum(part.size for part in parts)
-        copy = Replica(membership, float(seconds), digest_of(parts), size)
-        return StoredReplica(copy, parts, seen, worker, path)
+        copy = dataclasses.replace(copy, digest=digest_of(parts), size=size)
+        return dataclasses.replace(found, copy=copy)
 
     # --- storing ----------------------------------------------------------------------------------
 
     def store(
         self,
         files: TrackedFiles,
-        seen: tuple[FileFingerprint, ...],
+        seen: Seen,
         at: tuple[str, float],
         wanted: Wanted,
     ) -> StoredReplica:
@@ -138,52 +153,53 @@ class ReplicaStore:
         """Give a stored replica a later time: the worker that stored it may know less about it."""
         if kept.copy.order[:2] >= (MembershipId.parse(at[0]), at[1]):
             return kept
-        path = self._path(*at)
-        os.rename(kept.path, path)
-        return self._read(os.path.basename(path)) or kept
+        place = self._place(*at)
+        places.move(kept.place, place)
+        return self._read(place.base) or kept
 
-    def stage(self, count: int) -> list[str]:
-        """Return paths for the files of a new replica; delete old ones for room. Raises OSError."""
+    def stage(self, count: int) -> list[Place]:
+        """Return places for the files of a new replica; delete old ones for room. Raises OSError."""
         mine = [kept for kept in self.replicas() if kept.worker == self._worker]
         for kept in mine[: 1 - KEPT]:
             self.delete(kept)
-        folder = os.path.join(self._folder, f"{NEW}{self._worker}-{next(self._numbers)}")
-        os.mkdir(folder)
-        return [os.path.join(folder, str(i)) for i in range(count)]
+        folder = self._folder.below(f"{NEW}{self._worker}-{next(self._numbers)}")
+        places.make_folder(folder)
+        return [folder.below(str(i)) for i in range(count)]
 
     def commit(
         self,
         parts: tuple[FileEntry, ...],
-        targets: Sequence[str],
+        targets: Sequence[Place],
         at: tuple[str, float],
-        seen: tuple[FileFingerprint, ...] = (),
+        seen: Seen = (),
     ) -> StoredReplica:
         """Complete a replica whose files were written to `targets`. Raises OSError."""
-        folder, path = os.path.dirname(targets[0]), self._path(*at)
-        manifest = os.path.join(folder, MANIFEST)
-        with open(manifest, "w", encoding="utf-8") as file:
-            json.dump({"parts": parts, "seen": seen}, file)
-        for each in (*targets, manifest, folder):
-            sync(each)
-        self._remove(path)
-        os.rename(folder, path)
-        sync(self._folder)
-        kept = self._read(os.path.basename(path))
+        folder, place = targets[0].folder, self._place(*at)
+        for each in targets:
+            places.complete(each)
+        write_manifest(folder, parts, seen)
+        places.sync_folder(folder)
+        places.remove_tree(place)
+        places.move(folder, place)
+        places.sync_folder(self._folder)
+        kept = self._read(place.base)
         if kept is None:
-            raise OSError(0, "it cannot be read back", path)
+            raise OSError(0, "it cannot be read back", place.path)
         return kept
 
-    def discard(self, targets: Sequence[str]) -> None:
+    def discard(self, targets: Sequence[Place]) -> None:
         """Delete the staged files of a replica that was not completed."""
-        self._remove(os.path.dirname(targets[0]))
+        places.remove_tree(targets[0].folder)
 
-    def _path(self, membership: str, seconds: float) -> str:
-        return os.path.join(self._folder, f"{membership}_{seconds:.3f}_{self._worker}")
+    def _place(self, membership: str, seconds: float) -> Place:
+        return self._folder.below(f"{membership}_{seconds:.3f}_{self._worker}")
 
     @contextlib.contextmanager
     def _locked(self, wanted: Wanted) -> Iterator[None]:
         """Lock a shared folder for one worker; proceed without the lock if locking fails."""
-        handle = os.open(os.path.join(self._folder, ".lock"), os.O_RDWR | os.O_CREAT, 0o666)
+        with places.opened(self._folder) as folder:
+            how = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+            handle = os.open(".lock", how, 0o666, dir_fd=folder)
         until = time.monotonic() + LOCK_SECONDS
         try:
             while time.monotonic() < until and wanted():
@@ -221,24 +237,22 @@ class ReplicaStore:
             # A worker that is about to join may be writing one.
             with contextlib.suppress(OSError), self._locked(wanted):
                 for name in unfinished:
-                    self._remove(os.path.join(self._folder, name))
+                    places.remove_tree(self._folder.below(name))
 
     def delete(self, kept: StoredReplica) -> None:
         """Delete a replica."""
-        self._remove(kept.path)
-
-    @staticmethod
-    def _remove(folder: str) -> None:
-        shutil.rmtree(folder, ignore_errors=True)
+        places.remove_tree(kept.place)
 
     @staticmethod
     def check(kept: StoredReplica, wanted: Wanted) -> bool:
         """Return whether the files of a replica still match their digests."""
         try:
-            digests = [copy_file(path, None, wanted) for path in kept.paths()]
+            for place, part in zip(kept.files(), kept.parts):
+                if copy_file(places.open_to_read(place), None, part.size, wanted) != part.digest:
+                    return False
         except OSError:
             return False
-        return digests == [part.digest for part in kept.parts]
+        return True
 
 
 def _worker_of(name: str) -> str:

@@ -20,10 +20,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
+from ddpjob_agent.file_sync.fetching import Fetcher
 from ddpjob_agent.file_sync.replica import FileInstruction, FileInventory, newest
-from ddpjob_agent.file_sync.transfer import Parts, ReplicaServer, TransferError, fetch
+from ddpjob_agent.file_sync.transfer import ReplicaServer
 from ddpjob_agent.file_sync.watcher import FileWatcher, log_task_failure
 from ddpjob_protocol.codec import decode, encode
+from ddpjob_protocol.warnings import files_refused
 
 if TYPE_CHECKING:
     from ddpjob_agent.file_sync.inventory import At, LocalReplicas
@@ -54,12 +56,12 @@ class FileSyncer:
         changed: Callable[[], None],
     ) -> None:
         self._replicas = replicas
-        self._token = token
         self._send = send
         self._changed = changed
         self._server = ReplicaServer(token, replicas.find, self._recheck)
         self._following: asyncio.Task[None] | None = None
         self._disk = ThreadPoolExecutor(1, "files")
+        self._fetcher = Fetcher(replicas, token, self._disk, self._on_disk)
         self._inventory = FileInventory("")  # that was sent last
         self._instruction: FileInstruction | None = None
         self._members: tuple[str, ...] = ()
@@ -185,8 +187,7 @@ class FileSyncer:
             if instruction.keep:
                 await self._store_for_others(instruction)
         elif self._inventory.scope != scope:
-            await self._on_disk(replicas.scan_after_exit, self._written_at, self._members)
-            await self._send_inventory(scope)
+            await self._scan(scope)
         elif instruction.go and self._entered != scope:
             await self._on_disk(replicas.on_membership, scope, self._members)
             self._entered = scope
@@ -198,26 +199,38 @@ class FileSyncer:
         ):
             await self._install(instruction)  # only reports, if a cancelled run installed it
 
+    async def _scan(self, scope: str) -> None:
+        try:
+            await self._on_disk(self._replicas.files.check_folders)
+        except OSError as error:
+            self._set_install_error(error)
+        await self._on_disk(self._replicas.scan_after_exit, self._written_at, self._members)
+        await self._send_inventory(scope)
+
     def _written_at(self, seen: tuple[FileFingerprint, ...]) -> At | None:
         """Return the time of these files, if this agent watched them."""
         return self._watch.written_at(seen) if self._watch is not None else None
 
     async def _install(self, instruction: FileInstruction) -> None:
-        """Install the replica of the instruction; on failure, set `install_error`."""
+        """Install the replica of the instruction, or refuse it; on failure, set `install_error`."""
         until = time.monotonic() + INSTALL_SECONDS
+        replicas, digest = self._replicas, instruction.digest
         try:
-            while self._replicas.installed_digest != instruction.digest:
+            while replicas.installed_digest != digest and digest not in replicas.refusals.digests:
                 if not await self._try_to_install(instruction):
                     if time.monotonic() > until:
                         raise OSError(0, f"no worker sent a replica within {INSTALL_SECONDS:.0f} s")
                     await asyncio.sleep(RETRY_SECONDS)
         except OSError as error:
-            where = f" ({error.filename})" if error.filename else ""
-            what = f"{error.strerror or error}{where}"
-            self.install_error = f"the script's files cannot be installed: {what}"
-            self._changed()
+            self._set_install_error(error)
         else:
             await self._send_inventory(instruction.scope)
+
+    def _set_install_error(self, error: OSError) -> None:
+        where = f" ({error.filename})" if error.filename else ""
+        what = f"{error.strerror or error}{where}"
+        self.install_error = f"the script's files cannot be installed: {what}"
+        self._changed()
 
     async def _try_to_install(self, instruction: FileInstruction) -> bool:
         if instruction.copy is None:
@@ -231,7 +244,8 @@ class FileSyncer:
 
     async def _store_for_others(self, instruction: FileInstruction) -> None:
         try:
-            while not self._replicas.find(instruction.digest):
+            replicas, digest = self._replicas, instruction.digest
+            while not (replicas.find(digest) or digest in replicas.refusals.digests):
                 if not await self._fetch(instruction, to_store=True):
                     await asyncio.sleep(RETRY_SECONDS)
         except OSError as error:
@@ -239,35 +253,15 @@ class FileSyncer:
         await self._send_inventory(instruction.scope)
 
     async def _fetch(self, instruction: FileInstruction, *, to_store: bool) -> bool:
-        """Fetch the replica from the first holder that sends it; return whether one did.
+        """Fetch the replica from another worker, or refuse it; return False to ask again later.
 
         Raises OSError if the own disk fails.
         """
-        copy, replicas = instruction.copy, self._replicas
-        assert copy is not None
-        targets: list[str] = []
-
-        async def stage(parts: Parts) -> list[str]:
-            work = functools.partial(replicas.stage, copy, parts, to_store=to_store)
-            targets[:] = await self._on_disk(work)
-            return targets
-
+        assert instruction.copy is not None
         others = [holder for holder in instruction.holders if holder != self._me]
         first = self._me[1] % max(1, len(others))  # so that workers ask different holders
-        for holder in others[first:] + others[:first]:
-            try:
-                parts = await fetch(holder, self._token, copy.digest, stage)
-                await self._on_disk(
-                    functools.partial(replicas.receive, copy, parts, targets, to_store=to_store)
-                )
-            except TransferError as error:
-                log.warning("no copy from %s: %s", holder[0], error)
-            else:
-                return True
-            finally:
-                with contextlib.suppress(RuntimeError):  # the agent ends
-                    self._disk.submit(replicas.discard, tuple(targets), to_store=to_store)
-        return False
+        holders = others[first:] + others[:first]
+        return await self._fetcher.fetch(instruction.copy, holders, to_store=to_store)
 
     # --- the inventory ----------------------------------------------------------------------------
 
@@ -282,8 +276,14 @@ class FileSyncer:
         replicas, is_idle = self._replicas, self._is_idle
         copies = await self._on_disk(functools.partial(replicas.replicas, stable=is_idle))
         installed = replicas.installed_digest if is_idle else None
-        port, problem = self._server.port, replicas.problem
-        self._send_message(FileInventory(scope, copies, installed, not is_idle, port, problem))
+        for refusal in replicas.refusals.take_new():
+            log.warning("%s", refusal)
+            self._send(files_refused(refusal).to_message())
+        port, problem, refused = self._server.port, replicas.problem, replicas.refusals.digests
+        inventory = FileInventory(
+            scope, copies, installed, not is_idle, port, problem, tuple(refused)
+        )
+        self._send_message(inventory)
 
     def _send_message(self, inventory: FileInventory) -> None:
         self._inventory = inventory

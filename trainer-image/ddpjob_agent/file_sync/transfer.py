@@ -3,7 +3,7 @@
     client  {"type": "give", "digest": …}
     server  {"type": "copy", "parts": […]}, then the bytes of all parts; or {"type": "absent"}
 
-The client verifies every byte. Threads read and write the disk, one chunk at a time; memory and the
+The client verifies every byte, and reads no more bytes than the list of files announces. Threads read and write the disk, one chunk at a time; memory and the
 event loop stay free.
 May not: choose replicas, workers or paths.
 """
@@ -16,8 +16,10 @@ import hashlib
 import logging
 from typing import IO, TYPE_CHECKING, Callable
 
-from ddpjob_agent.file_sync.local_files import CHUNK_BYTES
-from ddpjob_agent.file_sync.replica import FileEntry, digest_of
+from ddpjob_agent.file_sync import places
+from ddpjob_agent.file_sync.admission import MalformedError, parse_parts
+from ddpjob_agent.file_sync.file_copy import CHUNK_BYTES
+from ddpjob_agent.file_sync.replica import FileEntry, Parts, digest_of
 from ddpjob_agent.net.framing import (
     HANDSHAKE_SECONDS,
     MAGIC,
@@ -32,12 +34,14 @@ from ddpjob_agent.net.listening import Listener, bind
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator, Sequence
 
+    from ddpjob_agent.file_sync.places import Place
+    from ddpjob_protocol.messages import Message
+
 SILENCE_SECONDS = 20.0  # without a byte; then the other agent or its disk has failed
 
 log = logging.getLogger("ddpjob.files")
 
-Parts = tuple[FileEntry, ...]
-Source = tuple[Parts, "list[str]"]  # files and their paths
+Source = tuple[Parts, "list[Callable[[], IO[bytes]]]"]  # files, and what opens each
 
 
 class TransferError(Exception):
@@ -47,7 +51,7 @@ class TransferError(Exception):
 class ReplicaServer:
     """A server that sends replicas to other agents.
 
-    `find` returns the files and paths of a replica; `recheck` is called for a replica that is gone
+    `find` returns the files of a replica; `recheck` is called for a replica that is gone
     or corrupt.
     """
 
@@ -117,7 +121,7 @@ class ReplicaServer:
         if found is None:
             return None
         try:
-            return found[0], [stack.enter_context(open(path, "rb")) for path in found[1]]
+            return found[0], [stack.enter_context(opens()) for opens in found[1]]
         except OSError as error:
             log.warning("a copy cannot be read: %s", error)
             return None
@@ -133,15 +137,17 @@ class ReplicaServer:
     @staticmethod
     async def _stream(connection: Connection, part: FileEntry, file: IO[bytes]) -> bool:
         loop, digest = asyncio.get_running_loop(), hashlib.blake2b(digest_size=16)
-        while data := await loop.run_in_executor(None, _read, file):
+        left = part.size
+        while data := await loop.run_in_executor(None, _read, file, min(left, CHUNK_BYTES)):
+            left -= len(data)
             await loop.run_in_executor(None, digest.update, data)
             await asyncio.wait_for(connection.send_bytes(data), SILENCE_SECONDS)
         return digest.hexdigest() == part.digest
 
 
-def _read(file: IO[bytes]) -> bytes:
+def _read(file: IO[bytes], size: int) -> bytes:
     with contextlib.suppress(OSError):
-        return file.read(CHUNK_BYTES)
+        return file.read(size)
     return b""  # so the digest does not match
 
 
@@ -149,11 +155,12 @@ async def fetch(
     holder: tuple[str, int],
     token: str,
     digest: str,
-    stage: Callable[[Parts], Awaitable[Sequence[str]]],
+    stage: Callable[[Parts], Awaitable[Sequence[Place]]],
 ) -> Parts:
-    """Fetch a replica from a holder, into the paths that `stage` returns; none: fetch nothing.
+    """Fetch a replica from a holder, into the places that `stage` returns; none: fetch nothing.
 
-    Raises TransferError, and OSError if the own disk fails.
+    `stage` admits the files or raises RefusedError. Raises TransferError, and OSError if the own
+    disk fails.
     """
     with _as_transfer_error():
         connection = await connect(*holder, token)
@@ -161,22 +168,30 @@ async def fetch(
         with _as_transfer_error():
             connection.send({"type": "give", "digest": digest})
             answer = await asyncio.wait_for(connection.receive(), SILENCE_SECONDS)
-        if answer is None or answer["type"] != "copy":
-            raise TransferError("it has no such copy")
-        parts = tuple(FileEntry(*each) for each in answer["parts"])
-        if digest_of(parts) != digest:
-            raise TransferError("it offers another copy")
+        parts = _announced(answer, digest)
         for part, target in zip(parts, await stage(parts)):
-            with open(target, "wb") as file:  # noqa: ASYNC230 - only creates an empty file
+            with places.create(target) as file:
                 await _receive(connection, part, file)
     finally:
         connection.close()
     return parts
 
 
+def _announced(answer: Message | None, digest: str) -> Parts:
+    if answer is None or answer["type"] != "copy":
+        raise TransferError("it has no such copy")
+    try:
+        parts = parse_parts(answer.get("parts"))
+    except MalformedError as error:
+        raise TransferError(str(error)) from error
+    if digest_of(parts) != digest:
+        raise TransferError("it offers another copy")
+    return parts
+
+
 async def _receive(connection: Connection, part: FileEntry, file: IO[bytes]) -> None:
     loop, left, digest = asyncio.get_running_loop(), part.size, hashlib.blake2b(digest_size=16)
-    while left:
+    while left > 0:
         with _as_transfer_error():
             receiving = connection.receive_bytes(min(left, CHUNK_BYTES))
             data = await asyncio.wait_for(receiving, SILENCE_SECONDS)
@@ -195,5 +210,5 @@ def _as_transfer_error() -> Iterator[None]:
         yield
     except asyncio.TimeoutError as error:
         raise TransferError(f"nothing came for {SILENCE_SECONDS:.0f} s") from error
-    except (OSError, FramingError, RejectedError) as error:
+    except (OSError, FramingError, RejectedError, RecursionError) as error:
         raise TransferError(str(error)) from error

@@ -16,8 +16,8 @@ from ddpjob_protocol.environment import ENV_SNAPSHOT_DIR
 from ddpjob_protocol.messages import Failure
 
 _DENIED = re.compile(
-    r"PermissionError: .*Permission denied: '(?P<python>[^']+)'"
-    r'|Permission denied \(os error 13\) at path "(?P<safetensors>[^"]+)"'
+    r"PermissionError: .{0,99}Permission denied: '(?P<python>[^']{1,4095})'"
+    r'|Permission denied \(os error 13\) at path "(?P<safetensors>[^"]{1,4095})"'
     r"|open file failed with strerror: Permission denied"  # torch.save, which names no path
 )
 _REMEDY = "set template.spec.securityContext.fsGroup, or change the owner if the volume ignores it"

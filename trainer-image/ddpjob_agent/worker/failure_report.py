@@ -14,39 +14,42 @@ import json
 import os
 import re
 import signal
-from typing import Callable, NamedTuple
+from typing import TYPE_CHECKING, Callable, NamedTuple
 
 from ddpjob_protocol.failures import SECONDARY
 from ddpjob_protocol.messages import Failure
 from ddpjob_protocol.text import last_lines, shorten
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 MAX_TRACEBACK_CHARS = 4000
 MAX_SUMMARY_CHARS = 500
 _PYTHONS_USAGE = 2  # exit code of python if it cannot read the script
 MAX_MESSAGE_LINES = 20  # of an exception; nothing marks the end of its message
-_RANK = re.compile(r"\[rank(\d+)\]:\s?")
+_RANK = re.compile(r"\[rank([0-9]{1,9})\]:\s?")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
-# Python prints a syntax error of the script without the first line of a traceback.
-_SYNTAX = re.compile(
-    r'^  File ".*", line \d+\n(?:    .*\n)*(?:Syntax|Indentation|Tab)Error: .*', re.MULTILINE
-)
+_SYNTAX_ERRORS = ("SyntaxError: ", "IndentationError: ", "TabError: ")
 _CHAIN = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
-_LOG = re.compile(r"\[?[DIWEF]\d{4} \d\d:\d\d:\d\d\.\d+ ")
-_ROOT_CAUSE = re.compile(
-    r"Root Cause \(first observed failure\):.*?rank\s+: (\d+) .*?exitcode\s+: (-?\d+)", re.DOTALL
-)
+_LOG = re.compile(r"\[?[DIWEF]\d{4} \d\d:\d\d:\d\d\.\d{1,9} ")
+_ROOT_CAUSE = "Root Cause (first observed failure):"
+_ROOT_RANK = re.compile(r"rank\s{1,99}: ([0-9]{1,9}) ")
+_ROOT_CODE = re.compile(r"exitcode\s{1,99}: (-?[0-9]{1,9})")
 # mpirun of Open MPI 5 and 4 prints a signal, an exit code, or the process that called abort.
 _MPIRUN = re.compile(
-    r"process rank (?P<killed>\d+) with PID \d+ on node \S+\s+exited\s+on\s+signal (?P<signal>\d+)"
-    r"|Process name: \[.*,(?P<ended>\d+)\]\s+Exit code:\s+(?P<code>\d+)"
-    r'|process rank (?P<aborted>\d+) with PID \d+ on node \S+\s+calling\s+"abort"'
+    r"process rank (?P<killed>[0-9]{1,9}) with PID [0-9]{1,9} on node \S{1,255}\s{1,99}exited"
+    r"\s{1,99}on\s{1,99}signal (?P<signal>[0-9]{1,9})"
+    r"|Process name: \[.{0,255},(?P<ended>[0-9]{1,9})\]\s{1,99}Exit code:\s{1,99}(?P<code>[0-9]{1,9})"
+    r"|process rank (?P<aborted>[0-9]{1,9}) with PID [0-9]{1,9} on node \S{1,255}\s{1,99}calling"
+    r'\s{1,99}"abort"'
 )
-_MPIRUNS_RULE = re.compile(r"^-{40,}\n", re.MULTILINE)  # above and below each message of mpirun
-_NO_SCRIPT = re.compile(r"can't open file '([^']+)': \[Errno 2\] No such file or directory")
-_MPIS_ECHO = re.compile(r"\[\S+:\d+\] ")
+_MPIRUNS_RULE = re.compile(r"^-{40,255}\n", re.MULTILINE)  # above and below each message of mpirun
+_NO_SCRIPT = re.compile(r"can't open file '([^']{1,4095})': \[Errno 2\] No such file or directory")
+_MPIS_ECHO = re.compile(r"\[\S{1,255}:[0-9]{1,9}\] ")
+_MAX_ERROR_FILE_BYTES = 1 << 20
 
 
 class _Traceback(NamedTuple):
@@ -125,9 +128,11 @@ def explain_missing_script(failure: Failure, folder: str) -> Failure:
 
 def _root_rank(text: str, exit_code: int) -> tuple[int | None, int]:
     """Return the rank that failed first, if torchrun or mpirun printed it, and the exit code."""
-    root = _ROOT_CAUSE.search(text)
-    if root:
-        return int(root[1]), int(root[2])
+    _, _, cause = text.partition(_ROOT_CAUSE)
+    root = _ROOT_RANK.search(cause)
+    code = _ROOT_CODE.search(cause, root.end()) if root else None
+    if root and code:
+        return int(root[1]), int(code[1])
     match = _MPIRUN.search(text)
     if not match:
         return None, exit_code
@@ -149,10 +154,10 @@ def _read_error_file(log_dir: str) -> tuple[_Traceback, float] | None:
     for path in sorted(paths, key=os.path.getmtime):
         try:
             with open(path, encoding="utf-8") as file:
-                message = json.load(file)["message"]
+                message = json.loads(file.read(_MAX_ERROR_FILE_BYTES))["message"]
             trace = _parse_traceback(message["extraInfo"]["py_callstack"].splitlines(), None)[0]
             return trace, os.path.getmtime(path)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             continue
     return None
 
@@ -177,7 +182,7 @@ def _tracebacks(text: str) -> list[_Traceback]:
                 found.append((numbered[at][0], trace))
             at += length
     if not found:
-        found = [(0, _syntax_error(match[0])) for match in _SYNTAX.finditer(text)][:1]
+        found = [(0, error) for error in _syntax_errors(text.split("\n"))][:1]
     return [trace for _, trace in sorted(found, key=lambda pair: pair[0])]
 
 
@@ -206,8 +211,17 @@ def _ends_message(line: str) -> bool:
     return line in _CHAIN or bool(_TRACEBACK.match(line) or _LOG.match(line))
 
 
-def _syntax_error(text: str) -> _Traceback:
-    return _Traceback(None, text, [text.rpartition("\n")[2]])
+def _syntax_errors(lines: list[str]) -> Iterator[_Traceback]:
+    """Yield the syntax errors: Python prints them without the first line of a traceback."""
+    start: int | None = None
+    for number, line in enumerate(lines):
+        _, is_place, place = line.rpartition('", line ')
+        if line.startswith('  File "') and is_place and place.isdigit():
+            start = number
+        elif not line.startswith("    "):
+            if start is not None and line.startswith(_SYNTAX_ERRORS):
+                yield _Traceback(None, "\n".join(lines[start : number + 1]), [line])
+            start = None
 
 
 def _last_lines(text: str) -> str:

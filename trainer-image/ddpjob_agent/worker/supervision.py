@@ -68,7 +68,7 @@ class Supervisor:
         self._stopping = GracefulStop(self._live, link.send, timeout)
         files = TrackedFiles(settings.files, os.getcwd(), settings.worker)
         shared = settings.snapshot_folder if settings.files else ""
-        store = open_replica_store((shared, folder), settings.worker)
+        store = open_replica_store((shared, folder), settings.worker, settings.files)
         self._files = FileSyncer(
             LocalReplicas(files, store), settings.token, link.send, self._wake.set
         )
