@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ddpjob_agent.file_sync.places import Place
 from ddpjob_agent.file_sync.replica import FileEntry, digest_of
 from ddpjob_agent.file_sync.transfer import ReplicaServer, fetch
 
@@ -38,11 +39,11 @@ def test_a_replica_is_fetched_over_ipv4_or_ipv6(
     async def recheck(digest: str) -> None:
         raise AssertionError(f"{digest} is whole")
 
-    async def stage(_: tuple[FileEntry, ...]) -> list[str]:
-        return [str(target)]
+    async def stage(_: tuple[FileEntry, ...]) -> list[Place]:
+        return [Place(str(tmp_path), target.name)]
 
     async def main() -> None:
-        giver = ReplicaServer(TOKEN, lambda _: (parts, [str(held)]), recheck)
+        giver = ReplicaServer(TOKEN, lambda _: (parts, [lambda: held.open("rb")]), recheck)
         await giver.listen(address)
         for host in hosts:
             target.unlink(missing_ok=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 TOKEN = "the token of this job"
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 240.0
 
 
 @contextlib.asynccontextmanager
