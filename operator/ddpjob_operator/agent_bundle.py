@@ -21,7 +21,22 @@ import ddpjob_protocol
 
 PACKAGES = [Path(package.__path__[0]) for package in (ddpjob_agent, ddpjob_protocol)]
 SHEBANG = b"#!/usr/bin/env python3\n"
-MAIN = "import ddpjob_agent.__main__ as agent\n\nagent.run()\n"
+# Any Python reads this file, even Python 2: it has the message for those that are too old.
+MAIN = """\
+import sys
+
+if sys.version_info < (3, 9):
+    sys.stderr.write(
+        "ddpjob-agent: %s is Python %d.%d; the agent needs python3 from 3.9 on. Add it to the image,"
+        " as the first python3 on PATH, or use another image\\n"
+        % ((sys.executable,) + tuple(sys.version_info[:2]))
+    )
+    sys.exit(2)
+
+import ddpjob_agent.__main__ as agent
+
+agent.run()
+"""
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest time that a zip file can hold
 
 

@@ -8,7 +8,6 @@ the agent holds every process to kill. Linux only. This module knows nothing of 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ctypes
 import logging
 import os
@@ -73,6 +72,7 @@ class ProcessTree:
         self._standby = standby
         self._output = output
         self._command: int | None = None
+        self._denied: set[int] = set()  # processes of other users
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "cannot become a subreaper")
@@ -98,11 +98,15 @@ class ProcessTree:
     def signal(self, number: int) -> None:
         """Forward a signal to the command."""
         if self._command is not None:
-            os.kill(self._command, number)
+            self._send(self._command, number)
 
     async def stop(self, grace: float) -> None:
-        """End the whole tree: SIGTERM for `grace` seconds if positive, then SIGKILL."""
+        """End the whole tree: SIGTERM for `grace` seconds if positive, then SIGKILL.
+
+        A process of another user cannot be ended, and is not waited for.
+        """
         self._command = None
+        self._denied.clear()
         asked: set[int] = set()
         deadline = time.monotonic() + grace
         while time.monotonic() < deadline and self._alive():
@@ -119,7 +123,7 @@ class ProcessTree:
 
     def _alive(self) -> bool:
         self._reap()
-        return bool(self._find_processes())
+        return bool(self._find_processes() - self._denied)
 
     def _find_processes(self) -> set[int]:
         return {*descendants(os.getpid())} - {self._standby.pid}
@@ -127,9 +131,21 @@ class ProcessTree:
     def _signal_all(self, number: int, excluded: AbstractSet[int] = frozenset()) -> set[int]:
         found = self._find_processes() - excluded
         for pid in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+            self._send(pid, number)
         return found
+
+    def _send(self, pid: int, number: int) -> None:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
+        except PermissionError:
+            if pid not in self._denied:
+                log.warning(
+                    "process %s belongs to another user and cannot be ended: it may disturb the"
+                    " next start. Run the command without setuid programs such as sudo", pid
+                )  # fmt: skip
+            self._denied.add(pid)
 
     def _reap(self) -> None:
         while True:
