@@ -52,6 +52,24 @@ def test_a_machine_without_ipv6_has_the_addresses_of_ipv4(monkeypatch: pytest.Mo
         assert bound.family == socket.AF_INET
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_small_answers_are_sent_without_delay(host: str) -> None:
+    async def main() -> None:
+        found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        async def serve(_: object, writer: asyncio.StreamWriter, _authenticated: object) -> None:
+            accepted = writer.get_extra_info("socket")
+            found.set_result(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        listener = Listener(bind(host, 0), serve)
+        assert await reaches(listener, host)
+        assert await found
+        listener.close()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("host", ["", "127.0.0.1", "::1"])
 def test_a_port_in_use_is_an_error(host: str) -> None:
     async def main() -> None:
