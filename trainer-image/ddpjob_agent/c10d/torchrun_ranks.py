@@ -11,13 +11,17 @@ import json
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from ddpjob_protocol.checks import count_to
 from ddpjob_protocol.control import WorkerRanks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 # The number is that of torchrun's rendezvous round. Before torch 2.4, no slash precedes the rank.
-_KEY = re.compile(rb"torch\.rendezvous\..*\.([0-9]+)/torchelastic/role_info/?[0-9]+", re.DOTALL)
+_KEY = re.compile(rb"torch\.rendezvous\..*\.([0-9]{1,9})/torchelastic/role_info/?[0-9]+", re.DOTALL)
+
+
+MAX_RANK = 2**20
 
 
 class _Place(NamedTuple):
@@ -41,8 +45,9 @@ class TorchrunRanks:
             return
         try:
             content = json.loads(value)
-            rank, processes = int(content["rank"]), int(content["local_world_size"])
-        except (KeyError, TypeError, ValueError):
+            rank = count_to(MAX_RANK)(content["rank"], "rank")
+            processes = count_to(MAX_RANK)(content["local_world_size"], "local_world_size")
+        except (KeyError, RecursionError, TypeError, ValueError):
             return
         place = _Place(int(match[1]), rank, processes)
         known = self._places.get(worker)

@@ -28,6 +28,7 @@ from ddpjob_agent.worker.progress_socket import ProgressSocket
 from ddpjob_agent.worker.settings import LEAVE_SECONDS, RESERVE_SECONDS
 from ddpjob_protocol.environment import GROUP_SOCKET, REPORT_SOCKET
 from ddpjob_protocol.messages import Failure, Message
+from ddpjob_protocol.warnings import invalid_report
 
 if TYPE_CHECKING:
     from ddpjob_agent.net.service_connection import ServiceConnection
@@ -59,7 +60,7 @@ class Supervisor:
         self._wake = asyncio.Event()
         self._relay = StoreRelay(link)
         self._launches = RunFactory(folder, user, settings.launcher, settings.program)
-        self._reports = ProgressSocket(self._report)
+        self._reports = ProgressSocket(self._report, self._refused)
         self._live = LiveProcesses(
             settings.processes, link.send, self._restart_live, self._ended_early,
             settings.stuck_seconds,
@@ -270,6 +271,9 @@ class Supervisor:
 
     def _membership_of(self, run: Run) -> str:
         return str(run.membership.id) if run.membership else self._live.entered
+
+    def _refused(self, problem: str) -> None:
+        self._link.send(invalid_report(problem).to_message())
 
     def _report(self, report: Message) -> None:
         if self._started is None:
