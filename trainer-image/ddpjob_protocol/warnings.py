@@ -35,6 +35,7 @@ class WarningReason(str, enum.Enum):
     NOT_DISTRIBUTED = "NotDistributed"
     MODEL_NOT_KEPT = "ModelNotKept"
     INVALID_REPORT = "InvalidReport"
+    START_DELAYED = "StartDelayed"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +132,11 @@ def files_not_kept(problem: str) -> AgentWarning:
     """Return the warning that a worker cannot keep replicas of the script's files, or its end."""
     remedy = "; the job continues with the existing copies. Free space on that volume"
     return AgentWarning(WarningReason.FILES_NOT_KEPT.value, problem and problem + remedy)
+
+
+def start_delayed(problem: str) -> AgentWarning:
+    """Return the warning that a start failed for a moment and is tried again."""
+    return AgentWarning(WarningReason.START_DELAYED.value, problem, ongoing=False)
 
 
 def invalid_report(problem: str) -> AgentWarning:
