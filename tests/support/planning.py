@@ -31,6 +31,7 @@ def decide(
     service: bool = True,
     claim: str = "",
     rejections: tuple[Rejection, ...] = (),
+    invalid_report: str = "",
     **status: Any,
 ) -> Plan:
     """The plan for a job with this status; by default its service is up."""
@@ -38,8 +39,9 @@ def decide(
     if job.status == DDPJobStatus():
         job = job.model_copy(update={"status": make_status(**status)})
     observed = Observed(
-        job, workers, rendezvous, report, terminated_terms, service, claim, rejections
-    )
+        job, workers, rendezvous, report, terminated_terms, service, claim, rejections,
+        invalid_report=invalid_report,
+    )  # fmt: skip
     return plan(observed, now)
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from ddpjob_agent.forkserver.parent_death import die_with_parent
 from ddpjob_agent.launchers import mpi_helpers
 from ddpjob_agent.net.descriptors import raise_limit
+from ddpjob_agent.output.log_writer import LOG, LogStream
 from ddpjob_agent.registry.state import initial_state
 from ddpjob_agent.service.server import RendezvousServer
 from ddpjob_agent.worker.agent import Agent
@@ -28,6 +29,8 @@ from ddpjob_protocol.exit_codes import Exit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+OWN_LOOP = ("worker", "rendezvous")  # roles with an event loop, which no reader may delay
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -54,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(
         level=os.environ.get("DDPJOB_LOG_LEVEL", "INFO"),
         format="%(asctime)s %(name)s %(message)s",
-        stream=sys.stderr,
+        stream=LogStream() if options.role in OWN_LOOP else sys.stderr,
     )
     try:
         if options.role == "worker":
@@ -71,6 +74,8 @@ def main(arguments: list[str] | None = None) -> int:
     except UsageError as error:
         print(f"ddpjob-agent: {error}", file=sys.stderr)
         return Exit.USAGE
+    finally:
+        LOG.flush()
 
 
 async def _run_worker(argv: list[str], environment: Mapping[str, str]) -> int:

@@ -13,6 +13,7 @@ import base64
 import dataclasses
 import enum
 import functools
+import reprlib
 import sys
 import typing
 from collections.abc import Mapping
@@ -24,6 +25,14 @@ _NONE = " | None"  # annotations are text: Python 3.9 cannot evaluate this
 
 class DecodeError(ValueError):
     """A value in JSON does not fit; the message names its path and the reason."""
+
+
+def show(value: Any) -> str:
+    """Return a short form of any value for a message."""
+    try:
+        return reprlib.repr(value)
+    except (RecursionError, ValueError):  # of an integer with more digits than Python prints
+        return f"a value of type {type(value).__name__}"
 
 
 def encode(value: Any) -> Any:  # noqa: PLR0911 - one case, one return
@@ -123,11 +132,11 @@ def _convert(convert: Callable[[Any], Any], data: Any, where: str) -> Any:
     try:
         return convert(data)
     except (AttributeError, TypeError, ValueError) as error:
-        raise DecodeError(f"{where} is {data!r}: {error}") from error
+        raise DecodeError(f"{where} is {show(data)}: {error}") from error
 
 
 def _check(kinds: set[type], data: Any, where: str) -> Any:
     if type(data) not in kinds:
         names = " or ".join(sorted(kind.__name__ for kind in kinds))
-        raise DecodeError(f"{where} is {data!r} instead of a value of type {names}")
+        raise DecodeError(f"{where} is {show(data)} instead of a value of type {names}")
     return data

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
 from typing import NamedTuple
+
+_IDENTITY = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18}){2}")
 
 
 class Cause(str, enum.Enum):
@@ -32,9 +35,10 @@ class MembershipId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> MembershipId:
-        """Return the identity that str() printed."""
-        term, boot, n = text.split(".")
-        return cls(int(term), int(boot), int(n))
+        """Return the identity that str() printed; raise ValueError for any other text."""
+        if _IDENTITY.fullmatch(text) is None:
+            raise ValueError(f"{text[:40]!r} is no identity of a membership, such as 1.1.1")
+        return cls(*map(int, text.split(".")))
 
 
 @dataclasses.dataclass(frozen=True)

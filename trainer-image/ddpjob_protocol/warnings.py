@@ -11,12 +11,13 @@ import enum
 from typing import TYPE_CHECKING, Any
 
 from ddpjob_protocol.codec import encode
-from ddpjob_protocol.text import some
+from ddpjob_protocol.text import shorten, some
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MAX_NAMES = 5  # workers in a message; the others are counted
+MAX_PROBLEM = 300  # characters of a refused report's problem
 MAX_INCIDENTS = 6  # the last ones in a report and in the status
 
 
@@ -34,6 +35,8 @@ class WarningReason(str, enum.Enum):
     SIZE_FIXED = "SizeFixed"
     NOT_DISTRIBUTED = "NotDistributed"
     MODEL_NOT_KEPT = "ModelNotKept"
+    INVALID_REPORT = "InvalidReport"
+    START_DELAYED = "StartDelayed"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,3 +138,25 @@ def files_not_kept(problem: str) -> AgentWarning:
 def files_refused(refusal: str) -> AgentWarning:
     """Return the warning that a worker does not use a replica; `refusal` has reason and remedy."""
     return AgentWarning(WarningReason.FILES_REFUSED.value, refusal, ongoing=False)
+
+
+def start_delayed(problem: str) -> AgentWarning:
+    """Return the warning that a start failed for a moment and is tried again."""
+    return AgentWarning(WarningReason.START_DELAYED.value, problem, ongoing=False)
+
+
+def invalid_report(problem: str) -> AgentWarning:
+    """Return the warning that a report of a worker's processes or of its agent was refused."""
+    text = (
+        f"sent a report that is refused: {shorten(problem, MAX_PROBLEM)}. The job continues without"
+        " it. Correct the script that sends it, or use images of one version"
+    )
+    return AgentWarning(WarningReason.INVALID_REPORT.value, text, ongoing=False)
+
+
+def invalid_service_report(problem: str) -> str:
+    """Return the message that the operator cannot use the report of a job's service."""
+    return (
+        f"the report of the rendezvous service is refused: {shorten(problem, MAX_PROBLEM)}. The"
+        " status keeps the last facts. Use an operator and images of one version"
+    )

@@ -120,6 +120,7 @@ class Cluster:
             workers=tuple(self._children.workers(job)),
             rendezvous=newest,
             report=_report(session, newest),
+            invalid_report=session.invalid_report if session else "",
             terminated_terms=tuple(p.rendezvous.term for p in ended if p.rendezvous),
             service=self._children.has_service(job),
             single_node_claim=claim,

@@ -190,6 +190,7 @@ class LocalBackend:
             workers=tuple(pod.observe() for pod in self.nodes.pods.values()),
             rendezvous=self.service.observe(),
             report=self.report,
+            invalid_report=self._session.invalid_report if self._session else "",
             one_file_system=True,
         )
         planned = plan(observed, datetime.now(UTC))
@@ -231,7 +232,7 @@ class LocalBackend:
             self._state.write("report.json", encode(self.report))
             self._timeline.follow(self.report)
             self.last_failure = self.report.failure
-            self._wake.set()
+        self._wake.set()
 
     async def _end_session(self) -> None:
         session, self._session = self._session, None

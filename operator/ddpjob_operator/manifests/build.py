@@ -234,10 +234,13 @@ def _sagemaker_volumes(sagemaker: SageMaker) -> Iterator[tuple[str, Manifest, st
 
 def _size_limit(volumes: Sequence[Any], mounts: Sequence[Any]) -> int | None:
     """Return the limit in bytes of an emptyDir for snapshots, at which kubelet evicts the pod."""
-    at = (each for each in mounts if each.get("mountPath", "").rstrip("/") == SNAPSHOT_FOLDER)
-    names = {each.get("name") for each in at}
-    found = (each.get("emptyDir") or {} for each in volumes if each.get("name") in names)
-    return next((whole_amount(each.get("sizeLimit")) for each in found), None)
+    names: set[str] = set()
+    for mount in map(as_mapping, mounts):
+        if any(path.rstrip("/") == SNAPSHOT_FOLDER for path in texts([mount], "mountPath")):
+            names.update(texts([mount], "name"))
+    found = (as_mapping(each) for each in volumes if names.intersection(texts([each], "name")))
+    limits = (as_mapping(each.get("emptyDir")).get("sizeLimit") for each in found)
+    return next(map(whole_amount, limits), None)
 
 
 def _environment(

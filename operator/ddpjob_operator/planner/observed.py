@@ -93,6 +93,7 @@ class Observed:
     single_node_claim: str = ""  # snapshot claim that only one node can use
     rejections: tuple[Rejection, ...] = ()  # rejections of this pass, for its second plan
     one_file_system: bool = False  # all workers share one file system
+    invalid_report: str = ""
 
     def is_outdated(self, child: Worker | Rendezvous) -> bool:
         """Return whether a pod must be replaced, because its fields or its token do not hold any more.

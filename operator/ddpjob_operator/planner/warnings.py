@@ -17,7 +17,12 @@ from ddpjob_operator.planner.actions import Event
 from ddpjob_operator.planner.observed import Observed
 from ddpjob_operator.planner.storage_warnings import not_shared
 from ddpjob_protocol.control import Report
-from ddpjob_protocol.warnings import MAX_INCIDENTS, JobWarning, WarningReason
+from ddpjob_protocol.warnings import (
+    MAX_INCIDENTS,
+    JobWarning,
+    WarningReason,
+    invalid_service_report,
+)
 
 # Reasons of the job's own warnings, without a worker: each pass finds them again.
 OWN = frozenset(
@@ -26,6 +31,7 @@ OWN = frozenset(
         WarningReason.SIZE_FIXED,
         WarningReason.NOT_DISTRIBUTED,
         WarningReason.MODEL_NOT_KEPT,
+        WarningReason.INVALID_REPORT,
     )
 )
 MAX_SHOWN = 3  # warnings in the message of Running; the others are counted
@@ -54,6 +60,9 @@ def _own_warnings(observed: Observed, report: Report | None, now: datetime) -> I
         yield JobWarning(found.reason.value, found.message, since=now.timestamp())
     if own := not_shared(observed, report, now):
         yield own
+    if observed.invalid_report:
+        text = invalid_service_report(observed.invalid_report)
+        yield JobWarning(WarningReason.INVALID_REPORT.value, text, since=now.timestamp())
 
 
 def new_warning_events(observed: Observed, status: DDPJobStatus) -> Iterator[Event]:

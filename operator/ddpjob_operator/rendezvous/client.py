@@ -14,8 +14,9 @@ import aiohttp
 
 from ddpjob_operator.request import Request
 from ddpjob_protocol.addresses import join_address
-from ddpjob_protocol.codec import decode, encode
+from ddpjob_protocol.codec import DecodeError, encode
 from ddpjob_protocol.control import TOKEN_HEADER, Expectation, Report
+from ddpjob_protocol.service_report import parse_report
 
 MARGIN_SECONDS = 5.0  # delay of an answer beyond the requested time
 MAX_SHOWN = 200  # characters of an answer in an error
@@ -24,6 +25,10 @@ MAX_ANSWER_BYTES = 4 << 20  # the report of 10,000 workers has 1.7 MB
 
 class ServiceUnavailableError(Exception):
     """The service does not answer; the caller may retry."""
+
+
+class InvalidReportError(ServiceUnavailableError):
+    """The answer of the service is no report that this operator accepts."""
 
 
 # Sends a request and returns JSON, or raises ServiceUnavailableError.
@@ -46,9 +51,9 @@ class ServiceClient:
         limit = wait + MARGIN_SECONDS
         answer = await self._send(Request("GET", "/report", query, None, self._headers, limit))
         try:
-            return decode(Report, answer)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ServiceUnavailableError(f"the answer is not a report: {error!r}") from error
+            return parse_report(answer)
+        except DecodeError as error:
+            raise InvalidReportError(str(error)) from error
 
     async def expect(self, expectation: Expectation) -> None:
         """Send the expected workers to the service."""
@@ -78,7 +83,13 @@ def connect_directly(host: str, port: int) -> Transport:
                 timeout=aiohttp.ClientTimeout(total=request.timeout),
             ) as response:
                 answer = json.loads(await _body(response))
-        except (OSError, TimeoutError, ValueError, RecursionError, aiohttp.ClientError) as error:
+        except (
+            OSError,
+            RecursionError,
+            TimeoutError,
+            ValueError,
+            aiohttp.ClientError,
+        ) as error:
             raise ServiceUnavailableError(str(error) or "no answer in time") from error
         if response.status != 200:
             what = f"{request.method} {request.path}: {response.status} {str(answer)[:MAX_SHOWN]}"

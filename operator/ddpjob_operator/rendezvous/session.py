@@ -11,7 +11,11 @@ import dataclasses
 import logging
 from collections.abc import Callable
 
-from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError
+from ddpjob_operator.rendezvous.client import (
+    InvalidReportError,
+    ServiceClient,
+    ServiceUnavailableError,
+)
 from ddpjob_protocol.control import Expectation, Report
 
 FIRST_RETRY_SECONDS = 0.2
@@ -34,8 +38,12 @@ class RendezvousSession:
     def __init__(
         self, client: ServiceClient, polling: Polling, on_report: Callable[[], None]
     ) -> None:
-        """`on_report` is called for each new report, and if the first request fails."""
+        """`on_report` is called for each new report, and if the first request fails.
+
+        It is also called if a report is refused, until the next report is accepted.
+        """
         self.report: Report | None = None
+        self.invalid_report = ""  # why the first report since `report` was refused
         self._client = client
         self._polling = polling
         self._on_report = on_report
@@ -88,9 +96,12 @@ class RendezvousSession:
             wait = polling.wait_seconds if version else 0.0
             try:
                 report = await self._client.report(version, wait, only_news=polling.only_news)
-            except ServiceUnavailableError:
+            except ServiceUnavailableError as error:
                 version = 0
-                if not self._tried:
+                is_news = isinstance(error, InvalidReportError) and not self.invalid_report
+                if is_news:
+                    self.invalid_report = str(error)
+                if is_news or not self._tried:
                     self._tried = True
                     self._on_report()
                 await asyncio.sleep(retry)
@@ -98,6 +109,6 @@ class RendezvousSession:
                 continue
             retry, version = FIRST_RETRY_SECONDS, report.version
             self._tried = True
-            if report != self.report:
-                self.report = report
+            if report != self.report or self.invalid_report:
+                self.report, self.invalid_report = report, ""
                 self._on_report()

@@ -17,6 +17,7 @@ from ddpjob_agent.net.framing import MAX_FRAME_BYTES, Connection, FramingError
         pytest.param(4, b"{...", "not JSON", id="not JSON"),
         pytest.param(2, b"{}", "without a type", id="without a type"),
         pytest.param(2, b"[]", "without a type", id="a list"),
+        pytest.param(100_000, b"[" * 100_000, "not JSON", id="deep"),
     ],
 )
 def test_what_is_no_message_is_refused(length: int, data: bytes, why: str) -> None:

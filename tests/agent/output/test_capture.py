@@ -14,6 +14,7 @@ import pytest
 
 from ddpjob_agent.output import streams
 from ddpjob_agent.output.capture import OutputCapture
+from ddpjob_agent.output.log_writer import LOG
 
 PRINTS = r"import sys; sys.stdout.write(f'out {sys.argv}\n'); sys.stderr.write('err\n')"
 OUT = "out ['-c', 'a b']\n"
@@ -62,6 +63,7 @@ def test_rank_of_a_line(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes
         return received
 
     received = asyncio.run(asyncio.wait_for(body(), 60))
+    assert LOG.flush()
     texts = [each for each in received if "text" in each]
     for stream, text in (("out", OUT), ("err", "err\n")):
         found = [(each["rank"], each["first"]) for each in texts if each["stream"] == stream]

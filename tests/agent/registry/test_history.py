@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from ddpjob_agent.registry.history import MembershipHistory
+from ddpjob_protocol.process import ProgressEvent
+from ddpjob_protocol.progress import ProgressReport
 
 
-def saved(step: int, **more: object) -> dict[str, object]:
-    return {"event": "saved", "step": step, **more}
+def saved(step: int, **more: object) -> ProgressReport:
+    return ProgressReport.parse({"event": "saved", "step": step, **more})
 
 
 def test_a_snapshot_in_a_shared_directory_is_safe_at_once() -> None:
@@ -41,7 +43,7 @@ def test_a_snapshot_in_a_directory_of_each_worker_is_safe_once_it_lies_in_two() 
 
 
 def step(history: MembershipHistory, number: int, wall: float) -> float | None:
-    history.on_progress({"event": "step", "step": number}, wall)
+    history.on_progress(ProgressReport(ProgressEvent.STEP, number), wall)
     return history.steps_per_second
 
 

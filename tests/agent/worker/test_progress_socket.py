@@ -19,21 +19,23 @@ class Told:
     """The messages that an agent received from its ended processes, and those that it sent on."""
 
     def __init__(
-        self, folder: Path, datagrams: tuple[dict[str, Any], ...], restarted: bool
+        self, folder: Path, datagrams: tuple[dict[str, Any] | bytes, ...], restarted: bool
     ) -> None:
         self.sent: list[dict[str, Any]] = []
         self.alive: list[dict[str, Any]] = []
         self.recalled: list[dict[str, Any]] = []
+        self.refused: list[str] = []
         asyncio.run(self._hear(folder / "report.sock", datagrams, restarted))
 
     async def _hear(
-        self, path: Path, datagrams: tuple[dict[str, Any], ...], restarted: bool
+        self, path: Path, datagrams: tuple[dict[str, Any] | bytes, ...], restarted: bool
     ) -> None:
-        reports = ProgressSocket(self.sent.append)
+        reports = ProgressSocket(self.sent.append, self.refused.append)
         reports.listen(str(path))
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as process:
             for each in datagrams:
-                process.sendto(json.dumps(each).encode(), str(path))
+                data = each if isinstance(each, bytes) else json.dumps(each).encode()
+                process.sendto(data, str(path))
         reports.end()
         if restarted:
             reports.reset()
@@ -100,14 +102,32 @@ def test_what_cannot_be_read_is_passed_over(tmp_path: Path, fault: dict[str, Any
         {"total": "many"},
         {"metrics": {"note": "good"}},
         {"metrics": ["loss"]},
+        {"metrics": {str(n): n for n in range(65)}},
+        {"step": True},
+        {"step": -(2**63)},
         {"event": "applause"},
     ],
-    ids=str,
+    ids=lambda fault: str(fault)[:40],
 )
 def test_a_script_that_sends_nonsense_can_still_report(
     tmp_path: Path, fault: dict[str, Any]
 ) -> None:
-    assert Told(tmp_path, ({**step(1), **fault}, step(2)), False).sent == [step(2)]
+    told = Told(tmp_path, ({**step(1), **fault}, {**step(1), **fault}, step(2)), False)
+    assert told.sent == [step(2)]
+    assert len(told.refused) == 1, "each start warns once"
+    assert told.refused[0].startswith(f"report.{next(iter(fault))} ") or "metrics" in fault
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[" * 30_000, b"[]", b'"step"', b"9" * 5000])
+def test_a_datagram_of_no_report_is_passed_over(tmp_path: Path, data: bytes) -> None:
+    told = Told(tmp_path, (data, step(2)), False)
+    assert told.sent == [step(2)]
+    assert len(told.refused) == 1
+
+
+def test_names_of_metrics_do_not_add_up(tmp_path: Path) -> None:
+    steps = [step(n, **{f"{n} {name}": 1.0 for name in range(40)}) for n in range(4)]
+    assert len(Told(tmp_path, (*steps,), False).sent[-1]["metrics"]) == 64
 
 
 def test_where_is_bounded(tmp_path: Path) -> None:

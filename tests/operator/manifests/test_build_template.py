@@ -126,6 +126,19 @@ def test_a_mount_of_the_users_own_wins(path: str) -> None:
     assert "mine" in used
 
 
+@pytest.mark.parametrize("odd", [None, 5, "x", [], {}, {"name": ["x"]}, {"name": None}], ids=str)
+def test_odd_volumes_and_mounts_are_left_to_the_api_server(odd: object) -> None:
+    limited = {"name": "mine", "emptyDir": {"sizeLimit": "1Gi"}}
+    mount = {"name": "mine", "mountPath": "/snapshots"}
+    wrong = {"name": "mine", "mountPath": 7}
+    pod = templated(
+        {"volumeMounts": [odd, wrong, mount]},
+        volumes=[odd, {"name": "x", "emptyDir": odd}, limited],
+    )
+    assert len(pod["spec"]["volumes"]) == 3 + 3
+    assert values(trainer(pod))["DDPJOB_SNAPSHOT_BYTES"] == str(1 << 30)
+
+
 def test_other_mounts_are_kept_beside_ours() -> None:
     pod = templated(
         {"volumeMounts": [{"name": "data", "mountPath": "/data", "readOnly": True}]},

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from ddpjob_protocol.environment import ENV_REPORT_SOCKET
+from ddpjob_protocol.progress import ProgressReport
 from ddpjob_trainer import step_done
 from ddpjob_trainer.reporting import progress
 
@@ -55,6 +56,14 @@ def test_a_step_without_total_reports_none(listener: Listener) -> None:
 def test_metrics_that_json_cannot_hold_are_left_out(listener: Listener) -> None:
     step_done(1, loss=float("nan"), best=float("inf"), name="x", rate=1)  # type: ignore[arg-type]
     assert listener.next()["metrics"] == {"rate": 1.0}
+
+
+def test_an_agent_accepts_a_report_of_any_metrics(listener: Listener) -> None:
+    many: dict[str, Any] = {f"metric {n}": float(n) for n in range(100)}
+    odd = {"": 1.0, "x" * 65: 1.0, "two\nlines": 1.0, "huge": 10**400}
+    step_done(1, **{**many, **odd})
+    metrics = ProgressReport.parse(listener.next()).metrics
+    assert list(metrics) == list(many)[-64:]
 
 
 def test_saved_and_resumed_travel(listener: Listener) -> None:

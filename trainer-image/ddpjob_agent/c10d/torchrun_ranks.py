@@ -11,6 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from ddpjob_protocol.checks import count_to
 from ddpjob_protocol.control import WorkerRanks
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ _KEY = re.compile(
     rb"torch\.rendezvous\..{0,999}\.([0-9]{1,9})/torchelastic/role_info/?[0-9]{1,9}", re.DOTALL
 )
 _MAX_BYTES = 2000  # of a key, and of a value
+_MAX_RANK = 2**20
 
 
 class _Place(NamedTuple):
@@ -46,8 +48,9 @@ class TorchrunRanks:
             return
         try:
             content = json.loads(value)
-            rank, processes = int(content["rank"]), int(content["local_world_size"])
-        except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
+            rank = count_to(_MAX_RANK)(content["rank"], "rank")
+            processes = count_to(_MAX_RANK)(content["local_world_size"], "local_world_size")
+        except (KeyError, RecursionError, TypeError, ValueError):
             return
         place = _Place(int(match[1]), rank, processes)
         known = self._places.get(worker)

@@ -61,7 +61,7 @@ class Connection:
             message = json.loads(await self._reader.readexactly(length))
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
-        except ValueError as error:
+        except (RecursionError, ValueError) as error:
             raise FramingError(f"not JSON: {error}") from error
         if not isinstance(message, dict) or not isinstance(message.get("type"), str):
             raise FramingError("a message without a type")

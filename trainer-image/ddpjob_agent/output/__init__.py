@@ -5,4 +5,5 @@
 
 On a cluster, only stderr passes through the agent. For a local run (ENV_OUTPUT), the agent gives
 each rank two FIFOs, so each line has its rank. A slow or dead screen costs lines, and never time.
+A log that nothing reads costs lines, too: `log_writer` never delays the agent.
 """

@@ -6,13 +6,12 @@ Keeps the tail of stderr for the report of a failure.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import sys
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddpjob_agent.output import streams
+from ddpjob_agent.output.log_writer import LOG
 from ddpjob_agent.output.plan import OutputPlan, plan_output
 from ddpjob_agent.output.screen_link import ScreenLink
 from ddpjob_protocol.environment import Launcher
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
 TAIL_BYTES = 128 << 10
 READ_BYTES = 64 << 10
+BEHIND_SECONDS = 0.02  # pause of a stream whose log is behind
 READS = 64  # of one stream in a row, so that a flood does not stop the agent
 TRACEBACK = b"Traceback (most recent call last)"
 
@@ -102,7 +102,21 @@ class OutputCapture:
 
     def _read(self, stream: _Stream) -> None:
         self._streams.append(stream)
-        asyncio.get_running_loop().add_reader(stream.descriptor, self._forward, stream)
+        asyncio.get_running_loop().add_reader(stream.descriptor, self._on_readable, stream)
+
+    def _on_readable(self, stream: _Stream) -> None:
+        """Forward output; let the process wait while the log is behind."""
+        if not LOG.is_behind:
+            self._forward(stream)
+            return
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(stream.descriptor)
+        loop.call_later(BEHIND_SECONDS, self._resume, stream)
+
+    def _resume(self, stream: _Stream) -> None:
+        if stream in self._streams:
+            loop = asyncio.get_running_loop()
+            loop.add_reader(stream.descriptor, self._on_readable, stream)
 
     def drain(self) -> None:
         """Forward all output that has been written, begun lines included."""
@@ -161,12 +175,8 @@ class OutputCapture:
 
     @staticmethod
     def _log(stream: _Stream, data: bytes) -> None:
-        if not data:
-            return
-        target = sys.stderr if stream.name == "err" else sys.stdout
-        with contextlib.suppress(OSError):  # a full disk under the log must not end the job
-            target.buffer.write(data)
-            target.buffer.flush()
+        if data:
+            LOG.write(2 if stream.name == "err" else 1, data)
 
     def _show(self, stream: _Stream, data: bytes) -> None:
         if stream.local_rank is None and not self._plan.shows_command:

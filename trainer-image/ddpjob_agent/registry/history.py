@@ -10,9 +10,10 @@ from ddpjob_agent.registry.repeated_steps import RepeatedSteps
 from ddpjob_protocol.control import MembershipRecord
 from ddpjob_protocol.membership import Membership, MembershipId
 from ddpjob_protocol.process import ProgressEvent
+from ddpjob_protocol.progress import merge_metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from ddpjob_protocol.progress import ProgressReport
 
 MAX_RECORDS = 50
 RATE_SECONDS = 60.0  # the rate of steps is an average over this time
@@ -69,22 +70,20 @@ class MembershipHistory:
         self._repeats.on_steps_done(MembershipId.parse(membership), step)
         self._count_repeats()
 
-    def on_progress(self, message: Mapping[str, Any], wall: float) -> None:
-        """Record a `ProgressEvent`; raise KeyError or ValueError if it is invalid."""
-        event, step = ProgressEvent(message["event"]), int(message["step"])
+    def on_progress(self, report: ProgressReport, wall: float) -> None:
+        """Record a report of the processes."""
+        event, step = report.event, report.step
         if event is ProgressEvent.SAVED:
-            storage = message.get("storage", 0)
-            is_safe = self._on_saved(step, storage, message.get("storages", 1))
-            if is_safe:
-                self.snapshots_skipped = message.get("skipped", 0)
+            if self._on_saved(step, report.storage, report.storages):
+                self.snapshots_skipped = report.skipped
         elif event is ProgressEvent.RESUMED:
-            self._repeats.on_resumed(step, loaded=message.get("loaded", False))
+            self._repeats.on_resumed(step, loaded=report.loaded)
             self._update_newest(resumed_step=step)
             self._count_repeats()
         elif event is ProgressEvent.STEP:
             self._on_step(step, wall)
-            self.total_steps = message.get("total") or self.total_steps
-            self.metrics.update(message.get("metrics", {}))
+            self.total_steps = report.total or self.total_steps
+            self.metrics = merge_metrics(self.metrics, report.metrics)
 
     def _on_saved(self, step: int, storage: int, storages: int) -> bool:
         """Return whether a snapshot is safe: if directories are not shared, two must hold it."""

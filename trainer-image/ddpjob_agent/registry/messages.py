@@ -8,9 +8,11 @@ from typing import Any, Callable
 from ddpjob_agent.file_sync.replica import FileInventory
 from ddpjob_agent.membership.forming import backoff_after
 from ddpjob_agent.registry.state import RegistryState
-from ddpjob_protocol.codec import decode
-from ddpjob_protocol.messages import Failure
+from ddpjob_protocol.codec import DecodeError, decode
+from ddpjob_protocol.messages import Failure, Message
 from ddpjob_protocol.process import ProgressEvent
+from ddpjob_protocol.progress import ProgressReport
+from ddpjob_protocol.report_check import check_message
 from ddpjob_protocol.warnings import (
     AgentWarning,
     WarningReason,
@@ -22,14 +24,17 @@ from ddpjob_protocol.warnings import (
 _Content = Mapping[str, Any]
 
 
-def on_message(state: RegistryState, worker: str, message: _Content, now: float) -> None:
-    """Apply a message of this worker; ignore a message of unknown type.
-
-    Raise KeyError, TypeError or ValueError if the message is invalid.
-    """
+def on_message(state: RegistryState, worker: str, message: Message, now: float) -> None:
+    """Apply a message of this worker; ignore a message of unknown type, refuse an odd message."""
     handler = _HANDLERS.get(message["type"])
-    if handler is not None:
-        handler(state, worker, message, now)
+    if handler is None:
+        return
+    try:
+        checked = check_message(message)
+    except DecodeError as error:
+        state.refuse(worker, message["type"], str(error), now)
+    else:
+        handler(state, worker, checked, now)
 
 
 # --- processes that start and end -----------------------------------------------------------------
@@ -40,18 +45,18 @@ def _on_exited(state: RegistryState, worker: str, message: _Content, now: float)
     if state.view.live:
         _on_live_exited(state, worker, message, now)
     elif state.is_current(worker, message):
-        if message["failure"] is None:
+        failure = _failure_in(message)
+        if failure is None:
             state.workers.change(worker, done=True)
         else:
-            failure = decode(Failure, message["failure"])
             state.workers.change(worker, exit_at=now, failure=failure)
 
 
 def _on_live_exited(state: RegistryState, worker: str, message: _Content, now: float) -> None:
     known = state.workers.get(worker)
-    if known is None or not message["live"]:
+    if known is None or not message.get("live"):
         return  # of the start before live mode was known
-    failure = message["failure"] and decode(Failure, message["failure"])
+    failure = _failure_in(message)
     if state.view.running and state.is_member(worker):
         exit_at = now if failure else None
         state.workers.change(
@@ -61,6 +66,11 @@ def _on_live_exited(state: RegistryState, worker: str, message: _Content, now: f
     elif failure:  # not a member: the job counts no failure, but the worker backs off
         pause = backoff_after(known.failures + 1, state.view.policy)
         state.workers.back_off(worker, now + pause)
+
+
+def _failure_in(message: _Content) -> Failure | None:
+    failure = message.get("failure")
+    return None if failure is None else decode(Failure, failure)
 
 
 def _on_bye(state: RegistryState, worker: str, _message: _Content, _now: float) -> None:
@@ -106,8 +116,8 @@ def _on_stops(state: RegistryState, worker: str, message: _Content, _now: float)
 
 def _on_asks(state: RegistryState, worker: str, message: _Content, now: float) -> None:
     """Record that a rank calls `Snapshots.due`; end the problem if it was the last one."""
-    if state.is_current(worker, message) and message["rank"] is not None:
-        reporter = state.askers.on_ask(message["membership"], int(message["rank"]), now)
+    if state.is_current(worker, message) and message.get("rank") is not None:
+        reporter = state.askers.on_ask(message["membership"], message["rank"], now)
         if reporter:
             _warn_of_silent_ranks(state, reporter, now)
 
@@ -122,7 +132,7 @@ def _warn_of_silent_ranks(state: RegistryState, reporter: str, now: float) -> No
 def _on_promise(state: RegistryState, worker: str, message: _Content, _now: float) -> None:
     """Record the last step that this worker's processes begin without a further order."""
     if state.view.asked_at is not None:
-        state.workers.change(worker, promise=int(message["step"]))
+        state.workers.change(worker, promise=message["step"])
 
 
 def on_stopped(state: RegistryState, worker: str, message: _Content, _now: float) -> None:
@@ -134,7 +144,7 @@ def on_stopped(state: RegistryState, worker: str, message: _Content, _now: float
 
 def on_steps_done(state: RegistryState, _worker: str, message: _Content, _now: float) -> None:
     """Record the last step of stopped processes in their membership."""
-    state.history.on_steps_done(message["membership"], int(message["step"]))
+    state.history.on_steps_done(message["membership"], message["step"])
 
 
 def on_inventory(state: RegistryState, worker: str, message: _Content, now: float) -> None:
@@ -152,37 +162,37 @@ def _on_progress(state: RegistryState, worker: str, message: _Content, now: floa
     if not state.is_current(worker, message):
         return
     before, report = state.history.snapshot_step, message["report"]
-    on_progress_event(state, worker, report, now)
-    if ProgressEvent(report["event"]) is ProgressEvent.STEP:
-        step = int(report["step"])
-        state.stalls.on_step(step, now, state.wall(now))
-        if state.askers.on_step(message["membership"], worker, step, now):
+    on_progress_report(state, worker, report, now)
+    if report.event is ProgressEvent.STEP:
+        state.stalls.on_step(report.step, now, state.wall(now))
+        if state.askers.on_step(message["membership"], worker, report.step, now):
             _warn_of_silent_ranks(state, worker, now)
     if state.history.snapshot_step != before:
         state.update(saved_at=now)
 
 
-def on_progress_event(state: RegistryState, worker: str, event: _Content, now: float) -> None:
-    """Record a `ProgressEvent` of this worker's processes."""
-    state.history.on_progress(event, state.wall(now))
-    if ProgressEvent(event["event"]) is ProgressEvent.SAVED:
-        degraded = snapshot_degraded(str(event.get("problem", "")))
-        state.warnings.add(worker, degraded, state.wall(now))
-        if event.get("storages", 1) == 1:  # this worker now saves for all
+def on_progress_report(
+    state: RegistryState, worker: str, report: ProgressReport, now: float
+) -> None:
+    """Record a progress report of this worker's processes."""
+    state.history.on_progress(report, state.wall(now))
+    if report.event is ProgressEvent.SAVED:
+        state.warnings.add(worker, snapshot_degraded(report.problem), state.wall(now))
+        if report.storages == 1:  # this worker now saves for all
             state.warnings.end_others(WarningReason.SNAPSHOT_DEGRADED.value, worker)
 
 
 def _on_beat(state: RegistryState, worker: str, message: _Content, now: float) -> None:
     """Record the heartbeats of this worker's processes, each with its membership."""
-    processes = message.get("processes", ())
-    current = [each for each in processes if state.is_current(worker, each)]
+    positions = message.get("processes") or ()
+    current = [each for each in positions if state.is_in(worker, each.membership)]
     state.stalls.on_heartbeat(worker, current, now)
 
 
 def _on_warning(state: RegistryState, worker: str, message: _Content, now: float) -> None:
     """Record a problem of this worker, unless it ended with an earlier membership."""
     warning = decode(AgentWarning, message)
-    if not warning.membership or state.is_current(worker, message):
+    if not warning.membership or state.is_in(worker, warning.membership):
         state.warnings.add(worker, warning, state.wall(now))
 
 

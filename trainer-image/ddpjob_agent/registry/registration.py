@@ -12,20 +12,22 @@ from typing import TYPE_CHECKING, Any
 from ddpjob_agent.membership.state import WorkerState
 from ddpjob_agent.registry.messages import (
     on_inventory,
-    on_progress_event,
+    on_progress_report,
     on_steps_done,
     on_stopped,
 )
 from ddpjob_protocol.codec import decode
 from ddpjob_protocol.control import ServiceState
-from ddpjob_protocol.membership import Member, Membership
+from ddpjob_protocol.membership import Membership
 from ddpjob_protocol.messages import Failure
+from ddpjob_protocol.report_check import check_hello, check_member
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ddpjob_agent.registry.state import RegistryState
     from ddpjob_protocol.control import Expectation
+    from ddpjob_protocol.messages import Message
 
 
 def on_expectation(state: RegistryState, expectation: Expectation, now: float) -> None:
@@ -40,10 +42,16 @@ def on_expectation(state: RegistryState, expectation: Expectation, now: float) -
     state.workers.on_expectation(expectation, now)
 
 
-def on_hello(state: RegistryState, message: Mapping[str, Any], now: float) -> str:
-    """Register an agent, or register it again; return the worker's name."""
-    member = decode(Member, message["member"])
-    held = message.get("membership")
+def on_hello(state: RegistryState, message: Message, now: float) -> str:
+    """Register an agent, or register it again; return the worker's name.
+
+    Refuse odd facts; raise DecodeError if the member itself is odd.
+    """
+    member = check_member(message["member"])
+    message, problems = check_hello(message)
+    for fact, problem in problems.items():
+        state.refuse(member.worker, f"hello.{fact}", problem, now)
+    held = message["membership"]
     membership = decode(Membership, held) if held else None
     current = state.current
     if membership and (current is None or membership.id > current.id):
@@ -52,9 +60,9 @@ def on_hello(state: RegistryState, message: Mapping[str, Any], now: float) -> st
     current = state.current
     if current and membership and membership.id == current.id and known.member in current.members:
         known = _relearn(state, known, message, now)
-    if message.get("files"):
+    if message["files"]:
         on_inventory(state, member.worker, message["files"], now)
-    if message.get("stopped"):
+    if message["stopped"]:
         on_stopped(state, member.worker, {"membership": message["stopped"]}, now)
     if message["live"]:
         state.update(live=True)
@@ -64,8 +72,8 @@ def on_hello(state: RegistryState, message: Mapping[str, Any], now: float) -> st
         closed_at=None,
         ready_at=(known.ready_at or now) if message["ready"] else None,
         finished=message["finished"],
-        port=message.get("port"),
-        reach=message.get("reach"),
+        port=message["port"],
+        reach=message["reach"],
     )
     state.workers.put(known, state.view.expectation, now)
     return member.worker
@@ -97,17 +105,17 @@ def _relearn(
     failure = message["failure"] and decode(Failure, message["failure"])
     if not message["running"] and state.view.running:
         state.update(running=False, lost=(*state.view.lost, worker))
-    if message.get("steps_done"):
+    if message["steps_done"]:
         on_steps_done(state, worker, message["steps_done"], now)
-    for event in message.get("reports", ()):
-        on_progress_event(state, worker, event, now)
+    for report in message["reports"]:
+        on_progress_report(state, worker, report, now)
     return dataclasses.replace(
         known,
         done=message["done"],
         failure=failure,
         exit_at=(known.exit_at or now) if failure else None,
         failed_in=str(state.current.id),
-        stops=message.get("stops", False),
+        stops=message["stops"],
     )
 
 

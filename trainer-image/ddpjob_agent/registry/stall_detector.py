@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ddpjob_protocol.control import RankGroup, Stall
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from ddpjob_protocol.control import Policy
     from ddpjob_protocol.membership import Membership
+    from ddpjob_protocol.progress import Position
 
 WINDOW = 51  # last pauses between steps; their median is the usual step time
 SILENT_SECONDS = 5.0  # without a heartbeat; processes send one every second
@@ -70,13 +71,11 @@ class StallDetector:
             self._longest = max(self._longest, now - self._at)
         self._step, self._at, self._wall, self.stall = step, now, wall, None
 
-    def on_heartbeat(self, worker: str, processes: Iterable[Mapping[str, Any]], now: float) -> None:
-        """Record the heartbeats of an agent's processes, see `ProgressEvent.ALIVE`."""
-        for each in processes:
-            rank, heartbeat_at = int(each["rank"]), now - float(each["age"])
-            self._processes[rank] = _Process(
-                worker, int(each["step"]), str(each["where"]), heartbeat_at
-            )
+    def on_heartbeat(self, worker: str, positions: Iterable[Position], now: float) -> None:
+        """Record the heartbeats of an agent's processes; ignore ranks that do not exist."""
+        for each in positions:
+            if each.rank < self._world_size:
+                self._processes[each.rank] = _Process(worker, each.step, each.where, now - each.age)
 
     def extend_deadlines(self, seconds: float) -> None:
         """Extend the deadlines by the seconds for which the service itself was stalled."""

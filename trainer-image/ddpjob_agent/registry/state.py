@@ -22,6 +22,7 @@ from ddpjob_agent.membership.state import MembershipState
 from ddpjob_agent.membership.stop_askers import StopAskers
 from ddpjob_agent.registry.file_sync import FileSyncCoordinator
 from ddpjob_agent.registry.history import MembershipHistory
+from ddpjob_agent.registry.refusals import Refusals
 from ddpjob_agent.registry.stall_detector import StallDetector
 from ddpjob_agent.registry.warning_log import WarningLog
 from ddpjob_agent.registry.worker_table import WorkerTable
@@ -53,6 +54,7 @@ class RegistryState:
     stalls: StallDetector = dataclasses.field(default_factory=StallDetector)
     askers: StopAskers = dataclasses.field(default_factory=StopAskers)
     warnings: WarningLog = dataclasses.field(default_factory=WarningLog)
+    refusals: Refusals = dataclasses.field(default_factory=Refusals)
     ranks: TorchrunRanks = dataclasses.field(default_factory=TorchrunRanks)  # of the store
 
     @property
@@ -80,13 +82,21 @@ class RegistryState:
 
     def is_current(self, worker: str, message: Mapping[str, Any]) -> bool:
         """Return whether a message about a membership is from a member while it runs."""
+        return self.is_in(worker, message["membership"])
+
+    def is_in(self, worker: str, membership: str) -> bool:
+        """Return whether this worker is in this membership, and the membership runs."""
         view = self.view
         return bool(
             view.current
             and view.running
-            and message["membership"] == str(view.current.id)
+            and membership == str(view.current.id)
             and self.is_member(worker)
         )
+
+    def refuse(self, worker: str, kind: str, problem: str, now: float) -> None:
+        """Record that a report of this worker was refused, with its odd value."""
+        self.refusals.add(self.warnings, worker, kind, problem, self.wall(now))
 
     def update(self, **changes: Any) -> None:
         """Change fields of the policy's input."""

@@ -100,7 +100,7 @@ class OperatorApi:
             if (head.method, head.url.path) == ("PUT", "/expected"):
                 self._expect(decode(Expectation, json.loads(body)))
                 return {"ok": True}
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, RecursionError, TypeError, ValueError) as error:
             raise _HttpError("400 Bad Request", f"cannot read the request: {error}") from error
         raise _HttpError("404 Not Found", f"no {head.method} {head.url.path} here")
 

@@ -13,7 +13,6 @@ import logging
 import time
 from typing import TYPE_CHECKING, Callable
 
-from ddpjob_agent.c10d.protocol import ProtocolError
 from ddpjob_agent.net.framing import (
     HANDSHAKE_SECONDS,
     MAGIC,
@@ -36,13 +35,14 @@ from ddpjob_agent.registry.registration import (
 from ddpjob_agent.registry.report import build_report
 from ddpjob_agent.service.c10d_stores import MembershipStores
 from ddpjob_agent.service.http_api import METHODS, OperatorApi
-from ddpjob_protocol.codec import decode
+from ddpjob_protocol.codec import DecodeError
 from ddpjob_protocol.control import Expectation, Report
-from ddpjob_protocol.membership import Member
 from ddpjob_protocol.messages import PROTOCOL, Message
+from ddpjob_protocol.report_check import check_member, check_message
 
 if TYPE_CHECKING:
     from ddpjob_agent.registry.state import RegistryState
+    from ddpjob_protocol.membership import Member
 
 TICK_SECONDS = 0.5
 STALL_SECONDS = 1.0  # seconds; if a tick is later than this, the service itself was stalled
@@ -127,8 +127,6 @@ class RendezvousServer:
                     break
                 self._handle(session, message)
                 await connection.drain()
-        except (KeyError, TypeError, ValueError, ProtocolError) as error:
-            raise FramingError(f"{session.worker} sent what cannot be read: {error!r}") from error
         finally:
             self._unregister(session)
 
@@ -138,17 +136,24 @@ class RendezvousServer:
             connection.send({"type": "refused", "reason": reason})
             raise FramingError(reason)
         worker = on_hello(self._state, hello, time.monotonic())
-        session = _Session(connection, decode(Member, hello["member"]))
+        session = _Session(connection, check_member(hello["member"]))
         older = self._sessions.pop(worker, None)
         if older is not None:
             self._drop(older)
         self._sessions[worker] = session
         self._store.sync_membership()
-        held = hello.get("membership") or {}
-        if self._state.is_member(worker):
-            self._store.restore(worker, held.get("id", ""), hello["entries"])
+        self._restore_entries(worker, hello)
         log.info("%s registered", worker)
         return session
+
+    def _restore_entries(self, worker: str, hello: Message) -> None:
+        held = hello.get("membership")
+        if not self._state.is_member(worker) or not isinstance(held, dict):
+            return
+        try:
+            self._store.restore(worker, held["id"], hello["entries"])
+        except (KeyError, TypeError, ValueError) as error:
+            self._state.refuse(worker, "hello.entries", repr(error), time.monotonic())
 
     def _unregister(self, session: _Session) -> None:
         self._drop(session)
@@ -166,12 +171,8 @@ class RendezvousServer:
     def _handle(self, session: _Session, message: Message) -> None:
         now, kind = time.monotonic(), message["type"]
         on_heartbeat(self._state, session.worker, now)
-        if kind == "store":
-            self._start_request(session, message)
-        elif kind == "cancel":
-            task = session.requests.get(message["id"])
-            if task is not None:
-                task.cancel()
+        if kind in ("store", "cancel"):
+            self._on_store_message(session, message, now)
         else:
             on_message(self._state, session.worker, message, now)
             if kind == "beat":
@@ -179,6 +180,17 @@ class RendezvousServer:
             self._reevaluate()
 
     # --- store ----------------------------------------------------------------------------------
+
+    def _on_store_message(self, session: _Session, message: Message, now: float) -> None:
+        try:
+            check_message(message)
+        except DecodeError as error:
+            self._state.refuse(session.worker, message["type"], str(error), now)
+            return
+        if message["type"] == "store":
+            self._start_request(session, message)
+        elif message["id"] in session.requests:
+            session.requests[message["id"]].cancel()
 
     def _start_request(self, session: _Session, message: Message) -> None:
         task = asyncio.ensure_future(self._serve_request(session, message))
@@ -201,6 +213,8 @@ class RendezvousServer:
             )
             extend_deadlines(self._state, stall)
         again_at = decide(self._state, now)
+        for line in self._state.refusals.take():
+            log.warning("%s", line)
         self._store.sync_membership()
         for session in list(self._sessions.values()):
             if not self._state.knows(session.worker):

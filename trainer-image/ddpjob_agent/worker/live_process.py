@@ -43,17 +43,17 @@ class LiveProcess:
         """Record a message of the process."""
         self.last_message_at = now
         if answer is ProcessMessage.PROMISE:
-            self.promise = int(message["step"])
+            self.promise = message["step"]
         elif answer is ProcessMessage.AT:
             if message.get("free") or message["where"] != self.where:
                 self.moved_at = now
-            self.where, self.line = message["where"], message.get("line", "")
+            self.where, self.line = message["where"], message.get("line") or ""
         elif answer is ProcessMessage.ARRIVED:
             self.arrived, self.entered = message["membership"], ""
         elif answer is ProcessMessage.ENTERED:
             self.arrived = self.entered = message["membership"]
         elif answer is ProcessMessage.LEFT:
-            self.asked_to_leave, self.left = False, message["step"]
+            self.asked_to_leave, self.left = False, message.get("step")
         self.stops |= answer is ProcessMessage.STOPS
         self.stopped |= answer is ProcessMessage.STOPPED
         self.finished |= answer is ProcessMessage.FINISHED

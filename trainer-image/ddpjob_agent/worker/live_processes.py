@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Callable
 from ddpjob_agent.worker.live_process import LiveProcess, is_superseded
 from ddpjob_protocol.environment import STUCK_SECONDS
 from ddpjob_protocol.process import DUMP_STATE, Assignment, ProcessMessage
-from ddpjob_protocol.warnings import process_stuck
+from ddpjob_protocol.report_check import check_process_message
+from ddpjob_protocol.text import shorten
+from ddpjob_protocol.warnings import MAX_PROBLEM, invalid_report, process_stuck
 
 if TYPE_CHECKING:
     from ddpjob_protocol.messages import Message
@@ -59,6 +61,7 @@ class LiveProcesses:
         self._assignment = Assignment()
         self._sent_at = 0.0
         self._was_ready = False
+        self._has_refused = False
         self.entered = ""  # the last membership that a process of this start has entered
 
     async def listen(self, path: str) -> None:
@@ -117,6 +120,7 @@ class LiveProcesses:
         self._unfinished.clear()
         self._starts += 1
         self._was_ready = False
+        self._has_refused = False
         self.entered = ""
 
     def assign(self, assignment: Assignment) -> None:
@@ -135,8 +139,11 @@ class LiveProcesses:
         process: LiveProcess | None = None
         try:
             while line := await reader.readline():
-                message = json.loads(line)
-                answer, local_rank = ProcessMessage(message["answer"]), int(message["local_rank"])
+                checked = self._parse(line)
+                if checked is None:
+                    continue
+                answer, message = checked
+                local_rank = message["local_rank"]
                 if answer is ProcessMessage.LIVE:
                     self._send({"type": "live"})
                     continue
@@ -144,8 +151,8 @@ class LiveProcesses:
                     process = self._processes[local_rank] = LiveProcess(writer, local_rank)
                     process.assign(self._assignment)
                 self._on_message(process, answer, message)
-        except (KeyError, TypeError, ValueError) as error:
-            log.warning("a process sent an invalid message: %r", error)
+        except ValueError as error:
+            log.warning("a process sent a line without an end: %r", error)
         except (ConnectionError, asyncio.CancelledError) as error:
             log.debug("a process is gone: %r", error)
         finally:
@@ -157,6 +164,19 @@ class LiveProcesses:
                     )
             with contextlib.suppress(RuntimeError):  # the event loop is closed: the agent ends
                 writer.close()
+
+    def _parse(self, line: bytes) -> tuple[ProcessMessage, Message] | None:
+        """Return the message in a line; report the first odd message of each start."""
+        try:
+            return check_process_message(json.loads(line))
+        except (RecursionError, ValueError) as error:
+            if not self._has_refused:
+                self._has_refused = True
+                log.warning(
+                    "a message of a process is refused: %s", shorten(str(error), MAX_PROBLEM)
+                )
+                self._send(invalid_report(str(error)).to_message())
+            return None
 
     def _on_message(self, process: LiveProcess, answer: ProcessMessage, message: Message) -> None:
         process.on_message(answer, message, asyncio.get_running_loop().time())

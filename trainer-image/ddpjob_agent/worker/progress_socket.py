@@ -15,12 +15,14 @@ import socket
 from typing import Any, Callable
 
 from ddpjob_protocol.process import ProgressEvent
+from ddpjob_protocol.progress import Position, ProgressReport
+from ddpjob_protocol.text import shorten
+from ddpjob_protocol.warnings import MAX_PROBLEM
 
 INTERVAL_SECONDS = 0.2
-COUNTS = ("total", "skipped", "storage", "storages")
 MAX_AT_ONCE = 100  # datagrams, before the event loop runs other callbacks
 MAX_BYTES = 64 << 10
-MAX_WHERE = 200  # characters
+MAX_RANKS = 1024  # whose heartbeats are kept
 
 Report = dict[str, Any]
 log = logging.getLogger("ddpjob.reports")
@@ -29,11 +31,14 @@ log = logging.getLogger("ddpjob.reports")
 class ProgressSocket:
     """The datagram socket of one pod."""
 
-    def __init__(self, send: Callable[[Report], None]) -> None:
+    def __init__(self, send: Callable[[Report], None], on_refused: Callable[[str], None]) -> None:
+        """`on_refused` gets the problem of the first odd datagram of each start."""
         self._send = send
-        self._latest: dict[ProgressEvent, Report] = {}
-        self._alive: dict[int, tuple[Report, float]] = {}  # by rank, with the event loop's time
-        self._waiting: Report | None = None
+        self._on_refused = on_refused
+        self._has_refused = False
+        self._latest: dict[ProgressEvent, ProgressReport] = {}
+        self._alive: dict[int, tuple[Position, float]] = {}  # by rank, with the event loop's time
+        self._waiting: ProgressReport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 
@@ -55,16 +60,17 @@ class ProgressSocket:
 
     def last_messages(self) -> list[Report]:
         """Return the last report of each kind, for a service that restarted."""
-        return list(self._latest.values())
+        return [report.to_message() for report in self._latest.values()]
 
     def alive(self) -> list[Report]:
         """Return the last heartbeat of each process, with its age in seconds."""
         now = asyncio.get_running_loop().time()
-        return [{**report, "age": now - at} for report, at in self._alive.values()]
+        return [position.to_message(now - at) for position, at in self._alive.values()]
 
     def reset(self) -> None:
         """Drop the reports of the previous membership."""
         self._waiting = None
+        self._has_refused = False
         self._alive.clear()
         for event in (ProgressEvent.RESUMED, ProgressEvent.STEP):
             self._latest.pop(event, None)
@@ -76,33 +82,39 @@ class ProgressSocket:
 
     def _on_datagram(self, data: bytes) -> None:
         try:
-            report = _numbers_checked(json.loads(data))
-            event = ProgressEvent(report["event"])
-            if event is ProgressEvent.ALIVE:
-                self._on_heartbeat(report)
-                return
-            if event is ProgressEvent.STEP and self._waiting is not None:  # replaced by this report
-                earlier = self._waiting.get("metrics", {})
-                report["metrics"] = {**earlier, **report.get("metrics", {})}
-        except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
-            log.warning("a report is unreadable: %r", error)
-            return
-        self._latest[event] = report
-        if event is ProgressEvent.STEP:
+            content = json.loads(data)
+            if isinstance(content, dict) and content.get("event") == ProgressEvent.ALIVE.value:
+                self._on_heartbeat(Position.parse(content))
+            else:
+                self._on_report(ProgressReport.parse(content))
+        except (RecursionError, ValueError) as error:
+            self._refuse(str(error))
+
+    def _refuse(self, problem: str) -> None:
+        if not self._has_refused:
+            self._has_refused = True
+            log.warning("a report is refused: %s", shorten(problem, MAX_PROBLEM))
+            self._on_refused(problem)
+
+    def _on_report(self, report: ProgressReport) -> None:
+        is_step = report.event is ProgressEvent.STEP
+        if is_step and self._waiting is not None:
+            report = report.replace_earlier(self._waiting)
+        self._latest[report.event] = report
+        if is_step:
             self._waiting = report
             if self._timer is None:
                 self._flush()
         else:
             self._flush_waiting()
-            self._send(report)
+            self._send(report.to_message())
 
-    def _on_heartbeat(self, report: Report) -> None:
-        rank, membership = int(report["rank"]), str(report["membership"])
-        where = str(report["where"])[:MAX_WHERE]
-        fields = {"rank": rank, "step": int(report["step"]), "where": where}
-        here = {r: each for r, each in self._alive.items() if each[0]["membership"] == membership}
+    def _on_heartbeat(self, new: Position) -> None:
+        here = {r: each for r, each in self._alive.items() if each[0].membership == new.membership}
         now = asyncio.get_running_loop().time()
-        self._alive = {**here, rank: ({**fields, "membership": membership}, now)}
+        self._alive = {**here, new.rank: (new, now)}
+        if len(self._alive) > MAX_RANKS:
+            del self._alive[next(iter(self._alive))]
 
     def _flush(self) -> None:
         self._timer = None
@@ -112,16 +124,5 @@ class ProgressSocket:
 
     def _flush_waiting(self) -> None:
         if self._waiting is not None:
-            self._send(self._waiting)
+            self._send(self._waiting.to_message())
             self._waiting = None
-
-
-def _numbers_checked(report: Report) -> Report:
-    """Return the report of user code with its counts as numbers; raise as int() and float() do."""
-    checked = {**report, "step": int(report["step"])}
-    for name in COUNTS:
-        if report.get(name) is not None:
-            checked[name] = int(report[name])
-    if "metrics" in report:
-        checked["metrics"] = {name: float(value) for name, value in report["metrics"].items()}
-    return checked

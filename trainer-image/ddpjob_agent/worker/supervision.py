@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import time
@@ -18,7 +19,7 @@ from ddpjob_agent.forkserver.eligibility import python_of
 from ddpjob_agent.launchers.signals import FORWARDED
 from ddpjob_agent.net.c10d_relay import StoreRelay
 from ddpjob_agent.output.capture import OutputCapture
-from ddpjob_agent.worker import orders
+from ddpjob_agent.worker import orders, start_attempts
 from ddpjob_agent.worker.ends.end_report import EndReport
 from ddpjob_agent.worker.graceful_stop import GracefulStop
 from ddpjob_agent.worker.launch import Command, RunFactory, import_environment, steps_done
@@ -28,6 +29,7 @@ from ddpjob_agent.worker.progress_socket import ProgressSocket
 from ddpjob_agent.worker.settings import LEAVE_SECONDS, RESERVE_SECONDS
 from ddpjob_protocol.environment import GROUP_SOCKET, REPORT_SOCKET
 from ddpjob_protocol.messages import Failure, Message
+from ddpjob_protocol.warnings import invalid_report, start_delayed
 
 if TYPE_CHECKING:
     from ddpjob_agent.net.service_connection import ServiceConnection
@@ -59,7 +61,7 @@ class Supervisor:
         self._wake = asyncio.Event()
         self._relay = StoreRelay(link)
         self._launches = RunFactory(folder, user, settings.launcher, settings.program)
-        self._reports = ProgressSocket(self._report)
+        self._reports = ProgressSocket(self._report, self._refused)
         self._live = LiveProcesses(
             settings.processes, link.send, self._restart_live, self._ended_early,
             settings.stuck_seconds,
@@ -198,15 +200,31 @@ class Supervisor:
         self._reports.reset()
         self._live.reset()
         self._relay.on_start(self._launches.expected_use(run, self._state.me))
+        execute = functools.partial(self._execute, run)
+        pause = functools.partial(
+            start_attempts.wait_while, functools.partial(self._wants, run), self._wake
+        )
         try:
-            argv, environment = self._launches.next_command(run, self._state.me, self._relay.port)
-            logs, python = self._launches.logs, python_of(argv, environment)
-            more = self._output.prepare(argv, environment, python, logs)
-            self._output.set_first_rank(None if run.membership is None else 0)
-            await self._processes.start(argv, {**environment, **more})
+            if not await start_attempts.start_with_retries(execute, pause, self._on_delay):
+                self._ended.set()
         except OSError as error:
-            text = f"{self._settings.worker} cannot start {self._user.argv[0]!r}: {error.strerror}"
-            self._ends.fail(run, Failure(time.time(), text, exit_code=127, permanent=True))
+            subject = f"{self._settings.worker} cannot start {self._user.argv[0]!r}"
+            self._ends.fail(run, start_attempts.start_failure(subject, error, time.time()))
+
+    async def _execute(self, run: Run) -> None:
+        argv, environment = self._launches.next_command(run, self._state.me, self._relay.port)
+        logs, python = self._launches.logs, python_of(argv, environment)
+        more = self._output.prepare(argv, environment, python, logs)
+        self._output.set_first_rank(None if run.membership is None else 0)
+        await self._processes.start(argv, {**environment, **more})
+
+    def _wants(self, run: Run) -> bool:
+        return self._state.wanted is run and not self._state.is_leaving
+
+    def _on_delay(self, error: OSError) -> None:
+        warning = start_delayed(start_attempts.describe_delay(self._user.argv[0], error))
+        log.warning("%s", warning.message)
+        self._link.send(warning.to_message())
 
     async def _stop_gracefully(self, run: Run) -> None:
         """Wait until the processes have done their last step and their saves."""
@@ -270,6 +288,9 @@ class Supervisor:
 
     def _membership_of(self, run: Run) -> str:
         return str(run.membership.id) if run.membership else self._live.entered
+
+    def _refused(self, problem: str) -> None:
+        self._link.send(invalid_report(problem).to_message())
 
     def _report(self, report: Message) -> None:
         if self._started is None:

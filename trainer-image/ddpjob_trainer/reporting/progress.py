@@ -16,6 +16,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ddpjob_protocol.process import ProgressEvent
+from ddpjob_protocol.progress import is_metric_name, merge_metrics
 from ddpjob_trainer.reporting import datagram, heartbeat
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class _StepReporter:
 
     def report(self, message: Mapping[str, object], metrics: Mapping[str, float]) -> None:
         with self._lock:
-            self._metrics.update(metrics)
+            self._metrics = merge_metrics(self._metrics, metrics)
             self._waiting = {**message, "metrics": self._metrics, **_is_under_agent()}
             is_last = message["step"] == message.get("total")
             if is_last or time.monotonic() >= self._again_at:
@@ -76,7 +77,7 @@ os.register_at_fork(after_in_child=_steps.reset)
 def step_done(step: int, total: int | None = None, **metrics: float) -> None:
     """Report that `step` steps of `total` are done; sends the newest report a few times a second.
 
-    A report has the newest finite value of each metric. Only the report of the last step, which has
+    A report has the newest finite value of each metric, at most `MAX_METRICS` of them. Only the report of the last step, which has
     the result, waits if the agent is busy.
     """
     heartbeat.set_step(step)
@@ -122,6 +123,9 @@ def _listener() -> str | None:
 def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
     numbers: dict[str, float] = {}
     for name, value in metrics.items():
+        if not is_metric_name(name):
+            _log.warning("metric %r is not reported: its name is too long or not printable", name)
+            continue
         try:
             number = float(value)
         except Exception as error:  # noqa: BLE001 - a user's object must not end training

@@ -1,0 +1,180 @@
+"""The rendezvous service as a real process, with agents that have no processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from ddpjob_agent.c10d.protocol import Op, Request
+from ddpjob_agent.net.service_connection import ServiceConnection
+from ddpjob_operator.local.rendezvous_process import free_port
+from ddpjob_operator.rendezvous.client import (
+    ServiceClient,
+    ServiceUnavailableError,
+    connect_directly,
+)
+from ddpjob_protocol.codec import decode, encode
+from ddpjob_protocol.control import Expectation, Policy, Report
+from ddpjob_protocol.membership import Member, Membership
+from ddpjob_protocol.messages import PROTOCOL, Message
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+PATIENCE_SECONDS = 60.0
+TOKEN = "the token of this job"
+PATIENT = Policy(settle=0, heartbeat_deadline=PATIENCE_SECONDS)
+IMPATIENT = Policy(settle=0, heartbeat_deadline=4.0)  # where it is to run out
+
+
+class Service:
+    """The process; `kill` and `start` are a restart of its container."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self._boots = folder / "boots"
+        self.process: asyncio.subprocess.Process
+
+    async def start(self) -> None:
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "ddpjob_agent", "rendezvous",
+            "--port", str(self.port), "--boot-file", str(self._boots),
+            env={**os.environ, "DDPJOB_TOKEN": TOKEN},
+        )  # fmt: skip
+
+    async def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        await self.process.wait()
+
+
+def hello_of(worker: str) -> Message:
+    """Return the first message of an agent."""
+    return {
+        "type": "hello",
+        "protocol": PROTOCOL,
+        "member": dataclasses.asdict(Member(worker, uuid.uuid4().hex, "127.0.0.1", 1)),
+        "membership": None,
+        "running": False,
+        "live": False,
+        "ready": False,
+        "finished": False,
+        "stops": False,
+        "done": False,
+        "failure": None,
+        "reports": [],
+        "entries": [],
+    }
+
+
+def frame(message: Message) -> bytes:
+    """Return the frame of a message."""
+    data = json.dumps(message).encode()
+    return len(data).to_bytes(4, "big") + data
+
+
+class Agent:
+    """The connection of an agent: follows orders, without processes."""
+
+    def __init__(self, worker: str, port: int, host: str = "127.0.0.1") -> None:
+        self.member = Member(worker, uuid.uuid4().hex, "127.0.0.1", 1)
+        self.membership: Membership | None = None
+        self.running = False
+        self.orders: list[str] = []
+        self.known: Message = {}  # further fields of its hello when it returns
+        self.link = ServiceConnection(host, port, TOKEN, self._hello, self._obey)
+        self.task = asyncio.ensure_future(self.link.run())
+
+    def _hello(self) -> Message:
+        return {
+            **hello_of(self.member.worker),
+            "member": dataclasses.asdict(self.member),
+            "membership": encode(self.membership),
+            "running": self.running,
+            **self.known,
+        }
+
+    def _obey(self, order: Message) -> None:
+        self.orders.append(order["type"])
+        self.running = order["type"] == "run"
+        if self.running:
+            self.membership = decode(Membership, order["membership"])
+            self.link.bind_store(str(self.membership.id))
+
+    async def do(self, op: Op, *keys: bytes, values: tuple[bytes, ...] = (), n: int = 0) -> bytes:
+        assert self.membership is not None
+        request = Request(op, keys, values, n)
+        return await self.link.execute(request, str(self.membership.id))
+
+    async def add(self, key: bytes, amount: int) -> int:
+        return int.from_bytes(await self.do(Op.ADD, key, n=amount), "little", signed=True)
+
+
+class Job:
+    """A service with a client and agents."""
+
+    def __init__(self, folder: Path) -> None:
+        self.service = Service(folder)
+        self.client = ServiceClient(connect_directly("127.0.0.1", self.service.port), TOKEN)
+        self.agents: list[Agent] = []
+
+    def agent(self, worker: str, port: int | None = None) -> Agent:
+        self.agents.append(Agent(worker, port or self.service.port))
+        return self.agents[-1]
+
+    async def expect(self, *workers: str, policy: Policy = PATIENT) -> None:
+        await until(lambda: self.client.expect(Expectation(workers, policy=policy)))
+
+    async def report(self) -> Report:
+        found: Report = await until(self.client.report)
+        return found
+
+    async def formed(self, n: int) -> None:
+        """Wait until every agent runs the n-th membership."""
+
+        async def all_run() -> None:
+            at = [a.membership.id.round if a.membership and a.running else 0 for a in self.agents]
+            if set(at) != {n}:
+                raise ServiceUnavailableError(f"memberships {at}")
+
+        await until(all_run)
+
+
+async def until(attempt: Callable[[], Awaitable[Any]]) -> Any:
+    """The first answer."""
+    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+    while True:
+        try:
+            return await attempt()
+        except ServiceUnavailableError:
+            if asyncio.get_running_loop().time() > deadline:
+                raise
+            await asyncio.sleep(0.02)
+
+
+@contextlib.asynccontextmanager
+async def a_job(folder: Path) -> AsyncIterator[Job]:
+    job = Job(folder)
+    await job.service.start()
+    try:
+        yield job
+    finally:
+        for agent in job.agents:
+            agent.task.cancel()
+        await asyncio.gather(*(agent.task for agent in job.agents), return_exceptions=True)
+        await job.service.kill()
+
+
+def run(body: Callable[[Job], Awaitable[None]], folder: Path) -> None:
+    async def main() -> None:
+        async with a_job(folder) as job:
+            await asyncio.wait_for(body(job), 2 * PATIENCE_SECONDS)
+
+    asyncio.run(main())

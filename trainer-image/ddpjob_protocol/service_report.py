@@ -1,0 +1,129 @@
+"""The strict parser of the report of a rendezvous service, for the operator.
+
+A service of another version, or a foreign server, may send anything. A report is accepted or
+refused as a whole, so that the planner meets no value that it cannot put into a status.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ddpjob_protocol import checks
+from ddpjob_protocol.checks import count, each, fields, identity, name, number, seconds, text
+from ddpjob_protocol.codec import DecodeError, decode
+from ddpjob_protocol.control import Report
+from ddpjob_protocol.progress import MAX_WHERE, check_metrics
+from ddpjob_protocol.report_check import (
+    MAX_WARNING,
+    MAX_WORKERS,
+    MEMBERSHIP,
+    check_exit_code,
+    check_reason,
+)
+
+MAX_PROCESSES = 2**20  # of a membership
+MAX_ITEMS = 1000  # of other lists
+MAX_TEXT = 200_000  # characters: the traceback of a failure is the longest text
+MAX_RESTARTS = 2**31
+
+
+def parse_report(data: Any) -> Report:
+    """Return the report in the answer of a service; raise DecodeError if a value is odd."""
+    report = decode(Report, _REPORT(data, "Report"))
+    if report.membership is not None and report.membership.world_size > MAX_PROCESSES:
+        raise DecodeError(f"Report.membership has more than {MAX_PROCESSES} processes")
+    return report
+
+
+def _long_text(data: Any, where: str) -> str:
+    count(len(text(data, where)), f"the length of {where}", MAX_TEXT)
+    return str(data)
+
+
+def _rate(data: Any, where: str) -> float:
+    if not 0 <= number(data, where) <= checks.MAX_COUNT:
+        raise DecodeError(f"{where} is {data} instead of a rate")
+    return float(data)
+
+
+_RANKS = each(checks.count_to(MAX_PROCESSES), MAX_PROCESSES)
+_WORKERS = each(name, MAX_WORKERS)
+_FAILURE = fields(
+    {
+        "at": seconds,
+        "summary": _long_text,
+        "traceback": _long_text,
+        "rank": count,
+        "exit_code": check_exit_code,
+    }
+)
+_RECORD = fields(
+    {
+        "id": identity,
+        "cause": name,
+        "detail": _long_text,
+        "workers": _WORKERS,
+        "world_size": checks.count_to(MAX_PROCESSES),
+        "since": seconds,
+        "snapshot_step": count,
+        "resumed_step": count,
+        "first_step": count,
+        "first_step_at": seconds,
+        "last_step": count,
+        "last_step_at": seconds,
+        "repeated_steps": count,
+    }
+)
+_RANK_GROUP = fields(
+    {"ranks": _RANKS, "workers": _WORKERS, "step": count, "where": checks.text_to(MAX_WHERE)}
+)
+_STALL = fields(
+    {
+        "since": seconds,
+        "step": count,
+        "usual_step_seconds": seconds,
+        "groups": each(_RANK_GROUP, MAX_PROCESSES),
+    }
+)
+_WARNING = fields(
+    {
+        "reason": check_reason,
+        "message": checks.text_to(MAX_WARNING),
+        "worker": name,
+        "since": seconds,
+        "count": count,
+    }
+)
+_WORKER_RANKS = fields(
+    {
+        "worker": name,
+        "first": checks.count_to(MAX_PROCESSES),
+        "processes": checks.count_to(MAX_PROCESSES),
+    }
+)
+_REPORT = fields(
+    {
+        "version": count,
+        "term": count,
+        "boot": count,
+        "reason": _long_text,
+        "workers": _WORKERS,
+        "membership": MEMBERSHIP,
+        "failures": checks.count_to(MAX_RESTARTS),
+        "losses": checks.count_to(MAX_RESTARTS),
+        "step": count,
+        "step_at": seconds,
+        "steps_per_second": _rate,
+        "total_steps": count,
+        "metrics": check_metrics,
+        "snapshot_step": count,
+        "failure": _FAILURE,
+        "memberships": each(_RECORD, MAX_ITEMS),
+        "stall": _STALL,
+        "warnings": each(_WARNING, MAX_ITEMS),
+        "repeated_steps": count,
+        "snapshots_skipped": count,
+        "files": fields({"synced_at": seconds, "size": count}),
+        "ranks": each(_WORKER_RANKS, MAX_WORKERS),
+    }
+)
