@@ -33,6 +33,7 @@ class WarningReason(str, enum.Enum):
     SIZE_FIXED = "SizeFixed"
     NOT_DISTRIBUTED = "NotDistributed"
     MODEL_NOT_KEPT = "ModelNotKept"
+    RENDEZVOUS_FAILS = "RendezvousFails"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,3 +130,13 @@ def files_not_kept(problem: str) -> AgentWarning:
     """Return the warning that a worker cannot keep replicas of the script's files, or its end."""
     remedy = "; the job continues with the existing copies. Free space on that volume"
     return AgentWarning(WarningReason.FILES_NOT_KEPT.value, problem and problem + remedy)
+
+
+def rendezvous_fails(error: str) -> AgentWarning:
+    """Return the warning that the service cannot evaluate its state, or without an error its end."""
+    text = (
+        f"cannot evaluate the state of the job: {error}. The processes continue, but changes of"
+        " the workers wait. Read the log of the rendezvous pod and report the error; delete the"
+        " pod to start the service again"
+    )
+    return AgentWarning(WarningReason.RENDEZVOUS_FAILS.value, text if error else "")

@@ -1,48 +1,132 @@
-"""The order for each worker; a function of the state alone."""
+"""The order for each worker; a function of the state alone.
+
+Most of an order is common to all members, and grows with their number. It is encoded once for all.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
 
 from ddpjob_agent.membership.forming import leaves
 from ddpjob_protocol.codec import encode
 from ddpjob_protocol.control import ServiceState
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ddpjob_agent.membership.state import WorkerState
     from ddpjob_agent.registry.state import RegistryState
     from ddpjob_protocol.membership import Membership
     from ddpjob_protocol.messages import Message
 
+MAX_ENCODED = 8  # encoded orders that one common part keeps
 
-def order_for(state: RegistryState, worker: str, now: float) -> Message:
-    """Return the order for this worker.
 
-    `run` the membership, `halt`, `stay` in memory, or `finish` when the job is over.
+class CommonPart:
+    """The fields that the orders of several workers have in common, encoded once.
+
+    `key` is what an agent acts on: if only the encoded facts differ, it needs no new order.
     """
-    if state.is_over:
-        ok = state.phase is ServiceState.COMPLETE
-        return {"type": "finish", "ok": ok, "reason": state.reason}
-    view, known = state.view, state.workers.get(worker)
-    if view.current and view.running and state.is_member(worker):
-        return {
-            "type": "run",
-            "membership": encode(view.current),
-            "live": view.live,
-            "asked": view.asked_at is not None,
-            "last": _last_step_message(state, now),
-            "files": _files_instruction(state, worker, now),
-            "port": _port(state, view.current),
-            "reach": _reach(state, view.current),
+
+    def __init__(self, key: Message, encoded: Mapping[str, str] | None = None) -> None:
+        self.key = key
+        self.encoded = encoded or {}
+        facts = [f"{json.dumps(name)}:{text}" for name, text in self.encoded.items()]
+        kind, *others = (f"{json.dumps(name)}:{_json(value)}" for name, value in key.items())
+        self._text = "{" + ",".join([kind, *facts, *others])
+        self._orders: dict[str, bytes] = {}
+
+    def order(self, own: Message) -> bytes:
+        """Return the whole order of a worker with fields of its own."""
+        text = _json(own)
+        if text not in self._orders:
+            if len(self._orders) >= MAX_ENCODED:
+                self._orders.clear()
+            end = "," + text[1:] if own else "}"
+            self._orders[text] = (self._text + end).encode()
+        return self._orders[text]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CommonPart) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key["type"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """The order for one worker; equal if the worker needs no new one."""
+
+    common: CommonPart
+    own: Message = dataclasses.field(default_factory=dict)
+
+    def to_json(self) -> bytes:
+        """Return the order as its agent reads it."""
+        return self.common.order(self.own)
+
+
+class Orders:
+    """The orders of one state; `update` reads what many orders have in common."""
+
+    def __init__(self, state: RegistryState) -> None:
+        self._state = state
+        self._now = 0.0
+        self._common: dict[str, CommonPart] = {}  # by type of the order
+        self._membership: tuple[Membership | None, str] = (None, "")
+
+    def update(self, now: float) -> None:
+        """Read the state once for all orders."""
+        self._now = now
+        state = self._state
+        last = _last_step_message(state, now)
+        if state.is_over:
+            ok = state.phase is ServiceState.COMPLETE
+            self._keep(CommonPart({"type": "finish", "ok": ok, "reason": state.reason}))
+        if state.current is not None and state.view.running:
+            self._update_run(state.current, last)
+        planned = not state.view.lost and state.view.root_failure is None
+        self._keep(CommonPart({"type": "halt", "last": last, "planned": planned}))
+        self._keep(CommonPart({"type": "stay"}))
+
+    def _keep(self, new: CommonPart) -> None:
+        """Keep the old part, with the orders that it has encoded, unless the new part differs."""
+        old = self._common.get(new.key["type"])
+        if old is None or old != new or old.encoded != new.encoded:
+            self._common[new.key["type"]] = new
+
+    def _update_run(self, current: Membership, last: Message | None) -> None:
+        view = self._state.view
+        if self._membership[0] is not current:
+            self._membership = (current, _json(encode(current)))
+        facts = {
+            "membership": self._membership[1],
+            "port": _json(_port(self._state, current)),
+            "reach": _json(_reach(self._state, current)),
         }
-    if known is None or not view.live or known.in_backoff(now):
-        return {
-            "type": "halt",
-            "last": _last_step_message(state, now),
-            "files": _files_instruction(state, worker, now),
-            "planned": not view.lost and view.root_failure is None,
-        }
-    return _stay(state, known)
+        key = {"type": "run", "live": view.live, "asked": view.asked_at is not None, "last": last}
+        self._keep(CommonPart({**key, "id": str(current.id)}, facts))
+
+    def order_for(self, worker: str) -> Order:
+        """Return the order for this worker.
+
+        `run` the membership, `halt`, `stay` in memory, or `finish` when the job is over.
+        """
+        state, now = self._state, self._now
+        if state.is_over:
+            return Order(self._common["finish"])
+        view, known = state.view, state.workers.get(worker)
+        files = {"files": state.files.instruction_for(view, state.workers, worker, now)}
+        if view.current and view.running and state.is_member(worker):
+            return Order(self._common["run"], files)
+        if known is None or not view.live or known.in_backoff(now):
+            return Order(self._common["halt"], files)
+        return Order(self._common["stay"], _stay(state, known))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _stay(state: RegistryState, known: WorkerState) -> Message:
@@ -50,7 +134,7 @@ def _stay(state: RegistryState, known: WorkerState) -> Message:
     after = last.step if last is not None and last.binds(known.member) else None
     leave = view.expectation is not None and leaves(view, known)
     save = not view.running and after is not None
-    return {"type": "stay", "leave": leave, "after": after, "save": save}
+    return {"leave": leave, "after": after, "save": save}
 
 
 def _port(state: RegistryState, membership: Membership) -> int | None:
@@ -71,7 +155,3 @@ def _last_step_message(state: RegistryState, now: float) -> Message | None:
         return None
     saved = view.live or last.is_done(state.workers.rows(), view.policy, now)
     return last.to_message(saved=saved)
-
-
-def _files_instruction(state: RegistryState, worker: str, now: float) -> Message | None:
-    return state.files.instruction_for(state.view, state.workers, worker, now)

@@ -10,6 +10,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from ddpjob_agent.membership.state import WorkerState
+from ddpjob_agent.registry.effects import Effect
 from ddpjob_agent.registry.messages import (
     on_inventory,
     on_progress_event,
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
     from ddpjob_protocol.control import Expectation
 
 
-def on_expectation(state: RegistryState, expectation: Expectation, now: float) -> None:
+def on_expectation(state: RegistryState, expectation: Expectation, now: float) -> Effect:
     """Set the workers that the operator expects."""
+    if expectation == state.view.expectation:
+        return Effect.NOTHING
     since = state.view.expected_since if state.view.expectation else now
     state.update(
         expectation=expectation,
@@ -38,6 +41,7 @@ def on_expectation(state: RegistryState, expectation: Expectation, now: float) -
         failures=max(state.view.failures, expectation.failures),
     )
     state.workers.on_expectation(expectation, now)
+    return Effect.TURN
 
 
 def on_hello(state: RegistryState, message: Mapping[str, Any], now: float) -> str:
@@ -50,7 +54,7 @@ def on_hello(state: RegistryState, message: Mapping[str, Any], now: float) -> st
         _adopt(state, membership, now)
     known = state.workers.row_for(member, now)
     current = state.current
-    if current and membership and membership.id == current.id and known.member in current.members:
+    if current and membership and membership.id == current.id and current.has(known.member):
         known = _relearn(state, known, message, now)
     if message.get("files"):
         on_inventory(state, member.worker, message["files"], now)
@@ -111,9 +115,26 @@ def _relearn(
     )
 
 
-def on_heartbeat(state: RegistryState, worker: str, now: float) -> None:
-    """Record the time of a message from this worker."""
+def on_heartbeat(state: RegistryState, worker: str, now: float) -> Effect:
+    """Record the time of a message from this worker.
+
+    That alone has an effect if the worker was lost or is being ended, or if a decision waits for it.
+    """
+    before, policy = state.workers.get(worker), state.view.policy
+    if before is None:
+        return Effect.NOTHING
     state.workers.change(worker, last_seen=now)
+    returns = before.lost_at(policy) <= now
+    after = dataclasses.replace(before, last_seen=now) if before.unexpected_at else before
+    leaves = after.is_being_ended(policy) and not before.is_being_ended(policy)
+    return Effect.turn_if(returns or leaves or _was_last_awaited(state, worker, now))
+
+
+def _was_last_awaited(state: RegistryState, worker: str, now: float) -> bool:
+    if worker not in state.awaited or now < state.awaited_since:
+        return False
+    state.awaited.discard(worker)
+    return not state.awaited
 
 
 def on_disconnect(state: RegistryState, worker: str, now: float) -> None:
