@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from ddpjob_agent.forkserver.parent_death import die_with_parent
 from ddpjob_agent.launchers import mpi_helpers
+from ddpjob_agent.net.descriptors import raise_descriptor_limit
 from ddpjob_agent.registry.state import initial_state
 from ddpjob_agent.service.server import RendezvousServer
 from ddpjob_agent.worker.agent import Agent
@@ -76,6 +77,7 @@ async def _run_worker(argv: list[str], environment: Mapping[str, str]) -> int:
 
 async def _run_service(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
     token = required(environment, ENV_TOKEN)
+    raise_descriptor_limit()
     boot = _next_boot(options.boot_file) if options.boot_file else 1
     state = initial_state(options.term, boot, time.time() - time.monotonic())
     server = asyncio.ensure_future(RendezvousServer(state, token).run(options.host, options.port))

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ddpjob_protocol.control import Expectation
 
 STALL_SECONDS = 1.0  # if a turn is later than this, the service itself was stalled
+BACKLOG = 1024  # all workers connect at once to a service that was started again
 BEAT = b'{"type":"beat"}'
 
 log = logging.getLogger("ddpjob.rendezvous")
@@ -81,7 +82,7 @@ class RendezvousServer:
 
     async def run(self, host: str, port: int) -> None:
         """Listen and serve; raise OSError if the port is in use."""
-        server = await asyncio.start_server(self._connected, host, port)
+        server = await asyncio.start_server(self._connected, host, port, backlog=BACKLOG)
         log.info("listening on %s", server.sockets[0].getsockname())
         async with server:
             self._turns.start()
