@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from agent.membership.views import hello
 from ddpjob_agent.net.framing import Connection, connect
-from ddpjob_agent.registry import decisions, orders
+from ddpjob_agent.registry import decisions, order_text
 from ddpjob_agent.registry.effects import Effect
 from ddpjob_agent.registry.state import initial_state
 from ddpjob_agent.service import server, turns
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
 PATIENCE_SECONDS = 10.0  # for something that happens at once
+ENCODINGS = 2  # of a membership: its members, and the rest
 TOKEN = "the token of this job"
 NAMES = tuple(f"w-{number:02}" for number in range(30))
 POLICY = Policy(settle=0, heartbeat_deadline=3600, reconnect_grace=0, join_policy="Immediate")
@@ -65,7 +65,7 @@ def decide(monkeypatch: pytest.MonkeyPatch) -> Counted:
 def encode(monkeypatch: pytest.MonkeyPatch) -> Counted:
     """Return the encodings of memberships."""
     counted = Counted(codec.encode)
-    monkeypatch.setattr(orders, "encode", counted)
+    monkeypatch.setattr(order_text, "encode", counted)
     return counted
 
 
@@ -150,7 +150,7 @@ def test_heartbeats_and_steps_cause_no_turn(decide: Counted, encode: Counted) ->
 def test_a_change_is_one_encoding_and_one_order_for_each(decide: Counted, encode: Counted) -> None:
     async def body(job: Job) -> None:
         await job.joined(*NAMES)
-        assert encode.calls == 1
+        assert encode.calls == ENCODINGS
         job.agents.pop(NAMES[0]).close()
         for name in NAMES[1:]:
             await job.ordered(name, "1.1.2")
@@ -159,7 +159,7 @@ def test_a_change_is_one_encoding_and_one_order_for_each(decide: Counted, encode
         job.agents[NAMES[1]].send({"type": "stops", "membership": "1.1.2"})
         while decide.calls == before:
             await job.beats(NAMES[1])
-        assert encode.calls == 2
+        assert encode.calls == 2 * ENCODINGS
 
     run(body)
 
@@ -279,10 +279,3 @@ def test_turns_go_on_after_a_failure() -> None:
         planned.close()
 
     asyncio.run(main())
-
-
-def test_an_order_is_json_with_the_type_first() -> None:
-    common = orders.CommonPart({"type": "run", "last": None}, {"membership": '{"id":"1.1.1"}'})
-    text = orders.Order(common, {"files": None}).to_json()
-    assert text == b'{"type":"run","membership":{"id":"1.1.1"},"last":null,"files":null}'
-    assert json.loads(orders.Order(common).to_json())["last"] is None

@@ -1,70 +1,18 @@
-"""The order for each worker; a function of the state alone.
-
-Most of an order is common to all members, and grows with their number. It is encoded once for all.
-"""
+"""The order for each worker; a function of the state alone."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ddpjob_agent.membership.forming import leaves
-from ddpjob_protocol.codec import encode
+from ddpjob_agent.registry.order_text import CommonPart, Members, Order, RunPart
 from ddpjob_protocol.control import ServiceState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ddpjob_agent.membership.state import WorkerState
     from ddpjob_agent.registry.state import RegistryState
     from ddpjob_protocol.membership import Membership
     from ddpjob_protocol.messages import Message
-
-MAX_ENCODED = 8  # encoded orders that one common part keeps
-
-
-class CommonPart:
-    """The fields that the orders of several workers have in common, encoded once.
-
-    `key` is what an agent acts on: if only the encoded facts differ, it needs no new order.
-    """
-
-    def __init__(self, key: Message, encoded: Mapping[str, str] | None = None) -> None:
-        self.key = key
-        self.encoded = encoded or {}
-        facts = [f"{json.dumps(name)}:{text}" for name, text in self.encoded.items()]
-        kind, *others = (f"{json.dumps(name)}:{_json(value)}" for name, value in key.items())
-        self._text = "{" + ",".join([kind, *facts, *others])
-        self._orders: dict[str, bytes] = {}
-
-    def order(self, own: Message) -> bytes:
-        """Return the whole order of a worker with fields of its own."""
-        text = _json(own)
-        if text not in self._orders:
-            if len(self._orders) >= MAX_ENCODED:
-                self._orders.clear()
-            end = "," + text[1:] if own else "}"
-            self._orders[text] = (self._text + end).encode()
-        return self._orders[text]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, CommonPart) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key["type"])
-
-
-@dataclasses.dataclass(frozen=True)
-class Order:
-    """The order for one worker; equal if the worker needs no new one."""
-
-    common: CommonPart
-    own: Message = dataclasses.field(default_factory=dict)
-
-    def to_json(self) -> bytes:
-        """Return the order as its agent reads it."""
-        return self.common.order(self.own)
 
 
 class Orders:
@@ -74,7 +22,7 @@ class Orders:
         self._state = state
         self._now = 0.0
         self._common: dict[str, CommonPart] = {}  # by type of the order
-        self._membership: tuple[Membership | None, str] = (None, "")
+        self._members: Members | None = None  # of the current membership
 
     def update(self, now: float) -> None:
         """Read the state once for all orders."""
@@ -93,20 +41,22 @@ class Orders:
     def _keep(self, new: CommonPart) -> None:
         """Keep the old part, with the orders that it has encoded, unless the new part differs."""
         old = self._common.get(new.key["type"])
-        if old is None or old != new or old.encoded != new.encoded:
+        if old is None or old != new or not old.has_facts_of(new):
             self._common[new.key["type"]] = new
 
     def _update_run(self, current: Membership, last: Message | None) -> None:
         view = self._state.view
-        if self._membership[0] is not current:
-            self._membership = (current, _json(encode(current)))
-        facts = {
-            "membership": self._membership[1],
-            "port": _json(_port(self._state, current)),
-            "reach": _json(_reach(self._state, current)),
+        if self._members is None or self._members.membership is not current:
+            self._members = Members(current)
+        key = {
+            "type": "run",
+            "id": str(current.id),
+            "live": view.live,
+            "asked": view.asked_at is not None,
+            "last": last,
         }
-        key = {"type": "run", "live": view.live, "asked": view.asked_at is not None, "last": last}
-        self._keep(CommonPart({**key, "id": str(current.id)}, facts))
+        port, reach = _port(self._state, current), _reach(self._state, current)
+        self._keep(RunPart(key, self._members, port, reach))
 
     def order_for(self, worker: str) -> Order:
         """Return the order for this worker.
@@ -125,10 +75,6 @@ class Orders:
         return Order(self._common["stay"], _stay(state, known))
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
-
-
 def _stay(state: RegistryState, known: WorkerState) -> Message:
     view, last = state.view, state.last_step
     after = last.step if last is not None and last.binds(known.member) else None
@@ -143,7 +89,7 @@ def _port(state: RegistryState, membership: Membership) -> int | None:
     return first.port if first else None
 
 
-def _reach(state: RegistryState, membership: Membership) -> Message:
+def _reach(state: RegistryState, membership: Membership) -> dict[str, int]:
     """Return, by member, the port for the connectivity checks of the other members."""
     known = (state.workers.get(member.worker) for member in membership.members)
     return {each.member.worker: each.reach for each in known if each and each.reach}

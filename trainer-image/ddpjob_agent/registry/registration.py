@@ -19,7 +19,7 @@ from ddpjob_agent.registry.messages import (
 )
 from ddpjob_protocol.codec import decode
 from ddpjob_protocol.control import ServiceState
-from ddpjob_protocol.membership import Member, Membership
+from ddpjob_protocol.membership import Member, Membership, MembershipId
 from ddpjob_protocol.messages import Failure
 
 if TYPE_CHECKING:
@@ -48,13 +48,12 @@ def on_hello(state: RegistryState, message: Mapping[str, Any], now: float) -> st
     """Register an agent, or register it again; return the worker's name."""
     member = decode(Member, message["member"])
     held = message.get("membership")
-    membership = decode(Membership, held) if held else None
-    current = state.current
-    if membership and (current is None or membership.id > current.id):
-        _adopt(state, membership, now)
+    held_id = MembershipId.parse(held["id"]) if held else None
+    if held_id and (state.current is None or held_id > state.current.id):
+        _adopt(state, decode(Membership, held), now)
     known = state.workers.row_for(member, now)
     current = state.current
-    if current and membership and membership.id == current.id and current.has(known.member):
+    if current and held_id == current.id and current.has(known.member):
         known = _relearn(state, known, message, now)
     if message.get("files"):
         on_inventory(state, member.worker, message["files"], now)

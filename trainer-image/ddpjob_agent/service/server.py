@@ -22,7 +22,8 @@ from ddpjob_agent.net.framing import (
 from ddpjob_agent.registry.decisions import decide
 from ddpjob_agent.registry.effects import Effect
 from ddpjob_agent.registry.messages import on_message
-from ddpjob_agent.registry.orders import Order, Orders
+from ddpjob_agent.registry.order_text import Order, RunPart
+from ddpjob_agent.registry.orders import Orders
 from ddpjob_agent.registry.registration import (
     extend_deadlines,
     on_disconnect,
@@ -53,8 +54,10 @@ log = logging.getLogger("ddpjob.rendezvous")
 class _Session:
     """A connected agent."""
 
-    def __init__(self, connection: Connection, member: Member) -> None:
+    def __init__(self, connection: Connection, member: Member, deltas: bool) -> None:
         self.connection = connection
+        self._deltas = deltas  # whether the agent reads `ddpjob_protocol.order_delta`
+        self._base: RunPart | None = None
         self.member = member
         self.worker = member.worker
         self.order: Order | None = None
@@ -63,8 +66,10 @@ class _Session:
     def give(self, order: Order) -> None:
         """Send the order if it differs from the last one."""
         if order != self.order:
-            self.connection.send_json(order.to_json())
+            self.connection.send_json(order.to_json(self._base))
             self.order = order
+            if self._deltas and isinstance(order.common, RunPart):
+                self._base = order.common
 
 
 class RendezvousServer:
@@ -134,7 +139,8 @@ class RendezvousServer:
             connection.send({"type": "refused", "reason": reason})
             raise FramingError(reason)
         worker = on_hello(self._state, hello, time.monotonic())
-        session = _Session(connection, decode(Member, hello["member"]))
+        deltas = hello.get("deltas", False)
+        session = _Session(connection, decode(Member, hello["member"]), deltas)
         older = self._sessions.pop(worker, None)
         if older is not None:
             self._drop(older)
