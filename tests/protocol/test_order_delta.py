@@ -14,6 +14,7 @@ from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
 from ddpjob_protocol.order_delta import RunOrders, kept_members
 
 NAMES = "abcdefgh"
+FILES = '{"files":null}'
 REACHES = st.dictionaries(st.sampled_from(NAMES), st.integers(1, 3))
 ORDERS = st.lists(st.lists(st.sampled_from(NAMES), unique=True), min_size=1, max_size=5)
 
@@ -34,8 +35,8 @@ def test_differences_add_up_to_the_whole(sequence: list[list[str]], reaches: lis
     received, base = RunOrders(), None
     for number, names in enumerate(sequence):
         new = part("".join(names), reaches[number], number)
-        told = received.complete(json.loads(Order(new, {"files": None}).to_json(base)))
-        assert told == json.loads(Order(new, {"files": None}).to_json())
+        told = received.complete(json.loads(Order(new, FILES).to_json(base)))
+        assert told == json.loads(Order(new, FILES).to_json())
         assert told["membership"]["members"] == [encode(member(name)) for name in names]
         base = new
 

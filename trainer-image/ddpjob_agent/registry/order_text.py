@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ddpjob_protocol.membership import Membership
     from ddpjob_protocol.messages import Message
 
+NOTHING = "{}"
 MAX_TEXTS = 8  # encoded orders that one common part keeps
 
 _numbers = itertools.count()
@@ -35,9 +36,9 @@ class CommonPart:
         """Return whether the facts are the same, too."""
         return True
 
-    def order(self, own: Message, base: RunPart | None) -> bytes:
+    def order(self, own: str, base: RunPart | None) -> bytes:
         """Return an order with fields of one worker, which has received the `base`."""
-        ending = "," + _json(own)[1:] if own else "}"
+        ending = "," + own[1:] if own != NOTHING else NOTHING[1:]
         which = (-1 if base is None else base._number, ending)  # noqa: SLF001 - its own class
         if which not in self._texts:
             if len(self._texts) >= MAX_TEXTS:
@@ -105,7 +106,7 @@ class Order:
     """The order for one worker; equal to the last one if the worker needs no new one."""
 
     common: CommonPart
-    own: Message = dataclasses.field(default_factory=dict)
+    own: str = NOTHING  # its own fields, as a JSON object
 
     def to_json(self, base: RunPart | None = None) -> bytes:
         """Return the order for an agent; `base` is the last `run` order on its connection."""

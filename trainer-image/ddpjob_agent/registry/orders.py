@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Callable
 
 from ddpjob_agent.membership.forming import leaves
+from ddpjob_agent.registry.file_sync import NO_INSTRUCTION
 from ddpjob_agent.registry.order_text import CommonPart, Members, Order, RunPart
 from ddpjob_protocol.control import ServiceState
 
@@ -21,6 +23,7 @@ class Orders:
     def __init__(self, state: RegistryState) -> None:
         self._state = state
         self._now = 0.0
+        self._files: Callable[[str], str] = lambda _: NO_INSTRUCTION
         self._common: dict[str, CommonPart] = {}  # by type of the order
         self._members: Members | None = None  # of the current membership
 
@@ -28,6 +31,7 @@ class Orders:
         """Read the state once for all orders."""
         self._now = now
         state = self._state
+        self._files = state.files.instructions(state.view, state.workers, now)
         last = _last_step_message(state, now)
         if state.is_over:
             ok = state.phase is ServiceState.COMPLETE
@@ -67,12 +71,12 @@ class Orders:
         if state.is_over:
             return Order(self._common["finish"])
         view, known = state.view, state.workers.get(worker)
-        files = {"files": state.files.instruction_for(view, state.workers, worker, now)}
+        files = f'{{"files":{self._files(worker)}}}'
         if view.current and view.running and state.is_member(worker):
             return Order(self._common["run"], files)
         if known is None or not view.live or known.in_backoff(now):
             return Order(self._common["halt"], files)
-        return Order(self._common["stay"], _stay(state, known))
+        return Order(self._common["stay"], json.dumps(_stay(state, known)))
 
 
 def _stay(state: RegistryState, known: WorkerState) -> Message:
