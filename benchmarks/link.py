@@ -45,7 +45,7 @@ RESULT, PLOT = ROOT / "results" / "link.json", ROOT.parent / "docs" / "link.svg"
 STUBS = ROOT / "workloads" / "link_stubs.py"
 SIZES, SMOKE = (10, 30, 100, 300, 1000), (10, 30)
 TOKEN = "the token of the benchmark"  # noqa: S105 - of nothing else
-SETTLE_SECONDS, WINDOW_SECONDS, QUICK_SECONDS = 3.0, 15.0, 3.0
+SETTLE_SECONDS, WINDOW_SECONDS, QUICK_SECONDS = 2.0, 10.0, 3.0
 CHANGES = 5  # losses, and joins
 STEPS_PER_SECOND = 5
 POLL_SECONDS = 10.0  # of the operator
@@ -57,10 +57,14 @@ START = "Start: first worker connects → all have their order"
 MEDIAN, P99, LAST = (f"Loss: killed → order, {who}" for who in ("median", "p99", "last survivor"))
 JOINED = "Join: new worker connects → order, last worker"
 LOSS_CPU, JOIN_CPU = "CPU time of the service for a loss", "CPU time of the service for a join"
-BYTES = "Data to each worker at a loss"
+BYTES = "Order to each survivor of a loss"
+BEATS = "Heartbeats answered, per worker, heartbeats only"
+BEATS_STEPS = "Heartbeats answered, per worker, with steps"
+STEP_RATE = "Steps sent, per worker"
 UNITS = {
     IDLE: "cores", STEPS: "cores", MEMORY: "MB", PEAK: "MB", START: "s", MEDIAN: "s", P99: "s",
     LAST: "s", JOINED: "s", LOSS_CPU: "s", JOIN_CPU: "s", BYTES: "kB",
+    BEATS: "per s", BEATS_STEPS: "per s", STEP_RATE: "per s",
 }  # fmt: skip
 GOALS = {IDLE: 0.25, LAST: 1.0}  # of the largest job
 
@@ -99,7 +103,7 @@ class Job:
         self.names: list[str] = []
         self.holders: dict[str, Stubs] = {}
         self.round = 0
-        self.received = 0
+        self.order_bytes = 0.0  # of the newest order, on average
 
     async def all(self, **command: Any) -> list[dict[str, Any]]:
         """Give a command to all processes with stubs."""
@@ -123,19 +127,29 @@ class Job:
         closed = [name for answer in answers for name in answer["closed"]]
         if closed:
             raise LinkError(f"the service closed the connection of {closed[:3]}")
-        self.received = sum(answer["received"] for answer in answers)
-        return sorted(at for answer in answers for at in answer["at"])
+        times = sorted(at for answer in answers for at in answer["at"])
+        self.order_bytes = sum(answer["bytes"] for answer in answers) / len(times)
+        return times
 
     def cpu(self) -> float:
         """Seconds of CPU time of the service so far."""
         times = self.service.cpu_times()
         return times.user + times.system
 
-    async def cores(self, seconds: float) -> float:
-        """Return the cores that the service uses for a while."""
-        began, before = time.monotonic(), self.cpu()
+    async def load(self, seconds: float) -> tuple[float, float, float]:
+        """Return the cores of the service, and what each worker sent a second: beats and steps.
+
+        Only heartbeats with an answer count, so a service that lags behind shows.
+        """
+        began, before, counted = time.monotonic(), self.cpu(), await self.all(do="count")
         await asyncio.sleep(seconds)
-        return (self.cpu() - before) / (time.monotonic() - began)
+        used, lasted = self.cpu() - before, time.monotonic() - began
+        after, share = await self.all(do="count"), lasted * len(self.names)
+        beats, steps = (
+            sum(each[kind] for each in after) - sum(each[kind] for each in counted)
+            for kind in ("beats", "steps")
+        )
+        return used / lasted, beats / share, steps / share
 
     def peak_mb(self) -> float:
         """Return the highest memory so far."""
@@ -198,11 +212,16 @@ async def measure(size: int, *, quick: bool) -> Samples:
         began = await job.join(names, ())
         samples[START].append((await job.ordered())[-1] - began)
         await asyncio.sleep(SETTLE_SECONDS)
-        samples[IDLE].append(await job.cores(seconds))
+        cores, beats, _ = await job.load(seconds)
+        samples[IDLE].append(cores)
+        samples[BEATS].append(beats)
         samples[MEMORY].append(job.service.memory_info().rss / 1e6)
         await job.all(do="steps", rate=STEPS_PER_SECOND)
         await asyncio.sleep(1)
-        samples[STEPS].append(await job.cores(seconds))
+        cores, beats, steps = await job.load(seconds)
+        samples[STEPS].append(cores)
+        samples[BEATS_STEPS].append(beats)
+        samples[STEP_RATE].append(steps)
         await job.all(do="steps", rate=0)
         for number in range(CHANGES):
             await asyncio.sleep(SETTLE_SECONDS)
@@ -216,7 +235,7 @@ async def measure(size: int, *, quick: bool) -> Samples:
 
 
 async def _lose(job: Job, name: str, samples: Samples) -> None:
-    before, received = job.cpu(), job.received
+    before = job.cpu()
     job.names.remove(name)
     began = (await job.holders[name].do(do="kill", name=name))["at"]
     delays = [at - began for at in await job.ordered()]
@@ -224,7 +243,7 @@ async def _lose(job: Job, name: str, samples: Samples) -> None:
     samples[MEDIAN].append(delays[len(delays) // 2])
     samples[P99].append(delays[int(0.99 * (len(delays) - 1))])
     samples[LAST].append(delays[-1])
-    samples[BYTES].append((job.received - received) / len(delays) / 1e3)
+    samples[BYTES].append(job.order_bytes / 1e3)
 
 
 async def _replace(job: Job, old: str, new: str, samples: Samples) -> None:

@@ -6,6 +6,7 @@ order. Each command is a line of JSON on stdin; each answer is a line of JSON on
     {"do": "join", "names": [...]}   Connect these workers.
     {"do": "steps", "rate": R}       Report R steps a second each; 0 for none.
     {"do": "kill", "name": NAME}     Close this connection, as the kernel does for a killed process.
+    {"do": "count"}                  Answer with the heartbeats answered and the steps sent so far.
     {"do": "wait", "round": N}       Wait for the order of the N-th membership, or of a later one.
 """
 
@@ -24,6 +25,7 @@ from ddpjob_agent.net.framing import Connection, connect
 from ddpjob_protocol.messages import PROTOCOL
 
 SLICES = 20  # of a second: in each, another part of the stubs sends
+BEAT = b'{"type":"beat"}'
 AT_ONCE = 64  # handshakes
 ROUND = re.compile(rb'"id":"([0-9.]+)\.([0-9]+)"')
 
@@ -36,7 +38,8 @@ class Stub:
         self.connection: Connection | None = None
         self.membership, self.round = "", 0
         self.ordered_at = 0.0
-        self.received = 0  # bytes
+        self.order_bytes = 0  # of the newest order
+        self.answered = 0  # heartbeats
         self.step = 0
         self.changed = asyncio.Event()
         self.reading: asyncio.Task[None] | None = None
@@ -60,21 +63,21 @@ class Stub:
     async def _read(self, connection: Connection) -> None:
         buffer = bytearray()
         while data := await connection.receive_bytes(1 << 20):
-            self.received += len(data)
             buffer += data
             while len(buffer) >= 4:
                 end = 4 + int.from_bytes(buffer[:4], "big")
                 if len(buffer) < end:
                     break
-                self._on_frame(bytes(buffer[4 : min(end, 200)]))
+                self._on_frame(bytes(buffer[4 : min(end, 200)]), end)
                 del buffer[:end]
         self.connection = None
 
-    def _on_frame(self, start: bytes) -> None:
+    def _on_frame(self, start: bytes, size: int) -> None:
+        self.answered += start == BEAT
         if start.startswith(b'{"type":"run"') and (found := ROUND.search(start)):
             before, number = found[1].decode(), int(found[2])
             self.membership, self.round = f"{before}.{number}", number
-            self.ordered_at = time.monotonic()
+            self.ordered_at, self.order_bytes = time.monotonic(), size
             self.changed.set()
 
     def beat(self) -> None:
@@ -136,12 +139,18 @@ class Stubs:
             assert stub.connection
             stub.connection.close()
             return {"at": at}
+        elif kind == "count":
+            stubs = list(self._stubs.values())
+            return {
+                "beats": sum(stub.answered for stub in stubs),
+                "steps": sum(stub.step for stub in stubs),
+            }
         else:
             stubs = list(self._stubs.values())
             await asyncio.gather(*(stub.until(command["round"]) for stub in stubs))
             return {
                 "at": [stub.ordered_at for stub in stubs],
-                "received": sum(stub.received for stub in stubs),
+                "bytes": sum(stub.order_bytes for stub in stubs),
                 "closed": [stub.name for stub in stubs if stub.connection is None],
             }
         return {}

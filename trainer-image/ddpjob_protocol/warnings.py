@@ -135,8 +135,8 @@ def files_not_kept(problem: str) -> AgentWarning:
 def rendezvous_fails(error: str) -> AgentWarning:
     """Return the warning that the service cannot evaluate its state, or without an error its end."""
     text = (
-        f"cannot evaluate the state of the job: {error}. The processes continue, but changes of"
-        " the workers wait. Read the log of the rendezvous pod and report the error; delete the"
-        " pod to start the service again"
+        f"the rendezvous service cannot evaluate the job's state: {error}. The processes continue,"
+        " but changes of the workers wait. Read the log of the rendezvous pod and report the error;"
+        " delete the pod to start the service again"
     )
     return AgentWarning(WarningReason.RENDEZVOUS_FAILS.value, text if error else "")

@@ -223,9 +223,14 @@ class Steps:
         self.more = asyncio.Event()
         self.failing: Exception | None = None
         self.deadline: float | None = None
+        self.seconds = 0.0  # that each turn takes
+        self.times: list[float] = []
 
     def take(self, _now: float, _late: float) -> float | None:
         self._did("turn")
+        self.times.append(time.monotonic())
+        while time.monotonic() < self.times[-1] + self.seconds:
+            pass
         deadline, self.deadline = self.deadline, None
         if self.failing:
             raise self.failing
@@ -261,6 +266,22 @@ def test_turns_follow_effects_and_deadlines() -> None:
         steps.deadline = time.monotonic()
         planned.on_effect(Effect.TURN)
         await steps.until(*["turn", "report", "report"], *["turn", "report"] * 2)
+        planned.close()
+
+    asyncio.run(main())
+
+
+def test_turns_leave_as_much_time_as_they_take() -> None:
+    async def main() -> None:
+        steps = Steps()
+        planned = Turns(steps)
+        steps.seconds = 0.02
+        planned.start()
+        await steps.until("turn", "report")
+        planned.on_effect(Effect.TURN)
+        await steps.until(*["turn", "report"] * 2)
+        first, second = steps.times
+        assert second - first >= 2 * steps.seconds
         planned.close()
 
     asyncio.run(main())
