@@ -95,7 +95,7 @@ kind-build: setup ## Only build or pull what kind-up needs
 	@tools/kind/build.sh
 
 ## Build and measure
-.PHONY: agent images bench-equivalence bench-exactly-once bench-overhead bench-recovery bench-snapshot
+.PHONY: agent images bench-equivalence bench-exactly-once bench-link bench-overhead bench-recovery bench-snapshot
 agent: setup ## Build build/ddpjob-agent.pyz, the agent as one file for any Python from 3.9
 	@$(BIN)/python -m ddpjob_operator.agent_bundle build/ddpjob-agent.pyz
 
@@ -114,6 +114,9 @@ bench-overhead: setup ## Cost of ddpjob's loop beside one written by hand (QUICK
 
 bench-equivalence: setup ## Training with ten changes and more against undisturbed (QUICK=1: smoke)
 	@$(BIN)/python benchmarks/equivalence.py
+
+bench-link: setup ## What up to 1,000 workers cost a job's service, and the delay of an order (QUICK=1: smoke)
+	@$(BIN)/python benchmarks/link.py
 
 bench-recovery: setup ## Time from a lost node to the first step of the new group (QUICK=1: smoke)
 	@$(BIN)/python benchmarks/recovery.py

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from typing import Any, Callable, TypeVar
 
 T = TypeVar("T")
+_PLAIN = (str, int, float, bool, type(None))
 _NONE = " | None"  # annotations are text: Python 3.9 cannot evaluate this
 
 
@@ -37,6 +38,8 @@ def show(value: Any) -> str:
 
 def encode(value: Any) -> Any:  # noqa: PLR0911 - one case, one return
     """Return the value as an object that `json` can write."""
+    if type(value) in _PLAIN:  # most values of a large report
+        return value
     if isinstance(value, enum.Enum):
         return value.value
     if dataclasses.is_dataclass(value):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import itertools
 from collections.abc import Mapping
 
@@ -184,3 +185,8 @@ class Expectation:
     draining: tuple[str, ...] = ()  # excluded from the next membership, which forms now
     policy: Policy = Policy()
     failures: int = 0  # lower bound: the operator's status outlives every agent
+
+    @functools.cached_property
+    def known(self) -> frozenset[str]:
+        """All workers that are named."""
+        return frozenset((*self.workers, *self.draining))

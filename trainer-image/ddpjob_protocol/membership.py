@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import re
 from typing import NamedTuple
 
@@ -76,6 +77,15 @@ class Membership:
         """Return the worker with a rank in the order of the members; empty if there is none."""
         workers = [each.worker for each in self.members for _ in range(each.processes)]
         return workers[rank] if rank < len(workers) else ""
+
+    @functools.cached_property
+    def by_worker(self) -> dict[str, Member]:
+        """The members by the names of their workers."""
+        return {member.worker: member for member in self.members}
+
+    def has(self, member: Member) -> bool:
+        """Return whether this incarnation of a worker is a member."""
+        return self.by_worker.get(member.worker) == member
 
     @property
     def world_size(self) -> int:

@@ -84,9 +84,9 @@ def check_exit_code(data: Any, where: str) -> int:
     return data
 
 
-def _membership(data: Any, where: str) -> Any:
-    decode(Membership, MEMBERSHIP(data, where))
-    return data
+def check_membership(data: Any) -> Membership:
+    """Return the membership that a hello has; raise DecodeError if a value is odd."""
+    return decode(Membership, MEMBERSHIP(data, "hello.membership"))
 
 
 def check_reason(data: Any, where: str) -> str:
@@ -141,6 +141,7 @@ _INVENTORY = fields(
         "begun": flag,
         "port": _PORT,
         "problem": checks.text_to(MAX_WARNING),
+        "refused": each(name, MAX_REPLICAS),
     },
     "scope",
 )
@@ -173,7 +174,7 @@ _MESSAGES: Mapping[str, Check] = {
     "cancel": fields({"id": count}, "id"),
 }
 _HELLO: Mapping[str, tuple[Check, Any]] = {
-    "membership": (_membership, None),
+    "membership": (fields({"id": identity}, "id"), None),  # the rest: `check_membership`
     "running": (flag, False),
     "live": (flag, False),
     "ready": (flag, False),

@@ -37,6 +37,7 @@ class WarningReason(str, enum.Enum):
     MODEL_NOT_KEPT = "ModelNotKept"
     INVALID_REPORT = "InvalidReport"
     START_DELAYED = "StartDelayed"
+    RENDEZVOUS_FAILS = "RendezvousFails"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,3 +161,13 @@ def invalid_service_report(problem: str) -> str:
         f"the report of the rendezvous service is refused: {shorten(problem, MAX_PROBLEM)}. The"
         " status keeps the last facts. Use an operator and images of one version"
     )
+
+
+def rendezvous_fails(error: str) -> AgentWarning:
+    """Return the warning that the service cannot evaluate its state, or without an error its end."""
+    text = (
+        f"the rendezvous service cannot evaluate the job's state: {error}. The processes continue,"
+        " but changes of the workers wait. Read the log of the rendezvous pod and report the error;"
+        " delete the pod to start the service again"
+    )
+    return AgentWarning(WarningReason.RENDEZVOUS_FAILS.value, text if error else "")

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from agent.file_sync.peers import TOKEN, Disk, peers, run
+from agent.file_sync.exchanging import TOKEN, Disk, peers, run
 from ddpjob_agent.file_sync import places
 from ddpjob_agent.file_sync.admission import MAX_BYTES, MAX_FILES, RefusedError, admit, parse_parts
 from ddpjob_agent.file_sync.local_files import TrackedFiles

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from agent.file_sync.exchanging import TOKEN, Disk, Peer, peers, run
 from agent.file_sync.keeping import snapshot
-from agent.file_sync.peers import TOKEN, Disk, Peer, peers, run
 from ddpjob_agent.file_sync import syncer
 from ddpjob_agent.file_sync.inventory import LocalReplicas
 from ddpjob_agent.file_sync.local_files import ChangedError

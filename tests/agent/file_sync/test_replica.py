@@ -70,7 +70,7 @@ class Round:
 
     def words(self, *members: Member, leaving: tuple[Member, ...] = ()) -> list[FileInstruction]:
         self.files.advance(members, leaving)
-        return [self.files.instruction_for(each, members, leaving) for each in (*members, *leaving)]
+        return [*map(self.files.instructions(members, leaving), (*members, *leaving))]
 
 
 def test_no_instruction_is_sent_before_all_inventories_arrived() -> None:
@@ -171,8 +171,7 @@ def test_only_worker_is_as_safe_as_it_can_be() -> None:
 def at_end(
     job: Round, staying: list[Member], leaving: list[Member], *, more: bool
 ) -> list[FileInstruction]:
-    members = (*staying, *leaving)
-    return [job.files.final_instruction(each, staying, leaving, more=more) for each in members]
+    return [*map(job.files.final_instructions(staying, leaving, more=more), (*staying, *leaving))]
 
 
 def test_a_staying_worker_gets_the_copy_of_a_leaving_one() -> None:

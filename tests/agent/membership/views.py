@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Any
 
 from ddpjob_agent.membership.state import MembershipState, WorkerState
+from ddpjob_agent.registry.orders import Orders
 from ddpjob_protocol.control import Expectation, Policy
 from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
 from ddpjob_protocol.messages import Failure
+
+if TYPE_CHECKING:
+    from ddpjob_agent.registry.state import RegistryState
 
 POLICY = Policy(settle=3, startup_wait=300, min_between_joins=300, max_join_wait=900, backoff=5)
 NOW = 1000.0
@@ -27,6 +32,14 @@ def hello(member: Member, **changes: Any) -> dict[str, Any]:
         "ready": False, "finished": False, "stops": False, "done": False, "failure": None,
         **changes,
     }  # fmt: skip
+
+
+def order_for(state: RegistryState, worker: str, now: float) -> dict[str, Any]:
+    """Return the order for one worker, as its agent reads it."""
+    orders = Orders(state)
+    orders.update(now)
+    order: dict[str, Any] = json.loads(orders.order_for(worker).to_json())
+    return order
 
 
 def membership(*names: str, n: int = 1) -> Membership:

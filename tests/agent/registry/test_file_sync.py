@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 from agent.file_sync.replicas import NEW, A, B, copy, has
-from agent.membership.views import NOW, hello, membership
+from agent.membership.views import NOW, hello, membership, order_for
 from ddpjob_agent.file_sync.replica import FileInstruction, FileInventory
 from ddpjob_agent.registry.decisions import decide
 from ddpjob_agent.registry.messages import on_message
-from ddpjob_agent.registry.orders import order_for
 from ddpjob_agent.registry.registration import (
     on_disconnect,
     on_expectation,

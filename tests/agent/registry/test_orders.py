@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agent.membership.views import NOW, hello, names
+from agent.membership.views import NOW, hello, names, order_for
 from ddpjob_agent.registry.decisions import decide
 from ddpjob_agent.registry.messages import on_message
-from ddpjob_agent.registry.orders import order_for
 from ddpjob_agent.registry.registration import (
     on_disconnect,
     on_expectation,

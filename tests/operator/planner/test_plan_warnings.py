@@ -9,7 +9,7 @@ from typing import Any
 from ddpjob_operator.api.status import DDPJobStatus, WarningStatus
 from ddpjob_operator.planner.planner import Plan
 from ddpjob_protocol.control import ServiceState
-from ddpjob_protocol.warnings import MAX_INCIDENTS, JobWarning
+from ddpjob_protocol.warnings import MAX_INCIDENTS, JobWarning, rendezvous_fails
 from support.builders import make_job, make_report
 from support.planning import W0, W1, decide, events_of, told
 
@@ -56,6 +56,13 @@ def test_it_is_told_once() -> None:
 
 def test_any_reason_of_a_newer_agent_is_told() -> None:
     assert warned(plan_for(None, JobWarning("New", "x"))) == [("New", "x")]
+
+
+def test_a_failing_service_is_told_without_a_worker() -> None:
+    message = rendezvous_fails("TypeError: x").message
+    planned = plan_for(None, JobWarning("RendezvousFails", message))
+    assert warned(planned) == [("RendezvousFails", message)]
+    assert told(planned.status, "Running")[2].endswith(f"; {message}")
 
 
 def test_each_worker_and_each_change_is_told() -> None:

@@ -13,12 +13,13 @@ May not: read a clock, do I/O, retain state of an earlier scope.
 
 from __future__ import annotations
 
+import collections
 from typing import TYPE_CHECKING
 
 from ddpjob_agent.file_sync.replica import NOTHING, FileInstruction, FileInventory, Replica, newest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ddpjob_protocol.membership import Member
 
@@ -48,8 +49,10 @@ class FileSyncPolicy:
 
     def safe_replica(self, members: Sequence[Member]) -> Replica | None:
         """Return the newest replica of this membership that survives the loss of one worker."""
-        found = (copy for copy in self._replicas(members) if self._is_safe(copy, members))
-        return newest(copy for copy in found if copy.membership == self.scope and copy.seconds > 0)
+        copies = {copy: None for copy in self._replicas(members) if copy.membership == self.scope}
+        holders = self._count_holders(members)
+        found = (copy for copy in copies if holders[copy.digest] >= min(ENOUGH, len(members)))
+        return newest(copy for copy in found if copy.seconds > 0)
 
     def advance(self, members: Sequence[Member], leaving: Sequence[Member]) -> None:
         """Permit the start, if all members have installed the newest replica."""
@@ -60,50 +63,62 @@ class FileSyncPolicy:
         if reported and all(each is not None and each.installed == digest for each in inventories):
             self._go = True
 
-    def instruction_for(
-        self, member: Member, members: Sequence[Member], leaving: Sequence[Member]
-    ) -> FileInstruction:
-        """Return the instruction for a worker; `members` form the membership, `leaving` left it."""
+    def instructions(
+        self, members: Sequence[Member], leaving: Sequence[Member]
+    ) -> Callable[[Member], FileInstruction]:
+        """Return the instruction by worker; `members` form the membership, `leaving` left it."""
         everybody = (*members, *leaving)
         if self._go:
-            return self._instruction_while_running(member, members)
-        if member not in members:
-            return FileInstruction(self.scope, wait=True)
-        if any(each.worker not in self._inventories for each in everybody):
-            return FileInstruction(self.scope)
-        copy = newest(self._replicas(everybody))
-        holders = self._holders(copy.digest, everybody) if copy else ()
-        return FileInstruction(self.scope, copy, holders, put=True)
+            return self._instructions_while_running(members)
+        word = FileInstruction(self.scope)
+        if all(each.worker in self._inventories for each in everybody):
+            copy = newest(self._replicas(everybody))
+            holders = self._holders(copy.digest, everybody) if copy else ()
+            word = FileInstruction(self.scope, copy, holders, put=True)
+        inside, wait = {*members}, FileInstruction(self.scope, wait=True)
+        return lambda member: word if member in inside else wait
 
-    def _instruction_while_running(
-        self, member: Member, members: Sequence[Member]
-    ) -> FileInstruction:
+    def _instructions_while_running(
+        self, members: Sequence[Member]
+    ) -> Callable[[Member], FileInstruction]:
+        go = FileInstruction(self.scope, go=True)
         copy = newest(self._replicas(members))
-        if (
-            copy
-            and not self._is_safe(copy, members)
-            and self._second_holder(copy, members) == member
-        ):
-            holders = self._holders(copy.digest, members)
-            return FileInstruction(self.scope, copy, holders, go=True, keep=True)
-        return FileInstruction(self.scope, go=True)
+        if copy is None or self._is_safe(copy, members):
+            return lambda _: go
+        second, holders = self._second_holder(copy, members), self._holders(copy.digest, members)
+        keep = FileInstruction(self.scope, copy, holders, go=True, keep=True)
+        return lambda member: keep if member == second else go
 
-    def final_instruction(
-        self, member: Member, staying: Sequence[Member], leaving: Sequence[Member], *, more: bool
-    ) -> FileInstruction:
-        """Return the instruction while no membership runs; `more`: more workers are expected."""
-        everybody = (*staying, *leaving)
-        goes = member not in staying
+    def final_instructions(
+        self, staying: Sequence[Member], leaving: Sequence[Member], *, more: bool
+    ) -> Callable[[Member], FileInstruction]:
+        """Return the instruction by worker while no membership runs.
+
+        `more`: more workers are expected.
+        """
+        everybody, stay = (*staying, *leaving), {*staying}
+        nothing = FileInstruction(self.scope)
+        wait = FileInstruction(self.scope, wait=more or bool(staying))
         if any(each.worker not in self._inventories for each in everybody):
-            return FileInstruction(self.scope, wait=goes and (more or bool(staying)))
+            return lambda member: nothing if member in stay else wait
         copy = newest(self._replicas(everybody))
         if copy is None:
-            return FileInstruction(self.scope)
-        having = [each for each in everybody if self._has(each, copy.digest)]
-        wait = goes and member in having and not set(having) & set(staying)
-        if goes or member in having:
-            return FileInstruction(self.scope, wait=wait and (more or bool(staying)))
-        return FileInstruction(self.scope, copy, self._holders(copy.digest, everybody), keep=True)
+            return lambda _: nothing
+        having = {each for each in everybody if self._has(each, copy.digest)}
+        keep = FileInstruction(self.scope, copy, self._holders(copy.digest, everybody), keep=True)
+        serve = nothing if having & stay else wait  # until a staying worker has it
+
+        def instruction(member: Member) -> FileInstruction:
+            if member in stay:
+                return nothing if member in having else keep
+            return serve if member in having else nothing
+
+        return instruction
+
+    def _count_holders(self, members: Sequence[Member]) -> collections.Counter[str]:
+        inventories = (self._inventories.get(member.worker) for member in members)
+        digests = ({copy.digest for copy in each.copies} for each in inventories if each)
+        return collections.Counter(digest for found in digests for digest in found)
 
     def _replicas(self, members: Sequence[Member]) -> list[Replica]:
         inventories = (self._inventories.get(member.worker) for member in members)

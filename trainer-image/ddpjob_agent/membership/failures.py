@@ -34,7 +34,9 @@ def delay_for_suspects(
     if not unsure:
         return None
     reason = f"lost {', '.join(lost)}; checking whether other workers are alive"
-    return Decision(Action.KEEP, reason, min(unsure))
+    again = min(worker.lost_at(view.policy) for worker in unsure)
+    silent = tuple(worker.member.worker for worker in unsure if worker.closed_at is None)
+    return Decision(Action.KEEP, reason, again, awaited=silent)
 
 
 def delay_for_messages(
@@ -52,10 +54,11 @@ def delay_for_messages(
     silent = [worker for worker in members if worker.last_seen < first + seconds]
     if not silent:
         return None
-    names = some([worker.member.worker for worker in silent], MAX_NAMES)
+    names = tuple(worker.member.worker for worker in silent)
     again = min(worker.lost_at(view.policy) for worker in silent)
-    reason = f"a command failed; waiting for a message from {names}"
-    return Decision(Action.KEEP, reason, max(again, now))
+    reason = f"a command failed; waiting for a message from {some(names, MAX_NAMES)}"
+    since = first + seconds
+    return Decision(Action.KEEP, reason, max(again, now), awaited=names, awaited_since=since)
 
 
 def root_failure_of(failed: Sequence[WorkerState]) -> Failure | None:

@@ -74,14 +74,16 @@ def _too_few(count: int, minimum: int, group: str, state: str) -> str:
     return f"{count} of at least {plural(minimum, 'worker')}{group} {verb} {state}"
 
 
-def suspects(view: MembershipState, members: Sequence[WorkerState], now: float) -> list[float]:
-    """Return when each suspect member counts as lost: simultaneous losses make one change.
+def suspects(
+    view: MembershipState, members: Sequence[WorkerState], now: float
+) -> list[WorkerState]:
+    """Return the members that may be lost soon: simultaneous losses make one change.
 
     A member is suspect if its connection is closed, or if it was silent for most of the deadline.
     """
     limit = view.policy.heartbeat_deadline
     return [
-        worker.lost_at(view.policy)
+        worker
         for worker in members
         if not is_lost(view, worker, now)
         and (worker.closed_at is not None or now - worker.last_seen > 0.8 * limit)
@@ -131,12 +133,14 @@ def form(
     old = view.current.members if view.current else ()
     here = {(w.member.worker, w.member.incarnation): w.member for w in present}
     staying = [here[key] for m in old if (key := (m.worker, m.incarnation)) in here]
+    inside = {(m.worker, m.incarnation) for m in staying}
     arriving = sorted(
-        (member for member in here.values() if member not in staying), key=lambda m: m.worker
+        (member for key, member in here.items() if key not in inside), key=lambda m: m.worker
     )
     left = {worker.member.worker for worker in view.workers if leaves(view, worker)}
-    missing = [member.worker for member in old if member not in staying]
-    lost = sorted({*view.lost, *(name for name in missing if name not in {*left, *failed})})
+    missing = [m.worker for m in old if (m.worker, m.incarnation) not in inside]
+    explained = {*left, *failed}
+    lost = sorted({*view.lost, *(name for name in missing if name not in explained)})
     cause = _cause(view, lost, missing)
     facts = (
         ("lost", lost),

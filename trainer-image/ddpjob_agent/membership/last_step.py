@@ -27,7 +27,7 @@ class LastStep:
 
     def binds(self, member: Member) -> bool:
         """Return whether this member has to do the step: a member lost before cannot."""
-        return member in self.membership.members
+        return self.membership.has(member)
 
     def is_done(self, workers: Iterable[WorkerState], policy: Policy, now: float) -> bool:
         """Return whether every bound worker that is still connected has done the step."""

@@ -54,7 +54,8 @@ def plan_change(
             wait, again_at=earliest(wait.again_at, next_backoff_end(view, now))
         )
     if wait is not None:
-        present = [worker for worker in present if worker not in joiners]
+        later = {worker.member.worker for worker in joiners}
+        present = [worker for worker in present if worker.member.worker not in later]
     if view.asked_at is None:
         return Decision(Action.ASK_STOP_STEP, "running; asking for the step to change at")
     promises = [worker.promise for worker in members]

@@ -113,4 +113,6 @@ class Decision:
     failed: tuple[str, ...] = ()  # workers in backoff until `rest_until`, in live mode
     rest_until: float = 0.0
     counts: bool = False  # the application has one more failure
+    awaited: tuple[str, ...] = ()  # decide again when all these workers have sent a message
+    awaited_since: float = 0.0  # earlier messages do not count
     after: int | None = None  # for a planned HALT: the last step; the state is saved after it

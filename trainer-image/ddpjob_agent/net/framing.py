@@ -45,7 +45,10 @@ class Connection:
 
     def send(self, message: Message) -> None:
         """Queue a message. If the connection is closed, the message is lost without an error."""
-        data = json.dumps(message, separators=(",", ":")).encode()
+        self.send_json(json.dumps(message, separators=(",", ":")).encode())
+
+    def send_json(self, data: bytes) -> None:
+        """Queue a message that is encoded already."""
         self._writer.write(struct.pack(">I", len(data)) + data)
 
     async def drain(self) -> None:

@@ -17,7 +17,7 @@ from ddpjob_agent.net.strangers import Strangers
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-BACKLOG = 128  # connections that the kernel keeps until they are accepted
+BACKLOG = 1024  # all workers connect at once when the service has restarted
 PAUSE_SECONDS = 0.1  # after an error that is no lack of descriptors
 STREAM_BYTES = 16 << 10  # unread bytes from which on a connection is not read; longest line
 

@@ -23,6 +23,7 @@ from ddpjob_agent.net.framing import (
     connect,
 )
 from ddpjob_protocol.codec import decode, encode
+from ddpjob_protocol.order_delta import RunOrders
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -196,11 +197,11 @@ class ServiceConnection:
         hello = self._hello()
         is_current = (hello["membership"] or {}).get("id") == self.membership
         entries = [encode(entry) for entry in self._entries.values()] if is_current else []
-        connection.send({"type": "hello", **hello, "entries": entries})
+        connection.send({"type": "hello", **hello, "entries": entries, "deltas": True})
         self._connection = connection
         for pending in list(self._pending.values()):
             connection.send(pending.message)
-        loop = asyncio.get_running_loop()
+        loop, orders = asyncio.get_running_loop(), RunOrders()
         beats = asyncio.ensure_future(self._send_heartbeats(connection))
         silence = loop.call_later(SILENCE_SECONDS, self._abort, connection)
         try:
@@ -221,7 +222,7 @@ class ServiceConnection:
                     self._has_lasted = True
                 else:
                     self._is_over = message["type"] == "finish"
-                    self._receive(message)
+                    self._receive(orders.complete(message))
         finally:
             silence.cancel()
             beats.cancel()

@@ -23,6 +23,7 @@ def decide(state: RegistryState, now: float) -> float | None:
     again_at = _decide(state, now)
     if state.files.update(state.view, state.workers, now, state.wall(now)):
         state.update(kept_at=now)
+        again_at = now  # joiners may have waited for it
     state.stalls.detect(
         state.view.policy,
         now,
@@ -51,6 +52,8 @@ def _decide(state: RegistryState, now: float) -> float | None:
         decision = decide_membership(state.view, now)
         state.reason = decision.reason
         if decision.action is Action.KEEP:
+            state.awaited = set(decision.awaited)
+            state.awaited_since = decision.awaited_since
             return decision.again_at
         _apply(state, decision, now)
     return None

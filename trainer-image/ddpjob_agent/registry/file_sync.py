@@ -5,7 +5,8 @@ Follows the membership; `ddpjob_agent.file_sync.policy` makes the decisions.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Callable
 
 from ddpjob_agent.file_sync.policy import FileSyncPolicy
 from ddpjob_agent.membership.forming import leaves
@@ -13,11 +14,12 @@ from ddpjob_protocol.codec import encode
 from ddpjob_protocol.control import FileSyncReport
 
 if TYPE_CHECKING:
-    from ddpjob_agent.file_sync.replica import FileInventory
+    from ddpjob_agent.file_sync.replica import FileInstruction, FileInventory
     from ddpjob_agent.membership.state import MembershipState, WorkerState
     from ddpjob_agent.registry.worker_table import WorkerTable
     from ddpjob_protocol.membership import Member
-    from ddpjob_protocol.messages import Message
+
+NO_INSTRUCTION = json.dumps(None)
 
 
 class FileSyncCoordinator:
@@ -53,27 +55,35 @@ class FileSyncCoordinator:
         if view.current is not None:
             self._files.enter(str(view.current.id) + ("" if view.running else "+"))
 
-    def instruction_for(
-        self, view: MembershipState, workers: WorkerTable, worker: str, now: float
-    ) -> Message | None:
-        """Return this worker's instruction for the files, if there is one."""
-        known = workers.get(worker)
-        if not _is_enabled(view) or view.current is None or known is None:
-            return None
-        member, members = known.member, view.current.members
-        leaving = _leaving(view, workers, now)
-        if not view.running:
-            present = _present(view, workers, now)
-            staying = [each.member for each in present if each.member not in leaving]
+    def instructions(
+        self, view: MembershipState, workers: WorkerTable, now: float
+    ) -> Callable[[str], str]:
+        """Return the instruction for the files by worker, as JSON; each is encoded once."""
+        if not _is_enabled(view) or view.current is None:
+            return lambda _: NO_INSTRUCTION
+        current, leaving = view.current, _leaving(view, workers, now)
+        if view.running:
+            inside = {*current.members, *leaving}
+            word_for = self._files.instructions(current.members, leaving)
+        else:
+            going = {*leaving}
+            present = [each.member for each in _present(view, workers, now)]
+            staying = [each for each in present if each not in going]
             names = {each.member.worker for each in workers.rows()}
             more = view.expectation is None or not names.issuperset(view.expectation.workers)
-            word = self._files.final_instruction(member, staying, leaving, more=more)
-        elif member in (*members, *leaving):
-            word = self._files.instruction_for(member, members, leaving)
-        else:
-            return None  # the worker joins a later membership
-        message: Message = encode(word)
-        return message
+            word_for = self._files.final_instructions(staying, leaving, more=more)
+        encoded: dict[int, tuple[FileInstruction, str]] = {}
+
+        def instruction_for(worker: str) -> str:
+            known = workers.get(worker)
+            if known is None or (view.running and known.member not in inside):
+                return NO_INSTRUCTION  # the worker joins a later membership
+            word = word_for(known.member)
+            if id(word) not in encoded:
+                encoded[id(word)] = (word, json.dumps(encode(word)))
+            return encoded[id(word)][1]
+
+        return instruction_for
 
     def report(self) -> FileSyncReport | None:
         """Return the report for the operator, if there is one."""
@@ -88,9 +98,9 @@ def _leaving(view: MembershipState, workers: WorkerTable, now: float) -> list[Me
     """Return the leaving workers that are still connected: one may hold the only replica."""
     if view.expectation is None:
         return []
-    members = view.current.members if view.current and view.running else ()
-    present = _present(view, workers, now)
-    return [w.member for w in present if leaves(view, w) and w.member not in members]
+    current = view.current if view.running else None
+    leaving = [w.member for w in _present(view, workers, now) if leaves(view, w)]
+    return [each for each in leaving if current is None or not current.has(each)]
 
 
 def _is_enabled(view: MembershipState) -> bool:

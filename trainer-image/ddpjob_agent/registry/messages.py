@@ -1,4 +1,4 @@
-"""The messages of registered workers; each changes the state, and decides nothing."""
+"""The messages of registered workers; each changes the state, decides nothing, and has an effect."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Callable
 
 from ddpjob_agent.file_sync.replica import FileInventory
 from ddpjob_agent.membership.forming import backoff_after
+from ddpjob_agent.registry.effects import Effect
 from ddpjob_agent.registry.state import RegistryState
 from ddpjob_protocol.codec import DecodeError, decode
 from ddpjob_protocol.messages import Failure, Message
@@ -24,48 +25,53 @@ from ddpjob_protocol.warnings import (
 _Content = Mapping[str, Any]
 
 
-def on_message(state: RegistryState, worker: str, message: Message, now: float) -> None:
-    """Apply a message of this worker; ignore a message of unknown type, refuse an odd message."""
+def on_message(state: RegistryState, worker: str, message: Message, now: float) -> Effect:
+    """Apply a message of this worker and return its effect; refuse an odd message.
+
+    Ignore a message of unknown type.
+    """
     handler = _HANDLERS.get(message["type"])
     if handler is None:
-        return
+        return Effect.NOTHING
     try:
         checked = check_message(message)
     except DecodeError as error:
         state.refuse(worker, message["type"], str(error), now)
-    else:
-        handler(state, worker, checked, now)
+        return Effect.REPORT
+    return handler(state, worker, checked, now)
 
 
 # --- processes that start and end -----------------------------------------------------------------
 
 
-def _on_exited(state: RegistryState, worker: str, message: _Content, now: float) -> None:
+def _on_exited(state: RegistryState, worker: str, message: _Content, now: float) -> Effect:
     """Record the end of this worker's command, with its failure if there is one."""
     if state.view.live:
-        _on_live_exited(state, worker, message, now)
-    elif state.is_current(worker, message):
-        failure = _failure_in(message)
-        if failure is None:
-            state.workers.change(worker, done=True)
-        else:
-            state.workers.change(worker, exit_at=now, failure=failure)
+        return _on_live_exited(state, worker, message, now)
+    if not state.is_current(worker, message):
+        return Effect.NOTHING
+    failure = _failure_in(message)
+    if failure is None:
+        return Effect.turn_if(state.workers.change(worker, done=True))
+    return Effect.turn_if(state.workers.change(worker, exit_at=now, failure=failure))
 
 
-def _on_live_exited(state: RegistryState, worker: str, message: _Content, now: float) -> None:
+def _on_live_exited(state: RegistryState, worker: str, message: _Content, now: float) -> Effect:
     known = state.workers.get(worker)
     if known is None or not message.get("live"):
-        return  # of the start before live mode was known
+        return Effect.NOTHING  # of the start before live mode was known
     failure = _failure_in(message)
     if state.view.running and state.is_member(worker):
         exit_at = now if failure else None
-        state.workers.change(
+        changed = state.workers.change(
             worker, done=failure is None, exit_at=exit_at, failure=failure,
             failed_in=message["membership"],
         )  # fmt: skip
-    elif failure:  # not a member: the job counts no failure, but the worker backs off
+        return Effect.turn_if(changed)
+    if failure:  # not a member: the job counts no failure, but the worker backs off
         pause = backoff_after(known.failures + 1, state.view.policy)
         state.workers.back_off(worker, now + pause)
+    return Effect.turn_if(bool(failure))
 
 
 def _failure_in(message: _Content) -> Failure | None:
@@ -73,53 +79,59 @@ def _failure_in(message: _Content) -> Failure | None:
     return None if failure is None else decode(Failure, failure)
 
 
-def _on_bye(state: RegistryState, worker: str, _message: _Content, _now: float) -> None:
+def _on_bye(state: RegistryState, worker: str, _message: _Content, _now: float) -> Effect:
     """Record that this worker is about to end."""
-    state.workers.change(worker, leaving=True)
+    return Effect.turn_if(state.workers.change(worker, leaving=True))
 
 
-def _on_live(state: RegistryState, _worker: str, _message: _Content, _now: float) -> None:
+def _on_live(state: RegistryState, _worker: str, _message: _Content, _now: float) -> Effect:
     """Switch the job to live mode; all processes restart once."""
-    if not state.view.live:
-        state.update(live=True)
-        state.workers.change_all(done=False, exit_at=None, failure=None, ready_at=None)
+    if state.view.live:
+        return Effect.NOTHING
+    state.update(live=True)
+    state.workers.change_all(done=False, exit_at=None, failure=None, ready_at=None)
+    return Effect.TURN
 
 
-def _on_ready(state: RegistryState, worker: str, _message: _Content, now: float) -> None:
+def _on_ready(state: RegistryState, worker: str, _message: _Content, now: float) -> Effect:
     """Record that all processes of this worker can join a membership."""
-    state.workers.change(worker, ready_at=now)
+    return Effect.turn_if(state.workers.change(worker, ready_at=now))
 
 
-def _on_finished(state: RegistryState, worker: str, _message: _Content, _now: float) -> None:
+def _on_finished(state: RegistryState, worker: str, _message: _Content, _now: float) -> Effect:
     """Record that a process of this worker has done all steps."""
-    state.workers.change(worker, finished=True)
+    return Effect.turn_if(state.workers.change(worker, finished=True))
 
 
-def _on_broken(state: RegistryState, worker: str, message: _Content, now: float) -> None:
+def _on_broken(state: RegistryState, worker: str, message: _Content, now: float) -> Effect:
     """Record that this worker's processes lost connections in this membership."""
     current = state.current
     is_news = state.view.broken is None
-    if is_news and current and message["membership"] == str(current.id):
-        summary = f"{worker} lost its connection to others: {message['why']}"
-        failure = Failure(state.wall(now), summary, secondary=True)
-        state.update(broken=failure, broken_at=now)
+    if not is_news or current is None or message["membership"] != str(current.id):
+        return Effect.NOTHING
+    summary = f"{worker} lost its connection to others: {message['why']}"
+    failure = Failure(state.wall(now), summary, secondary=True)
+    state.update(broken=failure, broken_at=now)
+    return Effect.TURN
 
 
 # --- planned changes ------------------------------------------------------------------------------
 
 
-def _on_stops(state: RegistryState, worker: str, message: _Content, _now: float) -> None:
+def _on_stops(state: RegistryState, worker: str, message: _Content, _now: float) -> Effect:
     """Record that this worker's processes accept a stop step."""
-    if state.is_current(worker, message):
-        state.workers.change(worker, stops=True)
+    is_current = state.is_current(worker, message)
+    return Effect.turn_if(is_current and state.workers.change(worker, stops=True))
 
 
-def _on_asks(state: RegistryState, worker: str, message: _Content, now: float) -> None:
+def _on_asks(state: RegistryState, worker: str, message: _Content, now: float) -> Effect:
     """Record that a rank calls `Snapshots.due`; end the problem if it was the last one."""
-    if state.is_current(worker, message) and message.get("rank") is not None:
-        reporter = state.askers.on_ask(message["membership"], message["rank"], now)
-        if reporter:
-            _warn_of_silent_ranks(state, reporter, now)
+    if not state.is_current(worker, message) or message.get("rank") is None:
+        return Effect.NOTHING
+    reporter = state.askers.on_ask(message["membership"], message["rank"], now)
+    if reporter:
+        _warn_of_silent_ranks(state, reporter, now)
+    return Effect.report_if(bool(reporter))
 
 
 def _warn_of_silent_ranks(state: RegistryState, reporter: str, now: float) -> None:
@@ -129,46 +141,54 @@ def _warn_of_silent_ranks(state: RegistryState, reporter: str, now: float) -> No
     state.warnings.add(reporter, warning, state.wall(now))
 
 
-def _on_promise(state: RegistryState, worker: str, message: _Content, _now: float) -> None:
+def _on_promise(state: RegistryState, worker: str, message: _Content, _now: float) -> Effect:
     """Record the last step that this worker's processes begin without a further order."""
-    if state.view.asked_at is not None:
-        state.workers.change(worker, promise=message["step"])
+    if state.view.asked_at is None:
+        return Effect.NOTHING
+    return Effect.turn_if(state.workers.change(worker, promise=message["step"]))
 
 
-def on_stopped(state: RegistryState, worker: str, message: _Content, _now: float) -> None:
+def on_stopped(state: RegistryState, worker: str, message: _Content, _now: float) -> Effect:
     """Record that this worker's processes have stopped in a membership."""
     last = state.last_step
-    if last is not None and message["membership"] == str(last.membership.id):
-        last.stopped.add(worker)
+    if last is None or message["membership"] != str(last.membership.id):
+        return Effect.NOTHING
+    is_news = worker not in last.stopped
+    last.stopped.add(worker)
+    return Effect.turn_if(is_news)
 
 
-def on_steps_done(state: RegistryState, _worker: str, message: _Content, _now: float) -> None:
+def on_steps_done(state: RegistryState, _worker: str, message: _Content, _now: float) -> Effect:
     """Record the last step of stopped processes in their membership."""
     state.history.on_steps_done(message["membership"], message["step"])
+    return Effect.REPORT
 
 
-def on_inventory(state: RegistryState, worker: str, message: _Content, now: float) -> None:
+def on_inventory(state: RegistryState, worker: str, message: _Content, now: float) -> Effect:
     """Record the replicas of the script's files that this worker holds."""
     inventory = decode(FileInventory, message)
     state.files.on_inventory(state.view, worker, inventory)
     state.warnings.add(worker, files_not_kept(inventory.problem), state.wall(now))
+    return Effect.TURN
 
 
 # --- progress and trouble -------------------------------------------------------------------------
 
 
-def _on_progress(state: RegistryState, worker: str, message: _Content, now: float) -> None:
+def _on_progress(state: RegistryState, worker: str, message: _Content, now: float) -> Effect:
     """Record a progress report of this worker's processes."""
     if not state.is_current(worker, message):
-        return
+        return Effect.NOTHING
     before, report = state.history.snapshot_step, message["report"]
     on_progress_report(state, worker, report, now)
     if report.event is ProgressEvent.STEP:
         state.stalls.on_step(report.step, now, state.wall(now))
         if state.askers.on_step(message["membership"], worker, report.step, now):
             _warn_of_silent_ranks(state, worker, now)
-    if state.history.snapshot_step != before:
-        state.update(saved_at=now)
+    if state.history.snapshot_step == before:
+        return Effect.REPORT
+    state.update(saved_at=now)
+    return Effect.TURN
 
 
 def on_progress_report(
@@ -182,21 +202,24 @@ def on_progress_report(
             state.warnings.end_others(WarningReason.SNAPSHOT_DEGRADED.value, worker)
 
 
-def _on_beat(state: RegistryState, worker: str, message: _Content, now: float) -> None:
+def _on_beat(state: RegistryState, worker: str, message: _Content, now: float) -> Effect:
     """Record the heartbeats of this worker's processes, each with its membership."""
     positions = message.get("processes") or ()
     current = [each for each in positions if state.is_in(worker, each.membership)]
     state.stalls.on_heartbeat(worker, current, now)
+    return Effect.NOTHING
 
 
-def _on_warning(state: RegistryState, worker: str, message: _Content, now: float) -> None:
+def _on_warning(state: RegistryState, worker: str, message: _Content, now: float) -> Effect:
     """Record a problem of this worker, unless it ended with an earlier membership."""
     warning = decode(AgentWarning, message)
-    if not warning.membership or state.is_in(worker, warning.membership):
-        state.warnings.add(worker, warning, state.wall(now))
+    if warning.membership and not state.is_in(worker, warning.membership):
+        return Effect.NOTHING
+    state.warnings.add(worker, warning, state.wall(now))
+    return Effect.REPORT
 
 
-_HANDLERS: dict[str, Callable[[RegistryState, str, _Content, float], None]] = {
+_HANDLERS: dict[str, Callable[[RegistryState, str, _Content, float], Effect]] = {
     "exited": _on_exited,
     "bye": _on_bye,
     "live": _on_live,

@@ -10,17 +10,18 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from ddpjob_agent.membership.state import WorkerState
+from ddpjob_agent.registry.effects import Effect
 from ddpjob_agent.registry.messages import (
     on_inventory,
     on_progress_report,
     on_steps_done,
     on_stopped,
 )
-from ddpjob_protocol.codec import decode
+from ddpjob_protocol.codec import DecodeError, decode
 from ddpjob_protocol.control import ServiceState
-from ddpjob_protocol.membership import Membership
+from ddpjob_protocol.membership import Membership, MembershipId
 from ddpjob_protocol.messages import Failure
-from ddpjob_protocol.report_check import check_hello, check_member
+from ddpjob_protocol.report_check import check_hello, check_member, check_membership
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
     from ddpjob_protocol.messages import Message
 
 
-def on_expectation(state: RegistryState, expectation: Expectation, now: float) -> None:
+def on_expectation(state: RegistryState, expectation: Expectation, now: float) -> Effect:
     """Set the workers that the operator expects."""
+    if expectation == state.view.expectation:
+        return Effect.NOTHING
     since = state.view.expected_since if state.view.expectation else now
     state.update(
         expectation=expectation,
@@ -40,6 +43,7 @@ def on_expectation(state: RegistryState, expectation: Expectation, now: float) -
         failures=max(state.view.failures, expectation.failures),
     )
     state.workers.on_expectation(expectation, now)
+    return Effect.TURN
 
 
 def on_hello(state: RegistryState, message: Message, now: float) -> str:
@@ -49,16 +53,18 @@ def on_hello(state: RegistryState, message: Message, now: float) -> str:
     """
     member = check_member(message["member"])
     message, problems = check_hello(message)
+    held = message["membership"]
+    held_id = MembershipId.parse(held["id"]) if held else None
+    if held_id and (state.current is None or held_id > state.current.id):
+        try:
+            _adopt(state, check_membership(held), now)
+        except DecodeError as error:
+            held_id, problems["membership"] = None, str(error)
     for fact, problem in problems.items():
         state.refuse(member.worker, f"hello.{fact}", problem, now)
-    held = message["membership"]
-    membership = decode(Membership, held) if held else None
-    current = state.current
-    if membership and (current is None or membership.id > current.id):
-        _adopt(state, membership, now)
     known = state.workers.row_for(member, now)
     current = state.current
-    if current and membership and membership.id == current.id and known.member in current.members:
+    if current and held_id == current.id and current.has(known.member):
         known = _relearn(state, known, message, now)
     if message["files"]:
         on_inventory(state, member.worker, message["files"], now)
@@ -119,9 +125,26 @@ def _relearn(
     )
 
 
-def on_heartbeat(state: RegistryState, worker: str, now: float) -> None:
-    """Record the time of a message from this worker."""
+def on_heartbeat(state: RegistryState, worker: str, now: float) -> Effect:
+    """Record the time of a message from this worker.
+
+    That alone has an effect if the worker was lost or is being ended, or if a decision waits for it.
+    """
+    before, policy = state.workers.get(worker), state.view.policy
+    if before is None:
+        return Effect.NOTHING
     state.workers.change(worker, last_seen=now)
+    returns = before.lost_at(policy) <= now
+    after = dataclasses.replace(before, last_seen=now) if before.unexpected_at else before
+    leaves = after.is_being_ended(policy) and not before.is_being_ended(policy)
+    return Effect.turn_if(returns or leaves or _was_last_awaited(state, worker, now))
+
+
+def _was_last_awaited(state: RegistryState, worker: str, now: float) -> bool:
+    if worker not in state.awaited or now < state.awaited_since:
+        return False
+    state.awaited.discard(worker)
+    return not state.awaited
 
 
 def on_disconnect(state: RegistryState, worker: str, now: float) -> None:

@@ -46,6 +46,8 @@ class RegistryState:
     unseen: set[str] = dataclasses.field(default_factory=set)  # members not back since a restart
     last_step: LastStep | None = None  # of the membership that ended, or is about to end
     files: FileSyncCoordinator = dataclasses.field(default_factory=FileSyncCoordinator)
+    awaited: set[str] = dataclasses.field(default_factory=set)  # a decision waits for all these
+    awaited_since: float = 0.0  # earlier messages of them do not count
     # For the report only.
     phase: ServiceState = ServiceState.WAITING
     reason: str = ""
@@ -78,7 +80,7 @@ class RegistryState:
     def is_member(self, worker: str) -> bool:
         """Return whether the worker's present incarnation is in the current membership."""
         known, current = self.workers.get(worker), self.view.current
-        return bool(known and current and known.member in current.members)
+        return bool(known and current and current.has(known.member))
 
     def is_current(self, worker: str, message: Mapping[str, Any]) -> bool:
         """Return whether a message about a membership is from a member while it runs."""

@@ -36,7 +36,7 @@ class WorkerTable:
     def put(self, worker: WorkerState, expectation: Expectation | None, now: float) -> None:
         """Add this row, or replace the worker's row; mark it if the worker is unexpected."""
         if expectation is not None:
-            known = worker.member.worker in (*expectation.workers, *expectation.draining)
+            known = worker.member.worker in expectation.known
             since = None if known else worker.unexpected_at or now
             worker = dataclasses.replace(worker, unexpected_at=since)
         self._workers[worker.member.worker] = worker
@@ -46,10 +46,13 @@ class WorkerTable:
         for worker in self.rows():
             self.put(worker, expectation, now)
 
-    def change(self, name: str, **changes: Any) -> None:
-        """Change fields of this worker's row."""
-        if name in self._workers:
-            self._workers[name] = dataclasses.replace(self._workers[name], **changes)
+    def change(self, name: str, **changes: Any) -> bool:
+        """Change fields of this worker's row; return whether the row differs now."""
+        row = self._workers.get(name)
+        if row is None:
+            return False
+        self._workers[name] = dataclasses.replace(row, **changes)
+        return self._workers[name] != row
 
     def change_all(self, **changes: Any) -> None:
         """Change fields of every row."""

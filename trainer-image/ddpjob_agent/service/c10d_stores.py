@@ -124,7 +124,7 @@ class MembershipStores:
         """Wait until the torchrun of every member has joined, so that no torchrun has to poll."""
         current, gathered = self._state.current, self._gathered
         self._arrived.add(member.worker)
-        if current and {each.worker for each in current.members} <= self._arrived:
+        if current and self._arrived.issuperset(current.by_worker):
             gathered.set()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(gathered.wait(), GATHER_SECONDS)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import time
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING
 
 from ddpjob_agent.net.framing import (
     HANDSHAKE_SECONDS,
@@ -23,8 +22,10 @@ from ddpjob_agent.net.framing import (
 )
 from ddpjob_agent.net.listening import Listener, bind
 from ddpjob_agent.registry.decisions import decide
+from ddpjob_agent.registry.effects import Effect
 from ddpjob_agent.registry.messages import on_message
-from ddpjob_agent.registry.orders import order_for
+from ddpjob_agent.registry.order_text import Order, RunPart
+from ddpjob_agent.registry.orders import Orders
 from ddpjob_agent.registry.registration import (
     extend_deadlines,
     on_disconnect,
@@ -32,20 +33,24 @@ from ddpjob_agent.registry.registration import (
     on_heartbeat,
     on_hello,
 )
-from ddpjob_agent.registry.report import build_report
 from ddpjob_agent.service.c10d_stores import MembershipStores
 from ddpjob_agent.service.http_api import METHODS, OperatorApi
+from ddpjob_agent.service.report_board import ReportBoard
+from ddpjob_agent.service.turns import Turns
 from ddpjob_protocol.codec import DecodeError
-from ddpjob_protocol.control import Expectation, Report
 from ddpjob_protocol.messages import PROTOCOL, Message
 from ddpjob_protocol.report_check import check_member, check_message
+from ddpjob_protocol.warnings import rendezvous_fails
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ddpjob_agent.registry.state import RegistryState
+    from ddpjob_protocol.control import Expectation
     from ddpjob_protocol.membership import Member
 
-TICK_SECONDS = 0.5
-STALL_SECONDS = 1.0  # seconds; if a tick is later than this, the service itself was stalled
+STALL_SECONDS = 1.0  # if a turn is later than this, the service itself was stalled
+BEAT = b'{"type":"beat"}'
 
 log = logging.getLogger("ddpjob.rendezvous")
 
@@ -53,12 +58,22 @@ log = logging.getLogger("ddpjob.rendezvous")
 class _Session:
     """A connected agent."""
 
-    def __init__(self, connection: Connection, member: Member) -> None:
+    def __init__(self, connection: Connection, member: Member, deltas: bool) -> None:
         self.connection = connection
+        self._deltas = deltas  # whether the agent reads `ddpjob_protocol.order_delta`
+        self._base: RunPart | None = None
         self.member = member
         self.worker = member.worker
-        self.order: Message | None = None
+        self.order: Order | None = None
         self.requests: dict[int, asyncio.Task[None]] = {}
+
+    def give(self, order: Order) -> None:
+        """Send the order if it differs from the last one."""
+        if order != self.order:
+            self.connection.send_json(order.to_json(self._base))
+            self.order = order
+            if self._deltas and isinstance(order.common, RunPart):
+                self._base = order.common
 
 
 class RendezvousServer:
@@ -67,24 +82,20 @@ class RendezvousServer:
     def __init__(self, state: RegistryState, token: str) -> None:
         self._state = state
         self._token = token
-        self._controller = OperatorApi(token, self._report_after, self._on_expectation)
+        self._board = ReportBoard(state)
+        self._controller = OperatorApi(token, self._board.report_after, self._on_expectation)
         self._sessions: dict[str, _Session] = {}
         self._store = MembershipStores(state)
-        self._report = build_report(state, version=1)
-        self._news_version = 1  # version of the last report that changed more than progress
-        self._reported = asyncio.Condition()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._last_tick = time.monotonic()
+        self._orders = Orders(state)
+        self._turns = Turns(self)
 
     async def run(self, host: str, port: int) -> None:
         """Listen and serve; raise OSError if the port is in use."""
         listener = Listener(bind(host, port), self._connected)
         log.info("listening on %s", listener.address)
-        with contextlib.closing(listener):
-            while True:
-                await asyncio.sleep(TICK_SECONDS)
-                self._reevaluate()
+        with contextlib.closing(listener), contextlib.closing(self._turns):
+            self._turns.start()
+            await asyncio.get_running_loop().create_future()
 
     # --- connections ----------------------------------------------------------------------------
 
@@ -117,14 +128,11 @@ class RendezvousServer:
             return
         try:
             session = self._register(connection, hello)
-        except (KeyError, TypeError, ValueError) as error:
+        except Exception as error:
             raise FramingError(f"a hello that cannot be read: {error!r}") from error
         try:
-            self._reevaluate()
-            while True:
-                message = await connection.receive()
-                if message is None:
-                    break
+            self._turns.on_effect(Effect.TURN)
+            while (message := await connection.receive()) is not None:
                 self._handle(session, message)
                 await connection.drain()
         finally:
@@ -136,7 +144,8 @@ class RendezvousServer:
             connection.send({"type": "refused", "reason": reason})
             raise FramingError(reason)
         worker = on_hello(self._state, hello, time.monotonic())
-        session = _Session(connection, check_member(hello["member"]))
+        deltas = hello.get("deltas") is True
+        session = _Session(connection, check_member(hello["member"]), deltas)
         older = self._sessions.pop(worker, None)
         if older is not None:
             self._drop(older)
@@ -160,7 +169,7 @@ class RendezvousServer:
         if self._sessions.get(session.worker) is session:
             del self._sessions[session.worker]
             on_disconnect(self._state, session.worker, time.monotonic())
-            self._reevaluate()
+            self._turns.on_effect(Effect.TURN)
 
     @staticmethod
     def _drop(session: _Session) -> None:
@@ -169,15 +178,21 @@ class RendezvousServer:
             task.cancel()
 
     def _handle(self, session: _Session, message: Message) -> None:
+        try:
+            self._turns.on_effect(self._record(session, message))
+        except Exception as error:
+            raise FramingError(f"{session.worker} sent what cannot be read: {error!r}") from error
+
+    def _record(self, session: _Session, message: Message) -> Effect:
         now, kind = time.monotonic(), message["type"]
-        on_heartbeat(self._state, session.worker, now)
+        effect = on_heartbeat(self._state, session.worker, now)
         if kind in ("store", "cancel"):
             self._on_store_message(session, message, now)
         else:
-            on_message(self._state, session.worker, message, now)
             if kind == "beat":
-                session.connection.send({"type": "beat"})
-            self._reevaluate()
+                session.connection.send_json(BEAT)
+            effect = max(effect, on_message(self._state, session.worker, message, now))
+        return effect
 
     # --- store ----------------------------------------------------------------------------------
 
@@ -198,74 +213,45 @@ class RendezvousServer:
         task.add_done_callback(lambda _: session.requests.pop(message["id"], None))
 
     async def _serve_request(self, session: _Session, message: Message) -> None:
-        session.connection.send(await self._store.answer(session.member, message))
+        try:
+            session.connection.send(await self._store.answer(session.member, message))
+        except Exception as error:  # noqa: BLE001 - it ends this session only
+            log.warning("cannot serve a request of %s: %r; closing", session.worker, error)
+            session.connection.close()
 
-    # --- decisions and reports --------------------------------------------------------------------
+    # --- turns ----------------------------------------------------------------------------------
 
-    def _reevaluate(self) -> None:
-        """Decide, then update the report and every agent's order."""
-        now = time.monotonic()
-        stall = now - self._last_tick - TICK_SECONDS
-        self._last_tick = now
-        if stall > STALL_SECONDS:
+    def take(self, now: float, late: float) -> float | None:
+        """Decide, and send the orders that differ from the last ones; return the next deadline."""
+        if late > STALL_SECONDS:
             log.warning(
-                "the event loop stalled for %.1f s; heartbeat deadlines are extended by that", stall
+                "the event loop stalled for %.1f s; heartbeat deadlines are extended by that", late
             )
-            extend_deadlines(self._state, stall)
+            extend_deadlines(self._state, late)
         again_at = decide(self._state, now)
         for line in self._state.refusals.take():
             log.warning("%s", line)
         self._store.sync_membership()
+        self._orders.update(now)
         for session in list(self._sessions.values()):
-            if not self._state.knows(session.worker):
+            if self._state.knows(session.worker):
+                session.give(self._orders.order_for(session.worker))
+            else:
                 session.connection.close()
-                continue
-            order = order_for(self._state, session.worker, now)
-            if order != session.order:
-                session.connection.send(order)
-                session.order = order
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if again_at is not None:
-            delay = max(0.0, again_at - now)
-            self._timer = asyncio.get_running_loop().call_later(delay, self._reevaluate)
-        self._publish()
+        self._warn("", now)
+        return again_at
 
-    def _publish(self) -> None:
-        report = build_report(self._state, self._report.version)
-        if report == self._report:
-            return
-        if report.reason != self._report.reason:
-            log.info("%s: %s", report.state, report.reason)
-        version = report.version + 1
-        if report.without_progress() != self._report.without_progress():
-            self._news_version = version
-        self._report = dataclasses.replace(report, version=version)
-        task = asyncio.ensure_future(self._wake_polls())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def publish(self) -> None:
+        """Publish the report."""
+        self._board.publish()
 
-    async def _wake_polls(self) -> None:
-        async with self._reported:
-            self._reported.notify_all()
+    def on_failure(self, error: str, now: float) -> None:
+        """Report that turns fail, with the last report that could be built."""
+        self._warn(error, now)
+        self._board.publish_warnings()
 
-    async def _report_after(self, version: int, seconds: float, only_news: bool) -> Report:
-        """Return the report once it is newer than `version`, at the latest after `seconds`."""
-
-        def differs() -> bool:
-            if only_news and version <= self._report.version:
-                return self._news_version > version
-            return self._report.version != version
-
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._until(differs), seconds)
-        return self._report
-
-    async def _until(self, differs: Callable[[], bool]) -> None:
-        async with self._reported:
-            await self._reported.wait_for(differs)
+    def _warn(self, error: str, now: float) -> None:
+        self._state.warnings.add("", rendezvous_fails(error), self._state.wall(now))
 
     def _on_expectation(self, expectation: Expectation) -> None:
-        on_expectation(self._state, expectation, time.monotonic())
-        self._reevaluate()
+        self._turns.on_effect(on_expectation(self._state, expectation, time.monotonic()))
