@@ -176,14 +176,14 @@ def test_a_message_that_cannot_be_read_ends_its_session_only(poison: str) -> Non
     run(body)
 
 
-def test_a_store_request_that_cannot_be_served_ends_its_session_only() -> None:
+def test_a_store_request_that_cannot_be_served_is_refused() -> None:
     async def body(job: Job) -> None:
         await job.joined("a", "b")
         job.agents["a"].send(
             {"type": "store", "id": 1, "membership": "1.1.1", "request": {"op": "?"}}
         )
-        assert await job.agents["a"].receive() is None
-        await job.ordered("b", "1.1.2")
+        assert await job.received("a") == {"type": "stored", "id": 1, "refused": True}
+        await job.beats("a")
 
     run(body)
 
