@@ -82,7 +82,7 @@ def _rows(figures: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
 
 def _number(value: float, figure: Mapping[str, Any]) -> str:
     if math.isinf(value):
-        return f">{figure['cap']:g}"
+        return "unknown" if figure["cap"] is None else f">{figure['cap']:g}"
     if value == 0:
         return "0"
     if abs(value) < 1:
@@ -96,7 +96,7 @@ def _ratio(middle: float, figure: Mapping[str, Any]) -> str:
     if not figure["ours"]:
         return ""
     if math.isinf(middle):
-        return f">{figure['cap'] / figure['ours']:.2f}"
+        return "" if figure["cap"] is None else f">{figure['cap'] / figure['ours']:.2f}"
     return f"{middle / figure['ours']:.2f}"
 
 
