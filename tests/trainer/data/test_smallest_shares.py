@@ -69,7 +69,7 @@ def test_what_cannot_work_is_refused() -> None:
         ElasticBatchSampler(11, 5, min_samples_per_rank=2)
     ElasticBatchSampler(11, 5, min_samples_per_rank=2, drop_last=True)
     in_parts = ElasticBatchSampler(10, 5, max_samples_per_rank=2)
-    with pytest.raises(ValueError, match="leave away static_graph or max_samples_per_rank"):
+    with pytest.raises(ValueError, match="leave out static_graph or max_samples_per_rank"):
         loop(Run().model, in_parts, static_graph=True)
     with pytest.raises(ValueError, match="different numbers of parts"):
         loop(synchronized(), in_parts)

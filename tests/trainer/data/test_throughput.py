@@ -160,5 +160,5 @@ def test_learning_rates_follow_the_size_of_the_batch(monkeypatch: pytest.MonkeyP
 def test_a_batch_of_another_size_for_each_world_is_not_deterministic() -> None:
     run, data = Run(), TensorDataset(torch.ones(2))
     loader = DataLoader(data, batch_sampler=ElasticBatchSampler(data, 2, per_process=True))
-    with pytest.raises(ValueError, match="leave away per_process"):
+    with pytest.raises(ValueError, match="leave out per_process"):
         Loop(run.model, run.optimizer, loader=loader, epochs=1, deterministic=2)

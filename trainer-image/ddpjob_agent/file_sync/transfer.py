@@ -3,8 +3,8 @@
     client  {"type": "give", "digest": …}
     server  {"type": "copy", "parts": […]}, then the bytes of all parts; or {"type": "absent"}
 
-The client verifies every byte, and reads no more bytes than the list of files announces. Threads read and write the disk, one chunk at a time; memory and the
-event loop stay free.
+The client verifies every byte, and reads no more bytes than the list of files announces. Threads
+read and write the disk, one chunk at a time; memory and the event loop stay free.
 May not: choose replicas, workers or paths.
 """
 
@@ -51,8 +51,7 @@ class TransferError(Exception):
 class ReplicaServer:
     """A server that sends replicas to other agents.
 
-    `find` returns the files of a replica; `recheck` is called for a replica that is gone
-    or corrupt.
+    `find` returns the files of a replica; `recheck` is called for a replica that is gone or corrupt.
     """
 
     def __init__(

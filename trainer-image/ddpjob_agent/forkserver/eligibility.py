@@ -103,7 +103,7 @@ def check_environment(imported: Mapping[str, str], wanted: Mapping[str, str]) ->
     if missing:
         raise NotEligibleError(f"{', '.join(sorted(missing))} was not imported in advance")
     for name in sorted({*imported, *wanted}):
-        if name in OF_A_START or name.startswith(OF_A_START_PREFIXES):
+        if _is_of_a_start(name):
             continue
         if imported.get(name) != wanted.get(name):
             raise NotEligibleError(f"{name} differs from what it was when torch was imported")
@@ -111,11 +111,12 @@ def check_environment(imported: Mapping[str, str], wanted: Mapping[str, str]) ->
 
 def is_read_at_import(name: str) -> bool:
     """Return whether an import may read this variable, as far as is known."""
-    return not (
-        name in OF_A_START
-        or name in READ_LATER
-        or name.startswith((*OF_A_START_PREFIXES, *READ_LATER_PREFIXES))
-    )
+    is_read_later = name in READ_LATER or name.startswith(READ_LATER_PREFIXES)
+    return not (is_read_later or _is_of_a_start(name))
+
+
+def _is_of_a_start(name: str) -> bool:
+    return name in OF_A_START or name.startswith(OF_A_START_PREFIXES)
 
 
 def preloaded_environment(environment: Mapping[str, str]) -> list[str]:

@@ -22,6 +22,7 @@ from ddpjob_agent.net.rendezvous_use import RENDEZVOUS_SECONDS, RendezvousUse
 
 if TYPE_CHECKING:
     from ddpjob_agent.c10d.protocol import Request
+    from ddpjob_agent.c10d.server import Backend
     from ddpjob_agent.net.rendezvous_use import ExpectedUse
     from ddpjob_agent.net.service_connection import ServiceConnection
     from ddpjob_protocol.warnings import AgentWarning
@@ -45,11 +46,7 @@ class StoreRelay:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not self._peers.admit(writer):
-            writer.close()
-            return
-        with contextlib.suppress(asyncio.CancelledError):  # the agent ends
-            await serve_client(reader, writer, _Backend(self._link, self._used))
+        await _serve(self._peers, reader, writer, _Backend(self._link, self._used))
 
     def on_start(self, expected: ExpectedUse | None) -> None:
         """Record that a command starts, with the use of the rendezvous that it should make."""
@@ -94,11 +91,21 @@ class LocalStore:
         self._backend = StoreBackend(Store())
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not self._peers.admit(writer):
-            writer.close()
-            return
-        with contextlib.suppress(asyncio.CancelledError):  # the agent ends
-            await serve_client(reader, writer, self._backend)
+        await _serve(self._peers, reader, writer, self._backend)
+
+
+async def _serve(
+    peers: LoopbackPeers,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    backend: Backend,
+) -> None:
+    """Serve a client, if its user may connect."""
+    if not peers.admit(writer):
+        writer.close()
+        return
+    with contextlib.suppress(asyncio.CancelledError):  # the agent ends
+        await serve_client(reader, writer, backend)
 
 
 class _Backend:

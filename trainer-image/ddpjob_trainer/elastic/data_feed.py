@@ -43,8 +43,8 @@ class DataFeed:
         """Feed the samples of `loader` to `model`.
 
         Raise TypeError or ValueError if they do not fit. `shards` switches on deterministic mode,
-        see `data.deterministic`. With `balance`, the shares follow the measured speeds. `accumulate` batches of the
-        loader are one batch, which each rank takes in as many parts.
+        see `data.deterministic`. With `balance`, the shares follow the measured speeds.
+        `accumulate` batches of the loader are one batch, which each rank takes in as many parts.
         """
         source = loader if isinstance(loader, Stream) else loader.batch_sampler
         if not isinstance(source, (ElasticBatchSampler, Stream)):
@@ -61,7 +61,7 @@ class DataFeed:
         self._weights = LossWeights(model.module.parameters())
         if shards is not None and source.follows_ranks:
             raise ValueError(
-                "deterministic needs batches of one size: leave away per_process, whose batches "
+                "deterministic needs batches of one size: leave out per_process, whose batches "
                 "have another one for each number of processes"
             )
         self.source.shards, self.source.accumulate = shards, accumulate
@@ -71,12 +71,12 @@ class DataFeed:
         if self._has_sync_norm and source.takes_parts:
             raise ValueError(
                 "SyncBatchNorm waits for all processes in each forward pass, and they would take "
-                "different numbers of parts: leave away max_samples_per_rank and deterministic"
+                "different numbers of parts: leave out max_samples_per_rank and deterministic"
             )
         if model.is_static_graph and source.takes_parts:
             raise ValueError(
                 "with static_graph=True every backward pass must exchange gradients, and only the "
-                "last part of a share does: leave away static_graph or max_samples_per_rank"
+                "last part of a share does: leave out static_graph or max_samples_per_rank"
             )
         self._pace = ThroughputMeter(model.module.parameters()) if balance else None
         self._has_measured = False

@@ -54,8 +54,8 @@ class SnapshotLoader:
         """Return the step and the state, equal on all ranks; None if there is no snapshot.
 
         The first rank of each storage calls `on_resume(step, existing_steps, writer)`, the writer of
-        the chosen snapshot, if any. This call fences all other writers. It returns True if the storage has new steps beside `existing_steps`. Raise
-        SnapshotError on all ranks.
+        the chosen snapshot, if any. This call fences all other writers. It returns True if the
+        storage has new steps beside `existing_steps`. Raise SnapshotError on all ranks.
         """
         while True:
             contents, existing_steps = self._report_resumed()

@@ -2,9 +2,10 @@
 
 A step counts once the optimizer has stepped, or at the end of its body if the body changes the state
 in other ways, too. A step that breaks before that leaves no trace, or no state at all: this process
-then receives the state of another one. A thread must hold `changing` while it changes the state. If the main thread never returns from a
-collective, another thread acquires that lock and keeps it. That thread dumps the state for the
-process that replaces this one. This module does not depend on groups, agents or snapshots.
+then receives the state of another one. A thread must hold `changing` while it changes the state. If
+the main thread never returns from a collective, another thread acquires that lock and keeps it.
+That thread dumps the state for the process that replaces this one. This module does not depend on
+groups, agents or snapshots.
 """
 
 from __future__ import annotations
