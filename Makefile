@@ -21,18 +21,18 @@ help: ## Show this list
 demo: setup ## Run an elastic job on this machine and take nodes away from it
 	@$(BIN)/python tools/demo.py
 
-## Test
+## Test; ONLY=tests/FILE.py::NAME runs a part of a tier
 .PHONY: test test-unit test-local test-cluster test-e2e test-examples soak mutations lint
 test: setup ## Everything: lint and all tiers, then one table; fails if a tier could not run
-	@MAKE='$(MAKE)' $(BIN)/python tools/run_tiers.py lint test-e2e test-local test-examples test-unit test-cluster
+	@MAKE='$(MAKE)' $(BIN)/python -m tools.run_tiers lint test-e2e test-local test-examples test-unit test-cluster
 
 test-unit: setup ## Decisions, simulation, agent, trainer library; no cluster
-	@$(PYTEST) --tier=unit tests/operator tests/protocol tests/agent tests/trainer \
-	  tests/mutations tests/test_repository.py tests/test_run_tiers.py
+	@$(PYTEST) $(or $(ONLY),--tier=unit tests/operator tests/protocol tests/agent tests/trainer \
+	  tests/mutations tests/test_repository.py tests/test_run_tiers.py tests/test_flaky.py)
 
 test-local: setup ## Whole jobs with real processes on this machine; snapshots in a real S3 server
 	@tools/kind/binaries.sh versitygw >/dev/null
-	@$(PYTEST) --tier=local tests/jobs tests/store
+	@$(PYTEST) $(or $(ONLY),--tier=local tests/jobs tests/store)
 
 soak: setup ## At length what `make test` runs in short, in two hours; SEEDS="1 2 3" chooses; root
 	@PYTEST='$(PYTEST)' tools/soak.sh
@@ -42,15 +42,16 @@ mutations: setup ## Break the product on purpose, 130 times, and see tests fail 
 
 test-cluster: setup ## The CRD, the chart and the operator against a real API server
 	@tools/kind/binaries.sh kube-apiserver etcd kubectl helm >/dev/null
-	@$(PYTEST) --tier=cluster tests/cluster
+	@$(PYTEST) $(or $(ONLY),--tier=cluster tests/cluster)
 
 test-e2e: setup ## The operator in a kind cluster, and what becomes of jobs when things die there
-	@tools/e2e.sh $(PYTEST) --tier=e2e --timeout=1500 -o faulthandler_timeout=1600 tests/e2e
+	@tools/e2e.sh $(PYTEST) --timeout=1500 -o faulthandler_timeout=1600 \
+	  $(or $(ONLY),--tier=e2e tests/e2e)
 
 test-examples: setup ## Every example, executed
 	@tools/slurm.sh
 	@tools/examples_env.sh
-	@$(PYTEST) --tier=examples tests/examples
+	@$(PYTEST) $(or $(ONLY),--tier=examples tests/examples)
 
 lint: setup ## Style, formatting, types, imports between packages, English
 	@failed=; \

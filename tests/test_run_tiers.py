@@ -40,7 +40,8 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, number: signal.Signal
     make.chmod(0o755)
     targets = ["interrupted-clean", "interrupted-stubborn", "interrupted-third"]
     with subprocess.Popen(
-        [sys.executable, ROOT / "tools" / "run_tiers.py", *targets],
+        [sys.executable, "-m", "tools.run_tiers", *targets],
+        cwd=ROOT,
         env={**os.environ, "MAKE": str(make)},
         stdout=subprocess.PIPE,
         text=True,

@@ -8,6 +8,7 @@ that do without them.
 A tier counts as passed when its target succeeded and left its own report behind
 (tests/conftest.py writes it): a tier that could not run is a failure, never a silence.
 A tier that takes longer than its budget in tests/tiers.toml is named; it does not fail.
+With DDPJOB_RUN_AGAIN=1 a few failed tests are run again, alone (tools/flaky.py).
 Ctrl-C, SIGTERM or SIGHUP ends the running targets, which clean up, and starts no further one. The
 second of these signals kills the targets.
 """
@@ -27,6 +28,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tools import flaky
+
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "build" / "tiers"
 COUNTED = [sys.executable, str(ROOT / "tools" / "cpu_seconds.py")]
@@ -37,6 +40,7 @@ PREPARATION = {"test-e2e": "kind-build"}
 SLOWEST = 10
 CLEANUP_SECONDS = 600.0  # namespaces of a cluster take minutes; after SIGTERM, before SIGKILL
 INTERRUPTED = 130
+ENV_RUN_AGAIN = "DDPJOB_RUN_AGAIN"
 
 
 class Outcome(NamedTuple):
@@ -128,7 +132,7 @@ def run(target: str) -> Outcome:
 
 
 def _make(target: str, name: str, cpu: Path) -> int:
-    make = [os.environ.get("MAKE", "make"), "--no-print-directory", target]
+    make = [os.environ.get("MAKE", "make"), "--no-print-directory", *target.split()]
     with subprocess.Popen(
         [*COUNTED, str(cpu), *make],
         stdout=subprocess.PIPE,
@@ -229,6 +233,17 @@ def run_all(targets: list[str]) -> list[Outcome]:
     return sorted(found, key=lambda each: [*preparations.values(), *targets].index(each.target))
 
 
+def run_again(target: str, function: str) -> bool:
+    """Run one test function of a tier, and return whether it passed."""
+    name = target.removeprefix(TIER)
+    _say(name, f"==== again: {function}")
+    try:
+        return _make(f"{target} ONLY={function}", name, REPORTS / f"{name}.cpu") == 0
+    except KeyboardInterrupt:
+        RUNNING.end()
+        raise
+
+
 def _interrupt(_number: int, _frame: object) -> None:
     """Interrupt the main thread."""
     raise KeyboardInterrupt
@@ -239,10 +254,16 @@ def main(targets: list[str]) -> int:
         signal.signal(number, _interrupt)
     start = time.monotonic()
     try:
-        outcomes = run_all(targets)
+        succeeded = judge(run_all(targets))
     except KeyboardInterrupt:
         print("interrupted: nothing is left running")
         return INTERRUPTED
+    print(f"{time.monotonic() - start:.0f} s in all")
+    return 0 if succeeded else 1
+
+
+def judge(outcomes: list[Outcome]) -> bool:
+    """Print the table and the failures, and return whether the run has succeeded."""
     print("\n" + table(outcomes))
     print(f"\nThe {SLOWEST} slowest tests:", *slowest(outcomes), "", sep="\n")
     for line in over_budget(outcomes):
@@ -250,8 +271,9 @@ def main(targets: list[str]) -> int:
     for outcome in outcomes:
         for line in outcome.failures:
             print(f"{outcome.target:<14}{line}")
-    print(f"{time.monotonic() - start:.0f} s in all")
-    return 0 if all(each.verdict == "ok" for each in outcomes) else 1
+    failed = {each.target: each.report for each in outcomes if each.verdict != "ok"}
+    again = os.environ.get(ENV_RUN_AGAIN) == "1"
+    return not failed or (again and flaky.all_flaky(failed, run_again))
 
 
 if __name__ == "__main__":
