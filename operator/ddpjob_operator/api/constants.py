@@ -91,6 +91,7 @@ class EventReason(StrEnum):
     FAILED = "Failed"
     SUSPENDED = "Suspended"
     RESUMED = "Resumed"
+    POD_NOT_KEPT = "PodNotKept"
 
 
 def worker_group(job: str, group: str) -> str:

@@ -28,6 +28,7 @@ from ddpjob_operator.manifests.environment import (
     sagemaker_environment,
 )
 from ddpjob_operator.manifests.metadata import object_metadata, pod_metadata
+from ddpjob_operator.manifests.network import dns_policy
 from ddpjob_operator.manifests.pieces import (
     Manifest,
     as_list,
@@ -37,6 +38,7 @@ from ddpjob_operator.manifests.pieces import (
     tolerate_unreachable,
     variables,
 )
+from ddpjob_operator.manifests.scheduling import MAY_BE_EVICTED, inherited, priority
 from ddpjob_operator.manifests.security import (
     CONFINED,
     OURS,
@@ -114,14 +116,14 @@ def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, token: s
         "volumeMounts": [{"name": "state", "mountPath": STATE_FOLDER}],
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
-    inherited = _inherited(job)
-    tolerations = tolerate_unreachable(inherited, RENDEZVOUS_TOLERATION_SECONDS)
+    placement = inherited(job)
+    tolerations = tolerate_unreachable(placement, RENDEZVOUS_TOLERATION_SECONDS)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": pod_metadata(job, action.name, labels, container["name"]),
+        "metadata": pod_metadata(job, action.name, labels, container["name"], own=MAY_BE_EVICTED),
         "spec": {
-            **inherited,
+            **placement,
             "containers": [container],
             "volumes": [{"name": "state", "emptyDir": {}}],
             "restartPolicy": "Always",
@@ -213,8 +215,9 @@ def _worker_spec(
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        **_priority(job),
+        **priority(job),
         **spec,
+        **dns_policy(spec),
         "securityContext": worker_security_context(job, spec),
         "terminationGracePeriodSeconds": grace,
         "tolerations": tolerate_unreachable(spec, int(job.spec.elastic.orphan_seconds)),
@@ -275,16 +278,3 @@ def _environment(
     offered = {name: value for name, value in offered.items() if name not in taken}
     kept = [each for each in user if not reserved.intersection(texts([each], "name"))]
     return [*variables(offered), *kept, *ours]
-
-
-def _inherited(job: DDPJob) -> Manifest:
-    """Return the scheduling and image pull fields of the main group's template."""
-    spec = as_mapping(job.spec.groups()[0].template.get("spec"))
-    fields = ("tolerations", "imagePullSecrets", "priorityClassName", "schedulerName")
-    given = {field: spec[field] for field in fields if field in spec}
-    return dict(without_nulls({**_priority(job), **given}))
-
-
-def _priority(job: DDPJob) -> Manifest:
-    name = job.spec.scheduling.priority_class_name
-    return {} if name is None else {"priorityClassName": name}

@@ -1,7 +1,7 @@
 """Labels and annotations of the objects of a job.
 
-A pod has the standard labels of Kubernetes, then the job's own labels and annotations, then those of
-the template; each overrides the ones before it. The labels of the operator override all of them.
+A pod has the standard labels of Kubernetes and the defaults of the operator, then the job's own labels
+and annotations, then those of the template; each overrides the ones before it. The labels of the operator override all of them.
 May not: validate a label; the API server validates every object.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.spec.pod.strategic_merge import merge
+from ddpjob_operator.manifests.network import NO_MESH_ANNOTATIONS, NO_MESH_LABELS
 from ddpjob_operator.manifests.pieces import Manifest, as_mapping
 
 APP = "ddpjob"
@@ -40,17 +41,23 @@ def object_metadata(job: DDPJob, name: str, labels: Mapping[str, str]) -> Manife
 
 
 def pod_metadata(
-    job: DDPJob, name: str, labels: Mapping[str, str], container: object, template: object = None
+    job: DDPJob,
+    name: str,
+    labels: Mapping[str, str],
+    container: object,
+    template: object = None,
+    own: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """Return the metadata of a pod; `template` is the metadata of its template."""
+    """Return the metadata of a pod; `template` is that of its template, `own` default annotations."""
     metadata = object_metadata(job, name, labels)
     shown = {DEFAULT_CONTAINER: container} if isinstance(container, str) else {}
-    own = {
-        "labels": {**metadata["labels"], **_not_reserved(job.metadata.labels)},
-        "annotations": {**_not_reserved(job.metadata.annotations), **shown},
+    annotations = _not_reserved(job.metadata.annotations)
+    defaults = {
+        "labels": {**metadata["labels"], **NO_MESH_LABELS, **_not_reserved(job.metadata.labels)},
+        "annotations": {**NO_MESH_ANNOTATIONS, **(own or {}), **annotations, **shown},
     }
-    given = {field: each for field, each in as_mapping(template).items() if field in own}
-    merged = merge(own, given)
+    given = {field: each for field, each in as_mapping(template).items() if field in defaults}
+    merged = merge(defaults, given)
     metadata["labels"] = {**as_mapping(merged["labels"]), **labels}
     if merged["annotations"]:
         metadata["annotations"] = merged["annotations"]

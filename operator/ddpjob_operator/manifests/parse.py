@@ -72,12 +72,13 @@ def parse_pod(raw: Mapping[str, Any]) -> Pod:
     role = labels.get(constants.LABEL_ROLE, "")
     worker = rendezvous = None
     if role == constants.ROLE_WORKER:
+        agent_ended = _ended(status, own)
         worker = Worker(
             name=metadata["name"],
             group=labels.get(constants.LABEL_GROUP, ""),
             index=_number(labels.get(constants.LABEL_INDEX)),
             incarnation=_number(labels.get(constants.LABEL_INCARNATION)),
-            phase=_ended(status, own) or phase,
+            phase=agent_ended or phase,
             node=spec.get("nodeName"),
             unschedulable=message if reason == UNSCHEDULABLE else None,
             unschedulable_since=_since(_condition(status, "PodScheduled")),
@@ -85,6 +86,7 @@ def parse_pod(raw: Mapping[str, Any]) -> Pod:
             reason=reason,
             message=message,
             revision=labels.get(constants.LABEL_REVISION, ""),
+            sidecars_left=agent_ended is not None and phase in (Phase.PENDING, Phase.RUNNING),
         )
     elif role == constants.ROLE_RENDEZVOUS:
         ready = _condition(status, "Ready").get("status") == "True"

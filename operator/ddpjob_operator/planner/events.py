@@ -19,7 +19,7 @@ from ddpjob_operator.planner.outcome import JobOutcome
 from ddpjob_operator.planner.placement import WorkerPlan
 from ddpjob_protocol.control import Report
 from ddpjob_protocol.membership import Cause, MembershipId
-from ddpjob_protocol.text import plural, shorten
+from ddpjob_protocol.text import plural, shorten, some
 
 _BY_CAUSE = {
     Cause.STARTED: EventReason.STARTED,
@@ -72,6 +72,17 @@ def replacement_events(observed: Observed, worker_plan: WorkerPlan) -> Iterator[
             text = f"{how}; {action.name} takes its place"
             crashed = old[1] is not None and old[1].phase is Phase.FAILED
             yield Event(EventReason.WORKER_REPLACED.value, text, warning=crashed)
+
+
+def not_kept_events(names: Sequence[str], seconds: float) -> Iterator[Event]:
+    """Yield an event about pods that are deleted although `keepPods` would keep them."""
+    if names:
+        text = (
+            f"{some(names, conditions.MAX_NAMES)}: deleted, with the log, although keepPods keeps such pods: "
+            f"other containers of the pod still ran {seconds:g} s after the end of the job; make "
+            "them init containers with restartPolicy: Always, which end with the worker"
+        )
+        yield Event(EventReason.POD_NOT_KEPT.value, text, warning=True)
 
 
 def end_event(verdict: JobOutcome) -> Event:

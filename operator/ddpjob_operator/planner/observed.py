@@ -40,6 +40,7 @@ class Worker:
     reason: str = ""  # reason of the kubelet, such as ImagePullBackOff or OOMKilled
     message: str = ""  # explanation of the end, or of the problem that prevents a start
     revision: str = ""  # of the fields that its pod was made from; empty: not known
+    sidecars_left: bool = False  # its agent has ended, other containers of its pod have not
     wrong_token: bool = False  # its token is not that of the rendezvous service
 
     @property

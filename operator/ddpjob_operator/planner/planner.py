@@ -148,7 +148,10 @@ def _plan_finished(observed: Observed, now: datetime) -> Plan:
 
 
 def _plan_cleanup(observed: Observed, now: datetime) -> Plan:
-    """Delete the pods that a finished job does not keep; kept pods get END_SECONDS to end."""
+    """Delete the pods that a finished job does not keep; kept pods get END_SECONDS to end.
+
+    A pod with a sidecar that still runs is not kept, because it holds its GPUs.
+    """
     job = observed.job
     failed = conditions.is_true(job.status.conditions, ConditionType.FAILED)
     kept = {"All": tuple(Phase), "Failed": (Phase.FAILED,), "Never": ()}[job.spec.keep_pods]
@@ -156,13 +159,17 @@ def _plan_cleanup(observed: Observed, now: datetime) -> Plan:
     since = job.status.completion_time or now
     left = END_SECONDS - (now - since).total_seconds() if may_stay else 0.0
     status = status_builder.recount_workers(observed)
-    waiting = [w for w in observed.workers if w.live and w.phase is Phase.RUNNING]
+    running = (w for w in observed.workers if not w.deleting)
+    waiting = [w for w in running if w.phase is Phase.RUNNING or w.sidecars_left]
     if left > 0 and waiting:
         ended = [w for w in observed.workers if w.phase is Phase.PENDING and not w.deleting]
         return Plan(tuple(DeleteWorker(w.name) for w in ended), status, requeue_after=left)
-    gone = (w for w in observed.workers if not w.deleting and not (w.terminal and w.phase in kept))
+    held = {w.name for w in observed.workers if w.phase in kept and w.sidecars_left}
+    kept_names = {w.name for w in observed.workers if w.terminal and w.phase in kept} - held
+    gone = [w for w in observed.workers if not w.deleting and w.name not in kept_names]
     actions = (*(DeleteWorker(w.name) for w in gone), *_remove_rendezvous(observed))
-    return Plan(actions, status)
+    lost = events.not_kept_events([w.name for w in gone if w.name in held], END_SECONDS)
+    return Plan(actions, status, tuple(lost))
 
 
 def _remove_all(observed: Observed) -> Iterator[Action]:

@@ -78,6 +78,7 @@ def test_worker_belongs_to_its_job(pod: JSON) -> None:
     assert metadata["ownerReferences"] == [OWNER]
     assert metadata["labels"] == {
         **STANDARD,
+        "sidecar.istio.io/inject": "false",
         "ddpjob.io/job": "digits",
         "ddpjob.io/role": "worker",
         "ddpjob.io/group": "worker",

@@ -112,6 +112,13 @@ def test_rendezvous_pod_may_go_where_workers_may() -> None:
     assert len(tolerations) == 3
 
 
+def test_rendezvous_pod_runs_where_its_image_does() -> None:
+    """Images are built for one architecture, or the workers would not run there."""
+    nodes = {"kubernetes.io/arch": "arm64", "kubernetes.io/os": "linux"}
+    spec = job_with(nodeSelector={**nodes, "gpu": "gb200"})["spec"]
+    assert spec["nodeSelector"] == nodes
+
+
 @pytest.mark.parametrize("field", ["nodeSelector", "volumes", "initContainers", "hostNetwork"])
 def test_rendezvous_pod_takes_nothing_else(field: str) -> None:
     given: Any = [{"name": "x"}]

@@ -62,6 +62,20 @@ def test_what_the_template_says_of_the_trainer_stays(field: str, value: Any) -> 
     assert trainer(templated({field: value}))[field] == value
 
 
+@pytest.mark.parametrize(
+    ("given", "policy"),
+    [
+        pytest.param({"hostNetwork": True}, "ClusterFirstWithHostNet", id="network_of_the_node"),
+        pytest.param({"hostNetwork": True, "dnsPolicy": "Default"}, "Default", id="own_choice"),
+        pytest.param({"hostNetwork": False}, None, id="network_of_the_pod"),
+        pytest.param({}, None, id="nothing_said"),
+    ],
+)
+def test_a_worker_finds_the_service_by_name(given: JSON, policy: str | None) -> None:
+    """In the node's network a kubelet gives a pod the node's DNS, which knows no Service."""
+    assert templated(**given)["spec"].get("dnsPolicy") == policy
+
+
 def test_sidecars_are_left_alone() -> None:
     pod = templated(containers=[SIDE, TRAIN], initContainers=[{**SIDE, "name": "fetch"}])
     assert pod["spec"]["containers"][0] == SIDE

@@ -8,6 +8,8 @@ from support.rawpods import JSON, make_cluster_job, rendezvous_manifest, worker_
 
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+NO_MESH = {"linkerd.io/inject": "disabled"}
+EVICTABLE = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
 
 
 def metadata_of(
@@ -35,7 +37,7 @@ def test_what_concerns_the_job_alone_stays_there() -> None:
     found = metadata_of(reserved, {LAST_APPLIED: "{}", "ddpjob.io/a": "b", DEFAULT_CONTAINER: "x"})
     assert found["labels"]["ddpjob.io/role"] == "worker"
     assert "ddpjob.io/own" not in found["labels"]
-    assert found["annotations"] == {DEFAULT_CONTAINER: "trainer"}
+    assert found["annotations"] == {**NO_MESH, DEFAULT_CONTAINER: "trainer"}
 
 
 def test_the_template_overrides_the_job_and_the_job_overrides_the_standard() -> None:
@@ -48,7 +50,7 @@ def test_the_template_overrides_the_job_and_the_job_overrides_the_standard() -> 
     labels = found["labels"]
     assert (labels["team"], labels["app.kubernetes.io/part-of"]) == ("audio", "platform")
     assert "tier" not in labels
-    assert found["annotations"] == {DEFAULT_CONTAINER: "logs", "a": "1"}
+    assert found["annotations"] == {**NO_MESH, DEFAULT_CONTAINER: "logs", "a": "1"}
 
 
 def test_metadata_of_the_template_is_not_for_the_rendezvous_pod() -> None:
@@ -61,5 +63,27 @@ def test_the_default_container_is_the_one_that_trains() -> None:
     first = {"name": "main", "image": "i", "command": ["x"]}
     template = {"spec": {"containers": [first]}}
     found = metadata_of({}, {}, command=None, image=None, template=template)
-    assert found["annotations"] == {DEFAULT_CONTAINER: "main"}
-    assert metadata_of({}, {}, rendezvous=True)["annotations"] == {DEFAULT_CONTAINER: "rendezvous"}
+    assert found["annotations"] == {**NO_MESH, DEFAULT_CONTAINER: "main"}
+    found = metadata_of({}, {}, rendezvous=True)
+    assert found["annotations"] == {**NO_MESH, **EVICTABLE, DEFAULT_CONTAINER: "rendezvous"}
+
+
+def test_a_mesh_adds_nothing_to_the_pods_unless_it_is_asked_for() -> None:
+    """Its sidecar would keep a pod that has trained, and redirect the workers' connections."""
+    mesh = {"labels": {"sidecar.istio.io/inject": "true"}}
+    asked = {"metadata": {**mesh, "annotations": {"linkerd.io/inject": "enabled"}}}
+    for rendezvous in (False, True):
+        found = metadata_of({}, {}, rendezvous)
+        assert found["labels"]["sidecar.istio.io/inject"] == "false"
+        assert found["annotations"]["linkerd.io/inject"] == "disabled"
+        of_the_job = metadata_of(mesh["labels"], {}, rendezvous)
+        assert of_the_job["labels"]["sidecar.istio.io/inject"] == "true"
+    found = metadata_of({}, {}, template=asked)
+    assert found["labels"]["sidecar.istio.io/inject"] == "true"
+    assert found["annotations"]["linkerd.io/inject"] == "enabled"
+
+
+def test_the_autoscaler_may_remove_the_node_of_a_rendezvous_pod_only() -> None:
+    found = metadata_of({}, {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}, True)
+    assert found["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+    assert not EVICTABLE.keys() & metadata_of({}, {})["annotations"].keys()

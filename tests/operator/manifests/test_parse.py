@@ -174,6 +174,18 @@ def test_state_of_a_worker(status: JSON, expected: tuple[Phase, str, str]) -> No
 
 
 @pytest.mark.parametrize(
+    ("status", "left"),
+    [
+        pytest.param(phase("Running", running("logs"), ended(1, "Error")), True, id="sidecar"),
+        pytest.param(phase("Failed", ended(143, "Error"), ended(1, "Error")), False, id="all_over"),
+        pytest.param(phase("Running", ended(0, "", name="logs"), running()), False, id="it_runs"),
+    ],
+)
+def test_a_pod_with_a_sidecar_that_outlives_the_agent_is_known(status: JSON, left: bool) -> None:
+    assert the_worker(raw_pod(worker_manifest(), status, NODE)).sidecars_left == left
+
+
+@pytest.mark.parametrize(
     ("status", "unschedulable"),
     [
         pytest.param(unscheduled(NO_GPU), NO_GPU, id="no_room"),

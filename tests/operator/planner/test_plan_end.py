@@ -199,6 +199,24 @@ def test_workers_that_stay_after_the_end(
         assert planned.requeue_after is None
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["in_time_to_end", "too_late"])
+def test_a_pod_whose_sidecar_runs_on_is_not_kept(late: bool) -> None:
+    """It would hold its GPUs for ever."""
+    job = make_job(2)
+    end = decide(job, report=make_report(W0, W1, state=ServiceState.FAILED, reason="over")).status
+    job = job.model_copy(update={"status": end})
+    held = make_worker(0, phase=FAILED, sidecars_left=True)
+    planned = plan(Observed(job, (held, BADLY), None), NOW + timedelta(seconds=30 if late else 29))
+    if late:
+        assert planned.actions == (DeleteWorker(held.name),)
+        [(reason, message, warning)] = events_of(planned)
+        assert (reason, warning) == ("PodNotKept", True)
+        assert message.startswith(f"{held.name}: deleted, with the log, although keepPods keeps")
+        assert "restartPolicy: Always" in message
+    else:
+        assert (planned.actions, planned.events, planned.requeue_after) == ((), (), 1)
+
+
 def test_nobody_waits_for_workers_that_have_ended() -> None:
     job = make_job(keepPods="All")
     end = decide(job, report=make_report(W0, W1, state=ServiceState.COMPLETE, reason="over")).status
