@@ -61,17 +61,21 @@ lint: setup ## Style, formatting, types, imports between packages, English
 	step $(BIN)/mypy $(TYPED); \
 	step $(BIN)/lint-imports --no-logo --no-cache; \
 	step $(BIN)/python tools/prose.py; \
+	step $(BIN)/python -m tools.pages --check; \
 	if [[ -n $$failed ]]; then echo "lint: failed:$$failed"; exit 1; fi; \
 	echo 'lint: all passed'
 
 ## Change
-.PHONY: fmt lock crds
+.PHONY: fmt lock crds pages
 fmt: setup ## Format the code and mend what can be mended safely
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
 crds: setup ## Write the CRD, the chart's CRD and docs/ddpjob.md anew after a change of the models
 	@$(BIN)/python tools/crds.py
+
+pages: setup ## Write docs/metrics.md anew after a change of the metrics
+	@$(BIN)/python -m tools.pages
 
 # The lock names no index, only versions and hashes, so it works behind any mirror.
 COMPILE = "$$uv" pip compile --quiet --universal --generate-hashes --no-annotate \

@@ -21,9 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.control_plane import HTTP_AGENT, ControlPlane
 from cluster.jobs import Jobs
+from ddpjob_operator.controller.metrics.catalogue import EVENTS
+from ddpjob_operator.controller.metrics.catalogue import OPERATOR as OPERATOR_METRICS
 from ddpjob_operator.kube.client import KubeClient
 from ddpjob_operator.local.rendezvous_process import free_port
 from support.reconciling.nodes import Nodes
@@ -145,13 +148,17 @@ def test_a_job_is_worked_on_without_a_trace_on_it(
             assert annotations <= {ours, by_kubectl}, name
     code, text = operator.get("/metrics", operator.metrics)
     assert code == 200
-    [passes] = [line for line in text.splitlines() if line.startswith("ddpjob_reconciles_total")]
-    assert passes.startswith('ddpjob_reconciles_total{result="done"} ')
+    assert scraped(text) >= {metric.name for metric in OPERATOR_METRICS if metric is not EVENTS}
+    assert 'controller_runtime_reconcile_total{controller="ddpjob",result="success"} ' in text
     assert 'ddpjob_jobs{state="Waiting"} 1.0' in text
+    own = f'name="digits",namespace="{namespace}"'
+    assert f'ddpjob_job_state{{{own},state="Waiting"}} 1.0' in text
+    assert f"ddpjob_job_workers_wanted{{{own}}} 2.0" in text
 
     apiserver.send("DELETE", f"{jobs.path}/digits")
     operator.until(lambda: jobs.names() == [], "the job is gone")
     operator.until(lambda: "ddpjob_jobs{" not in counted(operator), "the job is forgotten")
+    assert 'name="digits"' not in operator.get("/metrics", operator.metrics)[1]
     operator.process.send_signal(signal.SIGTERM)
     assert operator.process.wait(60) == 0, operator.log.read_text()
     lines = [line.partition(" INFO ")[2] for line in operator.log.read_text().splitlines()]
@@ -173,6 +180,15 @@ def test_a_job_is_worked_on_without_a_trace_on_it(
     assert mine["update", "ddpjobs"] >= 2
     assert [e["objectRef"] for e in entries if e["verb"] == "patch" and is_operators(e)] == []
     assert any(e["verb"] == "watch" and is_operators(e) for e in entries)
+
+
+def scraped(text: str) -> set[str]:
+    """The names of the metrics that have a value, as they are documented."""
+    return {
+        family.name + ("_total" if family.type == "counter" else "")
+        for family in text_string_to_metric_families(text)
+        if family.samples
+    }
 
 
 def is_operators(entry: dict[str, Any]) -> bool:

@@ -10,7 +10,7 @@ import functools
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ddpjob_operator.controller.cluster import CONFLICT, Cluster
 from ddpjob_operator.controller.metrics import InstrumentedApiServer, Metrics
@@ -59,8 +59,10 @@ class Controller:
             clock,
         )
         self._reconciler = Reconciler(self.cluster, self.metrics, clock)
-        self.metrics.waiting.set_function(lambda: len(self._queue))
-        self.metrics.delay.set_function(self._queue.oldest_waiting)
+        self.metrics.watch_queue(
+            settings.workers, lambda: len(self._queue), self._queue.oldest_waiting
+        )
+        self.metrics.watch_watches(self._silences)
 
     def changed(self, namespace: str, name: str) -> None:
         """Queue a job after a change of the job or of its objects."""
@@ -92,6 +94,11 @@ class Controller:
                 problems.append(f"the watch of {reflector.path} has been silent for {silent:.0f} s")
         return problems
 
+    def _silences(self) -> Iterator[tuple[str, float]]:
+        for reflector in self.cluster.reflectors:
+            if reflector.synced.is_set():
+                yield reflector.path, self._clock() - reflector.last_seen()
+
     def not_ready_reasons(self) -> list[str]:
         """Return the reasons why this operator is not ready; an empty list if ready."""
         missing = [
@@ -105,36 +112,34 @@ class Controller:
         while True:
             key = await self._queue.get()
             started = time.monotonic()
+            failed = True
             try:
                 after = await self._reconciler.reconcile(key)
             except ApiError as error:
                 level = logging.DEBUG if error.status == CONFLICT else logging.WARNING
                 log.log(level, "%s/%s: the API server rejects the request: %s", *key, error)
-                self._failed(key)
+                self._queue.retry(key)
             except UnreachableError as error:
                 log.warning("%s/%s: %s", *key, error)
-                self._failed(key)
+                self._queue.retry(key)
             except Exception:
                 log.exception("%s/%s: the pass failed", *key)
-                self._failed(key)
+                self._queue.retry(key)
             else:
-                self.metrics.passes.labels("done").inc()
+                failed = False
                 self._queue.forget(key)
                 if after is not None:
                     self._queue.add_after(key, after)
             finally:
-                self.metrics.duration.observe(time.monotonic() - started)
+                self.metrics.observe_pass(time.monotonic() - started, failed=failed)
                 self._queue.done(key)
-
-    def _failed(self, key: Key) -> None:
-        self.metrics.passes.labels("failed").inc()
-        self._queue.retry(key)
 
     async def _resync(self) -> None:
         while True:
             try:
-                for namespace, name in await self.cluster.jobs():
-                    self.changed(namespace, name)
+                known = {tuple(key) for key in self.metrics.jobs.known()}
+                for namespace, name in {*known, *await self.cluster.jobs()}:
+                    self.changed(namespace, name)  # also if its deletion was missed
             except (ApiError, UnreachableError) as error:
                 log.warning("cannot list jobs: %s", error)
             await asyncio.sleep(RESYNC_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311 - spread

@@ -54,7 +54,6 @@ class Reconciler:
         self._cluster = cluster
         self._creations = Creations(clock)
         self._metrics = metrics
-        self._states: dict[Key, str] = {}
 
     async def reconcile(self, key: Key) -> float | None:
         """Make one pass; return the seconds until the next pass, or None."""
@@ -98,7 +97,7 @@ class Reconciler:
             log.info("%s/%s: %s: %s", *key, event.reason, event.message)
             self._metrics.events.labels(event.reason).inc()
             await self._cluster.emit(raw, event)
-        self._count(key, planned.status.state)
+        self._metrics.jobs.update(key, job, planned.status, seen.observed.report)
         return after
 
     # --- acting -----------------------------------------------------------------------------------
@@ -148,21 +147,14 @@ class Reconciler:
         )
         if status != old:
             await self._cluster.write_status(raw, status.to_json())
-        self._count(Key(raw["metadata"]["namespace"], raw["metadata"]["name"]), status.state)
+        key = Key(raw["metadata"]["namespace"], raw["metadata"]["name"])
+        self._metrics.jobs.update(key, None, status, None)
         return None
 
     def _forget(self, key: Key) -> None:
         self._creations.forget(key)
         self._cluster.forget(key)
-        self._count(key, None)
-
-    def _count(self, key: Key, state: str | None) -> None:
-        old = self._states.pop(key, None)
-        if old is not None:
-            self._metrics.jobs.labels(old).dec()
-        if state is not None:
-            self._states[key] = state
-            self._metrics.jobs.labels(state).inc()
+        self._metrics.jobs.forget(key)
 
 
 def _name_of(job: DDPJob, action: Create) -> str:

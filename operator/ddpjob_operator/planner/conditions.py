@@ -28,6 +28,7 @@ _PRECEDENCE = (
     ConditionType.RESIZING,
     ConditionType.RUNNING,
 )
+STATES = (*(str(each) for each in _PRECEDENCE), "Pending", "Waiting", "Unknown")
 _WITH_REASON = (ConditionType.FAILED, ConditionType.STALLED, ConditionType.RESIZING)
 MAX_NAMES = 5  # of rejected objects in a message; the others are counted
 MAX_MESSAGE = 300  # characters of the explanation of the state

@@ -10,6 +10,7 @@ import pytest
 pytest.register_assert_rewrite(
     "support.reconciling.life",
     "support.reconciling.ends",
+    "support.reconciling.measured",
     "support.reconciling.remembered",
     "support.reconciling.trouble",
 )
@@ -17,6 +18,7 @@ pytest.register_assert_rewrite(
 from support.reconciling.ends import *  # noqa: E402, F403
 from support.reconciling.in_memory import play_in_memory  # noqa: E402
 from support.reconciling.life import *  # noqa: E402, F403
+from support.reconciling.measured import *  # noqa: E402, F403
 from support.reconciling.remembered import *  # noqa: E402, F403
 from support.reconciling.stage import Play  # noqa: E402
 from support.reconciling.trouble import *  # noqa: E402, F403

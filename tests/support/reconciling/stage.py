@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.controller.controller import Controller
+from ddpjob_operator.controller.metrics.catalogue import CONTROLLER, DEPTH, PASSES
 from ddpjob_operator.controller.settings import Settings
 from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
 from ddpjob_operator.rendezvous.session_pool import Key
@@ -99,7 +100,7 @@ class Stage:
             self.service(name).end_polls()
             self.controller.changed(self.namespace, name)
 
-    def metric(self, name: str, **labels: str) -> float:
+    def metric(self, name: str, /, **labels: str) -> float:
         return self.controller.metrics.registry.get_sample_value(name, labels) or 0.0
 
     # --- the user ---------------------------------------------------------------------------------
@@ -215,8 +216,9 @@ class Stage:
 
         async def holds() -> bool:
             nonlocal before, quiet
-            passes = self.metric("ddpjob_reconciles_total", result="done")
-            if passes <= before[1] or self.metric("ddpjob_queue_jobs"):
+            own = {"controller": CONTROLLER}
+            passes = self.metric(PASSES.name, **own, result="success")
+            if passes <= before[1] or self.metric(DEPTH.name, **own, name=CONTROLLER):
                 return False
             quiet = quiet + 1 if before[0] == self.wire.changes else 0
             before = (self.wire.changes, passes)

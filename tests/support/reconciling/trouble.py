@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ddpjob_operator.controller.metrics.catalogue import CONTROLLER, PASS_ERRORS
 from ddpjob_operator.request import Request
 from support.reconciling.life import training, worker
 from support.reconciling.stage import JOBS, Play, Stage
@@ -193,7 +194,7 @@ def test_a_status_that_somebody_else_writes_at_the_same_time_is_written_anew(pla
         assert meddled == 5
         await stage.calm()
         assert await stage.reasons() == ["Started"]
-        assert stage.metric("ddpjob_reconciles_total", result="failed") >= 5
+        assert stage.metric(PASS_ERRORS.name, controller=CONTROLLER) >= 5
 
     play(story)
 
