@@ -33,6 +33,11 @@ from support.reconciling.nodes import Nodes
 
 PATIENCE_SECONDS = 120.0
 USER_AGENT = "ddpjob-operator"
+OWN_ANNOTATIONS = {  # of the pods as they were created
+    "kubectl.kubernetes.io/default-container",
+    "cluster-autoscaler.kubernetes.io/safe-to-evict",
+    "linkerd.io/inject",
+}
 OPERATOR = Path(sys.executable).with_name("ddpjob")
 JOB = {
     "apiVersion": "ddpjob.io/v1alpha1",
@@ -143,9 +148,8 @@ def test_a_job_is_worked_on_without_a_trace_on_it(
         for name, each in objects(apiserver, path).items():
             assert "finalizers" not in each["metadata"], name
             annotations = set(each["metadata"].get("annotations", ()))
-            ours = "kubectl.kubernetes.io/default-container"
             by_kubectl = "kubectl.kubernetes.io/last-applied-configuration"
-            assert annotations <= {ours, by_kubectl}, name
+            assert annotations <= {*OWN_ANNOTATIONS, by_kubectl}, name
     code, text = operator.get("/metrics", operator.metrics)
     assert code == 200
     assert scraped(text) >= {metric.name for metric in OPERATOR_METRICS if metric is not EVENTS}
