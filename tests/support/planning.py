@@ -8,7 +8,7 @@ from typing import Any
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus, MembershipStatus
 from ddpjob_operator.planner.conditions import find
-from ddpjob_operator.planner.observed import Observed, Phase, Rejection, Rendezvous, Worker
+from ddpjob_operator.planner.observed import Observed, Phase, Rejection, Rendezvous, Silence, Worker
 from ddpjob_operator.planner.planner import CreateWorker, Plan, plan
 from ddpjob_protocol.control import Expectation, Report
 from support.builders import NOW, make_job, make_status, make_worker
@@ -32,6 +32,7 @@ def decide(
     claim: str = "",
     rejections: tuple[Rejection, ...] = (),
     invalid_report: str = "",
+    silence: Silence | None = None,
     **status: Any,
 ) -> Plan:
     """The plan for a job with this status; by default its service is up."""
@@ -40,7 +41,7 @@ def decide(
         job = job.model_copy(update={"status": make_status(**status)})
     observed = Observed(
         job, workers, rendezvous, report, terminated_terms, service, claim, rejections,
-        invalid_report=invalid_report,
+        invalid_report=invalid_report, silence=silence,
     )  # fmt: skip
     return plan(observed, now)
 

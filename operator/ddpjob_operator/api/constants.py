@@ -49,6 +49,7 @@ class Reason(StrEnum):
     TRAINING = "Training"
     WAITING = "Waiting"
     NO_REPORT = "NoReport"
+    SERVICE_UNREACHABLE = "ServiceUnreachable"
     RENDEZVOUS_NOT_READY = "RendezvousNotReady"
     DRAINING = "Draining"
     JOINING = "Joining"

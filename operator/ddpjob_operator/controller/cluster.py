@@ -121,6 +121,7 @@ class Cluster:
             rendezvous=newest,
             report=_report(session, newest),
             invalid_report=session.invalid_report if session else "",
+            silence=session.silence if session else None,
             terminated_terms=tuple(p.rendezvous.term for p in ended if p.rendezvous),
             service=self._children.has_service(job),
             single_node_claim=claim,

@@ -15,6 +15,7 @@ from ddpjob_operator.api.status import Condition, DDPJobStatus
 from ddpjob_operator.planner.diagnosis import Diagnosis, diagnose, quote
 from ddpjob_operator.planner.observed import Observed, Rejection, Worker
 from ddpjob_operator.planner.placement import WorkerPlan
+from ddpjob_operator.planner.silence import service_unreachable, silent_service
 from ddpjob_operator.planner.stall_message import describe_stall
 from ddpjob_operator.planner.warnings import describe
 from ddpjob_protocol.control import Report, ServiceState
@@ -111,9 +112,12 @@ def running(observed: Observed, status: DDPJobStatus, report: Report | None) -> 
         text = "waiting for the rendezvous service"
         if observed.rendezvous is not None:
             text += _plain_message(observed.rendezvous.message or observed.rendezvous.reason)
+        if silent := silent_service(observed):
+            text += _plain_message(silent.error)
         return condition(kind, False, Reason.RENDEZVOUS_NOT_READY, text)
     if report is None:
-        text = "the rendezvous service does not answer; training workers continue"
+        why = _plain_message(observed.silence.error) if observed.silence else ""
+        text = f"the rendezvous service does not answer{why}; training workers continue"
         return condition(kind, None, Reason.NO_REPORT, text)
     if report.state is not ServiceState.RUNNING or status.membership is None:
         return condition(kind, False, Reason.WAITING, report.reason)
@@ -197,7 +201,7 @@ def _without_service(observed: Observed, *, trains: bool) -> Condition | None:
     pod = observed.rendezvous
     diagnosis = diagnose(pod.reason, pod.message) if pod and not pod.ready else None
     if pod is None or diagnosis is None:
-        return None
+        return service_unreachable(observed)
     text = f"the rendezvous service cannot start{_plain_message(pod.message or pod.reason)}"
     return condition(kind, True, diagnosis.reason, text + _remedy(diagnosis))
 

@@ -72,6 +72,15 @@ class Rendezvous:
 
 
 @dataclasses.dataclass(frozen=True)
+class Silence:
+    """A rendezvous service that does not answer the operator."""
+
+    seconds: float  # since its last answer, or since the operator first asked
+    error: str  # of the last request
+    answered: bool  # the operator has had an answer before
+
+
+@dataclasses.dataclass(frozen=True)
 class Rejection:
     """An action of this pass that the API server did not execute."""
 
@@ -95,6 +104,7 @@ class Observed:
     rejections: tuple[Rejection, ...] = ()  # rejections of this pass, for its second plan
     one_file_system: bool = False  # all workers share one file system
     invalid_report: str = ""
+    silence: Silence | None = None  # of that rendezvous service
 
     def is_outdated(self, child: Worker | Rendezvous) -> bool:
         """Return whether a pod must be replaced, because its fields or its token do not hold any more.

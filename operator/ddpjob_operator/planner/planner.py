@@ -27,7 +27,7 @@ from datetime import datetime
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import ConditionType
 from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_operator.planner import conditions, events, outcome, status_builder
+from ddpjob_operator.planner import conditions, events, outcome, silence, status_builder
 from ddpjob_operator.planner.actions import (
     Action,
     CreateRendezvous,
@@ -188,9 +188,11 @@ def _remove_all(observed: Observed) -> Iterator[Action]:
 
 
 def _current_report(observed: Observed) -> Report | None:
-    """Return the report, or None if its service or membership is older than the recorded one."""
+    """Return the report, or None if it has expired or is older than the recorded state."""
     report, seen, status = observed.report, observed.rendezvous, observed.job.status
-    if report is None or (seen is not None and seen.term < status.rendezvous_term):
+    if report is None or silence.silent_service(observed) is not None:
+        return None
+    if seen is not None and seen.term < status.rendezvous_term:
         return None
     if report.membership is None or status.membership is None:
         return report
@@ -262,4 +264,6 @@ def _requeue_after(
     silent = not_shared_at(observed, observed.report)
     coming = silent if silent is not None and silent > now else None
     times = [outcome.deadline_of(observed.job), status.replace_after, worker_plan.stuck_at, coming]
-    return min((max(0.0, (at - now).total_seconds()) for at in times if at), default=None)
+    seconds = [max(0.0, (at - now).total_seconds()) for at in times if at]
+    expiry = silence.seconds_until_expiry(observed)
+    return min((*seconds, *(() if expiry is None else (expiry,))), default=None)

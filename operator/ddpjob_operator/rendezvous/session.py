@@ -11,6 +11,7 @@ import dataclasses
 import logging
 from collections.abc import Callable
 
+from ddpjob_operator.planner.observed import Silence
 from ddpjob_operator.rendezvous.client import (
     InvalidReportError,
     ServiceClient,
@@ -19,6 +20,7 @@ from ddpjob_operator.rendezvous.client import (
 from ddpjob_protocol.control import Expectation, Report
 
 FIRST_RETRY_SECONDS = 0.2
+SILENT_POLLS = 2  # polls in a row without an answer; one may fail for a moment
 
 log = logging.getLogger("ddpjob.rendezvous")
 
@@ -30,6 +32,7 @@ class Polling:
     wait_seconds: float  # longest wait of a request
     longest_retry_seconds: float
     only_news: bool  # training progress alone does not end a request
+    progress_seconds: float = 0.0  # shortest time between two calls for training progress alone
 
 
 class RendezvousSession:
@@ -38,9 +41,10 @@ class RendezvousSession:
     def __init__(
         self, client: ServiceClient, polling: Polling, on_report: Callable[[], None]
     ) -> None:
-        """`on_report` is called for each new report, and if the first request fails.
+        """`on_report` is called for each new report, and if the service begins to be silent.
 
-        It is also called if a report is refused, until the next report is accepted.
+        It is also called if the first request fails, or if a report is refused, until the next
+        report is accepted.
         """
         self.report: Report | None = None
         self.invalid_report = ""  # why the first report since `report` was refused
@@ -48,6 +52,10 @@ class RendezvousSession:
         self._polling = polling
         self._on_report = on_report
         self._tried = False
+        self._errors: list[str] = []  # the last ones, since the last answer
+        self._told: Report | None = None  # the report of the last call
+        self._answered_at = self._told_at = 0.0  # times of the event loop
+        self._has_answered = False
         self._sent: tuple[int, int, Expectation] | None = None  # term and boot of the service
         self._task: asyncio.Task[None] | None = None
 
@@ -57,12 +65,21 @@ class RendezvousSession:
         return not self._tried
 
     @property
+    def silence(self) -> Silence | None:
+        """The silence of the service; None while it answers."""
+        if len(self._errors) < SILENT_POLLS:
+            return None
+        seconds = asyncio.get_running_loop().time() - self._answered_at
+        return Silence(seconds, self._errors[-1], self._has_answered)
+
+    @property
     def failed(self) -> bool:
         """True if an unexpected error has ended the polling; `close` raises the error."""
         return self._task is not None and self._task.done()
 
     def start(self) -> None:
         """Start to poll."""
+        self._answered_at = asyncio.get_running_loop().time()
         self._task = asyncio.create_task(self._poll())
 
     def cancel(self) -> None:
@@ -96,19 +113,50 @@ class RendezvousSession:
             wait = polling.wait_seconds if version else 0.0
             try:
                 report = await self._client.report(version, wait, only_news=polling.only_news)
-            except ServiceUnavailableError as error:
+            except Exception as error:  # noqa: BLE001 - whatever a service sends, polling goes on
                 version = 0
-                is_news = isinstance(error, InvalidReportError) and not self.invalid_report
-                if is_news:
-                    self.invalid_report = str(error)
-                if is_news or not self._tried:
-                    self._tried = True
+                if self._on_failure(error):
                     self._on_report()
                 await asyncio.sleep(retry)
                 retry = min(2 * retry, polling.longest_retry_seconds)
                 continue
             retry, version = FIRST_RETRY_SECONDS, report.version
-            self._tried = True
-            if report != self.report or self.invalid_report:
-                self.report, self.invalid_report = report, ""
+            if self._on_answer(report):
                 self._on_report()
+
+    def _on_failure(self, error: Exception) -> bool:
+        """Record a request without an accepted answer; return whether it is news."""
+        news = not self._tried
+        self._tried = True
+        if isinstance(error, InvalidReportError):
+            news |= not self.invalid_report
+            self.invalid_report = self.invalid_report or str(error)
+            self._errors.clear()
+            self._answered_at, self._has_answered = asyncio.get_running_loop().time(), True
+            return news
+        if not isinstance(error, ServiceUnavailableError):
+            log.error("a poll failed in an unforeseen way", exc_info=error)
+        self._errors.append(str(error) or type(error).__name__)
+        began = len(self._errors) == SILENT_POLLS
+        del self._errors[: -SILENT_POLLS - 1]
+        return news or began
+
+    def _on_answer(self, report: Report) -> bool:
+        """Record a report; return whether to call back now."""
+        now = asyncio.get_running_loop().time()
+        news = self.silence is not None or bool(self.invalid_report)
+        self._errors.clear()
+        self._answered_at, self._has_answered, self._tried = now, True, True
+        self.report, self.invalid_report = report, ""
+        told = self._told
+        if report == told and not news:
+            return False
+        early = now - self._told_at < self._polling.progress_seconds
+        if told is not None and early and not news and _differs_in_progress_only(report, told):
+            return False  # a later poll calls back
+        self._told, self._told_at = report, now
+        return True
+
+
+def _differs_in_progress_only(new: Report, old: Report) -> bool:
+    return new.without_progress() == old.without_progress()

@@ -15,7 +15,10 @@ from typing import NamedTuple
 from ddpjob_operator.rendezvous.client import ServiceClient, Transport
 from ddpjob_operator.rendezvous.session import Polling, RendezvousSession
 
-POLLING = Polling(wait_seconds=10.0, longest_retry_seconds=5.0, only_news=True)
+# A request to a node that is lost gets no answer, so a short wait notices it sooner.
+POLLING = Polling(
+    wait_seconds=5.0, longest_retry_seconds=5.0, only_news=True, progress_seconds=10.0
+)
 
 
 class Key(NamedTuple):
@@ -50,7 +53,7 @@ class SessionPool:
     def open(self, key: Key, service: ServiceId) -> RendezvousSession:
         """Return the session with this service; end a session with an earlier service."""
         old = self._sessions.get(key)
-        if old is not None and old[0] == service:
+        if old is not None and old[0] == service and not old[1].failed:
             return old[1]
         self.close(key)
         client = ServiceClient(self._transport_for(key, service), service.token)

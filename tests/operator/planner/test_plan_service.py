@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
-from ddpjob_operator.planner.observed import Observed, Rendezvous
+from ddpjob_operator.planner.observed import Observed, Rendezvous, Silence
 from ddpjob_operator.planner.planner import (
     Action,
     CreateRendezvous,
@@ -16,7 +17,17 @@ from ddpjob_operator.planner.planner import (
 )
 from ddpjob_protocol.control import Expectation
 from support.builders import NOW, make_job, make_report
-from support.planning import UP, W0, W1, create, decide, expect
+from support.planning import (
+    UP,
+    W0,
+    W1,
+    create,
+    decide,
+    events_of,
+    expect,
+    membership_of,
+    told,
+)  # fmt: skip
 
 
 def test_first_pass_only_writes_the_term() -> None:
@@ -108,3 +119,54 @@ def test_a_service_that_has_ended_is_removed_and_replaced(
     planned = decide(workers=(W0, W1), rendezvous=rendezvous, terminated_terms=(1,), **status)
     assert (planned.status.rendezvous_term, planned.status.observed_rendezvous_term) == terms
     assert planned.actions == actions
+
+
+# --- a service that does not answer ---------------------------------------------------------------
+
+TIMED_OUT = "no answer in time"
+FORBIDDEN = "GET /report: 403 {'error': 'X-DDPJob-Token does not hold this job's token'}"
+READY = dataclasses.replace(UP, address="10.244.3.135")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "running"), [(14.9, ("True", "Training")), (15.0, ("Unknown", "NoReport"))]
+)
+def test_a_report_expires(seconds: float, running: tuple[str, str]) -> None:
+    planned = decide(
+        workers=(W0, W1),
+        report=make_report(W0, W1),
+        membership=membership_of(W0, W1),
+        silence=Silence(seconds, TIMED_OUT, answered=True),
+    )
+    assert told(planned.status, "Running")[:2] == running
+    expires = planned.requeue_after == pytest.approx(0.1)
+    assert expires is (running[0] == "True")
+
+
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (TIMED_OUT, "check network policies and firewalls between nodes"),
+        (FORBIDDEN, "delete pod digits-rendezvous-1, its successor gets the right one"),
+    ],
+)
+def test_a_ready_service_that_does_not_answer_is_named(
+    error: str, remedy: str, *, trained: bool
+) -> None:
+    planned = decide(
+        workers=(W0, W1),
+        rendezvous=READY,
+        membership=membership_of(W0, W1) if trained else None,
+        silence=Silence(15.0, error, answered=trained),
+    )
+    status, reason, message = told(planned.status, "Stalled")
+    assert (status, reason) == ("True", "ServiceUnreachable")
+    assert f"digits-rendezvous-1 at 10.244.3.135:29400, which is ready: {error}; " in message
+    assert message.endswith(remedy)
+    assert events_of(planned) == [("ServiceUnreachable", message, True)]
+
+
+def test_a_service_that_is_not_ready_is_not_called_unreachable() -> None:
+    planned = decide(rendezvous=Rendezvous(1), silence=Silence(60.0, TIMED_OUT, answered=False))
+    assert told(planned.status, "Stalled")[1] != "ServiceUnreachable"

@@ -26,12 +26,20 @@ class Shell:
     def __init__(self) -> None:
         self.service: Service | None = Service(1, TOKEN, None, pod="x")
         self.calls: list[float] = []
+        self.error: Exception | None = None
         self.session = RendezvousSession(ServiceClient(self._send, TOKEN), POLLING, self.called)
 
     def called(self) -> None:
         self.calls.append(asyncio.get_running_loop().time())
 
+    def last_error(self) -> str | None:
+        """The error of a silent service."""
+        silence = self.session.silence
+        return silence.error if silence else None
+
     async def _send(self, request: Request) -> Any:
+        if self.error is not None:
+            raise self.error
         if self.service is None:
             raise ServiceUnavailableError("connection refused")
         return await self.service.answer(request)
@@ -101,5 +109,41 @@ def test_an_unexpected_error_ends_the_polling_and_close_raises_it() -> None:
         assert [*failed, session.failed] == [False, True]
         with pytest.raises(ZeroDivisionError):
             await session.close()
+
+    play(story)
+
+
+@pytest.mark.parametrize("error", [LookupError("unknown encoding"), AttributeError("no get")])
+def test_an_unforeseen_error_of_an_answer_does_not_end_the_polling(error: Exception) -> None:
+    async def story(shell: Shell) -> None:
+        assert shell.service is not None
+        shell.error = error
+        shell.session.start()
+        await asyncio.sleep(100)
+        assert shell.last_error() == str(error)
+        shell.error = None
+        await asyncio.sleep(1)
+        assert shell.session.report == shell.service.report
+        assert shell.last_error() is None
+        await shell.session.close()
+
+    play(story)
+
+
+def test_a_silence_is_told_of_once_and_its_end_too() -> None:
+    async def story(shell: Shell) -> None:
+        shell.session.start()
+        await asyncio.sleep(100)
+        shell.error = ServiceUnavailableError("no answer in time")
+        assert shell.service is not None
+        shell.service.close()
+        await asyncio.sleep(100)
+        assert shell.last_error() == "no answer in time"
+        assert len(shell.calls) == 2
+        shell.error, shell.service = None, Service(1, TOKEN, None, pod="x")
+        await asyncio.sleep(1)
+        assert shell.last_error() is None
+        assert len(shell.calls) == 3
+        await shell.session.close()
 
     play(story)

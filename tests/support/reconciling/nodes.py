@@ -5,6 +5,7 @@ Agents live in running worker pods, a rendezvous service in a ready rendezvous p
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
@@ -38,6 +39,7 @@ class Nodes:
         self._namespaces = tuple(namespaces)
         self.capacity = 100  # pods
         self.silent: set[str] = set()  # pods whose node does nothing about them
+        self.cut: set[Key] = set()  # jobs whose services the operator does not reach
         self.services: dict[Key, Service] = {}
         self.deleted_jobs: set[str] = set()  # UIDs
         self._carried: dict[Key, Membership] = {}  # what the agents hold, without a service
@@ -166,9 +168,14 @@ class Nodes:
 
         async def send(request: Request) -> Any:
             await wire.still_alive()
+            if key in self.cut:
+                await asyncio.sleep(request.timeout or 0)
+                raise ServiceUnavailableError("no answer in time")
             if key not in self.services:
                 raise ServiceUnavailableError("nothing listens there")
             answer = await self.services[key].answer(request)
+            if key in self.cut:
+                raise ServiceUnavailableError("no answer in time")
             await wire.written(Call(request.method, request.path, request.body))
             return answer
 
