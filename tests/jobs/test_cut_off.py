@@ -1,6 +1,7 @@
 """A worker that is cut off from the job trains on, and what it saves must not be gone on from.
 
-Its node's packets are dropped, in a network namespace. Needs root.
+Its node's packets are dropped, in a network namespace. Needs root. The deadline for its heartbeat is
+never reached: the kernel of its node acknowledges nothing, and it is lost for that.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ SCRIPT = """
 """
 SPEC = {
     "replicas": 2,
-    "elastic": "{joinPolicy: Immediate, settleSeconds: 0.2, orphanSeconds: 600}",
+    "elastic": "{joinPolicy: Immediate, settleSeconds: 0.2, orphanSeconds: 600, "
+    "heartbeatSeconds: 3600}",
     "snapshot": "{everySteps: 10, keep: 1000}",
 }
 

@@ -11,6 +11,7 @@ from ddpjob_agent.registry.registration import (
     on_expectation,
     on_heartbeat,
     on_hello,
+    on_silent_hosts,
 )
 from ddpjob_agent.registry.state import RegistryState, initial_state
 from ddpjob_protocol.codec import encode
@@ -18,7 +19,10 @@ from ddpjob_protocol.control import Expectation, Policy
 from ddpjob_protocol.membership import Cause, Member
 
 DEADLINE, GRACE = 10.0, 0.5
-POLICY = Policy(heartbeat_deadline=DEADLINE, reconnect_grace=GRACE, settle=0)
+HOST_DEADLINE = 3.0
+POLICY = Policy(
+    heartbeat_deadline=DEADLINE, reconnect_grace=GRACE, settle=0, host_deadline=HOST_DEADLINE
+)
 
 
 def job(workers: str = "abc") -> RegistryState:
@@ -98,3 +102,43 @@ def test_a_worker_that_outlives_its_pods_deletion_causes_one_turn() -> None:
     decide(state, NOW + GRACE + 0.1)
     assert state.current
     assert state.current.cause is Cause.LEFT
+
+
+def test_a_silent_host_has_a_deadline_of_its_own() -> None:
+    state = job()
+    decide(state, NOW)
+    assert on_silent_hosts(state, {"c": NOW}) is Effect.TURN
+    assert on_silent_hosts(state, {"c": NOW + 0.1}) is Effect.NOTHING, "it is silent since NOW"
+    assert decide(state, NOW + 1) == NOW + HOST_DEADLINE
+    decide(state, NOW + HOST_DEADLINE)
+    assert state.current
+    assert [member.worker for member in state.current.members] == ["a", "b"]
+    assert state.current.cause is Cause.LOST
+
+
+def test_live_mode_has_a_shorter_deadline_for_silent_hosts() -> None:
+    state = job()
+    state.update(live=True)
+    decide(state, NOW)
+    on_silent_hosts(state, {"c": NOW})
+    assert decide(state, NOW) == NOW + POLICY.live_host_deadline
+
+
+def test_a_host_that_acknowledges_again_has_the_deadline_of_its_heartbeat() -> None:
+    state = job()
+    decide(state, NOW)
+    on_silent_hosts(state, {"b": NOW, "c": NOW})
+    assert on_silent_hosts(state, {"b": NOW}) is Effect.TURN
+    assert beat(state, NOW + 1, "b") == [Effect.NOTHING]
+    assert decide(state, NOW + 1) == NOW + DEADLINE
+
+
+def test_hosts_that_fall_silent_together_make_one_change() -> None:
+    state = job("abcde")
+    decide(state, NOW)
+    on_silent_hosts(state, {"d": NOW})
+    on_silent_hosts(state, {"d": NOW, "e": NOW + 0.2})
+    assert decide(state, NOW + HOST_DEADLINE) == NOW + HOST_DEADLINE + 0.2, "e may be lost, too"
+    decide(state, NOW + HOST_DEADLINE + 0.2)
+    assert state.current
+    assert [member.worker for member in state.current.members] == ["a", "b", "c"]

@@ -96,7 +96,7 @@ class Job:
     async def received(self, name: str) -> Message:
         message = await self.agents[name].receive()
         assert message is not None
-        return message
+        return await self.received(name) if message["type"] == "probe" else message
 
     async def beats(self, name: str) -> None:
         """Send a heartbeat, and wait for the answer; the agent receives nothing else."""

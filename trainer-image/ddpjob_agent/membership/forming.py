@@ -79,14 +79,19 @@ def suspects(
 ) -> list[WorkerState]:
     """Return the members that may be lost soon: simultaneous losses make one change.
 
-    A member is suspect if its connection is closed, or if it was silent for most of the deadline.
+    A member is suspect if its connection is closed, if its host is silent, or if it was silent for
+    most of the deadline.
     """
     limit = view.policy.heartbeat_deadline
     return [
         worker
         for worker in members
         if not is_lost(view, worker, now)
-        and (worker.closed_at is not None or now - worker.last_seen > 0.8 * limit)
+        and (
+            worker.closed_at is not None
+            or worker.host_silent_since is not None
+            or now - worker.last_seen > 0.8 * limit
+        )
     ]
 
 

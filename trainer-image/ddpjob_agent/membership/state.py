@@ -25,6 +25,7 @@ class WorkerState:
     registered_at: float
     last_seen: float
     closed_at: float | None = None  # time of its disconnect; None while connected
+    host_silent_since: float | None = None  # its host acknowledges nothing; None if it does
     leaving: bool = False  # reported by its agent
     unexpected_at: float | None = None  # since when it is not expected; None if expected
     done: bool = False  # its command ended with 0 in the current membership
@@ -45,6 +46,8 @@ class WorkerState:
     def lost_at(self, policy: Policy) -> float:
         """Return when this worker counts as lost unless it sends a message before."""
         at, grace = self.last_seen + policy.heartbeat_deadline, policy.reconnect_grace
+        if self.host_silent_since is not None:
+            at = min(at, self.host_silent_since + policy.host_deadline)
         if self.unexpected_at is not None:
             at, grace = min(at, self.unexpected_at + FAREWELL_SECONDS), 0.0
         return at if self.closed_at is None else min(at, self.closed_at + grace)

@@ -14,6 +14,8 @@ import os
 import struct
 from typing import TYPE_CHECKING
 
+from ddpjob_agent.net.tcp_info import TcpInfo, read_tcp_info
+
 if TYPE_CHECKING:
     from ddpjob_protocol.messages import Message
 
@@ -78,6 +80,10 @@ class Connection:
     async def receive_bytes(self, limit: int) -> bytes:
         """Return the next plain bytes, b"" if the connection is closed; raise ConnectionError."""
         return await self._reader.read(limit)
+
+    def tcp_info(self) -> TcpInfo | None:
+        """Return what the kernel knows of the connection, if it is open."""
+        return read_tcp_info(self._writer.get_extra_info("socket"))
 
     def close(self) -> None:
         """Close without waiting."""

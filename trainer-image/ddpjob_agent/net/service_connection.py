@@ -220,7 +220,7 @@ class ServiceConnection:
                     self._on_store_reply(message)
                 elif message["type"] == "beat":
                     self._has_lasted = True
-                else:
+                elif message["type"] != "probe":
                     self._is_over = message["type"] == "finish"
                     self._receive(orders.complete(message))
         finally:

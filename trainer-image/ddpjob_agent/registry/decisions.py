@@ -63,8 +63,11 @@ def _policy(view: MembershipState) -> Policy:
     """Return the job's policy with the deadlines of its mode and of a broken membership."""
     policy = view.expectation.policy if view.expectation else view.policy
     if view.live:
-        deadline = min(policy.heartbeat_deadline, policy.live_deadline)
-        policy = dataclasses.replace(policy, heartbeat_deadline=deadline)
+        policy = dataclasses.replace(
+            policy,
+            heartbeat_deadline=min(policy.heartbeat_deadline, policy.live_deadline),
+            host_deadline=min(policy.host_deadline, policy.live_host_deadline),
+        )
     if view.broken:  # then a closed connection means a lost worker
         policy = dataclasses.replace(policy, reconnect_grace=0.0)
     return policy

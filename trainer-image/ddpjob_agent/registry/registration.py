@@ -76,6 +76,7 @@ def on_hello(state: RegistryState, message: Message, now: float) -> str:
         known,
         last_seen=now,
         closed_at=None,
+        host_silent_since=None,
         ready_at=(known.ready_at or now) if message["ready"] else None,
         finished=message["finished"],
         port=message["port"],
@@ -133,7 +134,7 @@ def on_heartbeat(state: RegistryState, worker: str, now: float) -> Effect:
     before, policy = state.workers.get(worker), state.view.policy
     if before is None:
         return Effect.NOTHING
-    state.workers.change(worker, last_seen=now)
+    state.workers.change(worker, last_seen=now, host_silent_since=None)
     returns = before.lost_at(policy) <= now
     after = dataclasses.replace(before, last_seen=now) if before.unexpected_at else before
     leaves = after.is_being_ended(policy) and not before.is_being_ended(policy)
@@ -145,6 +146,16 @@ def _was_last_awaited(state: RegistryState, worker: str, now: float) -> bool:
         return False
     state.awaited.discard(worker)
     return not state.awaited
+
+
+def on_silent_hosts(state: RegistryState, silent: Mapping[str, float]) -> Effect:
+    """Record since when each silent host has been silent; all others are not."""
+    changed = False
+    for row in state.workers.rows():
+        since = silent.get(row.member.worker)
+        if (since is None) != (row.host_silent_since is None):
+            changed |= state.workers.change(row.member.worker, host_silent_since=since)
+    return Effect.turn_if(changed)
 
 
 def on_disconnect(state: RegistryState, worker: str, now: float) -> None:

@@ -32,8 +32,10 @@ from ddpjob_agent.registry.registration import (
     on_expectation,
     on_heartbeat,
     on_hello,
+    on_silent_hosts,
 )
 from ddpjob_agent.service.c10d_stores import MembershipStores
+from ddpjob_agent.service.host_watch import HostTimer, HostWatch
 from ddpjob_agent.service.http_api import METHODS, OperatorApi
 from ddpjob_agent.service.report_board import ReportBoard
 from ddpjob_agent.service.turns import Turns
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 
 STALL_SECONDS = 1.0  # if a turn is later than this, the service itself was stalled
 BEAT = b'{"type":"beat"}'
+PROBE = b'{"type":"probe"}'
 
 log = logging.getLogger("ddpjob.rendezvous")
 
@@ -88,13 +91,20 @@ class RendezvousServer:
         self._store = MembershipStores(state)
         self._orders = Orders(state)
         self._turns = Turns(self)
+        self._hosts = HostWatch()
 
     async def run(self, host: str, port: int) -> None:
         """Listen and serve; raise OSError if the port is in use."""
         listener = Listener(bind(host, port), self._connected)
         log.info("listening on %s", listener.address)
-        with contextlib.closing(listener), contextlib.closing(self._turns):
+        hosts = HostTimer(self._check_hosts)
+        with (
+            contextlib.closing(listener),
+            contextlib.closing(self._turns),
+            contextlib.closing(hosts),
+        ):
             self._turns.start()
+            hosts.start()
             await asyncio.get_running_loop().create_future()
 
     # --- connections ----------------------------------------------------------------------------
@@ -240,6 +250,16 @@ class RendezvousServer:
                 session.connection.close()
         self._warn("", now)
         return again_at
+
+    def _check_hosts(self, now: float) -> int:
+        infos = {name: each.connection.tcp_info() for name, each in self._sessions.items()}
+        known = {name: info for name, info in infos.items() if info is not None}
+        silent = self._hosts.check(known, now, self._probe)
+        self._turns.on_effect(on_silent_hosts(self._state, silent))
+        return len(infos)
+
+    def _probe(self, worker: str) -> None:
+        self._sessions[worker].connection.send_json(PROBE)
 
     def publish(self) -> None:
         """Publish the report."""

@@ -179,7 +179,8 @@ class Elastic(Model):
     heartbeat_seconds: HeartbeatSeconds | None = Field(
         default=None,
         description="Seconds without a heartbeat after which a worker is lost. At least 2. Defaults "
-        "to 10, or to 3 in live mode.",
+        "to 10, or to 3 in live mode. A worker whose host acknowledges nothing is lost after 3 "
+        "seconds, or after 0.6 in live mode.",
     )
     warm_start: Flag = Field(
         default=True,

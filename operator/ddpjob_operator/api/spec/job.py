@@ -219,7 +219,13 @@ class DDPJob(Model):
         silence = spec.elastic.heartbeat_seconds
         if silence is None:
             return policy
-        return dataclasses.replace(policy, heartbeat_deadline=silence, live_deadline=silence)
+        return dataclasses.replace(
+            policy,
+            heartbeat_deadline=silence,
+            live_deadline=silence,
+            host_deadline=min(policy.host_deadline, silence),
+            live_host_deadline=min(policy.live_host_deadline, silence),
+        )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
