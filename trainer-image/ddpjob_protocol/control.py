@@ -172,8 +172,9 @@ class Policy:
     reconnect_grace: float = 0.5  # time in which a closed connection may reconnect
     heartbeat_deadline: float = 10  # silence after which a worker is lost
     live_deadline: float = 3  # heartbeat deadline in live mode
-    host_deadline: float = 3  # silence of a host's kernel after which its worker is lost
-    live_host_deadline: float = 0.6  # the same in live mode
+    # A host is silent if its kernel acknowledges nothing.
+    host_deadline: float = 3
+    live_host_deadline: float = 0.6
     stall_steps: float = 20  # hang: no step for the usual time of this number of steps
     stall_seconds: float = 60  # and at least for this time
     files: bool = False  # the agents keep replicas of the script's files

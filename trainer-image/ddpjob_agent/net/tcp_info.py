@@ -1,4 +1,4 @@
-"""What the kernel knows of a TCP connection: whether the other host acknowledges what is sent.
+"""The kernel's view of a TCP connection: whether the other host acknowledges what is sent.
 
 The other host's kernel acknowledges data for a process that is stopped or starved, too. So data
 without an acknowledgement mean a host, or a network, that is gone.
