@@ -126,6 +126,10 @@ bench-link: setup ## What up to 1,000 workers cost a job's service, and the dela
 bench-recovery: setup ## Time from a lost node to the first step of the new group (QUICK=1: smoke)
 	@$(BIN)/python benchmarks/recovery.py
 
+.PHONY: report-picture
+report-picture: setup ## build/report.png: the report of a run, drawn by Chromium, which must be on PATH
+	@$(BIN)/python tools/picture.py
+
 ## Look after
 .PHONY: setup clean clean-all
 setup: ## Make .venv, or bring it up to date (other targets do so by themselves)

@@ -6,9 +6,11 @@ May not: hold policy.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shlex
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +25,7 @@ from ddpjob_operator.local.backend import LocalBackend
 from ddpjob_operator.local.chaos import GRAMMAR, ChaosError, ChaosEvent, parse_chaos
 from ddpjob_operator.local.devices.demand import describe_use
 from ddpjob_operator.local.devices.discovery import Devices
+from ddpjob_operator.local.live_page import LivePage
 from ddpjob_operator.local.output.receiver import OutputReceiver
 from ddpjob_operator.local.output.screen import Screen, open_screen
 from ddpjob_operator.local.output.summary import describe_failure, worker_of
@@ -71,6 +74,12 @@ def run(
         typer.Option(help="Show the output of rank 0, with stderr of all ranks; of all; or none."),
     ] = LogMode.RANK0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result.")] = False,
+    web: Annotated[
+        bool, typer.Option("--web", help="Show the run as a page on 127.0.0.1.")
+    ] = False,
+    web_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Port of that page; implies --web.")
+    ] = None,
 ) -> None:
     """Run a job until it ends; Ctrl-C stops it, and the next run resumes from its snapshot."""
     job = load(file)
@@ -92,15 +101,7 @@ def run(
     wanted = sum(group.replicas for group in job.spec.groups())
     count = wanted if nodes is None else nodes
     devices = find_gpus(job, file, count, use=not no_gpus)
-    state = JobStateDir(
-        state_dir or file.parent / ".ddpjob", job.metadata.namespace, job.metadata.name
-    )
-    try:
-        state.lock()
-    except AlreadyRunningError as error:
-        raise CommandError(ExitCode.ALREADY_RUNNING, str(error)) from error
-    except StateDirError as error:
-        raise CommandError(ExitCode.INVALID, str(error)) from error
+    state = _locked_state(job, state_dir or file.parent / ".ddpjob")
     resumed = state.begin(fresh=fresh)
     view = OutputView(job.metadata.name, LogMode.NONE if quiet else logs)
     screen = open_screen(quiet=quiet)
@@ -114,8 +115,10 @@ def run(
         screen.print(line)
     if resumed:
         screen.print("resuming from the last snapshot; --fresh starts from the beginning")
+    page_port = (web_port or 0) if web or web_port else None
     try:
-        code = asyncio.run(_run(job, state, folder, count, port, events, devices, screen, view))
+        with _page(state.path, page_port, screen):
+            code = asyncio.run(_run(job, state, folder, count, port, events, devices, screen, view))
     except PortInUseError as error:
         raise CommandError(ExitCode.PORT_IN_USE, str(error)) from error
     finally:
@@ -126,6 +129,29 @@ def run(
     elif code is ExitCode.OK and (warning := advice.after_completion()):
         screen.print_result(warning)
     raise typer.Exit(code)
+
+
+def _locked_state(job: DDPJob, root: Path) -> JobStateDir:
+    """Return the job's folder, locked for this run."""
+    state = JobStateDir(root, job.metadata.namespace, job.metadata.name)
+    try:
+        state.lock()
+    except AlreadyRunningError as error:
+        raise CommandError(ExitCode.ALREADY_RUNNING, str(error)) from error
+    except StateDirError as error:
+        raise CommandError(ExitCode.INVALID, str(error)) from error
+    return state
+
+
+@contextlib.contextmanager
+def _page(folder: Path, port: int | None, screen: Screen) -> Iterator[None]:
+    """Serve the page of the run meanwhile, unless there is no port."""
+    if port is None:
+        yield
+        return
+    with contextlib.closing(LivePage(folder, port)) as page:
+        screen.print(f"page of the run: {page.url}")
+        yield
 
 
 def _move_own_files(job: DDPJob, state: JobStateDir, folder: Path, screen: Screen) -> None:

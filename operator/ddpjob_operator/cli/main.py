@@ -91,6 +91,11 @@ COMMANDS = {
     "delete": Entry(
         "jobs.change:delete", "Delete jobs and their pods.", "ddpjob delete digits --wait"
     ),
+    "report": Entry(
+        "report:report",
+        "Write one HTML page about a run: memberships, progress, and where the time went.",
+        "ddpjob report .ddpjob/default/digits",
+    ),
     "doctor": Entry(
         "doctor.command:doctor",
         "Check that the cluster can run jobs: CRD, operator, rights, nodes, images, network.",

@@ -12,6 +12,7 @@ import os
 import secrets
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,7 @@ from ddpjob_operator.agent_bundle import build_agent
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.local.chaos import ChaosEvent
+from ddpjob_operator.local.course import FILE, Course
 from ddpjob_operator.local.devices.discovery import NO_DEVICES, Devices
 from ddpjob_operator.local.devices.pool import DevicePool
 from ddpjob_operator.local.environment import (
@@ -99,6 +101,7 @@ class LocalBackend:
         self.job = job.model_copy(update={"metadata": metadata, "status": status})
         self._state = state
         self._timeline = timeline
+        self._course = Course(state.path / FILE, metadata.name, metadata.namespace, time.time())
         self._workdir = workdir
         self._devices = devices
         self._environment = inherited_environment(environment, devices.variables)
@@ -164,6 +167,7 @@ class LocalBackend:
                 await self._output.close()
             self._scratch.cleanup()
             self._faults.report_missed()
+            self._course.end(time.time())
             await self._end_session()
         return self.status
 
@@ -231,6 +235,7 @@ class LocalBackend:
         if self.report is not None:
             self._state.write("report.json", encode(self.report))
             self._timeline.follow(self.report)
+            self._course.follow(self.report)
             self.last_failure = self.report.failure
         self._wake.set()
 

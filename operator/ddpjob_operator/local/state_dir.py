@@ -1,7 +1,7 @@
 """The folder of a local job that outlives a run: snapshots, logs, last status.
 
     .ddpjob/NAMESPACE/NAME/  lock  uid  status.json  report.json  timeline.jsonl
-                             measure.json  logs/  snapshots/
+                             course.jsonl  measure.json  logs/  snapshots/
 A run that does not continue the previous one is another job: it gets another UID.
 May not: start processes or decide anything about the job.
 """
@@ -93,7 +93,7 @@ class JobStateDir:
             self.term = int(status.get("rendezvousTerm", 0))
         self.logs.mkdir(exist_ok=True)
         self.snapshots.mkdir(exist_ok=True)
-        for name in ("status.json", "report.json", "timeline.jsonl"):
+        for name in ("status.json", "report.json", "timeline.jsonl", "course.jsonl"):
             (self.path / name).unlink(missing_ok=True)
         if self.term:
             self.write("status.json", {"rendezvousTerm": self.term})

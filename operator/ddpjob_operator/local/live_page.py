@@ -1,0 +1,102 @@
+"""Serves the page of a local run on the loopback address, and nothing else.
+
+May not: change the run. A request with another name of a host is refused, so that no page of
+another site reads this one.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import json
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from ddpjob_operator.local.rendezvous_process import PortInUseError
+from ddpjob_operator.local.run_files import read_run
+from ddpjob_operator.report.page import content_policy, live_page, main_part, state_line
+
+HOST = "127.0.0.1"
+LIMIT_SECONDS = 10.0  # for a request
+
+
+class LivePage:
+    """The page of a run, served by threads until it is closed."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        """Port 0 is a free one; raise PortInUseError for a port in use."""
+        handler = functools.partial(_Handler, folder)
+        try:
+            self._server = ThreadingHTTPServer((HOST, port), handler)
+        except OSError as error:
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise
+            reason = "is in use" if error.errno == errno.EADDRINUSE else "needs more rights"
+            raise PortInUseError(
+                f"--web-port {port}: the port {reason}; choose another one, or use --web without it"
+                " to get a free one"
+            ) from None
+        self.url = f"http://{HOST}:{self._server.server_address[1]}/"
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop serving; pages in browsers stay as they are."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """GET of the page and of its data."""
+
+    server_version = "ddpjob"
+    sys_version = ""
+    timeout = LIMIT_SECONDS
+
+    def __init__(self, folder: Path, *arguments: object) -> None:
+        self._folder = folder
+        super().__init__(*arguments)  # type: ignore[arg-type]
+
+    def do_GET(self) -> None:
+        name = self.headers.get("Host", "").rpartition(":")[0]
+        if name not in (HOST, "localhost"):
+            self._send(HTTPStatus.MISDIRECTED_REQUEST, "text/plain", "this page is for 127.0.0.1\n")
+            return
+        path = self.path.partition("?")[0]
+        if path not in ("/", "/run.json"):
+            self._send(HTTPStatus.NOT_FOUND, "text/plain", "the page of the run is /\n")
+            return
+        try:
+            run = read_run(self._folder)
+        except (OSError, ValueError) as error:
+            text = f"the files of the run cannot be read: {error}\n"
+            self._send(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", text)
+            return
+        if path == "/":
+            self._send(HTTPStatus.OK, "text/html", live_page(run))
+        else:
+            content = {"main": main_part(run), "state": state_line(run)}
+            self._send(HTTPStatus.OK, "application/json", json.dumps(content))
+
+    def _send(self, status: HTTPStatus, kind: str, text: str) -> None:
+        body = text.encode()
+        self.send_response(status)
+        for name, value in {
+            "Content-Type": f"{kind}; charset=utf-8",
+            "Content-Length": str(len(body)),
+            "Content-Security-Policy": content_policy(live=True),
+            "Cache-Control": "no-store",
+            "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff",
+        }.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+        """Print nothing: the screen belongs to the run."""
