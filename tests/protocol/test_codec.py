@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ddpjob_agent.c10d.protocol import Op, Request
-from ddpjob_agent.c10d.store import Entry
+from ddpjob_agent.c10d.writes import Kind, Write
 from ddpjob_agent.file_sync.replica import FileInstruction, FileInventory, Replica
 from ddpjob_protocol.codec import DecodeError, decode, encode
 from ddpjob_protocol.control import (
@@ -57,7 +57,7 @@ MESSAGES = [
     unreachable("1.1.1", ["b"]),
     FileInstruction("1.1.1+", COPY, (("10.0.0.1", 7),), put=True),
     Request(Op.SET, (b"\x00\xff",), (b"",), -1),
-    Entry(b"key", 3, None, (b"\xff", b"")),
+    Write(Kind.PUSH, b"key", 3, b"\xff"),
 ]
 
 

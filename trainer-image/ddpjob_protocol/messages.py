@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 Message = dict[str, Any]  # JSON; "type" names the kind
-PROTOCOL = 2  # increased if an older peer could misread a newer peer
+PROTOCOL = 3  # increased if an older peer could misread a newer peer
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The checks of the messages of a live process to its agent, and of an agent to the service.
 
 The state of the service takes only checked messages, so none of them can stop a later decision.
-The service forwards store requests and checks only their envelope: torch's own ranges hold there.
+Of the messages for the c10d store this checks the envelope; the store checks their content.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ MAX_REPLICAS = 1000  # of the script's files, at one worker
 MAX_REPORTS = 100
 MAX_WARNING = 4000  # characters
 MAX_REASON = 64  # characters
+MAX_WRITES = 2**20  # to the c10d store, in one message
 
 
 def check_message(message: Message) -> Message:
@@ -145,6 +146,7 @@ _INVENTORY = fields(
     },
     "scope",
 )
+_LIST = each(lambda data, _: data, MAX_WRITES)
 _MESSAGES: Mapping[str, Check] = {
     "exited": fields({"membership": name, "live": flag, "failure": _failure}, "membership"),
     "broken": fields({"membership": name, "why": checks.text_to(MAX_WARNING)}, "membership", "why"),
@@ -159,7 +161,7 @@ _MESSAGES: Mapping[str, Check] = {
         "membership",
         "report",
     ),
-    "beat": fields({"processes": each(Position.parse, MAX_PROCESSES)}),
+    "beat": fields({"processes": each(Position.parse, MAX_PROCESSES), "settled": count}),
     "warning": fields(
         {
             "reason": check_reason,
@@ -170,8 +172,19 @@ _MESSAGES: Mapping[str, Check] = {
         "reason",
         "message",
     ),
-    "store": fields({"id": count, "membership": name}, "id", "membership", "request"),
+    "store": fields(
+        {"id": count, "membership": name, "data": text, "more": flag, "settled": count},
+        "id",
+        "membership",
+        "data",
+    ),
     "cancel": fields({"id": count}, "id"),
+    "writes": fields(
+        {"membership": name, "first": flag, "writes": _LIST, "version": count},
+        "membership",
+        "writes",
+    ),
+    "forgot": fields({"membership": name, "keys": _LIST}, "membership", "keys"),
 }
 _HELLO: Mapping[str, tuple[Check, Any]] = {
     "membership": (fields({"id": identity}, "id"), None),  # the rest: `check_membership`

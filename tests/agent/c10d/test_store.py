@@ -1,4 +1,4 @@
-"""The c10d key space by itself: its answers, the entries that its writes hand out, restore()."""
+"""The c10d key space by itself: its answers, and its restoration from the writes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob_agent.c10d import protocol
-from ddpjob_agent.c10d.protocol import Op, ProtocolError, Request, decode_request
+from ddpjob_agent.c10d.protocol import Op, ProtocolError, Request, decode_request, encode_request
 from ddpjob_agent.c10d.server import StoreBackend, serve_client
-from ddpjob_agent.c10d.store import Applied, Entry, Store
+from ddpjob_agent.c10d.store import Applied, Store
+from ddpjob_agent.c10d.writes import Kind, OwnWrites, Write, writes_of
 from ddpjob_protocol.codec import decode, encode
 
 MUST_WAIT = None
@@ -115,31 +116,42 @@ CASES = [
 ]
 
 CONTENT = (
-    Entry(b"n", 11, b"41"),
-    Entry(b"s", 12, b"text"),
-    Entry(b"q", 13, None, (b"1", b"2")),
-    Entry(b"both", 14, b"v", (b"1",)),
-    Entry(b"gone", 15),
+    Write(Kind.VALUE, b"n", 11, b"41"),
+    Write(Kind.VALUE, b"s", 12, b"text"),
+    Write(Kind.PUSH, b"q", 13, b"1"),
+    Write(Kind.PUSH, b"q", 14, b"2"),
+    Write(Kind.VALUE, b"both", 15, b"v"),
+    Write(Kind.PUSH, b"both", 16, b"1"),
+    Write(Kind.VALUE, b"gone", 17),
 )
 
 
 @pytest.fixture
 def store() -> Store:
-    store = Store()
-    store.restore(CONTENT)
-    return store
+    return Store(CONTENT)
+
+
+def content_of(store: Store, key: bytes) -> tuple[bytes | None, tuple[bytes, ...]]:
+    """Return value and queue of a key."""
+    entry = store._find(key)
+    value = None if entry.value is None else bytes(entry.value)
+    return value, tuple(item for _, item in entry.queue)
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_apply(store: Store, case: Case) -> None:
+    keys = {write.key for write in CONTENT}
+    before = {key: content_of(store, key) for key in keys}
     applied = store.apply(case.request)
     if case.reply is MUST_WAIT:
         assert applied is None
-        assert store.entries() == CONTENT
     else:
-        changed = () if case.key is None else (Entry(case.key, 16, case.value, case.queue),)
-        assert applied == Applied(case.reply, changed)
-        assert set(changed) <= set(store.entries())
+        assert applied is not None
+        assert applied.reply == case.reply
+        assert (applied.version > 0) == (case.key is not None)
+        assert applied.changed == (() if case.key is None else (case.key,))
+    after = before if case.key is None else {**before, case.key: (case.value, case.queue)}
+    assert {key: content_of(store, key) for key in after} == after
 
 
 @pytest.mark.parametrize(
@@ -178,24 +190,25 @@ def test_connection_commands_are_not_for_the_store(store: Store, op: Op) -> None
 
 
 def test_multi_set_gives_each_key_its_own_version(store: Store) -> None:
-    applied = store.apply(Request(Op.MULTI_SET, (b"a", b"b"), (b"1", b"2")))
-    assert applied == Applied(b"", (Entry(b"a", 16, b"1"), Entry(b"b", 17, b"2")))
+    request = Request(Op.MULTI_SET, (b"a", b"b"), (b"1", b"2"))
+    assert store.apply(request) == Applied(b"", 18, changed=(b"a", b"b"))
+    assert writes_of(request, 18) == (
+        Write(Kind.VALUE, b"a", 18, b"1"),
+        Write(Kind.VALUE, b"b", 19, b"2"),
+    )
+    assert store.apply(Request(Op.SET, (b"x",), (b"",))) == Applied(b"", 20, changed=(b"x",))
 
 
-def test_restore_keeps_a_deleted_key_deleted(store: Store) -> None:
-    assert store.restore([Entry(b"gone", 3, b"old")]) == ()
-    assert store.apply(Request(Op.GET, (b"gone",))) == Applied(text(b""))
+def test_a_deleted_key_stays_deleted_whatever_is_restored_first() -> None:
+    writes = [Write(Kind.VALUE, b"gone", 17), Write(Kind.VALUE, b"gone", 3, b"old")]
+    for order in (writes, writes[::-1]):
+        assert Store(order).apply(Request(Op.GET, (b"gone",))) == Applied(text(b""))
 
 
-def test_restore_after_a_write_lets_the_higher_version_win(store: Store) -> None:
-    store.apply(Request(Op.SET, (b"x",), (b"new",)))
-    newer, older = Entry(b"s", 99, b"newer"), Entry(b"x", 15, b"older")
-    assert store.restore([newer, older]) == (newer,)
-    applied = store.apply(Request(Op.MULTI_GET, (b"s", b"x")))
-    assert applied == Applied(text(b"newer") + text(b"new"))
-    applied = store.apply(Request(Op.SET, (b"y",), (b"",)))
-    assert applied is not None
-    assert applied.changed[0].version == 100
+def test_a_restored_store_continues_after_the_newest_version() -> None:
+    assert Store(CONTENT, version=98).apply(Request(Op.SET, (b"x",), (b"",))) == Applied(
+        b"", 99, changed=(b"x",)
+    )
 
 
 KEYS = st.sampled_from([b"a", b"b", b"\xff\x00"])
@@ -214,29 +227,55 @@ WRITES = st.one_of(
 )
 
 
+def apply(store: Store, request: Request) -> tuple[Write, ...]:
+    """Apply a request that may be against torch's rules; return its writes."""
+    try:
+        applied = store.apply(request)
+    except ProtocolError:
+        return ()
+    assert applied is not None
+    return writes_of(request, applied.version, applied.total)
+
+
 @given(writes=st.lists(st.tuples(st.integers(0, 3), WRITES)), chance=st.randoms())
 def test_the_writers_give_back_the_key_space(
     writes: list[tuple[int, Request]], chance: random.Random
 ) -> None:
     store = Store()
-    kept: list[dict[bytes, Entry]] = [{}, {}, {}, {}]
-    for agent, request in writes:
-        try:
-            applied = store.apply(request)
-        except ProtocolError:
-            continue
-        assert applied is not None
-        kept[agent].update({entry.key: entry for entry in applied.changed})
+    kept = [OwnWrites() for _ in range(4)]
+    answers = [(agent, apply(store, request)) for agent, request in writes]
+    chance.shuffle(answers)  # answers may arrive in any order
+    for agent, made in answers:
+        for write in made:
+            kept[agent].add(write)
 
-    restored = Store()
     chance.shuffle(kept)
-    for entries in kept:
-        travelled = json.loads(json.dumps([encode(entry) for entry in entries.values()]))
-        restored.restore(decode(Entry, each) for each in travelled)
+    travelled = json.loads(json.dumps([encode(write) for own in kept for write in own]))
+    restored = Store([decode(Write, each) for each in travelled])
 
-    assert set(restored.entries()) == set(store.entries())
-    last = Request(Op.SET, (b"last",), (b"",))
-    assert restored.apply(last) == store.apply(last)
+    for key in (b"a", b"b", b"\xff\x00"):
+        assert content_of(restored, key) == content_of(store, key)
+
+
+def test_a_worker_keeps_what_the_store_consists_of() -> None:
+    """Not what it has written before, however much that is."""
+    store, own = Store(), OwnWrites()
+    for number in range(100):
+        for request in (
+            Request(Op.SET, (b"s",), (b"%d" % number,)),
+            Request(Op.ADD, (b"n",), (), 1),
+            Request(Op.QUEUE_PUSH, (b"q",), (b"%d" % number,)),
+            Request(Op.QUEUE_POP, (b"q",)),
+            Request(Op.APPEND, (b"s",), (b"!",)),
+        ):
+            for write in apply(store, request):
+                own.add(write)
+    assert sorted((each.key, each.kind) for each in own) == [
+        (b"n", Kind.VALUE),
+        (b"q", Kind.POP),
+        (b"s", Kind.VALUE),
+        (b"s", Kind.APPEND),
+    ]
 
 
 REQUESTS = [
@@ -249,40 +288,55 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.op.name)
-def test_request_json(request_: Request) -> None:
-    assert decode_request(json.loads(json.dumps(encode(request_)))) == request_
+def test_request_bytes(request_: Request) -> None:
+    data = encode_request(request_)
+    assert decode_request(data) == request_
+    for odd in (data[:-1], data + b"x", b""):
+        with pytest.raises(ProtocolError):
+            decode_request(odd)
 
 
 @pytest.mark.parametrize(
-    "change",
+    "data",
     [
-        {"op": 99},
-        {"op": None},
-        {"keys": []},
-        {"keys": ["YQ==", "YQ=="]},
-        {"keys": ["not base64"]},
-        {"keys": 7},
-        {"keys": ["YWFh" * (protocol.MAX_KEY_BYTES // 3 + 1)]},
-        {"values": ["YQ=="]},
-        {"number": "1"},
-        {"number": 2**63},
-        {"number": True},
+        b"\x63",
+        b"\x04" + text(b"a" * (protocol.MAX_KEY_BYTES + 1)) + number(1),
+        b"\x01" + text(b"a") + struct.pack("<Q", protocol.MAX_VALUE_BYTES + 1),
+        b"\x05" + number(-1),
+        b"\x05" + number(protocol.MAX_KEYS + 1),
     ],
-    ids=lambda change: str(change)[:30],
+    ids=["command", "key", "value", "negative", "keys"],
 )
-def test_request_json_is_checked(change: dict[str, object]) -> None:
-    data = {"op": Op.ADD.value, "keys": ["YQ=="], "values": [], "number": 1}
-    assert decode_request(data) == Request(Op.ADD, (b"a",), (), 1)
-    with pytest.raises(ProtocolError):
-        decode_request({**data, **change})
-
-
-@pytest.mark.parametrize("name", ["op", "keys"])
-def test_incomplete_request_is_refused(name: str) -> None:
-    data = encode(Request(Op.ADD, (b"a",), (), 1))
-    del data[name]
+def test_request_bytes_are_checked(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_request(data)
+
+
+def test_a_request_is_bounded() -> None:
+    value = bytes(protocol.MAX_VALUE_BYTES)
+    keys = tuple(b"%d" % at for at in range(8))
+    most = Request(Op.MULTI_SET, keys[:7], (value,) * 7)
+    assert decode_request(encode_request(most)) == most
+    with pytest.raises(ProtocolError, match=r"MULTI_SET request has more than .* bytes; split it"):
+        encode_request(Request(Op.MULTI_SET, keys, (value,) * 8))
+    pairs = b"".join(text(key) + text(value) for key in keys)
+    with pytest.raises(ProtocolError, match=r"MULTI_SET request has more than .* bytes; split it"):
+        decode_request(b"\x0b" + number(8) + pairs)
+
+
+def test_an_answer_is_bounded() -> None:
+    store = Store()
+    value = bytes(protocol.MAX_VALUE_BYTES)
+    for at in range(9):
+        store.apply(Request(Op.SET, (b"%d" % at,), (value,)))
+    keys = tuple(b"%d" % at for at in range(9))
+    assert store.apply(Request(Op.MULTI_GET, keys[:8])) is not None
+    with pytest.raises(ProtocolError, match="values of 9 keys have more than"):
+        store.apply(Request(Op.MULTI_GET, keys))
+    for _ in range(7):
+        store.apply(Request(Op.APPEND, (b"0",), (value,)))
+    with pytest.raises(ProtocolError, match="APPEND makes a value"):
+        store.apply(Request(Op.APPEND, (b"0",), (b"x",)))
 
 
 async def settled(backend: StoreBackend, request: Request) -> asyncio.Task[Applied]:
@@ -307,16 +361,6 @@ def test_wait_ends_although_the_key_is_deleted_at_once() -> None:
     asyncio.run(scenario())
 
 
-def test_restore_ends_waits() -> None:
-    async def scenario() -> None:
-        backend = StoreBackend(Store())
-        wait = await settled(backend, Request(Op.WAIT, (b"a",)))
-        backend.restore([Entry(b"a", 1, b"")])
-        assert await wait == Applied(b"\0")
-
-    asyncio.run(scenario())
-
-
 def test_cancelled_waits_leave_nothing_behind() -> None:
     async def scenario() -> None:
         backend = StoreBackend(Store())
@@ -336,8 +380,8 @@ def test_barrier_hands_out_the_arrivals() -> None:
         first = await settled(backend, Request(Op.BARRIER, (b"a",), (), 2))
         assert not first.done()
         second = await backend.apply(Request(Op.BARRIER, (b"a",), (), 2))
-        assert second == Applied(b"\0", (Entry(b"a", 2, b"2"),))
-        assert await first == Applied(b"\0", (Entry(b"a", 1, b"1"),))
+        assert second == Applied(b"\0", 2, 2, (b"a",))
+        assert await first == Applied(b"\0", 1, 1, (b"a",))
 
     asyncio.run(scenario())
 

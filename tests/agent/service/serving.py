@@ -70,7 +70,6 @@ def hello_of(worker: str) -> Message:
         "done": False,
         "failure": None,
         "reports": [],
-        "entries": [],
     }
 
 

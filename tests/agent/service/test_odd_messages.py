@@ -52,7 +52,11 @@ ODD_MESSAGES: tuple[Message, ...] = (
     {"type": "files", "scope": NOW, "copies": [{**COPY, "size": -1}]},
     {"type": "warning", "reason": "two words", "message": "x"},
     {"type": "warning", "reason": "Odd", "message": {"a": 1}},
-    {"type": "store", "id": [1], "membership": NOW, "request": {}},
+    {"type": "store", "id": [1], "membership": NOW, "data": "AA=="},
+    {"type": "store", "id": 10**8, "membership": NOW, "data": "not base64"},
+    {"type": "writes", "membership": NOW, "writes": 5},
+    {"type": "forgot", "membership": NOW, "keys": [5]},
+    {"type": "beat", "settled": "all"},
     {"type": "store", "id": 10**9},
     {"type": "cancel", "id": {}},
 )
@@ -64,7 +68,6 @@ ODD_FACTS: Message = {
     "steps_done": {"membership": 1, "step": 1},
     "port": "http",
     "stops": "yes",
-    "entries": [{"key": 5}],
 }
 
 

@@ -22,7 +22,8 @@ from agent.service.serving import (
 )
 from ddpjob_agent.c10d.protocol import Op, Request
 from ddpjob_agent.net.framing import FramingError, RejectedError, WrongTokenError, connect
-from ddpjob_agent.net.service_connection import ServiceConnection, StaleMembershipError
+from ddpjob_agent.net.service_connection import ServiceConnection
+from ddpjob_agent.net.store_requests import StaleMembershipError
 from ddpjob_operator.rendezvous.client import (
     ServiceClient,
     ServiceUnavailableError,

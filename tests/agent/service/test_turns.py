@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import time
 from typing import TYPE_CHECKING, Any
@@ -179,10 +180,10 @@ def test_a_message_that_cannot_be_read_ends_its_session_only(poison: str) -> Non
 def test_a_store_request_that_cannot_be_served_is_refused() -> None:
     async def body(job: Job) -> None:
         await job.joined("a", "b")
-        job.agents["a"].send(
-            {"type": "store", "id": 1, "membership": "1.1.1", "request": {"op": "?"}}
-        )
-        assert await job.received("a") == {"type": "stored", "id": 1, "refused": True}
+        odd = base64.b64encode(b"?").decode()
+        job.agents["a"].send({"type": "store", "id": 1, "membership": "1.1.1", "data": odd})
+        answer = {"type": "stored", "id": 1, "data": "", "refused": "unknown command 63"}
+        assert await job.received("a") == answer
         await job.beats("a")
 
     run(body)

@@ -1,7 +1,10 @@
 """The wire protocol of torch's TCPStore (c10d) in torch 2.15.
 
 A request is one command byte and its arguments; integers are little-endian; keys and values are
-a 64-bit length and the bytes. The limits of requests are those of torch's own server.
+a 64-bit length and the bytes. The limits of keys and values are those of torch's own server. Torch
+has none for a whole request or answer; ours bounds the memory of agents and service.
+
+Agents send requests to the service in the same form.
 
 May not: know the effect of a request on a store, or write to a connection.
 """
@@ -12,14 +15,16 @@ import asyncio
 import dataclasses
 import enum
 import struct
-from typing import Any
+from typing import TYPE_CHECKING
 
-from ddpjob_protocol.codec import DecodeError, decode
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 MAGIC = 0x3C85F7CE
 MAX_KEYS = 128 * 1024
 MAX_KEY_BYTES = 8 * 1024
 MAX_VALUE_BYTES = 8 * 1024 * 1024
+MAX_BYTES = 64 * 1024 * 1024  # of the keys and values of one request, and of one answer
 
 READY, NOT_READY = b"\0", b"\1"  # answers to CHECK
 STOP_WAITING, WAIT_CANCELED = b"\0", b"\1"  # answers to WAIT and BARRIER, and to CANCEL_WAIT
@@ -78,6 +83,7 @@ _ARGUMENTS = {
     Op.LIST_KEYS: "",
     Op.BARRIER: "ki",
 }
+_INTEGERS = {"i": "<q", "u": "<I"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,15 +96,41 @@ class Request:
     number: int = 0  # addend, world size, nonce or magic
 
 
-def decode_request(data: Any) -> Request:
-    """Return the request from its JSON form; raise ProtocolError if the form is invalid."""
+def encode_request(request: Request) -> bytes:
+    """Encode a request as torch's clients do; raise ProtocolError if it is too large."""
+    _Budget(request.op).spend(sum(map(len, (*request.keys, *request.values))))
+    parts = [bytes([request.op])]
+    keys, values = iter(request.keys), iter(request.values)
+    for argument in _ARGUMENTS[request.op]:
+        if argument == "k":
+            parts.append(encode_bytes(next(keys)))
+        elif argument == "v":
+            parts.append(encode_bytes(next(values)))
+        elif argument in _INTEGERS:
+            parts.append(struct.pack(_INTEGERS[argument], request.number))
+        else:
+            parts.append(struct.pack("<Q", len(request.keys)))
+            for key in keys:
+                parts.append(encode_bytes(key))
+                if argument == "P":
+                    parts.append(encode_bytes(next(values)))
+    return b"".join(parts)
+
+
+def decode_request(data: bytes) -> Request:
+    """Return the request from its encoded form; raise ProtocolError if the form is invalid."""
+    parsing, at, size = _parse(), 0, 0
     try:
-        request = decode(Request, data)
-    except DecodeError as error:
-        raise ProtocolError(f"malformed request: {error}") from error
-    if not _is_possible(request):
-        raise ProtocolError(f"impossible {request.op.name} request")
-    return request
+        size = next(parsing)
+        while at + size <= len(data):
+            begin, at = at, at + size
+            size = parsing.send(data[begin:at])
+    except StopIteration as end:
+        if at != len(data):
+            raise ProtocolError(f"{len(data) - at} bytes after a request") from None
+        request: Request = end.value
+        return request
+    raise ProtocolError("a request that ends early")
 
 
 async def read_request(reader: asyncio.StreamReader) -> Request | None:
@@ -106,33 +138,17 @@ async def read_request(reader: asyncio.StreamReader) -> Request | None:
     command = await reader.read(1)
     if not command:
         return None
+    parsing = _parse()
+    next(parsing)
     try:
-        op = Op(command[0])
-    except ValueError:
-        raise ProtocolError(f"unknown command {command[0]}") from None
-    keys: list[bytes] = []
-    values: list[bytes] = []
-    number = 0
-    try:
-        for argument in _ARGUMENTS[op]:
-            if argument == "k":
-                keys.append(await _read_bytes(reader, MAX_KEY_BYTES))
-            elif argument == "v":
-                values.append(await _read_bytes(reader, MAX_VALUE_BYTES))
-            elif argument == "i":
-                number = await _read_integer(reader, "<q")
-            elif argument == "u":
-                number = await _read_integer(reader, "<I")
-            else:
-                for _ in range(await _read_length(reader, MAX_KEYS)):
-                    keys.append(await _read_bytes(reader, MAX_KEY_BYTES))
-                    if argument == "P":
-                        values.append(await _read_bytes(reader, MAX_VALUE_BYTES))
+        size = parsing.send(command)
+        while True:
+            size = parsing.send(await reader.readexactly(size))
+    except StopIteration as end:
+        request: Request = end.value
+        return request
     except asyncio.IncompleteReadError:
-        raise ProtocolError(f"connection ended within a {op.name} request") from None
-    if op is Op.VALIDATE and number != MAGIC:
-        raise ProtocolError(f"wrong magic {number:#x}")
-    return Request(op, tuple(keys), tuple(values), number)
+        raise ProtocolError(f"connection ended within a {Op(command[0]).name} request") from None
 
 
 def encode_integer(number: int) -> bytes:
@@ -140,7 +156,7 @@ def encode_integer(number: int) -> bytes:
     return struct.pack("<q", number)
 
 
-def encode_bytes(value: bytes) -> bytes:
+def encode_bytes(value: bytes | bytearray) -> bytes:
     """Encode an answer that is a string: its length and its content."""
     return struct.pack("<Q", len(value)) + value
 
@@ -150,35 +166,60 @@ def encode_pong(nonce: int) -> bytes:
     return struct.pack("<I", nonce)
 
 
-async def _read_integer(reader: asyncio.StreamReader, layout: str) -> int:
-    (number,) = struct.unpack(layout, await reader.readexactly(struct.calcsize(layout)))
+def _parse() -> Generator[int, bytes, Request]:
+    """Yield the size of each next piece, and receive the piece; return the request."""
+    command = (yield 1)[0]
+    try:
+        op = Op(command)
+    except ValueError:
+        raise ProtocolError(f"unknown command {command}") from None
+    budget = _Budget(op)
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    number = 0
+    for argument in _ARGUMENTS[op]:
+        if argument == "k":
+            keys.append((yield from _parse_bytes(MAX_KEY_BYTES, budget)))
+        elif argument == "v":
+            values.append((yield from _parse_bytes(MAX_VALUE_BYTES, budget)))
+        elif argument in _INTEGERS:
+            number = yield from _parse_integer(_INTEGERS[argument])
+        else:
+            for _ in range((yield from _parse_length(MAX_KEYS))):
+                keys.append((yield from _parse_bytes(MAX_KEY_BYTES, budget)))
+                if argument == "P":
+                    values.append((yield from _parse_bytes(MAX_VALUE_BYTES, budget)))
+    if op is Op.VALIDATE and number != MAGIC:
+        raise ProtocolError(f"wrong magic {number:#x}")
+    return Request(op, tuple(keys), tuple(values), number)
+
+
+class _Budget:
+    def __init__(self, op: Op) -> None:
+        self._op = op
+        self._left = MAX_BYTES
+
+    def spend(self, size: int) -> None:
+        self._left -= size
+        if self._left < 0:
+            raise ProtocolError(
+                f"a {self._op.name} request has more than {MAX_BYTES} bytes; split it"
+            )
+
+
+def _parse_integer(layout: str) -> Generator[int, bytes, int]:
+    (number,) = struct.unpack(layout, (yield struct.calcsize(layout)))
     return int(number)
 
 
-async def _read_length(reader: asyncio.StreamReader, limit: int) -> int:
-    length = await _read_integer(reader, "<Q")
+def _parse_length(limit: int) -> Generator[int, bytes, int]:
+    length = yield from _parse_integer("<Q")
     if length > limit:
         raise ProtocolError(f"length {length} is over the limit of {limit}")
     return length
 
 
-async def _read_bytes(reader: asyncio.StreamReader, limit: int) -> bytes:
-    return await reader.readexactly(await _read_length(reader, limit))
-
-
-def _is_possible(request: Request) -> bool:
-    arguments = _ARGUMENTS[request.op]
-    if arguments == "K":
-        counts_fit = len(request.keys) <= MAX_KEYS and not request.values
-    elif arguments == "P":
-        counts_fit = len(request.keys) == len(request.values) <= MAX_KEYS
-    else:
-        counts = (len(request.keys), len(request.values))
-        counts_fit = counts == (arguments.count("k"), arguments.count("v"))
-    return (
-        counts_fit
-        and type(request.number) is int
-        and -(2**63) <= request.number < 2**63
-        and all(len(key) <= MAX_KEY_BYTES for key in request.keys)
-        and all(len(value) <= MAX_VALUE_BYTES for value in request.values)
-    )
+def _parse_bytes(limit: int, budget: _Budget) -> Generator[int, bytes, bytes]:
+    length = yield from _parse_length(limit)
+    budget.spend(length)
+    return (yield length) if length else b""

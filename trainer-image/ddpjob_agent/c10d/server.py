@@ -16,7 +16,7 @@ from typing import Protocol
 
 from ddpjob_agent.c10d import protocol
 from ddpjob_agent.c10d.protocol import BLOCKING, Op, ProtocolError, Request
-from ddpjob_agent.c10d.store import Applied, Entry, Store
+from ddpjob_agent.c10d.store import Applied, Store
 
 log = logging.getLogger("ddpjob.c10d")
 
@@ -51,7 +51,7 @@ class StoreBackend:
         return (await self.apply(request)).reply
 
     async def apply(self, request: Request) -> Applied:
-        """Execute the request; return its reply and the entries that it changed."""
+        """Execute the request; return its reply and what it changed."""
         if request.op is Op.BARRIER:
             return await self._barrier(request)
         if request.op is Op.WAIT:
@@ -60,10 +60,6 @@ class StoreBackend:
         assert applied is not None
         self._wake(applied.changed)
         return applied
-
-    def restore(self, entries: Iterable[Entry]) -> None:
-        """Restore entries, and answer the requests that waited for them."""
-        self._wake(self._store.restore(entries))
 
     async def _barrier(self, request: Request) -> Applied:
         arrival = await self.apply(Request(Op.ADD, request.keys, number=1))
@@ -90,17 +86,17 @@ class StoreBackend:
             for key in tuple(waiter.missing):
                 self._satisfy(waiter, key)
 
-    def _wake(self, changed: Iterable[Entry]) -> None:
+    def _wake(self, changed: Iterable[bytes]) -> None:
         """Answer waiters now: the key may be deleted before a waiter's task runs."""
-        for entry in changed:
-            for waiter in tuple(self._waiters.get(entry.key, ())):
-                applied = self._store.apply(_only(waiter.request, entry.key))
+        for key in changed:
+            for waiter in tuple(self._waiters.get(key, ())):
+                applied = self._store.apply(_only(waiter.request, key))
                 if applied is None:
                     continue
-                self._satisfy(waiter, entry.key)
+                self._satisfy(waiter, key)
                 if not waiter.missing and not waiter.done.done():
                     waiter.done.set_result(applied.reply)
-                    if entry.value is None:
+                    if not self._store.has_value(key):
                         break  # one waiter for each push: the queue is empty for the next
 
     def _satisfy(self, waiter: _Waiter, key: bytes) -> None:

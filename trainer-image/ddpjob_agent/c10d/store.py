@@ -1,8 +1,6 @@
 """The key space of a c10d store: torch's answers, and a version for every write.
 
-Every write returns the full resulting state of its key as an `Entry` with a version. Each writer
-keeps the last entry of each key that it wrote, and can restore these entries to an empty store.
-The highest version of each key that the writers restore is the state that the store held.
+A store is rebuilt from the writes of its writers (`writes`).
 
 May not: wait, open a connection, know agents or the service, keep anything on disk.
 """
@@ -11,23 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
-from typing import Callable
+from collections import deque
+from typing import TYPE_CHECKING, Callable
 
 from ddpjob_agent.c10d import protocol
-from ddpjob_agent.c10d.protocol import Op, ProtocolError, Request
+from ddpjob_agent.c10d.protocol import MAX_BYTES, Op, ProtocolError, Request
+from ddpjob_agent.c10d.writes import Kind, Write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _DIGITS = re.compile(rb"[0-9]{0,19}(?![0-9])")
-
-
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """The state of one key. No value and an empty queue mean that the key was deleted."""
-
-    key: bytes
-    version: int  # from one counter of the store: a higher version is later
-    value: bytes | None = None
-    queue: tuple[bytes, ...] = ()  # independent of the value, as in torch; oldest first
+_TOO_LONG = f"more than {MAX_BYTES} bytes for one answer; use smaller values or more keys"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,15 +28,41 @@ class Applied:
     """The result of a request."""
 
     reply: bytes  # empty if torch's protocol has no answer
-    changed: tuple[Entry, ...] = ()
+    version: int = 0  # of the first write; 0: the request has changed nothing
+    total: int = 0  # the number that ADD has written
+    changed: tuple[bytes, ...] = ()  # keys
+
+
+class _Key:
+    """The state of one key. The queue is independent of the value, as in torch."""
+
+    __slots__ = ("base", "queue", "value")
+
+    def __init__(self) -> None:
+        self.base = 0  # version of the write that replaced the value last
+        self.value: bytes | bytearray | None = None  # a bytearray once it grows
+        self.queue: deque[tuple[int, bytes]] = deque()  # each item with its version; oldest first
+
+    def extend(self, suffix: bytes) -> None:
+        if not isinstance(self.value, bytearray):
+            self.value = bytearray(self.value or b"")
+        self.value += suffix
+
+    @property
+    def is_dead(self) -> bool:
+        return self.value is None and not self.queue
+
+
+_ABSENT = _Key()
 
 
 class Store:
     """A key space with torch's answers, without time and connections."""
 
-    def __init__(self) -> None:
-        self._entries: dict[bytes, Entry] = {}  # with deleted keys, for a late restore()
-        self._version = 0
+    def __init__(self, writes: Iterable[Write] = (), version: int = 0) -> None:
+        """Restore all writes that are left of an earlier store; `version` is its newest one."""
+        self._keys: dict[bytes, _Key] = {}  # with deleted keys, until `forget`
+        self._version = version
         self._handlers: dict[Op, Callable[[Request], Applied | None]] = {
             Op.SET: self._set,
             Op.MULTI_SET: self._set,
@@ -62,6 +81,7 @@ class Store:
             Op.QUEUE_POP: self._pop,
             Op.QUEUE_LEN: self._queue_length,
         }
+        self._restore(writes)
 
     def apply(self, request: Request) -> Applied | None:
         """Execute the request; return None, without a change, if the request must wait.
@@ -73,58 +93,84 @@ class Store:
             raise ProtocolError(f"{request.op.name} is not for the store")
         return handler(request)
 
-    def restore(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
-        """Restore entries, the newest version of each key; return the entries that were new."""
-        news: dict[bytes, Entry] = {}
-        for entry in entries:
-            if entry.version > self._entry(entry.key).version:
-                self._entries[entry.key] = news[entry.key] = entry
-                self._version = max(self._version, entry.version)
-        return tuple(news.values())
+    def forget_if_dead(self, key: bytes, version: int) -> bool:
+        """Drop a key without value and items; return False if it lives or has a newer write."""
+        found = self._keys.get(key, _ABSENT)
+        if not found.is_dead or found.base > version:
+            return False
+        self._keys.pop(key, None)
+        return True
 
-    def entries(self) -> tuple[Entry, ...]:
-        """Return the entries from which restore() makes an equal store."""
-        return tuple(self._entries.values())
+    def has_value(self, key: bytes) -> bool:
+        """Return whether the key has a value, and not only items in its queue."""
+        return self._find(key).value is not None
 
-    def _entry(self, key: bytes) -> Entry:
-        return self._entries.get(key) or Entry(key, version=0)
+    def __len__(self) -> int:
+        return len(self._keys)
 
-    def _write(self, key: bytes, value: bytes | None, queue: tuple[bytes, ...]) -> Entry:
+    def _restore(self, writes: Iterable[Write]) -> None:
+        popped: dict[bytes, int] = {}
+        for write in sorted(writes, key=lambda each: each.version):
+            entry = self._keys.setdefault(write.key, _Key())
+            if write.kind is Kind.VALUE:
+                entry.base = write.version
+                entry.value = write.data
+            elif write.kind is Kind.APPEND:
+                entry.extend(write.data or b"")
+            elif write.kind is Kind.PUSH:
+                entry.queue.append((write.version, write.data or b""))
+            else:
+                popped[write.key] = write.version
+            self._version = max(self._version, write.version)
+        for key, version in popped.items():
+            queue = self._keys[key].queue
+            while queue and queue[0][0] <= version:
+                queue.popleft()
+
+    def _find(self, key: bytes) -> _Key:
+        return self._keys.get(key, _ABSENT)
+
+    def _next(self) -> int:
         self._version += 1
-        entry = self._entries[key] = Entry(key, self._version, value, queue)
-        return entry
+        return self._version
 
-    def _write_value(self, key: bytes, value: bytes | None) -> Entry:
-        return self._write(key, value, self._entry(key).queue)
+    def _write(self, key: bytes, value: bytes | None) -> int:
+        entry = self._keys.setdefault(key, _Key())
+        entry.base = self._next()
+        entry.value = value
+        return entry.base
 
     def _is_ready(self, key: bytes) -> bool:
-        entry = self._entry(key)
-        return entry.value is not None or bool(entry.queue)
+        return not self._find(key).is_dead
 
     def _set(self, request: Request) -> Applied:
         pairs = zip(request.keys, request.values)
-        return Applied(b"", tuple(self._write_value(key, value) for key, value in pairs))
+        versions = [self._write(key, value) for key, value in pairs]
+        return Applied(b"", versions[0] if versions else 0, changed=request.keys)
 
     def _compare_set(self, request: Request) -> Applied:
         (key,), (expected, desired) = request.keys, request.values
-        current = self._entry(key).value
+        current = self._find(key).value
         if current == expected or (current is None and not expected):
-            return Applied(protocol.encode_bytes(desired), (self._write_value(key, desired),))
-        return Applied(protocol.encode_bytes(expected if current is None else current))
+            version = self._write(key, desired)
+            return Applied(protocol.encode_bytes(desired), version, changed=request.keys)
+        return Applied(protocol.encode_bytes(expected if current is None else bytes(current)))
 
     def _get(self, request: Request) -> Applied:
-        values = (self._entry(key).value or b"" for key in request.keys)
+        values = [self._find(key).value or b"" for key in request.keys]
+        if sum(map(len, values)) > MAX_BYTES:
+            raise ProtocolError(f"the values of {len(values)} keys have {_TOO_LONG}")
         return Applied(b"".join(map(protocol.encode_bytes, values)))
 
     def _add(self, request: Request) -> Applied:
         (key,) = request.keys
-        current = self._entry(key).value
-        number = 0 if current is None else _parse_integer(current)
+        current = self._find(key).value
+        number = 0 if current is None else _parse_integer(bytes(current))
         if number is None:
             raise ProtocolError("ADD to what is no 64-bit integer")
         total = (number + request.number + 2**63) % 2**64 - 2**63
-        entry = self._write_value(key, str(total).encode())
-        return Applied(protocol.encode_integer(total), (entry,))
+        version = self._write(key, b"%d" % total)
+        return Applied(protocol.encode_integer(total), version, total, request.keys)
 
     def _check(self, request: Request) -> Applied:
         ready = all(map(self._is_ready, request.keys))
@@ -135,47 +181,56 @@ class Store:
         return Applied(protocol.STOP_WAITING) if ready else None
 
     def _barrier(self, request: Request) -> Applied | None:
-        arrived = self._entry(request.keys[0]).value or b"0"
-        number = _parse_integer(arrived)
+        arrived = self._find(request.keys[0]).value
+        number = 0 if not arrived else _parse_integer(bytes(arrived))
         # As in torch, a client that overwrites the count with another value releases the barrier.
         waits = number is not None and number < request.number
         return None if waits else Applied(protocol.STOP_WAITING)
 
-    def _keys(self) -> tuple[bytes, ...]:
-        return tuple(key for key, entry in self._entries.items() if entry.value is not None)
+    def _present(self) -> tuple[bytes, ...]:
+        return tuple(key for key, entry in self._keys.items() if entry.value is not None)
 
     def _count_keys(self, _request: Request) -> Applied:
-        return Applied(protocol.encode_integer(len(self._keys())))
+        return Applied(protocol.encode_integer(len(self._present())))
 
     def _list_keys(self, _request: Request) -> Applied:
-        keys = self._keys()
+        keys = self._present()
+        if sum(map(len, keys)) > MAX_BYTES:
+            raise ProtocolError(f"the names of {len(keys)} keys have {_TOO_LONG}")
         listed = b"".join(map(protocol.encode_bytes, keys))
         return Applied(protocol.encode_integer(len(keys)) + listed)
 
     def _delete(self, request: Request) -> Applied:
         (key,) = request.keys
-        if self._entry(key).value is None:
+        if self._find(key).value is None:
             return Applied(protocol.encode_integer(0))
-        return Applied(protocol.encode_integer(1), (self._write_value(key, None),))
+        return Applied(protocol.encode_integer(1), self._write(key, None), changed=request.keys)
 
     def _append(self, request: Request) -> Applied:
         (key,), (suffix,) = request.keys, request.values
-        return Applied(b"", (self._write_value(key, (self._entry(key).value or b"") + suffix),))
+        entry = self._keys.setdefault(key, _Key())
+        size = len(entry.value or b"") + len(suffix)
+        if size > MAX_BYTES:
+            raise ProtocolError(f"APPEND makes a value of {size} bytes, {_TOO_LONG}")
+        entry.extend(suffix)
+        return Applied(b"", self._next(), changed=request.keys)
 
     def _push(self, request: Request) -> Applied:
-        entry = self._entry(request.keys[0])
-        return Applied(b"", (self._write(entry.key, entry.value, entry.queue + request.values),))
+        entry = self._keys.setdefault(request.keys[0], _Key())
+        version = self._next()
+        entry.queue.append((version, request.values[0]))
+        return Applied(b"", version, changed=request.keys)
 
     def _pop(self, request: Request) -> Applied:
-        entry = self._entry(request.keys[0])
-        length = protocol.encode_integer(len(entry.queue))
-        if not entry.queue:
+        queue = self._find(request.keys[0]).queue
+        length = protocol.encode_integer(len(queue))
+        if not queue:
             return Applied(length)
-        rest = self._write(entry.key, entry.value, entry.queue[1:])
-        return Applied(length + protocol.encode_bytes(entry.queue[0]), (rest,))
+        version, item = queue.popleft()
+        return Applied(length + protocol.encode_bytes(item), version, changed=request.keys)
 
     def _queue_length(self, request: Request) -> Applied:
-        return Applied(protocol.encode_integer(len(self._entry(request.keys[0]).queue)))
+        return Applied(protocol.encode_integer(len(self._find(request.keys[0]).queue)))
 
 
 def _parse_integer(text: bytes) -> int | None:

@@ -44,6 +44,7 @@ class Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self._draining = asyncio.Lock()  # before Python 3.11, two tasks may not drain at once
 
     def send(self, message: Message) -> None:
         """Queue a message. If the connection is closed, the message is lost without an error."""
@@ -55,7 +56,8 @@ class Connection:
 
     async def drain(self) -> None:
         """Wait until the peer accepts the queued bytes."""
-        await self._writer.drain()
+        async with self._draining:
+            await self._writer.drain()
 
     async def receive(self) -> Message | None:
         """Return the next message, or None if the connection is closed; raise FramingError."""

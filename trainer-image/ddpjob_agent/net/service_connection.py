@@ -1,20 +1,16 @@
-"""The agent's connection to the rendezvous service: it reconnects and resends open requests.
+"""The agent's connection to the rendezvous service: it reconnects.
 
-It sends requests to the c10d store of the current membership. It keeps the last entry of every key
-that this agent wrote, so that a restarted service can restore its store. It knows no processes.
+`store_requests` has the requests to the c10d store. It knows no processes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import itertools
 import logging
 import random
 import time
 from typing import TYPE_CHECKING, Callable
 
-from ddpjob_agent.c10d.store import Entry
 from ddpjob_agent.net.framing import (
     Connection,
     FramingError,
@@ -22,7 +18,7 @@ from ddpjob_agent.net.framing import (
     WrongTokenError,
     connect,
 )
-from ddpjob_protocol.codec import decode, encode
+from ddpjob_agent.net.store_requests import StoreRequests
 from ddpjob_protocol.order_delta import RunOrders
 
 if TYPE_CHECKING:
@@ -46,19 +42,6 @@ STRANGER_SECONDS = 10.0
 log = logging.getLogger("ddpjob.link")
 
 
-class StaleMembershipError(ConnectionError):
-    """The membership that a request belongs to is no longer the current one."""
-
-    def __init__(self, membership: str) -> None:
-        super().__init__(f"its membership {membership} is no longer the current one")
-
-
-class _Pending:
-    def __init__(self, message: Message) -> None:
-        self.message = message
-        self.answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-
-
 class ServiceConnection:
     """The connection to the service: `hello` registers the agent, `beat` reports its processes."""
 
@@ -80,39 +63,28 @@ class ServiceConnection:
         self._words = beat
         self._pause = pause
         self._connection: Connection | None = None
-        self._pending: dict[int, _Pending] = {}
-        self._numbers = itertools.count(1)
-        self._entries: dict[bytes, Entry] = {}
-        self.membership = ""  # membership whose store gets the requests
-        self._holds = False  # if the membership is stale, its requests block
-        self._left = asyncio.Event()  # set when the membership is no longer bound
+        self.store = StoreRequests()
         self._is_over = False  # the service has ended the job
         self._has_lasted = False  # the session: it has answered a heartbeat
         self.last_received = time.monotonic()
 
-    def bind_store(self, membership: str, *, block_stale_requests: bool = False) -> None:
-        """Send requests to this membership's store; requests to an older store fail.
+    @property
+    def membership(self) -> str:
+        """The membership whose store gets the requests."""
+        return self.store.membership
 
-        `block_stale_requests`: if this membership is stale, requests block until it is unbound.
-        """
-        if (membership, block_stale_requests) == (self.membership, self._holds):
-            return
-        self._holds = block_stale_requests
-        self._left.set()
-        self._left = asyncio.Event()
-        if membership == self.membership:
-            return
-        self.membership = membership
-        self._entries.clear()
-        for pending in self._pending.values():
-            if not pending.answer.done():
-                stale = StaleMembershipError(pending.message["membership"])
-                pending.answer.set_exception(stale)
+    def bind_store(self, membership: str, *, block_stale_requests: bool = False) -> None:
+        """Send requests to this membership's store: `StoreRequests.bind`."""
+        self.store.bind(membership, block_stale_requests=block_stale_requests)
 
     def unbind_store(self, membership: str) -> None:
         """Unbind the store of this membership, if it is bound."""
         if membership == self.membership:
             self.bind_store("")
+
+    async def execute(self, request: Request, membership: str) -> bytes:
+        """Execute a store request over reconnections: `StoreRequests.execute`."""
+        return await self.store.execute(request, membership)
 
     @property
     def connected(self) -> bool:
@@ -128,33 +100,6 @@ class ServiceConnection:
         """Send if connected; a message that must not get lost belongs in hello, too."""
         if self._connection is not None:
             self._connection.send(message)
-
-    async def execute(self, request: Request, membership: str) -> bytes:
-        """Execute a store request over reconnections; raise StaleMembershipError if it is stale."""
-        if membership != self.membership:
-            raise StaleMembershipError(membership)
-        left = self._left
-        number = next(self._numbers)
-        message = {
-            "type": "store",
-            "id": number,
-            "membership": membership,
-            "request": encode(request),
-        }
-        pending = self._pending[number] = _Pending(message)
-        self.send(message)
-        try:
-            answer = await pending.answer
-        except asyncio.CancelledError:
-            self.send({"type": "cancel", "id": number})
-            raise
-        finally:
-            del self._pending[number]
-        if answer.get("overtaken") and self._holds and membership == self.membership:
-            await left.wait()
-        if "reply" not in answer:
-            raise StaleMembershipError(membership)
-        return base64.b64decode(answer["reply"])
 
     async def run(self) -> None:
         """Stay connected until cancelled; raise RejectedError if the service rejects this agent."""
@@ -194,13 +139,9 @@ class ServiceConnection:
         return self._has_lasted
 
     async def _run_session(self, connection: Connection) -> None:
-        hello = self._hello()
-        is_current = (hello["membership"] or {}).get("id") == self.membership
-        entries = [encode(entry) for entry in self._entries.values()] if is_current else []
-        connection.send({"type": "hello", **hello, "entries": entries, "deltas": True})
+        connection.send({"type": "hello", **self._hello(), "deltas": True})
         self._connection = connection
-        for pending in list(self._pending.values()):
-            connection.send(pending.message)
+        self.store.on_connect(connection)
         loop, orders = asyncio.get_running_loop(), RunOrders()
         beats = asyncio.ensure_future(self._send_heartbeats(connection))
         silence = loop.call_later(SILENCE_SECONDS, self._abort, connection)
@@ -216,9 +157,9 @@ class ServiceConnection:
                     raise RejectedError(
                         f"{message['reason']}; use an agent of the service's version"
                     )
-                if message["type"] == "stored":
-                    self._on_store_reply(message)
-                elif message["type"] == "beat":
+                if self.store.on_message(connection, message):
+                    continue
+                if message["type"] == "beat":
                     self._has_lasted = True
                 elif message["type"] != "probe":
                     self._is_over = message["type"] == "finish"
@@ -226,24 +167,14 @@ class ServiceConnection:
         finally:
             silence.cancel()
             beats.cancel()
+            self.store.on_disconnect()
 
     @staticmethod
     def _abort(connection: Connection) -> None:
         log.warning("the rendezvous service has been silent for %.0f s", SILENCE_SECONDS)
         connection.close()
 
-    def _on_store_reply(self, message: Message) -> None:
-        pending = self._pending.get(message["id"])
-        if pending is None:
-            return
-        if pending.message["membership"] == self.membership:
-            for item in message.get("entries", ()):
-                entry = decode(Entry, item)
-                self._entries[entry.key] = entry
-        if not pending.answer.done():
-            pending.answer.set_result(message)
-
     async def _send_heartbeats(self, connection: Connection) -> None:
         while True:
             await asyncio.sleep(BEAT_SECONDS)
-            connection.send({"type": "beat", **self._words()})
+            connection.send({"type": "beat", "settled": self.store.settled, **self._words()})

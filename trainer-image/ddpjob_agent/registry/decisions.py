@@ -131,5 +131,5 @@ def _start_membership(state: RegistryState, membership: Membership, now: float) 
     state.warnings.on_membership({member.worker for member in membership.members})
     waits = state.view.live and membership.after is not None
     state.stalls.on_membership(membership, now, waits_for_last=waits)
-    state.unseen = set()
+    state.relearned = False
     state.workers.on_membership(state.view.policy, now)

@@ -93,7 +93,7 @@ def _adopt(state: RegistryState, membership: Membership, now: float) -> None:
     state.warnings.on_membership({member.worker for member in membership.members})
     state.stalls.on_membership(membership, None)
     state.phase = ServiceState.RUNNING
-    state.unseen = {member.worker for member in membership.members}
+    state.relearned = True
     policy = state.view.policy
     closed_at = now + policy.heartbeat_deadline - policy.reconnect_grace
     for member in membership.members:
@@ -108,7 +108,6 @@ def _relearn(
     """Take the facts of a member about the current membership; return its new row."""
     assert state.current is not None
     worker = known.member.worker
-    state.unseen.discard(worker)
     failure = message["failure"] and decode(Failure, message["failure"])
     if not message["running"] and state.view.running:
         state.update(running=False, lost=(*state.view.lost, worker))

@@ -43,7 +43,7 @@ class RegistryState:
     wall_offset: float  # seconds since the epoch at monotonic zero
     view: MembershipState  # the input of the membership policy
     workers: WorkerTable = dataclasses.field(default_factory=WorkerTable)
-    unseen: set[str] = dataclasses.field(default_factory=set)  # members not back since a restart
+    relearned: bool = False  # the membership was formed before this service started
     last_step: LastStep | None = None  # of the membership that ended, or is about to end
     files: FileSyncCoordinator = dataclasses.field(default_factory=FileSyncCoordinator)
     awaited: set[str] = dataclasses.field(default_factory=set)  # a decision waits for all these

@@ -1,7 +1,8 @@
 """The c10d store of the current membership, which agents use over their connections.
 
 Each membership has a new store, so no process ever reads a key of an older membership. After a
-restart of the service, the store answers only once all members have restored their entries.
+restart of the service, the store is rebuilt from the writes of all members: it answers only once
+each of them has sent all of its writes (docs/adr/0048).
 
 The first torchrun to join a rendezvous would poll again only after a second. Therefore the store
 answers a join only once all members have joined, with the state of that moment. torchrun handles
@@ -13,32 +14,52 @@ May not: open connections, or decide which workers are members; `registry.decisi
 from __future__ import annotations
 
 import asyncio
-import base64
-import collections
 import contextlib
+import dataclasses
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ddpjob_agent.c10d.protocol import Op, ProtocolError, Request, decode_request
+from ddpjob_agent.c10d.holders import Holders
+from ddpjob_agent.c10d.protocol import Op, ProtocolError, Request, decode_request, encode_bytes
 from ddpjob_agent.c10d.server import StoreBackend
-from ddpjob_agent.c10d.store import Entry, Store
+from ddpjob_agent.c10d.store import Store
 from ddpjob_agent.c10d.torchrun_ranks import TorchrunRanks
-from ddpjob_protocol.codec import decode, encode
+from ddpjob_agent.c10d.writes import Forget, Forgotten, Kind, Write, writes_of
+from ddpjob_protocol.codec import DecodeError, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ddpjob_agent.registry.state import RegistryState
-    from ddpjob_protocol.membership import Member
     from ddpjob_protocol.messages import Message
 
-REMEMBERED_WRITES = 256  # per agent: answers to requests that it may send again after a reconnect
 TORCHRUN_KEY = b"/torch.rendezvous."  # prefix of the keys of torchrun's rendezvous
 GATHER_SECONDS = 10.0
+MAX_ASKS = 1000  # keys that one message asks a worker to forget
+MAX_VERSION = 2**62
 
 log = logging.getLogger("ddpjob.store")
 
-Answers = dict[str, "collections.OrderedDict[int, Message]"]
+
+class Answer(NamedTuple):
+    """The answer to a request; a worker gets it again until it has confirmed it."""
+
+    reply: bytes = b""
+    version: int = 0
+    total: int = 0
+    refused: str = ""
+    overtaken: bool = False  # the membership has changed
+
+    def fields(self) -> Message:
+        """Return the fields of the message beside the reply."""
+        return {name: value for name, value in self._asdict().items() if value and name != "reply"}
+
+
+class _Unsettled(NamedTuple):
+    """An answer that may get lost; without the values that the request itself has."""
+
+    answer: Answer
+    writes: tuple[Write, ...]
 
 
 class MembershipStores:
@@ -47,87 +68,164 @@ class MembershipStores:
     def __init__(self, state: RegistryState) -> None:
         self._state = state
         self._membership = ""
-        self._ready = asyncio.Event()
         self._renew()
 
     def _renew(self) -> None:
-        self._backend = StoreBackend(Store())
         self._state.ranks = TorchrunRanks()
-        self._answers: Answers = {}  # answers to writes, by incarnation and request number
+        self._unsettled: dict[str, dict[int, _Unsettled]] = {}  # by worker and number of request
+        self._holders = Holders()
+        self._missing: set[str] = set()  # members that have not sent all their writes
+        self._writes: dict[str, list[Write]] = {}  # by worker, until no one is missing
+        self._version = 0  # the highest one of a lost store
         self._arrived: set[str] = set()  # members whose torchrun has joined
         self._gathered = asyncio.Event()
+        self._ready = asyncio.Event()
 
     def sync_membership(self) -> None:
-        """Start a new store for a new membership; answer once no member is unseen."""
-        current, unseen = self._state.current, self._state.unseen
+        """Start a new store for a new membership."""
+        current = self._state.current
         membership = str(current.id) if current else ""
-        if membership != self._membership:
-            self._membership = membership
-            self._renew()
-            if unseen:  # a relearned membership: its torchruns have joined before
-                self._gathered.set()
-        if unseen:
-            self._ready.clear()
-        else:
-            self._ready.set()
-
-    def restore(self, worker: str, membership: str, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Restore the entries that a member wrote into the store of this membership."""
         if membership == self._membership:
-            restored = [decode(Entry, item) for item in entries]
-            self._backend.restore(restored)
-            self._observe_ranks(worker, restored)
+            return
+        self._ready.set()  # requests to the old store end
+        self._membership = membership
+        self._renew()
+        if current and self._state.relearned:
+            self._missing = set(current.by_worker)
+            self._gathered.set()  # its torchruns have joined before
+        else:
+            self._open()
 
-    async def answer(self, member: Member, message: Message) -> Message:
-        """Answer an agent's request; execute a write once, even if the agent sends it again."""
-        number = message["id"]
-        answers = self._answers.setdefault(member.incarnation, collections.OrderedDict())
-        answer = answers.get(number)
-        if answer is None:
-            answer = await self._execute(member, message)
-            if answer.get("entries"):
-                answers[number] = answer
-            if len(answers) > REMEMBERED_WRITES:
-                answers.popitem(last=False)
+    def _open(self) -> None:
+        writes = [write for each in self._writes.values() for write in each]
+        self._store = Store(writes, self._version)
+        self._backend = StoreBackend(self._store)
+        for worker, own in self._writes.items():
+            self._settle(worker, own)
+        self._writes = {}
+        self._ready.set()
+
+    # --- writes of members ------------------------------------------------------------------------
+
+    def lacks(self, worker: str) -> str:
+        """Return the membership of which this worker has to send its writes, or nothing."""
+        is_lacked = worker in self._missing and self._state.is_member(worker)
+        return self._membership if is_lacked else ""
+
+    def restore(self, worker: str, message: Mapping[str, Any]) -> None:
+        """Take writes of a member; the message with a version is the last one."""
+        if message["membership"] != self._membership or worker not in self._missing:
+            return
+        writes = self._writes.setdefault(worker, [])
+        if message.get("first"):
+            writes.clear()
+        writes += [_check(decode(Write, item)) for item in message["writes"]]
+        if "version" not in message:
+            return
+        self._missing.discard(worker)
+        self._version = max(self._version, message["version"])
+        self._observe_ranks(worker, writes)
+        if not self._missing:
+            self._open()
+
+    def settle(self, worker: str, number: int) -> None:
+        """Forget the answers to this worker's requests below a number: the worker has them."""
+        unsettled = self._unsettled.get(worker, {})
+        for each in [each for each in unsettled if each < number]:
+            self._settle(worker, unsettled.pop(each).writes)
+
+    def _settle(self, worker: str, writes: Iterable[Write]) -> None:
+        self._holders.settle(worker, writes)
+        for key in {write.key for write in writes}:
+            self._drop_if_dead(key)
+
+    def asks(self, worker: str) -> Message | None:
+        """Return the message that asks this worker to forget writes, if there are any."""
+        asks = self._holders.asks(worker, MAX_ASKS)
+        keys = [encode(Forgotten(key, what.below, what.upto)) for key, what in asks]
+        return {"type": "forget", "membership": self._membership, "keys": keys} if keys else None
+
+    def on_forgotten(self, worker: str, message: Mapping[str, Any]) -> None:
+        """Record what a worker has forgotten."""
+        if message["membership"] != self._membership:
+            return
+        for item in message["keys"]:
+            told = decode(Forgotten, item)
+            what = Forget(told.below, told.upto)
+            self._holders.confirm(worker, told.key, what, left=told.left)
+            self._drop_if_dead(told.key)
+
+    def _drop_if_dead(self, key: bytes) -> None:
+        version = self._holders.settled_at(key)
+        if version is not None and self._store.forget_if_dead(key, version):
+            self._holders.retire(key)
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    async def answer(self, worker: str, number: int, membership: str, data: bytes) -> Answer:
+        """Answer a worker's request; execute a write once, even if the worker sends it again."""
+        while membership == self._membership and not self._ready.is_set():
+            await self._ready.wait()
+        if membership != self._membership or not self._state.is_member(worker):
+            return Answer(overtaken=True)
+        try:
+            request = decode_request(data)
+            done = self._unsettled.get(worker, {}).get(number)
+            if done:
+                return await self._repeat(done, request)
+            return await self._execute(worker, number, request)
+        except ProtocolError as error:
+            log.warning("%s: refused a store request: %s", worker, error)
+            return Answer(refused=str(error))
+
+    async def _execute(self, worker: str, number: int, request: Request) -> Answer:
+        backend, gathered, ranks = self._backend, self._gathered, self._state.ranks
+        unsettled = self._unsettled.setdefault(worker, {})
+        applied = await backend.apply(request)
+        answer = Answer(applied.reply, applied.version, applied.total)
+        if not applied.version:
+            return answer
+        writes = writes_of(request, applied.version, applied.total)
+        for write in writes:
+            ranks.observe(worker, write.key, write.data)
+        kept = b"" if request.op is Op.COMPARE_SET else applied.reply
+        keys = tuple(dataclasses.replace(write, data=None) for write in writes)
+        unsettled[number] = _Unsettled(answer._replace(reply=kept), keys)
+        if _is_join(request):
+            await self._gather(worker, gathered)
+            return answer._replace(reply=await backend.execute(Request(Op.GET, request.keys)))
         return answer
 
-    async def _execute(self, member: Member, message: Message) -> Message:
-        await self._ready.wait()
-        overtaken = {"type": "stored", "id": message["id"], "overtaken": True}
-        is_member = self._state.is_member(member.worker)
-        if message["membership"] != self._membership or not is_member:
-            return overtaken
-        backend = self._backend
-        try:
-            request = decode_request(message["request"])
-            applied = await backend.apply(request)
-            reply = applied.reply
-            self._observe_ranks(member.worker, applied.changed)
-            if applied.changed and _is_join(request):
-                await self._gather(member)
-                reply = await backend.execute(Request(Op.GET, request.keys))
-        except ProtocolError as error:
-            log.warning("%s: %s", member.worker, error)
-            return {"type": "stored", "id": message["id"], "refused": True}
-        return {
-            "type": "stored",
-            "id": message["id"],
-            "reply": base64.b64encode(reply).decode(),
-            "entries": [encode(entry) for entry in applied.changed],
-        }
+    async def _repeat(self, done: _Unsettled, request: Request) -> Answer:
+        if _is_join(request):
+            reply = await self._backend.execute(Request(Op.GET, request.keys))
+        elif request.op is Op.COMPARE_SET:
+            reply = encode_bytes(request.values[1])
+        else:
+            reply = done.answer.reply
+        return done.answer._replace(reply=reply)
 
-    def _observe_ranks(self, worker: str, entries: Iterable[Entry]) -> None:
-        for entry in entries:
-            self._state.ranks.observe(worker, entry.key, entry.value)
+    def _observe_ranks(self, worker: str, writes: Iterable[Write]) -> None:
+        for write in writes:
+            self._state.ranks.observe(worker, write.key, write.data)
 
-    async def _gather(self, member: Member) -> None:
+    async def _gather(self, worker: str, gathered: asyncio.Event) -> None:
         """Wait until the torchrun of every member has joined, so that no torchrun has to poll."""
-        current, gathered = self._state.current, self._gathered
-        self._arrived.add(member.worker)
+        current = self._state.current
+        self._arrived.add(worker)
         if current and self._arrived.issuperset(current.by_worker):
             gathered.set()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(gathered.wait(), GATHER_SECONDS)
+
+
+def _check(write: Write) -> Write:
+    if not 0 < write.version < MAX_VERSION or (write.data is None and write.kind in _WITH_DATA):
+        raise DecodeError(f"write of version {write.version} without data or with an odd version")
+    return write
+
+
+_WITH_DATA = (Kind.APPEND, Kind.PUSH)
 
 
 def _is_join(request: Request) -> bool:

@@ -34,6 +34,7 @@ from ddpjob_agent.registry.registration import (
     on_hello,
     on_silent_hosts,
 )
+from ddpjob_agent.service.c10d_session import STORE_MESSAGES, StoreSession
 from ddpjob_agent.service.c10d_stores import MembershipStores
 from ddpjob_agent.service.host_watch import HostTimer, HostWatch
 from ddpjob_agent.service.http_api import METHODS, OperatorApi
@@ -68,7 +69,7 @@ class _Session:
         self.member = member
         self.worker = member.worker
         self.order: Order | None = None
-        self.requests: dict[int, asyncio.Task[None]] = {}
+        self.store = StoreSession(connection, member.worker)
 
     def give(self, order: Order) -> None:
         """Send the order if it differs from the last one."""
@@ -161,18 +162,8 @@ class RendezvousServer:
             self._drop(older)
         self._sessions[worker] = session
         self._store.sync_membership()
-        self._restore_entries(worker, hello)
         log.info("%s registered", worker)
         return session
-
-    def _restore_entries(self, worker: str, hello: Message) -> None:
-        held = hello.get("membership")
-        if not self._state.is_member(worker) or not isinstance(held, dict):
-            return
-        try:
-            self._store.restore(worker, held["id"], hello["entries"])
-        except (KeyError, TypeError, ValueError) as error:
-            self._state.refuse(worker, "hello.entries", repr(error), time.monotonic())
 
     def _unregister(self, session: _Session) -> None:
         self._drop(session)
@@ -184,8 +175,7 @@ class RendezvousServer:
     @staticmethod
     def _drop(session: _Session) -> None:
         session.connection.close()
-        for task in session.requests.values():
-            task.cancel()
+        session.store.close()
 
     def _handle(self, session: _Session, message: Message) -> None:
         try:
@@ -196,38 +186,20 @@ class RendezvousServer:
     def _record(self, session: _Session, message: Message) -> Effect:
         now, kind = time.monotonic(), message["type"]
         effect = on_heartbeat(self._state, session.worker, now)
-        if kind in ("store", "cancel"):
+        if kind in STORE_MESSAGES:
             self._on_store_message(session, message, now)
         else:
             if kind == "beat":
+                session.store.on_beat(self._store, message)
                 session.connection.send_json(BEAT)
             effect = max(effect, on_message(self._state, session.worker, message, now))
         return effect
 
-    # --- store ----------------------------------------------------------------------------------
-
     def _on_store_message(self, session: _Session, message: Message, now: float) -> None:
         try:
-            check_message(message)
+            session.store.on_message(self._store, check_message(message))
         except DecodeError as error:
             self._state.refuse(session.worker, message["type"], str(error), now)
-            return
-        if message["type"] == "store":
-            self._start_request(session, message)
-        elif message["id"] in session.requests:
-            session.requests[message["id"]].cancel()
-
-    def _start_request(self, session: _Session, message: Message) -> None:
-        task = asyncio.ensure_future(self._serve_request(session, message))
-        session.requests[message["id"]] = task
-        task.add_done_callback(lambda _: session.requests.pop(message["id"], None))
-
-    async def _serve_request(self, session: _Session, message: Message) -> None:
-        try:
-            session.connection.send(await self._store.answer(session.member, message))
-        except Exception as error:  # noqa: BLE001 - it ends this session only
-            log.warning("cannot serve a request of %s: %r; closing", session.worker, error)
-            session.connection.close()
 
     # --- turns ----------------------------------------------------------------------------------
 
@@ -246,6 +218,7 @@ class RendezvousServer:
         for session in list(self._sessions.values()):
             if self._state.knows(session.worker):
                 session.give(self._orders.order_for(session.worker))
+                session.store.ask_for_writes(self._store)
             else:
                 session.connection.close()
         self._warn("", now)

@@ -1,0 +1,129 @@
+"""The store requests of one connected agent: their parts, their tasks and the parts of the answers.
+
+May not: know the registry, or execute a request; `c10d_stores` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from typing import TYPE_CHECKING
+
+from ddpjob_agent.c10d.protocol import MAX_BYTES, MAX_KEYS
+from ddpjob_agent.net.parts import parts_of
+from ddpjob_protocol.checks import count
+from ddpjob_protocol.codec import DecodeError, show
+
+if TYPE_CHECKING:
+    from ddpjob_agent.net.framing import Connection
+    from ddpjob_agent.service.c10d_stores import Answer, MembershipStores
+    from ddpjob_protocol.messages import Message
+
+STORE_MESSAGES = ("store", "cancel", "writes", "forgot")
+MAX_REQUEST_BYTES = MAX_BYTES + 16 * MAX_KEYS + 64  # with the lengths of keys and values
+
+log = logging.getLogger("ddpjob.store")
+
+
+class StoreSession:
+    """The store requests of one connection."""
+
+    def __init__(self, connection: Connection, worker: str) -> None:
+        self._connection = connection
+        self._worker = worker
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._number = 0  # of the request whose parts are arriving
+        self._parts = bytearray()
+        self._is_refused = False  # this request
+        self._is_closed = False
+        self._asked = ""  # the membership of which it was asked for its writes
+
+    def close(self) -> None:
+        """End all requests."""
+        self._is_closed = True
+        for task in self._tasks.values():
+            task.cancel()
+
+    def ask_for_writes(self, stores: MembershipStores) -> None:
+        """Ask the worker for its writes once, if the store has to be rebuilt from them."""
+        lacked = stores.lacks(self._worker)
+        if lacked and lacked != self._asked:
+            self._asked = lacked
+            self._connection.send({"type": "restore", "membership": lacked})
+
+    def on_beat(self, stores: MembershipStores, message: Message) -> None:
+        """Settle the answers that the worker has, and ask it to forget writes."""
+        settled = message.get("settled")
+        if type(settled) is int:
+            stores.settle(self._worker, settled)
+        self._ask_to_forget(stores)
+
+    def on_message(self, stores: MembershipStores, message: Message) -> None:
+        """Handle a checked message; raise DecodeError if its content is odd."""
+        kind = message["type"]
+        if kind == "store":
+            self._on_part(stores, message)
+        elif kind == "cancel":
+            self._cancel(message["id"])
+        elif kind == "writes":
+            stores.restore(self._worker, message)
+        else:
+            stores.on_forgotten(self._worker, message)
+
+    def _ask_to_forget(self, stores: MembershipStores) -> None:
+        asks = stores.asks(self._worker)
+        if asks:
+            self._connection.send(asks)
+
+    def _cancel(self, number: int) -> None:
+        if number == self._number:
+            self._parts.clear()
+        task = self._tasks.get(number)
+        if task is None:
+            self._connection.send({"type": "stored", "id": number})
+        else:
+            task.cancel()
+
+    def _on_part(self, stores: MembershipStores, message: Message) -> None:
+        number = message["id"]
+        if number != self._number:
+            self._number, self._parts, self._is_refused = number, bytearray(), False
+        if self._is_refused:
+            return
+        try:
+            self._parts += base64.b64decode(message["data"], validate=True)
+            count(len(self._parts), "the size of a store request", MAX_REQUEST_BYTES)
+        except ValueError as error:  # DecodeError is one, too
+            self._parts, self._is_refused = bytearray(), True
+            self._connection.send({"type": "stored", "id": number, "refused": str(error)})
+            raise DecodeError(f"store.data is {show(message['data'])}: {error}") from error
+        if message.get("more"):
+            return
+        data, self._number, self._parts = bytes(self._parts), 0, bytearray()
+        if "settled" in message:
+            stores.settle(self._worker, message["settled"])
+        task = asyncio.ensure_future(self._serve(stores, number, message["membership"], data))
+        self._tasks[number] = task
+        task.add_done_callback(lambda _: self._tasks.pop(number, None))
+
+    async def _serve(
+        self, stores: MembershipStores, number: int, membership: str, data: bytes
+    ) -> None:
+        try:
+            await self._send(number, await stores.answer(self._worker, number, membership, data))
+        except asyncio.CancelledError:
+            if not self._is_closed:  # the worker has cancelled it
+                self._connection.send({"type": "stored", "id": number})
+            raise
+        except Exception as error:  # noqa: BLE001 - it ends this session only
+            log.warning("cannot serve a request of %s: %r; closing", self._worker, error)
+            self._connection.close()
+
+    async def _send(self, number: int, answer: Answer) -> None:
+        head = {"type": "stored", "id": number}
+        for part in parts_of(answer.reply):
+            is_last = "more" not in part
+            self._connection.send({**head, **part, **(answer.fields() if is_last else {})})
+            if not is_last:
+                await self._connection.drain()
