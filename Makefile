@@ -28,7 +28,8 @@ test: setup ## Everything: lint and all tiers, then one table; fails if a tier c
 
 test-unit: setup ## Decisions, simulation, agent, trainer library; no cluster
 	@$(PYTEST) $(or $(ONLY),--tier=unit tests/operator tests/protocol tests/agent tests/trainer \
-	  tests/mutations tests/test_repository.py tests/test_run_tiers.py tests/test_flaky.py)
+	  tests/mutations tests/test_repository.py tests/test_run_tiers.py tests/test_flaky.py \
+	  tests/test_docs_site.py)
 
 test-local: setup ## Whole jobs with real processes on this machine; snapshots in a real S3 server
 	@tools/kind/binaries.sh versitygw >/dev/null
@@ -61,6 +62,7 @@ lint: setup ## Style, formatting, types, imports between packages, English
 	step $(BIN)/mypy $(TYPED); \
 	step $(BIN)/lint-imports --no-logo --no-cache; \
 	step $(BIN)/python tools/prose.py; \
+	step $(BIN)/python tools/docs_site.py --check; \
 	step $(BIN)/python -m tools.pages --check; \
 	if [[ -n $$failed ]]; then echo "lint: failed:$$failed"; exit 1; fi; \
 	echo 'lint: all passed'
@@ -126,7 +128,10 @@ bench-link: setup ## What up to 1,000 workers cost a job's service, and the dela
 bench-recovery: setup ## Time from a lost node to the first step of the new group (QUICK=1: smoke)
 	@$(BIN)/python benchmarks/recovery.py
 
-.PHONY: report-picture
+.PHONY: docs report-picture
+docs: setup ## The documentation as a site in build/site; a dead link or a warning is an error
+	@$(BIN)/python tools/docs_site.py
+
 report-picture: setup ## build/report.png: the report of a run, drawn by Chromium, which must be on PATH
 	@$(BIN)/python tools/picture.py
 
