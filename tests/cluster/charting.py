@@ -46,13 +46,17 @@ FULL = [
     "commonLabels.team=ml",
     "fullnameOverride=ours",
 ]
-ROLES = {"ClusterRole": 3, "ClusterRoleBinding": 1}
-BASE = {"CustomResourceDefinition": 1, "Deployment": 1, "ServiceAccount": 1}
-TWO_ROLES = {"ClusterRole": 2, "Role": 2, "RoleBinding": 2}
+LEASE = {"Role": 1, "RoleBinding": 1}  # in the operator's own namespace
+ROLES = {"ClusterRole": 3, "ClusterRoleBinding": 1, **LEASE}
+BASE = {
+    "CustomResourceDefinition": 1, "Deployment": 1, "PodDisruptionBudget": 1, "ServiceAccount": 1,
+}  # fmt: skip
+TWO_ROLES = {"ClusterRole": 2, "Role": 3, "RoleBinding": 3}
 VARIANTS: dict[str, tuple[list[str], dict[str, int]]] = {
     "as-it-comes": ([], {**BASE, **ROLES}),
     "namespaces": ([NAMED], {**BASE, **TWO_ROLES}),
     "no-crd": (["crds.enabled=false"], {**BASE, **ROLES, "CustomResourceDefinition": 0}),
+    "one-replica": (["replicas=1"], {**BASE, **ROLES, "PodDisruptionBudget": 0}),
     "digest": ([f"image.digest={DIGEST}"], {**BASE, **ROLES}),
     "no-user-roles": (["rbac.userRoles=false"], {**BASE, **ROLES, "ClusterRole": 1}),
     "no-rbac": (["rbac.create=false", "rbac.userRoles=false"], BASE),
@@ -66,11 +70,11 @@ VARIANTS: dict[str, tuple[list[str], dict[str, int]]] = {
 READ = {"get", "list", "watch"}
 RULES = {  # all that the operator may do
     "ddpjob.io/ddpjobs": {*READ, "delete"},
-    "ddpjob.io/ddpjobs/status": {"get", "update", "patch"},
+    "ddpjob.io/ddpjobs/status": {"update"},
     "ddpjob.io/ddpjobs/finalizers": {"update"},
     "/pods": READ | {"create", "delete"},
     "/services": READ | {"create"},
-    "/events": {"create", "patch"},
+    "/events": {"create"},
     "/persistentvolumeclaims": {"get"},
 }
 

@@ -30,9 +30,10 @@ from cluster.charting import (
 )
 from cluster.control_plane import ROOT
 from ddpjob_operator.cli import main
-from ddpjob_operator.controller import handlers
+from ddpjob_operator.controller import process
 from ddpjob_operator.controller.settings import Settings
 
+LEASES = "coordination.k8s.io/leases"
 EACH_VARIANT = pytest.mark.parametrize("variant", VARIANTS)
 
 
@@ -119,7 +120,7 @@ def test_the_command_understands_its_arguments(
     async def run_operator(given: Settings) -> None:
         seen.append(given)
 
-    monkeypatch.setattr(handlers, "run_operator", run_operator)
+    monkeypatch.setattr(process, "run_operator", run_operator)
     [container] = pod_of(render(helm, settings))["containers"]
     done = typer.testing.CliRunner().invoke(main.app, container["args"])
     assert done.exit_code == 0, done.output
@@ -127,6 +128,7 @@ def test_the_command_understands_its_arguments(
     expected = Settings(
         agent_image="ddpjob/agent:0.1.0",
         namespaces=namespaces,
+        lease=f"{NAMESPACE}/{'ours' if settings == FULL else RELEASE}",
         health_port=ports["health"],
         metrics_port=ports["metrics"],
     )
@@ -157,7 +159,7 @@ def test_metrics_are_found_where_they_are_served(helm: Helm) -> None:
 def rules_of(role: dict[str, Any]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for rule in role["rules"]:
-        assert rule.keys() == {"apiGroups", "resources", "verbs"}
+        assert rule.keys() - {"resourceNames"} == {"apiGroups", "resources", "verbs"}
         for group in rule["apiGroups"]:
             for resource in rule["resources"]:
                 found.setdefault(f"{group}/{resource}", set()).update(rule["verbs"])
@@ -179,6 +181,8 @@ def test_the_operator_may_do_this_and_no_more(
         for binding in objects
         if binding["kind"].endswith("Binding") and account in binding["subjects"]
     ]
+    [lease] = [each for each in bindings if each["metadata"]["name"].endswith("-lease")]
+    bindings.remove(lease)
     assert [binding["metadata"].get("namespace") for binding in bindings] == where
     for binding in bindings:
         assert (binding["kind"], binding["roleRef"]["kind"]) == (f"{kind}Binding", kind)
@@ -186,6 +190,13 @@ def test_the_operator_may_do_this_and_no_more(
     roles = [role for role in of_kind(objects, kind) if role["metadata"]["name"] in names]
     assert [role["metadata"].get("namespace") for role in roles] == where
     assert [rules_of(role) for role in roles] == [RULES] * len(where)
+    [own] = [role for role in of_kind(objects, "Role") if role["metadata"] == lease["metadata"]]
+    assert own["metadata"]["namespace"] == NAMESPACE
+    assert lease["roleRef"]["name"] == own["metadata"]["name"]
+    assert rules_of(own) == {LEASES: {"create", "get", "update"}}
+    [named] = [rule["resourceNames"] for rule in own["rules"] if rule["verbs"] != ["create"]]
+    [container] = pod_of(objects)["containers"]
+    assert f"--lease={NAMESPACE}/{named[0]}" in container["args"]
 
 
 @pytest.mark.parametrize("role", ["ddpjob-viewer", "ddpjob-editor"])
@@ -202,5 +213,5 @@ def test_no_role_reaches_further_than_jobs(helm: Helm, variant: str) -> None:
     objects = render(helm, settings_of(variant))
     for role in [*of_kind(objects, "ClusterRole"), *of_kind(objects, "Role")]:
         rules = rules_of(role)
-        assert rules.keys() <= {*RULES, "ddpjob.io/ddpjobs/scale", "/pods/log"}
+        assert rules.keys() <= {*RULES, "ddpjob.io/ddpjobs/scale", "/pods/log", LEASES}
         assert "*" not in set().union(*rules.values())

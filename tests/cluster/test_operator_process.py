@@ -7,16 +7,11 @@ tests/support/reconciling; nobody reaches a rendezvous service here.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import signal
 import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,67 +20,18 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.control_plane import HTTP_AGENT, ControlPlane
 from cluster.jobs import Jobs
+from cluster.operators import JOB, OPERATOR, Operator, audited, objects, running
 from ddpjob_operator.controller.metrics.catalogue import EVENTS
 from ddpjob_operator.controller.metrics.catalogue import OPERATOR as OPERATOR_METRICS
 from ddpjob_operator.kube.client import KubeClient
-from ddpjob_operator.local.rendezvous_process import free_port
 from support.reconciling.nodes import Nodes
 
-PATIENCE_SECONDS = 120.0
 USER_AGENT = "ddpjob-operator"
 OWN_ANNOTATIONS = {  # of the pods as they were created
     "kubectl.kubernetes.io/default-container",
     "cluster-autoscaler.kubernetes.io/safe-to-evict",
     "linkerd.io/inject",
 }
-OPERATOR = Path(sys.executable).with_name("ddpjob")
-JOB = {
-    "apiVersion": "ddpjob.io/v1alpha1",
-    "kind": "DDPJob",
-    "metadata": {"name": "digits"},
-    "spec": {"image": "trainer", "command": ["torchrun", "train.py"], "replicas": 2},
-}
-
-
-class Operator:
-    """A running operator."""
-
-    def __init__(self, folder: Path, *options: str) -> None:
-        self.health, self.metrics = free_port(), free_port()
-        self.log = folder / "operator.log"
-        ports = (f"--health-port={self.health}", f"--metrics-port={self.metrics}")
-        with self.log.open("wb") as output:
-            command = [str(OPERATOR), "operator", "run", "--agent-image=x", *ports, *options]
-            self.process = subprocess.Popen(command, stdout=output, stderr=output)
-
-    def get(self, path: str, port: int = 0) -> tuple[int, str]:
-        """Status and text; (0, ...) when nobody answers."""
-        url = f"http://127.0.0.1:{port or self.health}{path}"
-        try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-        except OSError as error:
-            return 0, str(error)
-
-    def until(self, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not condition():
-            log = self.log.read_text()[-3000:]
-            assert self.process.poll() is None, f"it ended before {what}\n{log}"
-            assert time.monotonic() < deadline, f"never: {what}\n{log}"
-            time.sleep(0.1)
-
-
-@contextlib.contextmanager
-def running(folder: Path, *options: str) -> Iterator[Operator]:
-    operator = Operator(folder, *options)
-    try:
-        yield operator
-    finally:
-        operator.process.kill()
-        operator.process.wait()
 
 
 @pytest.fixture
@@ -116,15 +62,6 @@ def let_nodes_act(apiserver: ControlPlane, namespace: str) -> None:
             await kube.close()
 
     asyncio.run(turn())
-
-
-def objects(apiserver: ControlPlane, path: str) -> dict[str, dict[str, Any]]:
-    return {each["metadata"]["name"]: each for each in apiserver.get(path)["items"]}
-
-
-def audited(apiserver: ControlPlane) -> list[dict[str, Any]]:
-    """All requests so far."""
-    return [json.loads(line) for line in apiserver.audit_log.read_text().splitlines()]
 
 
 def test_a_job_is_worked_on_without_a_trace_on_it(

@@ -47,7 +47,9 @@ def rendezvous_pod_is_force_deleted(run: Run) -> list[str]:
 def operator_pod_is_force_deleted(run: Run) -> list[str]:
     job = run.job
     before, begun = job.uids(), job.beginnings()
-    [victim] = run.operator.pods("app.kubernetes.io/name=ddpjob-operator")
+    holder = run.operator("get", "lease", "ddpjob-operator", "-o=jsonpath={.spec.holderIdentity}")
+    pods = run.operator.pods("app.kubernetes.io/name=ddpjob-operator")
+    [victim] = [name for name in pods if holder.startswith(name)]
     delete(run.operator, victim)
     run.operator("rollout", "status", "deployment", "--timeout=300s")
     assert job.uids() == before

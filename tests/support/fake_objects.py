@@ -51,7 +51,8 @@ PODS = Resource("v1", "Pod", "pods", True, True)
 SERVICES = Resource("v1", "Service", "services")
 EVENTS = Resource("v1", "Event", "events")
 CLAIMS = Resource("v1", "PersistentVolumeClaim", "persistentvolumeclaims", status=True)
-RESOURCES = {(r.prefix, r.plural): r for r in (JOBS, PODS, SERVICES, EVENTS, CLAIMS)}
+LEASES = Resource("coordination.k8s.io/v1", "Lease", "leases")
+RESOURCES = {(r.prefix, r.plural): r for r in (JOBS, PODS, SERVICES, EVENTS, CLAIMS, LEASES)}
 
 Key = tuple[Resource, str, str]  # namespace and name
 

@@ -8,7 +8,7 @@ here: secrets, nodes, exec, changing pods that exist, and anything that reaches 
   verbs: [get, list, watch, delete] # delete: for ttlSecondsAfterFinished
 - apiGroups: [ddpjob.io]
   resources: [ddpjobs/status]
-  verbs: [get, update, patch]
+  verbs: [update]
 - apiGroups: [ddpjob.io] # to name a job as the owner of its pods, where that is enforced
   resources: [ddpjobs/finalizers]
   verbs: [update]
@@ -20,7 +20,7 @@ here: secrets, nodes, exec, changing pods that exist, and anything that reaches 
   verbs: [get, list, watch, create]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create]
 - apiGroups: [""] # to say that a job's claim is missing, instead of leaving its pods pending
   resources: [persistentvolumeclaims]
   verbs: [get]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sys
 from typing import Annotated
 
@@ -43,12 +44,19 @@ def run(
         str | None, typer.Option(help="Default: the pod's own account, else as kubectl.")
     ] = None,
     context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
+    lease: Annotated[
+        str,
+        typer.Option(
+            help="NAMESPACE/NAME of the Lease by which one of several operators leads.",
+            show_default="none: this operator must be the only one",
+        ),
+    ] = "",
     health_port: Port = None,
     metrics_port: Port = None,
 ) -> None:
     """Run the operator until SIGTERM or Ctrl-C; jobs continue without it."""
     # The imports of kopf and kubernetes take most of a second; only this command needs them.
-    from ddpjob_operator.controller import handlers  # noqa: PLC0415
+    from ddpjob_operator.controller import process  # noqa: PLC0415
     from ddpjob_operator.kube.auth import ConfigError  # noqa: PLC0415
 
     logging.basicConfig(
@@ -57,11 +65,14 @@ def run(
         stream=sys.stderr,
     )
     logging.getLogger("kopf").setLevel(logging.WARNING)  # lower levels log a line for every event
+    if lease and not re.fullmatch(r"[^/]+/[^/]+", lease):
+        raise typer.BadParameter(f"{lease}: not NAMESPACE/NAME", param_hint="--lease")
     options = Settings(
         agent_image=agent_image,
         namespaces=tuple(namespace or ()),
         kubeconfig=kubeconfig,
         context=context,
+        lease=lease,
         health_port=health_port,
         metrics_port=metrics_port,
     )
@@ -70,7 +81,7 @@ def run(
         *(installed_version(), agent_image, ",".join(options.namespaces) or "all"),
     )
     try:
-        asyncio.run(handlers.run_operator(options))
+        asyncio.run(process.run_operator(options))
     except (ApiError, ConfigError, UnreachableError, OSError) as error:
         typer.echo(f"ddpjob operator: {error}", err=True)
         raise typer.Exit(_exit_code(error)) from error

@@ -39,12 +39,19 @@ class Controller:
         transport_for: Callable[[Key, ServiceId], Transport] | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
+        leads: bool = True,
     ) -> None:
-        """`transport_for` defaults to a direct connection or to the API server's proxy."""
+        """`transport_for` defaults to a direct connection or to the API server's proxy.
+
+        With `leads=False`, the operator only watches until `lead()`.
+        """
         self._clock = clock
         self.metrics = Metrics()
         self._kube = InstrumentedApiServer(kube, self.metrics)
         self._settings = settings
+        self._leads = asyncio.Event()
+        if leads:
+            self._leads.set()
         self._queue: WorkQueue[Key] = WorkQueue(first_retry=0.2, time=clock)
         if transport_for is None:
             proxied = functools.partial(proxy_transport, self._kube)
@@ -65,8 +72,22 @@ class Controller:
         self.metrics.watch_watches(self._silences)
 
     def changed(self, namespace: str, name: str) -> None:
-        """Queue a job after a change of the job or of its objects."""
-        self._queue.add(Key(namespace, name))
+        """Queue a job after a change of the job or of its objects; a standby plans nothing."""
+        if self._leads.is_set():
+            self._queue.add(Key(namespace, name))
+
+    def lead(self) -> None:
+        """Plan from now on, beginning with all jobs."""
+        self._leads.set()
+
+    async def stop_planning(self, seconds: float) -> bool:
+        """Begin no pass any more; return whether all passes ended in time, so that none is cut."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._queue.drain()
+        except TimeoutError:
+            return False
+        return True
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -77,6 +98,7 @@ class Controller:
                 for reflector in self.cluster.reflectors:
                     await reflector.synced.wait()
                 log.info("ready: pods and services are listed")
+                await self._leads.wait()
                 group.create_task(self._resync())
                 for _ in range(self._settings.workers):
                     group.create_task(self._work())

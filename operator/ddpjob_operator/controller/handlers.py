@@ -7,14 +7,13 @@ May not: read a job, or keep any of its content.
 from __future__ import annotations
 
 import asyncio
+import signal
 from typing import Any
 
 import kopf
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.controller.controller import Controller
-from ddpjob_operator.controller.health import health_app, metrics_app, serve
-from ddpjob_operator.controller.settings import Settings
 from ddpjob_operator.kube.client import KubeClient
 
 REQUEST_SECONDS = 50
@@ -56,53 +55,22 @@ def kopf_settings() -> kopf.OperatorSettings:
     return settings
 
 
-async def run_operator(settings: Settings) -> None:
-    """Run until SIGTERM or SIGINT, which kopf handles; raise the error of a failed task."""
-    kube = await KubeClient.connect(settings.kubeconfig, settings.context)
-    controller = Controller(kube, settings)
-    servers = []
-    stop = asyncio.Event()
-    try:
-        if settings.health_port is not None:
-            app = health_app(controller.problems, controller.not_ready_reasons)
-            servers.append(await serve(app, settings.health_port))
-        if settings.metrics_port is not None:
-            servers.append(
-                await serve(metrics_app(controller.metrics.registry), settings.metrics_port)
-            )
-        await _until(stop, controller.run(), _watch(controller, kube, settings, stop))
-    finally:
-        for server in servers:
-            await server.cleanup()
-        await kube.close()
-
-
-async def _watch(
-    controller: Controller, kube: KubeClient, settings: Settings, stop: asyncio.Event
+async def watch_jobs(
+    controller: Controller, kube: KubeClient, namespaces: tuple[str, ...], stop: asyncio.Event
 ) -> None:
-    await kopf.operator(
+    """Watch until cancelled, and set `stop` at SIGTERM and SIGINT; raise kopf's failures.
+
+    kopf would handle these signals by itself: it would cancel every task of this process at once.
+    """
+    others = asyncio.all_tasks()
+    tasks = await kopf.spawn_tasks(
         registry=registry_for(controller, kube),
         settings=kopf_settings(),
         standalone=True,
-        clusterwide=not settings.namespaces,
-        namespaces=settings.namespaces,
+        clusterwide=not namespaces,
+        namespaces=namespaces,
     )
-    stop.set()  # kopf handles the signals and raises its failures
-
-
-async def _until(stop: asyncio.Event, *work: Any) -> None:
-    """Run all work until `stop` is set; raise if any of it ends before."""
-    tasks = [asyncio.ensure_future(each) for each in work]
-    waiting = asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait([*tasks, waiting], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in (*tasks, waiting):
-            task.cancel()
-        results = await asyncio.gather(*tasks, waiting, return_exceptions=True)
-    if stop.is_set():
-        return
-    for result in results:
-        if isinstance(result, Exception):
-            raise result
-    raise RuntimeError("the operator ended without a stop signal")
+    loop = asyncio.get_running_loop()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, stop.set)
+    await kopf.run_tasks(tasks, ignored=others)

@@ -15,14 +15,19 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 Problems = Callable[[], list[str]]
 
 
-def health_app(problems: Problems, obstacles: Problems) -> web.Application:
-    """Return an app with `/healthz` (500: restart needed) and `/readyz` (503: not ready)."""
+def health_app(
+    problems: Problems, obstacles: Problems, role: Callable[[], str] = str
+) -> web.Application:
+    """Return an app with `/healthz` (500: restart needed) and `/readyz` (503: not ready).
+
+    A ready operator reports its role there, leader or standby.
+    """
 
     async def healthz(_: web.Request) -> web.Response:
         return _answer(problems(), 500)
 
     async def readyz(_: web.Request) -> web.Response:
-        return _answer(obstacles(), 503)
+        return _answer(obstacles(), 503, role())
 
     app = web.Application()
     app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz)])
@@ -56,9 +61,7 @@ def _bind(port: int) -> socket.socket:
     return socket.create_server(("", port), family=family, dualstack_ipv6=six)
 
 
-def _answer(problems: list[str], status: int) -> web.Response:
-    return web.Response(text="\n".join(problems) + "\n", status=status) if problems else _fine()
-
-
-def _fine() -> web.Response:
-    return web.Response(text="ok\n")
+def _answer(problems: list[str], status: int, role: str = "") -> web.Response:
+    if problems:
+        return web.Response(text="\n".join(problems) + "\n", status=status)
+    return web.Response(text=f"ok: {role}\n" if role else "ok\n")

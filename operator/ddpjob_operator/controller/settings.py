@@ -23,6 +23,7 @@ class Settings:
     context: str | None = None
     health_port: int | None = None
     metrics_port: int | None = None
+    lease: str = ""  # NAMESPACE/NAME of the Lease that elects a leader; empty: no election
     workers: int = 8  # jobs reconciled at the same time
 
 

@@ -47,6 +47,8 @@ class WorkQueue(Generic[K]):
         self._order = itertools.count()
         self._retries: Counter[K] = Counter()
         self._changed = asyncio.Event()
+        self._closed = False
+        self._idle = asyncio.Event()  # closed, and no key is running
 
     def __len__(self) -> int:
         """Return the number of due keys without a worker."""
@@ -81,7 +83,7 @@ class WorkQueue(Generic[K]):
         """Wait for the next key; the caller owns the key until `done`."""
         while True:
             self._promote()
-            if self._ready:
+            if self._ready and not self._closed:
                 key = next(iter(self._ready))
                 del self._ready[key]
                 self._running[key] = self._time()
@@ -96,6 +98,17 @@ class WorkQueue(Generic[K]):
         del self._running[key]
         if key in self._again:
             self._make_ready(key, self._again.pop(key))
+        self._note_idle()
+
+    async def drain(self) -> None:
+        """Hand out no more keys, and wait until no key is running."""
+        self._closed = True
+        self._note_idle()
+        await self._idle.wait()
+
+    def _note_idle(self) -> None:
+        if self._closed and not self._running:
+            self._idle.set()
 
     def oldest_waiting(self) -> float:
         """Return the longest time in seconds that a key has been due or running."""
@@ -119,4 +132,5 @@ class WorkQueue(Generic[K]):
                 self._make_ready(key, due)
 
     def _until_next(self) -> float | None:
-        return self._schedule[0][0] - self._time() if self._schedule else None
+        waits = self._schedule and not self._closed
+        return self._schedule[0][0] - self._time() if waits else None

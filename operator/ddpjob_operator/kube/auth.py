@@ -21,6 +21,8 @@ import yaml
 from kubernetes.aio import client, config
 from kubernetes.aio.config import incluster_config
 
+from ddpjob_operator.kube.last_check import Check, request_class
+
 library: Any = config  # the package has no annotations
 
 CLOSE_SECONDS = 1.0
@@ -48,11 +50,15 @@ class Credentials:
             ssl=self.client.rest_client.ssl_context,
             socket_factory=self._socket,
         )
-        configuration.client_session_kwargs = {
+        self._session_arguments = configuration.client_session_kwargs = {
             "connector": self._connector,
             # aiohttp would use a default in ~/.netrc as credentials. Reading it costs two threads.
             "trust_env": False,
         }
+
+    def check_writes(self, may_write: Check) -> None:
+        """Send a write only if the check allows it then. Call this before the first request."""
+        self._session_arguments["request_class"] = request_class(may_write)
 
     async def close(self) -> None:
         """Close all connections, including those of cancelled requests, which aiohttp forgets."""

@@ -30,6 +30,7 @@ from kubernetes.aio import config
 
 from ddpjob_operator.kube.auth import ConfigError, Credentials, from_kubeconfig, from_pod, in_pod
 from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
+from ddpjob_operator.kube.last_check import Check, NotSentError
 from ddpjob_operator.request import Request
 
 CONNECT_SECONDS = 10.0
@@ -55,10 +56,25 @@ class KubeClient(ApiServer):
         self._retired: Credentials | None = None
 
     @classmethod
-    async def connect(cls, kubeconfig: str | None = None, context: str | None = None) -> KubeClient:
-        """Connect by kubeconfig or context, else as the pod; raise ConfigError if neither works."""
+    async def connect(
+        cls,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        may_write: Check | None = None,
+    ) -> KubeClient:
+        """Connect by kubeconfig or context, else as the pod; raise ConfigError if neither works.
+
+        `may_write` is asked directly before the bytes of each write are sent.
+        """
         in_cluster = kubeconfig is None and context is None and in_pod()
-        load = from_pod if in_cluster else functools.partial(from_kubeconfig, kubeconfig, context)
+        source = from_pod if in_cluster else functools.partial(from_kubeconfig, kubeconfig, context)
+
+        async def load() -> Credentials:
+            loaded = await source()
+            if may_write is not None:
+                loaded.check_writes(may_write)
+            return loaded
+
         return cls(await load(), load, in_cluster=in_cluster)
 
     async def close(self) -> None:
@@ -141,6 +157,8 @@ class KubeClient(ApiServer):
         except TimeoutError as error:
             seconds = limits.total or limits.sock_read
             raise UnreachableError(f"no answer from {host} within {seconds:g} s") from error
+        except NotSentError as error:
+            raise UnreachableError(str(error)) from error
         except aiohttp.ClientPayloadError as error:
             raise UnreachableError(f"the connection to {host} broke") from error
         except (aiohttp.ClientError, OSError, config.ConfigException) as error:

@@ -147,3 +147,46 @@ def test_an_api_server_that_is_away_makes_it_unready_but_not_unhealthy() -> None
             assert controller.not_ready_reasons() == []
 
     play(story)
+
+
+def test_a_standby_is_ready_plans_nothing_and_leads_with_all_jobs() -> None:
+    async def story(kube: FakeKube, wire: Wire) -> None:
+        clock = asyncio.get_running_loop().time
+        controller = Controller(wire, Settings(agent_image="x"), clock=clock, leads=False)
+        task = asyncio.ensure_future(controller.run())
+        await kube.send(Request("POST", JOBS.format("default"), body=job("digits")))
+        controller.changed("default", "digits")
+        await asyncio.sleep(600)
+        assert controller.not_ready_reasons() == []
+        assert "status" not in kube.job("digits")
+        controller.lead()
+        await asyncio.sleep(5)
+        assert kube.job("digits")["status"]["rendezvousTerm"] == 1
+        task.cancel()
+
+    play(story)
+
+
+def test_a_stopping_operator_ends_its_passes_and_begins_none() -> None:
+    async def story(kube: FakeKube, wire: Wire) -> None:
+        goes_on = asyncio.Event()
+
+        async def hang(call: Call) -> None:
+            if call.path.endswith("ddpjobs/slow"):
+                await goes_on.wait()
+
+        wire.before = hang
+        async with running(wire) as controller:
+            await kube.send(Request("POST", JOBS.format("default"), body=job("slow")))
+            controller.changed("default", "slow")
+            await asyncio.sleep(1)
+            assert not await controller.stop_planning(10)
+            await kube.send(Request("POST", JOBS.format("default"), body=job("digits")))
+            controller.changed("default", "digits")
+            asyncio.get_running_loop().call_later(5, goes_on.set)
+            assert await controller.stop_planning(10)
+            await asyncio.sleep(600)
+            assert "status" in kube.job("slow")
+            assert "status" not in kube.job("digits")
+
+    play(story)

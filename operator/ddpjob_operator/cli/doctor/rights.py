@@ -17,10 +17,10 @@ USER: dict[str, tuple[Right, ...]] = {
 READ = ("get", "list", "watch")
 OPERATOR: tuple[Right, ...] = (
     *(Right(verb, GROUP, PLURAL) for verb in (*READ, "delete")),
-    *(Right(verb, GROUP, f"{PLURAL}/status") for verb in ("get", "update", "patch")),
+    Right("update", GROUP, f"{PLURAL}/status"),
     Right("update", GROUP, f"{PLURAL}/finalizers"),
     *(Right(verb, "", "pods") for verb in (*READ, "create", "delete")),
     *(Right(verb, "", "services") for verb in (*READ, "create")),
-    *(Right(verb, "", "events") for verb in ("create", "patch")),
+    Right("create", "", "events"),
     Right("get", "", "persistentvolumeclaims"),
 )
