@@ -22,7 +22,7 @@ demo: setup ## Run an elastic job on this machine and take nodes away from it
 	@$(BIN)/python tools/demo.py
 
 ## Test; ONLY=tests/FILE.py::NAME runs a part of a tier
-.PHONY: test test-unit test-local test-cluster test-e2e test-examples soak mutations lint
+.PHONY: test test-unit test-local test-cluster test-alerts test-e2e test-examples soak mutations lint
 test: setup ## Everything: lint and all tiers, then one table; fails if a tier could not run
 	@MAKE='$(MAKE)' $(BIN)/python -m tools.run_tiers lint test-e2e test-local test-examples test-unit test-cluster
 
@@ -42,12 +42,16 @@ mutations: setup ## Break the product on purpose, 130 times, and see tests fail 
 	@$(BIN)/python tests/mutations/run.py
 
 test-cluster: setup ## The CRD, the chart and the operator against a real API server
-	@tools/kind/binaries.sh kube-apiserver etcd kubectl helm >/dev/null
-	@$(PYTEST) $(or $(ONLY),--tier=cluster tests/cluster)
+	@tools/kind/binaries.sh kube-apiserver etcd kubectl helm promtool >/dev/null
+	@$(PYTEST) $(or $(ONLY),--tier=cluster tests/cluster tests/alerts)
 
 test-e2e: setup ## The operator in a kind cluster, and what becomes of jobs when things die there
 	@tools/e2e.sh $(PYTEST) --timeout=1500 -o faulthandler_timeout=1600 \
 	  $(or $(ONLY),--tier=e2e tests/e2e)
+
+test-alerts: setup ## The chart's alerts, by Prometheus' own promtool; part of test-cluster
+	@tools/kind/binaries.sh promtool >/dev/null
+	@$(PYTEST) tests/alerts
 
 test-examples: setup ## Every example, executed
 	@tools/slurm.sh
@@ -76,7 +80,7 @@ fmt: setup ## Format the code and mend what can be mended safely
 crds: setup ## Write the CRD, the chart's CRD and docs/ddpjob.md anew after a change of the models
 	@$(BIN)/python tools/crds.py
 
-pages: setup ## Write docs/metrics.md anew after a change of the metrics
+pages: setup ## Write the generated pages, dashboards and the chart's README anew
 	@$(BIN)/python -m tools.pages
 
 # The lock names no index, only versions and hashes, so it works behind any mirror.

@@ -41,6 +41,14 @@ FULL = [
     "nodeSelector.pool=system",
     "tolerations[0].operator=Exists",
     "extraEnv[0].name=HTTPS_PROXY,extraEnv[0].value=http://proxy",
+    "extraEnvFrom[0].configMapRef.name=more",
+    "extraVolumes[0].name=certificates,extraVolumes[0].configMap.name=certificates",
+    "extraVolumeMounts[0].name=certificates,extraVolumeMounts[0].mountPath=/certificates",
+    "topologySpreadConstraints[0].topologyKey=zone,topologySpreadConstraints[0].maxSkew=1",
+    "topologySpreadConstraints[0].whenUnsatisfiable=ScheduleAnyway",
+    "priorityClassName=system-cluster-critical",
+    "metrics.dashboards.enabled=true",
+    "metrics.dashboards.annotations.grafana_folder=ddpjob",
     "podAnnotations.a/b=c",
     "podLabels.app\\.kubernetes\\.io/name=stolen",
     "commonLabels.team=ml",
@@ -64,7 +72,7 @@ VARIANTS: dict[str, tuple[list[str], dict[str, int]]] = {
         ["serviceAccount.create=false", "serviceAccount.name=mine"],
         {**BASE, **ROLES, "ServiceAccount": 0},
     ),
-    "everything": (FULL, {**BASE, **TWO_ROLES, "Service": 1}),
+    "everything": (FULL, {**BASE, **TWO_ROLES, "Service": 1, "ConfigMap": 2}),
 }
 
 READ = {"get", "list", "watch"}
@@ -178,7 +186,7 @@ def render(helm: Helm, settings: Sequence[str]) -> list[dict[str, Any]]:
 def _rendered(helm: Helm, settings: tuple[str, ...]) -> list[dict[str, Any]]:
     text = helm.run(
         *("template", RELEASE, str(CHART), "--namespace", NAMESPACE),
-        *("--kube-version", OLDEST_KUBERNETES, *options(settings)),
+        *("--kube-version", OLDEST_KUBERNETES, "--skip-tests", *options(settings)),
     )
     return [each for each in yaml.load_all(text, yaml.CSafeLoader) if each]
 

@@ -4,7 +4,7 @@
 #   tools/kind/binaries.sh kube-apiserver etcd kubectl
 #
 # Known: kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubeadm
-# kubectl etcd coredns kind helm pause versitygw. Only what is asked for is built, each once. No
+# kubectl etcd coredns kind helm pause versitygw promtool. Only what is asked for is built, each once. No
 # image registry and no download page is needed, only a Go module proxy.
 # Safe to interrupt. Runs at the same time share the work: nobody builds what another one builds,
 # and nobody waits for what only another one asked for.
@@ -26,7 +26,7 @@ readonly STORE FOLDER
 readonly BATCHES=(
   "kube-apiserver kubectl"
   "kube-controller-manager kube-scheduler kube-proxy kubelet kubeadm"
-  etcd helm versitygw coredns kind pause
+  etcd helm versitygw coredns kind pause promtool
 )
 readonly BUSY=75 # exit status: another run builds it
 
@@ -39,6 +39,7 @@ version_of() { # NAME
     kind) echo "$KIND_VERSION" ;;
     helm) echo "$HELM_VERSION" ;;
     versitygw) echo "$VERSITYGW_VERSION" ;;
+    promtool) echo "$PROMETHEUS_VERSION" ;;
     pause) echo "v$PAUSE_VERSION" ;;
     *) die "no such program: $1 (see the head of tools/kind/binaries.sh)" ;;
   esac
@@ -111,6 +112,15 @@ build_coredns() {
   build_source coredns "github.com/coredns/coredns@$COREDNS_VERSION"
 }
 
+# Its module has replacements as well. Without the service discoveries, which bring the libraries
+# of all clouds.
+build_promtool() {
+  local package=github.com/prometheus/prometheus/cmd/promtool
+  cd "$PART/src" && printf 'module ddpjob.io/build\n\ngo 1.24\n' >go.mod &&
+    quietly go-promtool "$GO" get "$package@$PROMETHEUS_VERSION" &&
+    quietly go-promtool "$GO" build -tags remove_all_sd -trimpath -ldflags '-s -w' -o "$PART/promtool" "$package"
+}
+
 build_pause() {
   quietly go-pause "$GO" build -trimpath -ldflags '-s -w' -o "$PART/pause" "$OFFLINE/pause.go"
 }
@@ -125,7 +135,7 @@ build() { # NAME...
   say "building $* $(version_of "$1") ($(date +%T))"
   case $1 in
     kube*) build_kubernetes "$@" ;;
-    etcd | coredns | pause) "build_$1" ;;
+    etcd | coredns | pause | promtool) "build_$1" ;;
     kind) build_module kind sigs.k8s.io/kind ;;
     helm) build_module helm helm.sh/helm/v3/cmd/helm ;;
     versitygw) build_module versitygw github.com/versity/versitygw/cmd/versitygw ;;
@@ -194,6 +204,7 @@ estimate() { # NAME...
   if [[ " $* " == *" kube"* ]]; then minutes=$((minutes + 5)); fi
   if [[ " $* " == *" helm "* || " $* " == *" coredns "* ]]; then minutes=$((minutes + 2)); fi
   if [[ " $* " == *" versitygw "* ]]; then minutes=$((minutes + 1)); fi
+  if [[ " $* " == *" promtool "* ]]; then minutes=$((minutes + 3)); fi
   echo "$minutes"
 }
 

@@ -7,6 +7,7 @@ readonly ETCD_VERSION=v3.6.5 COREDNS_VERSION=v1.12.1 PAUSE_VERSION=3.10.1 # that
 readonly ETCD_TAG=3.6.5-0
 readonly KIND_VERSION=v0.33.0 HELM_VERSION=v3.22.0
 readonly VERSITYGW_VERSION=v1.8.0 # the S3 server of the tests
+readonly PROMETHEUS_VERSION=v0.315.1 # as a Go module: Prometheus 3.15.1, for the tests of alerts
 
 # The stock node image of this version of kind, as its release notes name it.
 readonly STOCK_NODE_IMAGE=kindest/node:v1.34.11@sha256:44e222ee2132dab25ff87301682f89eb82c7880ea3a1bf543bfe9708fd08d67d

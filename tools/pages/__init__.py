@@ -1,1 +1,1 @@
-"""Generated pages: each module has PATH, relative to the project, and `build`, its text."""
+"""Generated pages: each module has PAGES, their paths in the project and the functions that build them."""

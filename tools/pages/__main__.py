@@ -21,14 +21,16 @@ def main(*, check: bool) -> int:
     for info in pkgutil.iter_modules(pages.__path__):
         if info.name == "__main__":
             continue
-        page = importlib.import_module(f"tools.pages.{info.name}")
-        path, text = ROOT / page.PATH, page.build()
-        if path.exists() and path.read_text() == text:
-            continue
-        stale += 1
-        print(f"{page.PATH} is out of date: run make pages" if check else f"wrote {page.PATH}")
-        if not check:
-            path.write_text(text)
+        module = importlib.import_module(f"tools.pages.{info.name}")
+        for name, build in module.PAGES.items():
+            path, text = ROOT / name, build()
+            if path.exists() and path.read_text() == text:
+                continue
+            stale += 1
+            print(f"{name} is out of date: run make pages" if check else f"wrote {name}")
+            if not check:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
     return 1 if check and stale else 0
 
 
