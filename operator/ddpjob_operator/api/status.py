@@ -132,6 +132,14 @@ class HistoryEntry(ObservedModel):
     )
 
 
+class RendezvousFailures(ObservedModel):
+    """Rendezvous pods that the operator replaced because they did not work."""
+
+    term: int = Field(description="Term of the last one.")
+    count: int = Field(description="Number of pods in a row; each doubles the patience.")
+    message: str = Field(description="Why the last one was replaced.")
+
+
 class GroupStatus(ObservedModel):
     """One group of workers."""
 
@@ -167,6 +175,11 @@ class DDPJobStatus(ObservedModel):
     observed_rendezvous_term: int = Field(
         default=0,
         description="Last term whose service was observed. Only that service may form memberships.",
+    )
+    rendezvous_failures: RendezvousFailures | None = Field(
+        default=None,
+        description="Rendezvous pods in a row that were replaced because they did not work."
+        " Absent once a pod has worked for ten minutes.",
     )
     replace_after: datetime | None = Field(
         default=None, description="Time when workers that ended before they joined are replaced."

@@ -11,10 +11,11 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 
 from ddpjob_operator.controller.cluster import CONFLICT, Cluster
 from ddpjob_operator.controller.metrics import InstrumentedApiServer, Metrics
-from ddpjob_operator.controller.reconciler import Reconciler
+from ddpjob_operator.controller.reconciler import Reconciler, utc_now
 from ddpjob_operator.controller.settings import Settings
 from ddpjob_operator.controller.transports import direct_transport, proxy_transport
 from ddpjob_operator.controller.workqueue import WorkQueue
@@ -40,6 +41,7 @@ class Controller:
         *,
         clock: Callable[[], float] = time.monotonic,
         leads: bool = True,
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         """`transport_for` defaults to a direct connection or to the API server's proxy.
 
@@ -65,7 +67,7 @@ class Controller:
             self.changed,
             clock,
         )
-        self._reconciler = Reconciler(self.cluster, self.metrics, clock)
+        self._reconciler = Reconciler(self.cluster, self.metrics, clock, now)
         self.metrics.watch_queue(
             settings.workers, lambda: len(self._queue), self._queue.oldest_waiting
         )

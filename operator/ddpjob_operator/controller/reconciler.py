@@ -45,14 +45,24 @@ EXPECT_SECONDS = 0.5  # until an unanswered expectation is sent again
 log = logging.getLogger("ddpjob.reconciler")
 
 
+def utc_now() -> datetime:
+    """Return the time."""
+    return datetime.now(UTC)
+
+
 class Reconciler:
     """A runner of passes over jobs."""
 
     def __init__(
-        self, cluster: Cluster, metrics: Metrics, clock: Callable[[], float] = time.monotonic
+        self,
+        cluster: Cluster,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._cluster = cluster
         self._creations = Creations(clock)
+        self._now = now
         self._metrics = metrics
 
     async def reconcile(self, key: Key) -> float | None:
@@ -61,7 +71,7 @@ class Reconciler:
         if raw is None:
             self._forget(key)
             return None
-        now = datetime.now(UTC)
+        now = self._now()
         try:
             job = DDPJob.model_validate(raw, by_alias=True, by_name=False)
         except ValidationError as error:

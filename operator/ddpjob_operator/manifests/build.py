@@ -111,6 +111,13 @@ def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, token: s
             "periodSeconds": 2,
             "timeoutSeconds": 5,
         },
+        # A process that does not answer for half a minute is restarted.
+        "livenessProbe": {
+            "httpGet": {"path": "/healthz", "port": "rendezvous"},
+            "periodSeconds": 5,
+            "timeoutSeconds": 5,
+            "failureThreshold": 6,
+        },
         "resources": small_resources("64Mi", cpu="1", memory="256Mi"),
         "securityContext": OURS,
         "volumeMounts": [{"name": "state", "mountPath": STATE_FOLDER}],

@@ -89,15 +89,24 @@ def parse_pod(raw: Mapping[str, Any]) -> Pod:
             sidecars_left=agent_ended is not None and phase in (Phase.PENDING, Phase.RUNNING),
         )
     elif role == constants.ROLE_RENDEZVOUS:
-        ready = _condition(status, "Ready").get("status") == "True"
+        ready, placed = _condition(status, "Ready"), _condition(status, "PodScheduled")
+        containers: Iterable[Mapping[str, Any]] = status.get("containerStatuses") or ()
+        container = next((each for each in containers if each["name"] == own), {})
+        created = metadata.get("creationTimestamp")
         term = _number(labels.get(constants.LABEL_TERM))
         rendezvous = Rendezvous(
             term,
-            ready=ready,
+            ready=ready.get("status") == "True",
             reason=reason,
             message=message,
             revision=labels.get(constants.LABEL_REVISION, ""),
             address=status.get("podIP", ""),
+            node=spec.get("nodeName", ""),
+            running="running" in (container.get("state") or {}),
+            not_ready_since=_since(ready),
+            unschedulable_since=_since(placed) if reason == UNSCHEDULABLE else None,
+            restarts=container.get("restartCount", 0),
+            created=datetime.fromisoformat(created) if created else None,
         )
     return Pod(
         namespace=metadata["namespace"],

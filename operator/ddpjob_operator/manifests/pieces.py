@@ -10,19 +10,22 @@ from typing import Any
 
 Manifest = dict[str, Any]
 
-_UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
 def tolerate_unreachable(spec: Manifest, seconds: int) -> list[Manifest]:
-    """Return the pod's tolerations, and a time limit on unreachable nodes unless one is set."""
+    """Return the pod's tolerations after a time limit on unreachable nodes, unless one is set.
+
+    Kubernetes uses the first toleration that matches, and one without a key matches everything.
+    """
     given = as_list(spec.get("tolerations"))
     known = set(texts(given, "key"))
     ours = [
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
-        for key in _UNREACHABLE
+        for key in UNREACHABLE
         if key not in known
     ]
-    return [*given, *ours]
+    return [*ours, *given]
 
 
 def small_resources(request: str, **limits: str) -> Manifest:

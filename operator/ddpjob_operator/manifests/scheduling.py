@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.spec.pod.strategic_merge import without_nulls
-from ddpjob_operator.manifests.pieces import Manifest, as_mapping
+from ddpjob_operator.manifests.pieces import UNREACHABLE, Manifest, as_list, as_mapping
 
 INHERITED = ("tolerations", "imagePullSecrets", "priorityClassName", "schedulerName")
 NODE_LABELS = ("kubernetes.io/arch", "kubernetes.io/os")
@@ -24,6 +24,12 @@ def inherited(job: DDPJob) -> Manifest:
     nodes = as_mapping(spec.get("nodeSelector"))
     needed = {label: nodes[label] for label in NODE_LABELS if label in nodes}
     selector = {"nodeSelector": needed} if needed else {}
+    if "tolerations" in given:
+        given["tolerations"] = [
+            each
+            for each in as_list(given["tolerations"])
+            if as_mapping(each).get("key") not in UNREACHABLE  # the limits of workers are not ours
+        ]
     return dict(without_nulls({**priority(job), **given, **selector}))
 
 

@@ -15,7 +15,11 @@ from ddpjob_operator.api.status import Condition, DDPJobStatus
 from ddpjob_operator.planner.diagnosis import Diagnosis, diagnose, quote
 from ddpjob_operator.planner.observed import Observed, Rejection, Worker
 from ddpjob_operator.planner.placement import WorkerPlan
-from ddpjob_operator.planner.silence import service_unreachable, silent_service
+from ddpjob_operator.planner.silence import (
+    service_does_not_start,
+    service_unreachable,
+    silent_service,
+)
 from ddpjob_operator.planner.stall_message import describe_stall
 from ddpjob_operator.planner.warnings import describe
 from ddpjob_protocol.control import Report, ServiceState
@@ -154,11 +158,13 @@ def resizing(
     return condition(kind, False, Reason.AT_SIZE if whole else Reason.PARTLY_PLACED, text)
 
 
-def stalled(observed: Observed, report: Report | None, worker_plan: WorkerPlan) -> Condition | None:
+def stalled(
+    observed: Observed, report: Report | None, worker_plan: WorkerPlan, now: datetime
+) -> Condition | None:
     """Return Stalled: the job makes no progress, or needs a change from outside to start."""
     kind = ConditionType.STALLED
     trains = report is not None and report.state is ServiceState.RUNNING
-    found = _without_service(observed, trains=trains)
+    found = _without_service(observed, now, trains=trains)
     if report is not None and report.stall is not None and found is None:
         return condition(kind, True, Reason.NO_PROGRESS, describe_stall(report.stall))
     if worker_plan.failing and worker_plan.replace_after is not None:
@@ -189,7 +195,7 @@ def storage_not_shared(observed: Observed) -> str:
     return f"{text}; use a claim with access mode ReadWriteMany"
 
 
-def _without_service(observed: Observed, *, trains: bool) -> Condition | None:
+def _without_service(observed: Observed, now: datetime, *, trains: bool) -> Condition | None:
     """Return Stalled without a service; a job that trains needs no Service object any more."""
     kind, job = ConditionType.STALLED, observed.job
     term, name = job.status.rendezvous_term, job.metadata.name
@@ -201,7 +207,7 @@ def _without_service(observed: Observed, *, trains: bool) -> Condition | None:
     pod = observed.rendezvous
     diagnosis = diagnose(pod.reason, pod.message) if pod and not pod.ready else None
     if pod is None or diagnosis is None:
-        return service_unreachable(observed)
+        return service_unreachable(observed) or service_does_not_start(observed, now)
     text = f"the rendezvous service cannot start{_plain_message(pod.message or pod.reason)}"
     return condition(kind, True, diagnosis.reason, text + _remedy(diagnosis))
 

@@ -69,6 +69,12 @@ class Rendezvous:
     message: str = ""
     revision: str = ""
     address: str = ""  # of its pod
+    node: str = ""
+    running: bool = False  # its container runs, as far as the API server knows
+    not_ready_since: datetime | None = None
+    unschedulable_since: datetime | None = None
+    restarts: int = 0  # of its container
+    created: datetime | None = None
 
 
 @dataclasses.dataclass(frozen=True)

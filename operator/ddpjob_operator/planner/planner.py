@@ -27,7 +27,7 @@ from datetime import datetime
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import ConditionType
 from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_operator.planner import conditions, events, outcome, silence, status_builder
+from ddpjob_operator.planner import conditions, events, outcome, silence, status_builder, takeover
 from ddpjob_operator.planner.actions import (
     Action,
     CreateRendezvous,
@@ -101,14 +101,19 @@ def _plan_active(observed: Observed, report: Report | None, now: datetime) -> Pl
     worker_plan = plan_workers(observed, now)
     status = status_builder.build_active_status(observed, report, worker_plan, now)
     term, noticed = _next_term(observed)
+    failures = takeover.update_failures(observed, now)
     status = status.model_copy(
-        update={"rendezvous_term": term, "observed_rendezvous_term": noticed}
+        update={
+            "rendezvous_term": term,
+            "observed_rendezvous_term": noticed,
+            "rendezvous_failures": failures,
+        }
     )
     if observed.job.status.rendezvous_term == 0:
         return Plan((), status, requeue_after=0)
     actions = (
         *_service_actions(observed),
-        *_rendezvous(observed),
+        *_rendezvous(observed, now),
         *worker_plan.create,
         *worker_plan.delete,
     )
@@ -117,6 +122,7 @@ def _plan_active(observed: Observed, report: Report | None, now: datetime) -> Pl
         *events.repeated_step_events(observed, report),
         *new_warning_events(observed, status),
         *events.replacement_events(observed, worker_plan),
+        *takeover.takeover_event(observed, failures),
         *events.change_events(observed, status),
         *events.progress_events(observed, status, report, now),
     )
@@ -221,12 +227,13 @@ def _service_actions(observed: Observed) -> Iterator[Action]:
         yield CreateService()
 
 
-def _rendezvous(observed: Observed) -> Iterator[Action]:
+def _rendezvous(observed: Observed, now: datetime) -> Iterator[Action]:
     seen, status = observed.rendezvous, observed.job.status
     term = status.rendezvous_term
     for ended in observed.terminated_terms:
         yield DeleteRendezvous(ended)
-    if seen is not None and seen.term >= term and not observed.is_outdated(seen):
+    overtaken = takeover.takeover_reason(observed, now)
+    if seen is not None and seen.term >= term and not observed.is_outdated(seen) and not overtaken:
         return
     if seen is not None:
         yield DeleteRendezvous(seen.term)
@@ -265,5 +272,7 @@ def _requeue_after(
     coming = silent if silent is not None and silent > now else None
     times = [outcome.deadline_of(observed.job), status.replace_after, worker_plan.stuck_at, coming]
     seconds = [max(0.0, (at - now).total_seconds()) for at in times if at]
-    expiry = silence.seconds_until_expiry(observed)
-    return min((*seconds, *(() if expiry is None else (expiry,))), default=None)
+    seconds += filter(None, (
+        silence.seconds_until_expiry(observed), takeover.seconds_until_takeover(observed, now),
+    ))  # fmt: skip
+    return min(seconds, default=None)

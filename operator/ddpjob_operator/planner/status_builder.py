@@ -48,7 +48,7 @@ def build_active_status(
     found = (
         conditions.running(observed, status, report),
         conditions.resizing(observed, status, report, worker_plan),
-        conditions.stalled(observed, report, worker_plan),
+        conditions.stalled(observed, report, worker_plan, now),
     )
     return _close_conditions(observed, status, found, now)
 
@@ -56,6 +56,7 @@ def build_active_status(
 def build_suspended_status(observed: Observed, now: datetime) -> DDPJobStatus:
     """Return the status of a suspended job; a resumed job starts from its snapshot."""
     cleared = {"start_time": None, "membership": None, "replace_after": None}
+    cleared |= {"rendezvous_failures": None}
     status = _counted(observed, {**cleared, "restarts": RestartsStatus()})
     until = "spec.suspend is false" if observed.job.spec.suspend else "spec.replicas is above 0"
     text = f"the job is suspended; it resumes when {until}"

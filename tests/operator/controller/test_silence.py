@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from ddpjob_operator.rendezvous.session_pool import Key
@@ -9,7 +12,7 @@ from ddpjob_operator.rendezvous.session_pool import Key
 pytest.register_assert_rewrite("support.reconciling.life")
 
 from support.reconciling.in_memory import play_in_memory  # noqa: E402
-from support.reconciling.life import training  # noqa: E402
+from support.reconciling.life import RENDEZVOUS, training  # noqa: E402
 from support.reconciling.stage import Stage  # noqa: E402
 
 
@@ -50,3 +53,63 @@ def test_an_operator_that_never_reaches_a_service_says_so() -> None:
         assert await stage.reasons() == ["ServiceUnreachable", "Started"]
 
     play_in_memory(story)
+
+
+async def lose_readiness(stage: Stage, name: str) -> None:
+    """What Kubernetes does with the pods of a node that it does not hear of."""
+    pod = {"apiVersion": "v1", "kind": "Pod", **(await stage.view()).pods[name]}
+    since = stage.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+    ready = {"type": "Ready", "status": "False", "lastTransitionTime": since}
+    await stage.nodes.set_status(stage.pod_path(name), pod, {"conditions": [ready]})
+
+
+def test_the_next_term_takes_over_from_a_service_on_a_lost_node() -> None:
+    """Its pod hangs in deletion for ever: nobody waits for it."""
+
+    async def story(stage: Stage) -> None:
+        before = await training(stage, "000-1", "001-1")
+        stage.nodes.silent.add(RENDEZVOUS)
+        stage.nodes.cut.add(key(stage))
+        await asyncio.sleep(20)
+        lost_at = stage.clock()
+        await lose_readiness(stage, RENDEZVOUS)
+        await stage.until(lambda v: "digits-rendezvous-2" in v.pods, "the next term")
+        stage.nodes.cut.clear()
+        await stage.until(lambda v: v.state == "Running", "it is observed again")
+        assert stage.clock() - lost_at < 25
+        after = await stage.calm()
+        assert {after.uids()[name] for name in before.workers} == {
+            before.uids()[name] for name in before.workers
+        }
+        assert after.status["rendezvousTerm"] == 2
+        assert after.status["rendezvousFailures"]["count"] == 1
+        assert (await stage.reasons()).count("RendezvousReplaced") == 1
+
+    play_in_memory(story)
+
+
+def test_a_service_that_runs_but_is_never_ready_is_replaced_with_growing_patience() -> None:
+    async def story(stage: Stage) -> None:
+        await training(stage, "000-1", "001-1")
+        seen = []
+        for term in range(1, 4):
+            name = f"digits-rendezvous-{term}"
+            await stage.until(lambda v, name=name: name in v.pods, "the term")  # type: ignore[misc]
+            await stage.until(lambda v, name=name: _runs(v.pods[name]), "it runs")  # type: ignore[misc]
+            await lose_readiness(stage, name)
+            since = stage.clock()
+            await stage.until(lambda v, name=name: name not in v.pods, "it goes")  # type: ignore[misc]
+            seen.append(stage.clock() - since)
+        for seconds, patience in zip(seen, (45, 90, 180), strict=True):
+            assert patience <= seconds < patience + 20
+        view = await stage.until(lambda v: v.trains("000-1", "001-1"), "it trains")
+        assert view.status["rendezvousFailures"]["count"] == 3
+        await asyncio.sleep(700)
+        stage.controller.changed(stage.namespace, "digits")
+        await stage.until(lambda v: "rendezvousFailures" not in v.status, "it is forgotten")
+
+    play_in_memory(story)
+
+
+def _runs(pod: dict[str, Any]) -> bool:
+    return bool(pod["status"].get("phase") == "Running")

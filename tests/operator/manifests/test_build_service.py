@@ -108,8 +108,30 @@ def test_rendezvous_pod_takes_from_the_template(field: str, value: Any) -> None:
 def test_rendezvous_pod_may_go_where_workers_may() -> None:
     gpu = {"key": "nvidia.com/gpu", "operator": "Exists"}
     tolerations = job_with(tolerations=[gpu])["spec"]["tolerations"]
-    assert tolerations[0] == gpu
+    assert tolerations[-1] == gpu
     assert len(tolerations) == 3
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        [{"operator": "Exists"}],
+        [{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "tolerationSeconds": 300}],
+        [{"operator": "Exists", "effect": "NoExecute"}],
+    ],
+)
+def test_tolerations_of_workers_keep_no_rendezvous_pod_on_a_lost_node(own: list[Any]) -> None:
+    """Kubernetes uses the first toleration that matches."""
+    tolerations = job_with(tolerations=own)["spec"]["tolerations"]
+    for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
+        first = next(each for each in tolerations if each.get("key") in (key, None))
+        assert (first["key"], first["tolerationSeconds"]) == (key, 5)
+
+
+def test_a_rendezvous_process_that_does_not_answer_is_restarted() -> None:
+    probe = trainer(rendezvous_manifest(), "rendezvous")["livenessProbe"]
+    assert probe["httpGet"] == {"path": "/healthz", "port": "rendezvous"}
+    assert probe["periodSeconds"] * probe["failureThreshold"] == 30
 
 
 def test_rendezvous_pod_runs_where_its_image_does() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -47,6 +48,23 @@ SERVICES: list[tuple[str, JSON, bool, Rendezvous, bool]] = [
         {"phase": "Running", "conditions": [{**READY, "status": "False"}]},
         False,
         Rendezvous(3),
+        True,
+    ),
+    (
+        "runs_on_a_lost_node",
+        {
+            "phase": "Running",
+            "conditions": [
+                {**READY, "status": "False", "lastTransitionTime": "2026-01-02T03:04:05Z"}
+            ],
+            "containerStatuses": [
+                {"name": "rendezvous", "state": {"running": {}}, "restartCount": 2}
+            ],
+        },
+        False,
+        Rendezvous(
+            3, running=True, restarts=2, not_ready_since=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+        ),
         True,
     ),
     (
@@ -105,7 +123,9 @@ def test_state_of_a_rendezvous_pod(
 ) -> None:
     deletion = {"deletionTimestamp": "2026-01-02T03:04:05Z"} if going else {}
     pod = parse_pod(raw_pod(rendezvous_manifest(), status, NODE, **deletion))
-    expected = dataclasses.replace(expected, revision=revision(make_cluster_job().spec))
+    expected = dataclasses.replace(
+        expected, revision=revision(make_cluster_job().spec), node="node-a"
+    )
     assert (pod.rendezvous, pod.worker) == (expected, None)
     assert (pod.live, pod.deleting, pod.token) == (live, going, TOKEN)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from ddpjob_operator.planner.planner import (
     plan,
 )
 from ddpjob_protocol.control import Expectation
-from support.builders import NOW, make_job, make_report
+from support.builders import NOW, make_job, make_report, make_status
 from support.planning import (
     UP,
     W0,
@@ -170,3 +171,79 @@ def test_a_ready_service_that_does_not_answer_is_named(
 def test_a_service_that_is_not_ready_is_not_called_unreachable() -> None:
     planned = decide(rendezvous=Rendezvous(1), silence=Silence(60.0, TIMED_OUT, answered=False))
     assert told(planned.status, "Stalled")[1] != "ServiceUnreachable"
+
+
+# --- a service that does not start, or does not work ----------------------------------------------
+
+UNPLACED = Rendezvous(
+    1, reason="Unschedulable", message="0/3 nodes are available.", unschedulable_since=NOW
+)
+CRASHES = Rendezvous(1, reason="Error", message="exec format error", restarts=3)
+UNREADY = Rendezvous(1, running=True, not_ready_since=NOW, node="gpu-7")
+
+
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize(
+    ("pod", "seconds", "reason", "words"),
+    [
+        pytest.param(UNPLACED, 9.9, "", "", id="a_node_may_become_free"),
+        pytest.param(UNPLACED, 10, "RendezvousNotPlaced", "0/3 nodes are available", id="unplaced"),
+        pytest.param(CRASHES, 0, "RendezvousFails", "exec format error", id="crashes"),
+        pytest.param(dataclasses.replace(CRASHES, restarts=2), 0, "", "", id="crashed_twice"),
+    ],
+)
+def test_a_service_that_does_not_start_is_named(
+    pod: Rendezvous, seconds: float, reason: str, words: str, *, trained: bool
+) -> None:
+    planned = decide(
+        workers=(W0, W1),
+        rendezvous=pod,
+        now=NOW + timedelta(seconds=seconds),
+        membership=membership_of(W0, W1) if trained else None,
+    )
+    assert told(planned.status, "Stalled")[1] == reason
+    assert words in told(planned.status, "Stalled")[2]
+
+
+@pytest.mark.parametrize(
+    ("pod", "seconds", "silence", "goes"),
+    [
+        pytest.param(UNREADY, 44, None, False, id="it_may_become_ready"),
+        pytest.param(UNREADY, 45, None, True, id="not_ready_for_long"),
+        pytest.param(UNREADY, 1, Silence(10, TIMED_OUT, answered=True), True, id="silent"),
+        pytest.param(UNREADY, 1, Silence(9, TIMED_OUT, answered=True), False, id="silent_shortly"),
+        pytest.param(
+            UNREADY, 1, Silence(60, TIMED_OUT, answered=False), False, id="never_answered"
+        ),
+        pytest.param(
+            dataclasses.replace(UNREADY, running=False), 999, None, False, id="does_not_run"
+        ),
+        pytest.param(UP, 999, Silence(60, TIMED_OUT, answered=True), False, id="ready_by_its_node"),
+    ],
+)
+def test_the_next_term_takes_over_from_a_service_that_does_not_work(
+    pod: Rendezvous, seconds: float, silence: Silence | None, *, goes: bool
+) -> None:
+    planned = decide(
+        workers=(W0, W1),
+        rendezvous=pod,
+        now=NOW + timedelta(seconds=seconds),
+        membership=membership_of(W0, W1),
+        silence=silence,
+    )
+    assert (DeleteRendezvous(1) in planned.actions) is goes
+    replaced = [text for reason, text, _ in events_of(planned) if reason == "RendezvousReplaced"]
+    assert len(replaced) == goes
+    assert all("gpu-7" in text for text in replaced)
+
+
+def test_a_takeover_is_told_once_even_if_the_deletion_fails() -> None:
+    job = make_job(2, status=make_status())
+    seen = []
+    for seconds in (50, 51, 52):
+        planned = decide(job, (W0, W1), UNREADY, now=NOW + timedelta(seconds=seconds))
+        job = job.model_copy(update={"status": planned.status})
+        seen.append((DeleteRendezvous(1) in planned.actions, len(planned.events)))
+    assert seen == [(True, 1), (True, 0), (True, 0)]
+    assert job.status.rendezvous_failures is not None
+    assert job.status.rendezvous_failures.count == 1

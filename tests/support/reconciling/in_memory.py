@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
 
 from ddpjob_operator.kube.interface import ApiError
 from support import fake_time
@@ -49,7 +50,9 @@ def play_in_memory(
     async def main() -> None:
         server = kube or CheckingKube()
         stage = Stage(server, ("default", "elsewhere"), server)
-        stage.clock = asyncio.get_running_loop().time
+        stage.clock = clock = asyncio.get_running_loop().time
+        begin = datetime.now(UTC)
+        stage.now = lambda: begin + timedelta(seconds=clock())
         stage.patience, stage.longest_pause = 3600.0, 5.0  # which cost nothing
         async with staged(stage):
             await story(stage)

@@ -10,11 +10,13 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from datetime import datetime
 from typing import Any, Protocol
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.controller.controller import Controller
 from ddpjob_operator.controller.metrics.catalogue import CONTROLLER, DEPTH, PASSES
+from ddpjob_operator.controller.reconciler import utc_now
 from ddpjob_operator.controller.settings import Settings
 from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
 from ddpjob_operator.rendezvous.session_pool import Key
@@ -48,6 +50,7 @@ class Stage:
         self.wire = Wire(kube)
         self.nodes = Nodes(kube, namespaces)
         self.clock: Callable[[], float] = time.monotonic
+        self.now: Callable[[], datetime] = utc_now
         self.patience, self.longest_pause = PATIENCE_SECONDS, LONGEST_PAUSE_SECONDS
         self.controller: Controller  # there is one from start_operator on
         self._tasks: list[asyncio.Task[None]] = []
@@ -60,7 +63,7 @@ class Stage:
         settings = Settings(agent_image="ddpjob/operator:test", namespaces=self.namespaces)
         wire, nodes = self.wire, self.nodes
         self.controller = Controller(
-            wire, settings, lambda key, _: nodes.way(key, wire), clock=self.clock
+            wire, settings, lambda key, _: nodes.way(key, wire), clock=self.clock, now=self.now
         )
         self._tasks = [
             asyncio.ensure_future(each) for each in (self.controller.run(), self._kopf())
