@@ -1,11 +1,39 @@
-"""Finds the Python examples of a page, so that tests can execute them."""
+"""Finds the examples of the pages, so that tests can check and execute them."""
 
 from __future__ import annotations
 
 import re
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
+FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```[ \t]*$", re.MULTILINE | re.DOTALL)
+
+
+class Block(NamedTuple):
+    """A block of code of a page."""
+
+    page: str
+    line: int  # of its first line
+    language: str
+    text: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks() -> Iterator[Block]:
+    """All blocks of the README, of the documentation and of the examples' pages."""
+    found = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/README.md")]
+    for path in sorted(found):
+        text = path.read_text()
+        for block in FENCE.finditer(text):
+            line = text.count("\n", 0, block.start(3)) + 1
+            page = path.relative_to(ROOT).as_posix()
+            yield Block(page, line, block[2], textwrap.dedent(block[3]))
 
 
 def examples(page: str, heading: str, language: str = "python") -> list[str]:
