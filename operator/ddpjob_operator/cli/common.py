@@ -12,6 +12,8 @@ from contextlib import suppress
 from enum import IntEnum
 from typing import IO
 
+CLUSTER_PACKAGES = frozenset(["kopf", "kubernetes", "prometheus_client", "urllib3"])
+
 
 class ExitCode(IntEnum):
     """An exit code of `ddpjob`; docs/exit-codes.md explains each."""
@@ -36,6 +38,22 @@ class CommandError(Exception):
     def __init__(self, code: ExitCode, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class MissingExtraError(CommandError):
+    """A package of the extra `cluster` is not installed."""
+
+    def __init__(self, missing: ModuleNotFoundError) -> None:
+        message = (
+            f"this needs a cluster's client, and {missing.name} is not installed; install it with"
+            " `pip install 'ddpjob[cluster]'`"
+        )
+        super().__init__(ExitCode.INVALID, message)
+
+
+def is_of_extra(missing: ModuleNotFoundError) -> bool:
+    """Return whether a missing module is of a package of the extra `cluster`."""
+    return (missing.name or "").partition(".")[0] in CLUSTER_PACKAGES
 
 
 class JobEndedError(CommandError):

@@ -22,11 +22,13 @@ from typer.core import TyperCommand, TyperGroup
 from ddpjob_operator.cli.common import (
     CommandError,
     ExitCode,
+    MissingExtraError,
     OutputError,
     discard,
     flush_output,
     identify_output_errors,
     installed_version,
+    is_of_extra,
     print_error,
 )
 
@@ -224,6 +226,11 @@ def main() -> NoReturn:
     except CommandError as error:
         print_error(str(error))
         sys.exit(error.code)
+    except ModuleNotFoundError as error:
+        if not is_of_extra(error):
+            raise
+        print_error(str(MissingExtraError(error)))
+        sys.exit(ExitCode.INVALID)
     except OutputError as error:
         discard(sys.stdout)
         if error.is_closed_pipe:

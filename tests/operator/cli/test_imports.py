@@ -68,6 +68,38 @@ def test_a_command_imports_only_what_it_needs(
     assert found & unneeded == set()
 
 
+WITHOUT_EXTRA = """
+import sys
+sys.modules.update(dict.fromkeys(["kopf", "kubernetes", "prometheus_client", "urllib3"]))
+from ddpjob_operator.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (f"validate {JOB}", 0),
+        ("run --help", 0),
+        ("report --help", 0),
+        (f"convert {PYTORCHJOB}", 0),
+        ("get --kubeconfig CONFIG", 2),
+        ("doctor --kubeconfig CONFIG", 2),
+        ("operator run --agent-image x --kubeconfig CONFIG", 2),
+    ],
+)
+def test_only_commands_for_a_cluster_need_the_extra(
+    arguments: str, code: int, tmp_path: Path
+) -> None:
+    config = kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1")
+    words = arguments.replace("CONFIG", config).split()
+    command = [sys.executable, "-c", WITHOUT_EXTRA, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert ("install it with `pip install 'ddpjob[cluster]'`" in done.stderr) == (code == 2)
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("place", ["", "s3://bucket/jobs/digits"])
 def test_a_list_of_snapshots_needs_no_torch(place: str, tmp_path: Path) -> None:
     found = imported(LIST, "list", place or str(tmp_path))

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from yaml import YAMLError
 
-from ddpjob_operator.cli.common import CommandError, ExitCode
+from ddpjob_operator.cli.common import CommandError, ExitCode, MissingExtraError
 
 Namespace = Annotated[
     str | None,
@@ -186,7 +186,10 @@ class Cluster:
 
 def connect(namespace: str | None, context: str | None, kubeconfig: str | None) -> Cluster:
     """Return the cluster that the options name, as kubectl does; raise CommandError."""
-    from kubernetes import client, config  # noqa: PLC0415 - as above
+    try:
+        from kubernetes import client, config  # noqa: PLC0415 - as above
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(error) from error
 
     library: Any = config  # the package has no annotations
     configuration: Any = client.Configuration()
