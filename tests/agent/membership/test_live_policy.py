@@ -44,7 +44,8 @@ def test_lost_member_is_left_behind_at_once() -> None:
 
 
 def test_failed_member_backs_off_and_the_others_continue() -> None:
-    decision = decide(ready("a"), ready("b", exit_at=NOW, failure=failure()), ready("c"))
+    failed = ready("b", exit_at=NOW, failure=failure())
+    decision = decide(ready("a"), failed, ready("c"), formed_at=NOW - 1)
     assert decision.action is Action.FORM
     assert decision.membership is not None
     assert names(decision.membership) == ["a", "c"]
@@ -52,6 +53,12 @@ def test_failed_member_backs_off_and_the_others_continue() -> None:
     assert decision.membership.failures == 1
     assert "boom" in decision.membership.detail
     assert (decision.failed, decision.rest_until, decision.counts) == (("b",), NOW + 5, True)
+
+
+def test_after_health_the_failed_member_starts_again_at_once() -> None:
+    failed = ready("b", exit_at=NOW, failure=failure())
+    decision = decide(ready("a"), failed, ready("c"), formed_at=NOW - 30, failures_in_a_row=2)
+    assert (decision.rest_until, decision.failures_in_a_row) == (NOW, 0)
 
 
 def test_a_failure_that_all_have_in_one_membership_counts_once() -> None:

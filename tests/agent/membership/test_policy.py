@@ -253,9 +253,9 @@ def test_a_member_lost_after_others_were_done_makes_all_run_again() -> None:
 def test_an_exit_is_not_blamed_before_every_member_has_sent_a_message() -> None:
     current = membership("a", "b")
     bad = worker("a", exit_at=NOW - 2, failure=failure())
-    silent = worker("b", last_seen=NOW - 1.5)
+    silent = worker("b", last_seen=NOW - 1.6)
     assert decide_membership(running(current, bad, silent), NOW).action is Action.KEEP
-    heard = worker("b", last_seen=NOW - 1)
+    heard = worker("b", last_seen=NOW - 1.5)
     assert decide_membership(running(current, bad, heard), NOW).action is Action.BACKOFF
 
 
@@ -286,14 +286,32 @@ def test_the_first_to_fail_is_blamed_by_its_own_clock_and_echoes_never() -> None
     assert decision.failure is first
 
 
+def test_a_message_is_due_half_a_second_after_the_exit() -> None:
+    bad = worker("a", exit_at=NOW, failure=failure())
+    decision = decide_membership(running(membership("a", "b"), bad, worker("b")), NOW)
+    assert (decision.awaited, decision.awaited_since) == (("a", "b"), NOW + 0.5)
+    assert decision.again_at == NOW + 0.5, "then the service asks for one"
+
+
 @pytest.mark.parametrize(
-    ("failures", "pause"), [(0, 5.0), (1, 10.0), (2, 20.0)], ids=["first", "second", "third"]
+    ("ran", "row", "pause", "after"),
+    [
+        pytest.param(5.0, 0, 5.0, 1, id="a script that fails at its start"),
+        pytest.param(5.0, 1, 10.0, 2, id="and again"),
+        pytest.param(5.0, 2, 20.0, 3, id="and a third time"),
+        pytest.param(30.0, 0, 0.0, 0, id="the first failure after health"),
+        pytest.param(30.0, 2, 0.0, 0, id="health ends a row"),
+    ],
 )
-def test_back_off_doubles(failures: int, pause: float) -> None:
-    current = membership("a")
+def test_back_off_doubles_in_a_row(ran: float, row: int, pause: float, after: int) -> None:
     bad = worker("a", exit_at=NOW - 2, failure=failure())
-    decision = decide_membership(running(current, bad, failures=failures), NOW)
+    now_running = running(
+        membership("a"), bad, formed_at=NOW - 2 - ran, failures=2, failures_in_a_row=row
+    )
+    decision = decide_membership(now_running, NOW)
     assert (decision.action, decision.again_at) == (Action.BACKOFF, NOW + pause)
+    assert (decision.counts, decision.failures_in_a_row) == (True, after)
+    assert decision.reason.endswith("now" if not pause else f"in {pause:.0f} s")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The pauses of an agent whose sessions with the service end early: they grow, up to a limit."""
+"""An agent's sessions: the pauses after those that end early, and a heartbeat on demand."""
 
 from __future__ import annotations
 
@@ -92,3 +92,35 @@ def test_a_port_without_a_service_has_the_same_pauses(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(service_connection, "connect", refuse)
     check(pauses_with([]))
+
+
+def test_a_service_that_asks_receives_a_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decision that waits for a message does not wait for the next heartbeat."""
+    monkeypatch.setattr(service_connection, "BEAT_SECONDS", 1e6)
+
+    async def main() -> Message | None:
+        answered: asyncio.Future[Message | None] = asyncio.get_running_loop().create_future()
+
+        async def serve(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: object
+        ) -> None:
+            await reader.readexactly(5)
+            connection = await accept(reader, writer, TOKEN)
+            await connection.receive()
+            connection.send({"type": "ask"})
+            answered.set_result(await connection.receive())
+            connection.close()
+
+        with contextlib.closing(Listener(bind("127.0.0.1", 0), serve)) as listener:
+            link = ServiceConnection(
+                "127.0.0.1", listener.port, TOKEN, lambda: {"membership": None}, lambda _: None
+            )
+            session = asyncio.ensure_future(link.run())
+            message = await asyncio.wait_for(answered, PATIENCE_SECONDS)
+            session.cancel()
+            await asyncio.wait([session])
+            return message
+
+    message = asyncio.run(main())
+    assert message is not None
+    assert message["type"] == "beat"

@@ -63,7 +63,7 @@ def test_blame_waits_for_the_last_message_and_for_no_deadline() -> None:
     failed = {"type": "exited", "membership": "1.1.1", "failure": encode(failure())}
     on_message(state, "a", failed, NOW + 1)
     decide(state, NOW + 1)
-    assert beat(state, NOW + 1.5) == [Effect.NOTHING] * 3, "too early to count"
+    assert beat(state, NOW + 1.4) == [Effect.NOTHING] * 3, "too early to count"
     assert beat(state, NOW + 2) == [Effect.NOTHING, Effect.NOTHING, Effect.TURN]
     assert beat(state, NOW + 2.1) == [Effect.NOTHING] * 3, "once"
     decide(state, NOW + 2.1)

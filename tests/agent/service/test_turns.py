@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.membership.views import hello
+from agent.membership.views import failure, hello
 from ddpjob_agent.net.framing import Connection, connect
 from ddpjob_agent.registry import decisions, order_text
 from ddpjob_agent.registry.effects import Effect
@@ -131,6 +131,20 @@ def run(body: Callable[[Job], Awaitable[None]]) -> None:
             await asyncio.wait_for(body(job), PATIENCE_SECONDS)
 
     asyncio.run(main())
+
+
+def test_a_decision_that_waits_for_a_message_asks_for_it() -> None:
+    async def body(job: Job) -> None:
+        await job.joined(*NAMES)
+        failed = {"type": "exited", "membership": "1.1.1", "failure": codec.encode(failure())}
+        job.agents[NAMES[0]].send(failed)
+        for name in NAMES:
+            assert await job.received(name) == {"type": "ask"}
+            await job.beats(name)
+        for name in NAMES:
+            assert (await job.received(name))["type"] == "halt"
+
+    run(body)
 
 
 def test_heartbeats_and_steps_cause_no_turn(decide: Counted, encode: Counted) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ddpjob_protocol.messages import Failure
 
 MAX_NAMES = 3  # workers in a reason; the others are counted
+HEALTHY_SECONDS = 30.0  # a membership that ran for as long was healthy
 
 
 def lost_of(view: MembershipState, members: Sequence[WorkerState], now: float) -> list[str]:
@@ -55,10 +56,19 @@ def delay_for_messages(
     if not silent:
         return None
     names = tuple(worker.member.worker for worker in silent)
-    again = min(worker.lost_at(view.policy) for worker in silent)
+    lost_at = min(worker.lost_at(view.policy) for worker in silent)
     reason = f"a command failed; waiting for a message from {some(names, MAX_NAMES)}"
     since = first + seconds
-    return Decision(Action.KEEP, reason, max(again, now), awaited=names, awaited_since=since)
+    again = since if now < since else max(lost_at, now)
+    return Decision(Action.KEEP, reason, again, awaited=names, awaited_since=since)
+
+
+def failures_in_a_row(view: MembershipState, failed: Sequence[WorkerState]) -> int:
+    """Return the number of failures in a row with this one; 0 if it ended a healthy membership."""
+    exits = [worker.exit_at for worker in failed if worker.exit_at is not None]
+    if exits and min(exits) - view.formed_at >= HEALTHY_SECONDS:
+        return 0
+    return view.failures_in_a_row + 1
 
 
 def root_failure_of(failed: Sequence[WorkerState]) -> Failure | None:

@@ -112,9 +112,11 @@ def earliest(*times: float | None) -> float | None:
     return min((at for at in times if at is not None), default=None)
 
 
-def backoff_after(failures: int, policy: Policy) -> float:
-    """Return the seconds until the next attempt, after this number of failures in a row."""
-    return min(policy.backoff * 2.0 ** (failures - 1), MAX_BACKOFF_SECONDS)
+def backoff_after(failures_in_a_row: int, policy: Policy) -> float:
+    """Return the seconds until the next attempt: none after the first failure after health."""
+    if failures_in_a_row == 0:
+        return 0.0
+    return min(policy.backoff * 2.0 ** (failures_in_a_row - 1), MAX_BACKOFF_SECONDS)
 
 
 def too_many_losses(view: MembershipState, lost: Sequence[str]) -> Decision | None:

@@ -20,6 +20,7 @@ from ddpjob_agent.membership.failures import (
     delay_for_messages,
     delay_for_suspects,
     fail_job,
+    failures_in_a_row,
     lost_of,
     root_failure_of,
 )
@@ -107,6 +108,7 @@ def _regroup(
     end = fail_job(failure, count if counts else 0, policy) if failure is not None else None
     if end is not None:
         return end
+    row = failures_in_a_row(view, failed) if counts else view.failures_in_a_row
     names = tuple(worker.member.worker for worker in failed)
     facts = Decision(
         Action.HALT,
@@ -114,8 +116,9 @@ def _regroup(
         lost=tuple(lost),
         failure=None if lost else failure,
         failed=names,
-        rest_until=now if lost else now + backoff_after(max(count, 1), policy),
+        rest_until=now if lost else now + backoff_after(row, policy),
         counts=counts,
+        failures_in_a_row=row,
     )
     view = dataclasses.replace(
         view,

@@ -14,7 +14,8 @@ new one, with one cause.
     halted  ──(enough workers again)──► FORM
 
 An exit counts as a failure of the application only after every member has sent a message
-`CONFIRM_SECONDS` later: survivors of a lost node fail within milliseconds of the loss.
+`CONFIRM_SECONDS` later: survivors of a lost node fail within milliseconds of the loss. The first
+failure after health restarts at once; the next ones in a row back off.
 `planned_change` agrees on the step after which a membership of snapshot mode ends.
 
 This policy is for restart mode and snapshot mode, where every process starts again with every
@@ -32,6 +33,7 @@ from ddpjob_agent.membership.failures import (
     delay_for_messages,
     delay_for_suspects,
     fail_job,
+    failures_in_a_row,
     lost_of,
     root_failure_of,
 )
@@ -59,7 +61,7 @@ if TYPE_CHECKING:
     from ddpjob_agent.membership.state import MembershipState, WorkerState
     from ddpjob_protocol.membership import Membership
 
-CONFIRM_SECONDS = 1.0
+CONFIRM_SECONDS = 0.5
 TOGETHER_SECONDS = 1.0  # commands that failed together start together
 
 
@@ -159,9 +161,13 @@ def _decide_failure(
     end = fail_job(failure, count, view.policy)
     if end is not None:
         return end
-    pause = backoff_after(count, view.policy)
-    reason = f"{failure.summary}; restart {count} of {view.policy.max_failures} in {pause:.0f} s"
-    return Decision(Action.BACKOFF, reason, now + pause, failure=failure)
+    row = failures_in_a_row(view, failed)
+    pause = backoff_after(row, view.policy)
+    when = f"in {pause:.0f} s" if pause else "now"
+    reason = f"{failure.summary}; restart {count} of {view.policy.max_failures} {when}"
+    return Decision(
+        Action.BACKOFF, reason, now + pause, failure=failure, failures_in_a_row=row, counts=True
+    )
 
 
 def _consider_joiners(

@@ -76,6 +76,7 @@ class MembershipState:
     running: bool = False  # the processes of `current` are meant to run
     formed_at: float = 0.0
     failures: int = 0
+    failures_in_a_row: int = 0  # after the last one that ended a healthy membership
     root_failure: Failure | None = None  # the failure whose backoff runs
     resume_at: float = 0.0  # end of that backoff
     lost: tuple[str, ...] = ()  # workers whose loss halted `current`
@@ -116,6 +117,7 @@ class Decision:
     failed: tuple[str, ...] = ()  # workers in backoff until `rest_until`, in live mode
     rest_until: float = 0.0
     counts: bool = False  # the application has one more failure
+    failures_in_a_row: int = 0  # with this one
     awaited: tuple[str, ...] = ()  # decide again when all these workers have sent a message
     awaited_since: float = 0.0  # earlier messages do not count
     after: int | None = None  # for a planned HALT: the last step; the state is saved after it

@@ -161,6 +161,8 @@ class ServiceConnection:
                     continue
                 if message["type"] == "beat":
                     self._has_lasted = True
+                elif message["type"] == "ask":
+                    self._send_heartbeat(connection)
                 elif message["type"] != "probe":
                     self._is_over = message["type"] == "finish"
                     self._receive(orders.complete(message))
@@ -177,4 +179,7 @@ class ServiceConnection:
     async def _send_heartbeats(self, connection: Connection) -> None:
         while True:
             await asyncio.sleep(BEAT_SECONDS)
-            connection.send({"type": "beat", "settled": self.store.settled, **self._words()})
+            self._send_heartbeat(connection)
+
+    def _send_heartbeat(self, connection: Connection) -> None:
+        connection.send({"type": "beat", "settled": self.store.settled, **self._words()})

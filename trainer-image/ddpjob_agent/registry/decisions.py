@@ -78,7 +78,11 @@ def _apply(state: RegistryState, decision: Decision, now: float) -> None:
         state.failure = decision.failure
     if decision.counts:
         counted_in = str(state.current.id) if state.current else ""
-        state.update(failures=state.view.failures + 1, counted_in=counted_in)
+        state.update(
+            failures=state.view.failures + 1,
+            failures_in_a_row=decision.failures_in_a_row,
+            counted_in=counted_in,
+        )
     for worker in decision.failed:
         state.workers.back_off(worker, decision.rest_until)
     if decision.action is Action.FORM:
@@ -99,7 +103,6 @@ def _apply(state: RegistryState, decision: Decision, now: float) -> None:
         state.update(
             running=False,
             root_failure=decision.failure,
-            failures=state.view.failures + 1,
             resume_at=decision.again_at,
         )
     else:

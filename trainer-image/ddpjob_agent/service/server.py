@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 STALL_SECONDS = 1.0  # if a turn is later than this, the service itself was stalled
 BEAT = b'{"type":"beat"}'
 PROBE = b'{"type":"probe"}'
+ASK = b'{"type":"ask"}'
 
 log = logging.getLogger("ddpjob.rendezvous")
 
@@ -70,6 +71,7 @@ class _Session:
         self.worker = member.worker
         self.order: Order | None = None
         self.store = StoreSession(connection, member.worker)
+        self._asked_at = -1.0
 
     def give(self, order: Order) -> None:
         """Send the order if it differs from the last one."""
@@ -78,6 +80,12 @@ class _Session:
             self.order = order
             if self._deltas and isinstance(order.common, RunPart):
                 self._base = order.common
+
+    def ask(self, since: float, now: float) -> None:
+        """Ask for a heartbeat, once for a decision that waits for a message since then."""
+        if self._asked_at < since <= now:
+            self._asked_at = now
+            self.connection.send_json(ASK)
 
 
 class RendezvousServer:
@@ -221,6 +229,8 @@ class RendezvousServer:
                 session.store.ask_for_writes(self._store)
             else:
                 session.connection.close()
+            if session.worker in self._state.awaited:
+                session.ask(self._state.awaited_since, now)
         self._warn("", now)
         return again_at
 

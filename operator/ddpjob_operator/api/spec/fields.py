@@ -246,7 +246,8 @@ class FailurePolicy(Model):
     )
     backoff_seconds: Seconds = Field(
         default=5,
-        description="Seconds before the first restart. Doubles with each further restart.",
+        description="Seconds before a restart after a failure. Doubles with each further failure in "
+        "a row. The first failure after 30 seconds of training restarts at once.",
     )
 
 
