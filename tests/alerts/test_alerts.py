@@ -38,6 +38,9 @@ def state(name: str) -> dict[str, str | None]:
 CONTROLLER = 'controller="ddpjob"'
 HEALTHY: dict[str, str | None] = {
     'ddpjob_jobs{state="Running"}': constant(1),
+    'leader_election_master_status{name="ddpjob",pod="a"}': constant(1),
+    'leader_election_master_status{name="ddpjob",pod="b"}': constant(0),
+    'leader_election_master_status{name="other"}': constant(0),
     'ddpjob_watch_silent_seconds{resource="pods"}': constant(60),
     "ddpjob_queue_oldest_seconds": constant(0.5),
     f'controller_runtime_reconcile_total{{{CONTROLLER},result="success"}}': f"0+60x{MINUTES}",
@@ -56,6 +59,9 @@ HEALTHY: dict[str, str | None] = {
 }
 SCENES = {
     "DDPJobOperatorDown": Scene({'ddpjob_jobs{state="Running"}': None}, 4),
+    "DDPJobOperatorNoLeader": Scene(
+        {'leader_election_master_status{name="ddpjob",pod="a"}': constant(0)}, 1
+    ),
     "DDPJobWatchSilent": Scene({'ddpjob_watch_silent_seconds{resource="pods"}': constant(200)}, 1),
     "DDPJobQueueSlow": Scene({"ddpjob_queue_oldest_seconds": constant(90)}, 4),
     "DDPJobReconcileErrors": Scene(

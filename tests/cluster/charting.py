@@ -57,7 +57,8 @@ FULL = [
 LEASE = {"Role": 1, "RoleBinding": 1}  # in the operator's own namespace
 ROLES = {"ClusterRole": 3, "ClusterRoleBinding": 1, **LEASE}
 BASE = {
-    "CustomResourceDefinition": 1, "Deployment": 1, "PodDisruptionBudget": 1, "ServiceAccount": 1,
+    "CustomResourceDefinition": 1, "Deployment": 1, "Lease": 1, "PodDisruptionBudget": 1,
+    "ServiceAccount": 1,
 }  # fmt: skip
 TWO_ROLES = {"ClusterRole": 2, "Role": 3, "RoleBinding": 3}
 VARIANTS: dict[str, tuple[list[str], dict[str, int]]] = {
@@ -88,8 +89,7 @@ RULES = {  # all that the operator may do
 
 # The API server makes and removes these by itself, at any time.
 FLEETING = (
-    "events", "events.events.k8s.io", "leases.coordination.k8s.io",
-    "apiservices.apiregistration.k8s.io",
+    "events", "events.events.k8s.io", "apiservices.apiregistration.k8s.io",
 )  # fmt: skip
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
@@ -174,6 +174,8 @@ def objects_of(server: ControlPlane, version: str) -> Iterator[str]:
         if {"list", "get"} <= set(resource["verbs"]) and full_name not in FLEETING:
             for each in server.answer("GET", f"{base}/{resource['name']}")[1].get("items", ()):
                 metadata = each["metadata"]
+                if resource["kind"] == "Lease" and metadata["namespace"] == "kube-system":
+                    continue  # the API server's own
                 yield f"{resource['kind']}/{metadata.get('namespace', '')}/{metadata['name']}"
 
 

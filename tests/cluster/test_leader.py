@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.control_plane import ControlPlane, eventually
 from cluster.jobs import Jobs
 from cluster.operators import JOB, Operator, audited, objects, running
+from ddpjob_operator.controller.metrics.catalogue import LEADS
 
 WRITES = ("create", "update", "patch", "delete", "deletecollection")
 REPLICAS = 2
@@ -89,6 +91,12 @@ def has_role(operator: Operator, role: str) -> bool:
     return status == 200 and text.startswith(f"ok: {role}")
 
 
+def leads_by_metrics(operator: Operator) -> float:
+    families = text_string_to_metric_families(operator.get("/metrics", operator.metrics)[1])
+    [sample] = [s for f in families for s in f.samples if s.name == LEADS.name]
+    return sample.value
+
+
 @pytest.fixture
 def candidates(jobs: Jobs, tmp_path: Path) -> Candidates:
     return Candidates(jobs, tmp_path)
@@ -135,8 +143,10 @@ def test_a_leader_that_stops_or_dies_has_a_successor(
         for number in range(4):
             create(jobs, f"job-{number}")
         first.until(lambda: count_pods(jobs) > 0, "it is at work")
+        assert (leads_by_metrics(first), leads_by_metrics(second)) == (1, 0)
         first.process.terminate()
         second.until(lambda: has_role(second, "leader"), "the standby leads")
+        second.until(lambda: leads_by_metrics(second) == 1, "its metric shows it")
         assert first.process.wait(60) == 0, first.log.read_text()
         assert "released the Lease" in first.log.read_text()
         assert candidates.late_writes("first", "second") == []

@@ -58,6 +58,17 @@ def operator(kubeconfig: Path, images: Images) -> Iterator[Kubectl]:
     kubectl = Kubectl(kubeconfig, SYSTEM)
     if policy := os.environ.get("DDPJOB_E2E_POLICY"):
         kubectl("apply", "-f", policy)
+    helm(
+        kubeconfig,
+        *("upgrade", "--install", "ddpjob-operator", str(CHART), "--create-namespace"),
+        *(*settings_for(images), "--wait", "--timeout", "5m"),
+    )
+    yield kubectl
+    helm(kubeconfig, "uninstall", "ddpjob-operator", "--wait", "--timeout", "5m")
+
+
+def settings_for(images: Images) -> list[str]:
+    """Words for helm: an operator of these images, on the control plane if it may run there."""
     repository, _, tag = images.operator.rpartition(":")
     agent_repository, _, agent_tag = images.agent.rpartition(":")
     values = {
@@ -75,14 +86,7 @@ def operator(kubeconfig: Path, images: Images) -> Iterator[Kubectl]:
         "affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0]"
         ".preference.matchExpressions[0].operator": "Exists",
     }
-    settings = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
-    helm(
-        kubeconfig,
-        *("upgrade", "--install", "ddpjob-operator", str(CHART), "--create-namespace"),
-        *(*settings, "--wait", "--timeout", "5m"),
-    )
-    yield kubectl
-    helm(kubeconfig, "uninstall", "ddpjob-operator", "--wait", "--timeout", "5m")
+    return [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
 
 
 @pytest.fixture(scope="session")
@@ -133,8 +137,9 @@ def nodes(operator: Kubectl, kubeconfig: Path) -> Iterator[Nodes]:
     nodes.restore()
 
 
-def helm(kubeconfig: Path, *arguments: str) -> None:
-    """Run helm in the operator's namespace."""
-    head = ["helm", "--kubeconfig", str(kubeconfig), "--namespace", SYSTEM]
+def helm(kubeconfig: Path, *arguments: str, namespace: str = SYSTEM) -> str:
+    """Run helm, in the operator's namespace by default; return its output."""
+    head = ["helm", "--kubeconfig", str(kubeconfig), "--namespace", namespace]
     done = subprocess.run([*head, *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"helm {arguments[0]}: {done.stderr}"
+    assert done.returncode == 0, f"helm {arguments[0]}: {done.stderr}{done.stdout}"
+    return done.stdout

@@ -72,6 +72,7 @@ class Controller:
             settings.workers, lambda: len(self._queue), self._queue.oldest_waiting
         )
         self.metrics.watch_watches(self._silences)
+        self.metrics.watch_leader(self._leads.is_set)
 
     def changed(self, namespace: str, name: str) -> None:
         """Queue a job after a change of the job or of its objects; a standby plans nothing."""

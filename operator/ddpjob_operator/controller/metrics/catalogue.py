@@ -88,6 +88,12 @@ OLDEST = Metric(
     "gauge",
     "Longest time that a job has waited in the queue or been worked on.",
 )
+LEADS = Metric(
+    "leader_election_master_status",
+    "gauge",
+    "1 for the operator that leads, 0 for a standby. Only the leader has series of jobs.",
+    ("name",),
+)
 EVENTS = Metric("ddpjob_events_total", "counter", "Events of jobs.", ("reason",))
 WATCHES = Metric(
     "ddpjob_watch_silent_seconds",
@@ -100,7 +106,7 @@ JOBS = Metric("ddpjob_jobs", "gauge", "Jobs by state.", ("state",))
 
 OPERATOR = (
     REQUESTS, PASSES, PASS_ERRORS, PASS_SECONDS, MAX_WORKERS, DEPTH, RETRIES, OLDEST, EVENTS,
-    WATCHES, JOBS,
+    LEADS, WATCHES, JOBS,
 )  # fmt: skip
 
 

@@ -47,6 +47,10 @@ class Metrics:
         self._gauge(catalogue.DEPTH).labels(CONTROLLER, CONTROLLER).set_function(depth)
         self._gauge(catalogue.OLDEST).set_function(oldest)
 
+    def watch_leader(self, leads: Callable[[], bool]) -> None:
+        """Report at each scrape whether this operator leads."""
+        self._gauge(catalogue.LEADS).labels(CONTROLLER).set_function(leads)
+
     def watch_watches(self, silences: Callable[[], Iterable[tuple[str, float]]]) -> None:
         """Report at each scrape how long the watches are silent: path and seconds."""
 
