@@ -106,11 +106,14 @@ def _changes(
     """Yield the memberships; the time without a step begins with the last step, whosever it was."""
     ends = [*(record.since for record in records[1:]), end]
     last: float | None = None  # time of the last step
+    furthest = 0  # step
     for record, until in zip(records, ends, strict=False):
         known = _with_last_step(record, points, until)
         since = known.since if last is None else last
         reached = until if known.first_step_at is None else known.first_step_at
         last = known.last_step_at or reached
+        again = _steps_again(known, furthest)
+        furthest = max(furthest, known.last_step or 0)
         yield Change(
             id=known.id,
             cause=str(known.cause),
@@ -124,9 +127,19 @@ def _changes(
             last_step=known.last_step,
             last_step_at=known.last_step_at,
             resumed_step=known.resumed_step,
-            repeated_steps=known.repeated_steps,
+            repeated_steps=max(known.repeated_steps, again),
             stall_seconds=max(0.0, reached - since),
         )
+
+
+def _steps_again(record: MembershipRecord, furthest: int) -> int:
+    """Return the number of steps that an earlier membership has done, too.
+
+    The service counts them only for scripts that load through `Snapshots`.
+    """
+    if record.first_step is None or record.last_step is None:
+        return 0
+    return max(0, min(record.last_step, furthest) - record.first_step + 1)
 
 
 def _with_last_step(

@@ -72,6 +72,23 @@ def test_what_is_recorded_is_read(course: Course, tmp_path: Path) -> None:
     assert (hang.since, hang.until, hang.step) == (EPOCH + 6, EPOCH + 16, 2)
 
 
+def test_steps_that_are_done_again_count_also_if_the_service_does_not_count_them(
+    course: Course, tmp_path: Path
+) -> None:
+    """10 steps, 4 of them again and then a loss; 8 again in the third membership."""
+    first = record(1, 0, first_step=1, first_step_at=EPOCH + 1, last_step=10)
+    second = record(2, 20, first_step=3, first_step_at=EPOCH + 21, last_step=6)
+    third = record(3, 30, first_step=3, first_step_at=EPOCH + 31, last_step=20)
+    times = (EPOCH + 10, EPOCH + 24, EPOCH + 48)
+    done = [
+        dataclasses.replace(each, last_step_at=at)
+        for each, at in zip((first, second, third), times, strict=True)
+    ]
+    course.follow(report_at(48, 20, *done))
+    course.end(EPOCH + 50)
+    assert [change.repeated_steps for change in read(tmp_path).changes] == [0, 4, 8]
+
+
 def test_the_record_of_a_long_run_stays_small(course: Course, tmp_path: Path) -> None:
     most = 0
     last = MAX_KEPT + 100
