@@ -20,7 +20,9 @@ from ddpjob_agent.forkserver.parent_death import die_with_parent
 from ddpjob_agent.launchers import mpi_helpers
 from ddpjob_agent.net.descriptors import raise_limit
 from ddpjob_agent.output.log_writer import LOG, LogStream
+from ddpjob_agent.registry.registration import SupersededError
 from ddpjob_agent.registry.state import initial_state
+from ddpjob_agent.service.boot_count import next_boot
 from ddpjob_agent.service.server import RendezvousServer
 from ddpjob_agent.worker.agent import Agent
 from ddpjob_agent.worker.settings import UsageError, read_settings, required
@@ -84,13 +86,16 @@ async def _run_worker(argv: list[str], environment: Mapping[str, str]) -> int:
 
 async def _run_service(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
     token = required(environment, ENV_TOKEN)
-    boot = _next_boot(options.boot_file) if options.boot_file else 1
+    boot = next_boot(options.boot_file) if options.boot_file else 1
     state = initial_state(options.term, boot, time.time() - time.monotonic())
     server = asyncio.ensure_future(RendezvousServer(state, token).run(options.host, options.port))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.cancel)
     try:
         with contextlib.suppress(asyncio.CancelledError):
             await server
+    except SupersededError as error:
+        print(f"ddpjob-agent: {error}", file=sys.stderr)
+        return Exit.SUPERSEDED
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
@@ -101,18 +106,6 @@ async def _run_service(options: argparse.Namespace, environment: Mapping[str, st
         )
         return Exit.PORT_IN_USE
     return Exit.OK
-
-
-def _next_boot(path: str) -> int:
-    try:
-        with open(path, encoding="ascii") as file:
-            boot = int(file.read()) + 1
-    except FileNotFoundError:
-        boot = 1
-    with open(path + ".new", "w", encoding="ascii") as file:
-        file.write(str(boot))
-    os.replace(path + ".new", path)
-    return boot
 
 
 def run() -> None:

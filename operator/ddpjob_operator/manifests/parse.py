@@ -13,6 +13,7 @@ from typing import Any
 from ddpjob_operator.api import constants
 from ddpjob_operator.planner.observed import Phase, Rendezvous, Worker
 from ddpjob_protocol.environment import ENV_TOKEN
+from ddpjob_protocol.exit_codes import Exit
 
 UNSCHEDULABLE = "Unschedulable"
 # Reasons of ended and waiting containers that are no problem.
@@ -107,6 +108,7 @@ def parse_pod(raw: Mapping[str, Any]) -> Pod:
             unschedulable_since=_since(placed) if reason == UNSCHEDULABLE else None,
             restarts=container.get("restartCount", 0),
             created=datetime.fromisoformat(created) if created else None,
+            superseded=_last_exit_code(container) == Exit.SUPERSEDED,
         )
     return Pod(
         namespace=metadata["namespace"],
@@ -144,6 +146,13 @@ def _ended(status: Mapping[str, Any], own: str) -> Phase | None:
         if container["name"] == own and ended is not None:
             return Phase.FAILED if ended.get("exitCode") else Phase.SUCCEEDED
     return None
+
+
+def _last_exit_code(container: Mapping[str, Any]) -> int | None:
+    """Return the exit code with which the container ended last; None if it never ended."""
+    states = (container.get("state") or {}, container.get("lastState") or {})
+    ended = [each["terminated"] for each in states if "terminated" in each]
+    return ended[0].get("exitCode") if ended else None
 
 
 def _problem(status: Mapping[str, Any], own: str) -> tuple[str, str]:

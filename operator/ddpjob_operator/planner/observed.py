@@ -75,6 +75,7 @@ class Rendezvous:
     unschedulable_since: datetime | None = None
     restarts: int = 0  # of its container
     created: datetime | None = None
+    superseded: bool = False  # the agents obey a service of a higher term or boot
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,8 +116,10 @@ class Observed:
     def is_outdated(self, child: Worker | Rendezvous) -> bool:
         """Return whether a pod must be replaced, because its fields or its token do not hold any more.
 
-        Fields change only before the first membership.
+        Fields change only before the first membership. No agent obeys a service that is superseded.
         """
+        if isinstance(child, Rendezvous) and child.superseded:
+            return True
         if isinstance(child, Worker) and child.wrong_token:
             return True
         trained = self.job.status.membership is not None

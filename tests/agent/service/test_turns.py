@@ -303,6 +303,35 @@ def test_turns_leave_as_much_time_as_they_take() -> None:
     asyncio.run(main())
 
 
+def test_a_turn_begins_when_all_that_has_arrived_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many workers join: each message arrives in another pass of the event loop."""
+
+    async def main() -> None:
+        monkeypatch.setattr(turns, "GATHER_SECONDS", 3600.0)
+        steps = Steps()
+        planned = Turns(steps)
+        for _ in range(1000):
+            planned.on_effect(Effect.TURN)
+            await asyncio.sleep(0)
+        assert steps.done == []
+        await steps.until("turn", "report")
+        planned.close()
+
+    asyncio.run(main())
+
+
+def test_messages_without_a_pause_delay_no_turn_for_ever() -> None:
+    async def main() -> None:
+        steps = Steps()
+        planned = Turns(steps)
+        while not steps.done:
+            planned.on_effect(Effect.TURN)
+            await asyncio.sleep(0)
+        planned.close()
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE_SECONDS))
+
+
 def test_turns_go_on_after_a_failure() -> None:
     async def main() -> None:
         steps = Steps()

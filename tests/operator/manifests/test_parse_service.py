@@ -98,6 +98,33 @@ SERVICES: list[tuple[str, JSON, bool, Rendezvous, bool]] = [
         True,
     ),
     (
+        "superseded",
+        phase(
+            "Running",
+            waiting(
+                "CrashLoopBackOff",
+                BACK_OFF,
+                name="rendezvous",
+                lastState={"terminated": {"exitCode": 5, "reason": "Error", "message": "newer"}},
+            ),
+            init=(),
+        ),
+        False,
+        Rendezvous(3, reason="Error", message="newer", superseded=True),
+        True,
+    ),
+    (
+        "superseded_and_started_again",
+        phase(
+            "Running",
+            {**running("rendezvous"), "lastState": {"terminated": {"exitCode": 5}}},
+            init=(),
+        ),
+        False,
+        Rendezvous(3, superseded=True, running=True),
+        True,
+    ),
+    (
         "evicted",
         {"phase": "Failed", "reason": "Evicted", "message": LOW},
         False,

@@ -77,6 +77,15 @@ def test_a_service_of_an_older_epoch_is_replaced() -> None:
     assert planned.status.membership is None
 
 
+def test_a_service_that_no_agent_obeys_is_replaced_by_the_next_term() -> None:
+    """As after a restore of etcd: the agents have memberships of a term that is lost."""
+    superseded = dataclasses.replace(UP, superseded=True)
+    planned = decide(workers=(W0, W1), rendezvous=superseded)
+    assert planned.actions == (DeleteRendezvous(1),)
+    gone = decide(workers=(W0, W1), rendezvous=None)
+    assert gone.status.rendezvous_term == 2
+
+
 def test_the_first_pass_makes_no_address_either() -> None:
     assert plan(Observed(make_job(), service=False), NOW).actions == ()
 

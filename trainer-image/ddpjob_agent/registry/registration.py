@@ -31,6 +31,16 @@ if TYPE_CHECKING:
     from ddpjob_protocol.messages import Message
 
 
+class SupersededError(Exception):
+    """An agent has a membership of a newer service, so no agent would obey this one."""
+
+    def __init__(self, worker: str, held: MembershipId, term: int, boot: int) -> None:
+        super().__init__(
+            f"{worker} has the membership {held} of a service of a higher term or boot than"
+            f" {term}.{boot}, so no agent would obey this one; it ends, to be started as a newer one"
+        )
+
+
 def on_expectation(state: RegistryState, expectation: Expectation, now: float) -> Effect:
     """Set the workers that the operator expects."""
     if expectation == state.view.expectation:
@@ -49,12 +59,15 @@ def on_expectation(state: RegistryState, expectation: Expectation, now: float) -
 def on_hello(state: RegistryState, message: Message, now: float) -> str:
     """Register an agent, or register it again; return the worker's name.
 
-    Refuse odd facts; raise DecodeError if the member itself is odd.
+    Refuse odd facts; raise DecodeError if the member itself is odd. Raise SupersededError if the
+    agent obeys a newer service than this one.
     """
     member = check_member(message["member"])
     message, problems = check_hello(message)
     held = message["membership"]
     held_id = MembershipId.parse(held["id"]) if held else None
+    if held_id and held_id[:2] > (state.view.term, state.view.boot):
+        raise SupersededError(member.worker, held_id, state.view.term, state.view.boot)
     if held_id and (state.current is None or held_id > state.current.id):
         try:
             _adopt(state, check_membership(held), now)

@@ -27,6 +27,7 @@ from ddpjob_agent.registry.messages import on_message
 from ddpjob_agent.registry.order_text import Order, RunPart
 from ddpjob_agent.registry.orders import Orders
 from ddpjob_agent.registry.registration import (
+    SupersededError,
     extend_deadlines,
     on_disconnect,
     on_expectation,
@@ -100,10 +101,11 @@ class RendezvousServer:
         self._store = MembershipStores(state)
         self._orders = Orders(state)
         self._turns = Turns(self)
+        self._superseded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._hosts = HostWatch()
 
     async def run(self, host: str, port: int) -> None:
-        """Listen and serve; raise OSError if the port is in use."""
+        """Listen and serve; raise OSError if the port is in use, or SupersededError."""
         listener = Listener(bind(host, port), self._connected)
         log.info("listening on %s", listener.address)
         hosts = HostTimer(self._check_hosts)
@@ -114,7 +116,7 @@ class RendezvousServer:
         ):
             self._turns.start()
             hosts.start()
-            await asyncio.get_running_loop().create_future()
+            await self._superseded
 
     # --- connections ----------------------------------------------------------------------------
 
@@ -147,6 +149,10 @@ class RendezvousServer:
             return
         try:
             session = self._register(connection, hello)
+        except SupersededError as error:
+            if not self._superseded.done():
+                self._superseded.set_exception(error)
+            return
         except Exception as error:
             raise FramingError(f"a hello that cannot be read: {error!r}") from error
         try:
