@@ -11,6 +11,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from prometheus_client.exposition import generate_latest
+
+from ddpjob_operator.controller.metrics import Metrics
+from ddpjob_operator.rendezvous.session_pool import Key
+from support.builders import make_job, make_report, make_status, make_worker
 
 ROOT = Path(__file__).resolve().parents[2]
 ALERTS = ROOT / "charts" / "ddpjob-operator" / "files" / "alerts.yaml"
@@ -133,6 +138,21 @@ def in_file() -> list[str]:
 
 def test_the_rules_are_valid(promtool: Path) -> None:
     run(promtool, "check", "rules", "--lint=all", "--lint-fatal", ALERTS)
+
+
+def test_the_metrics_follow_the_conventions(promtool: Path) -> None:
+    metrics = Metrics()
+    metrics.watch_queue(1, lambda: 0, lambda: 0)
+    metrics.watch_watches(lambda: [("/api/v1/pods", 1.0)])
+    metrics.watch_leader(lambda: True)
+    metrics.observe_pass(0.1, failed=True)
+    key, record = Key("team", "digits"), make_report(make_worker())
+    metrics.jobs.update(key, make_job(), make_status(), record)
+    text = generate_latest(metrics.registry)
+    done = subprocess.run(
+        [promtool, "check", "metrics"], check=False, input=text, capture_output=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_alert_has_a_scene() -> None:

@@ -85,7 +85,7 @@ def test_goodput_counts_memberships_that_the_service_forgot(scene: Scene) -> Non
 
 def test_goodput_begins_again_with_a_resumed_job(scene: Scene) -> None:
     scene.run_pass(FIRST, after=110)
-    scene.run_pass(status=make_status(start_time=None), after=120)
+    scene.run_pass(FIRST, status=make_status(start_time=None), after=120)
     assert scene.of(catalogue.GOODPUT) is None
     resumed = make_status(start_time=NOW + timedelta(seconds=102))
     scene.run_pass(FIRST, SECOND, status=resumed, after=204)
@@ -110,6 +110,24 @@ def test_each_duration_is_counted_once(scene: Scene) -> None:
     assert (first_step.sum, first_step.counts[5], first_step.counts[10]) == (6, 0, 1)
     assert detection.counts[float("inf")] == 1
     assert scene.of(catalogue.MEMBERSHIPS, "lost") == 1
+
+
+def test_a_service_that_does_not_answer_for_a_while_changes_no_count(scene: Scene) -> None:
+    scene.run_pass(FIRST, SECOND, after=210)
+    scene.run_pass(after=220)
+    assert scene.of(catalogue.GOODPUT) == pytest.approx((80 + 90) / 210)
+    scene.run_pass(FIRST, SECOND, after=230)
+    assert scene.of(catalogue.MEMBERSHIPS, "lost") == 1
+    first_step = scene.of(catalogue.FIRST_STEP, "lost")
+    assert isinstance(first_step, Distribution)
+    assert first_step.sum == 6
+    assert scene.of(catalogue.GOODPUT) == pytest.approx((80 + 90) / 220)
+
+
+def test_goodput_does_not_depend_on_equal_clocks_of_operator_and_service(scene: Scene) -> None:
+    ahead = make_status(start_time=NOW + timedelta(seconds=15))  # after the first membership
+    scene.run_pass(FIRST, status=ahead, after=110)
+    assert scene.of(catalogue.GOODPUT) == pytest.approx(80 / 100)
 
 
 def test_gpu_seconds_are_those_of_workers_with_a_node(scene: Scene) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus
@@ -109,8 +109,9 @@ class JobRecord:
         for entry in known.values():
             if entry.stall_seconds is not None and self._first(STALL, entry.membership):
                 self._histogram(STALL, entry.cause).add(entry.stall_seconds)
-        window = {*known, *(record.id for record in records)}
-        self._counted = {each for each in self._counted if each[1] in window}
+        if records:  # what a service has forgotten does not come back
+            window = {*known, *(record.id for record in records)}
+            self._counted = {each for each in self._counted if each[1] in window}
 
     def _time(self, metric: Metric, record: MembershipRecord, seconds: float) -> None:
         if self._first(metric, record.id):
@@ -135,14 +136,17 @@ class Training:
     steps: bool = False  # any were reported
     past: float = 0.0  # seconds of memberships that the service has forgotten
     current: dict[tuple[str, float], float] = dataclasses.field(default_factory=dict)
+    earlier: set[tuple[str, float]] = dataclasses.field(default_factory=set)  # of a run before
 
-    def update(self, started: float | None, records: Iterable[MembershipRecord]) -> None:
-        """Add the newest report."""
+    def update(self, started: float | None, records: Sequence[MembershipRecord]) -> None:
+        """Add the newest report; `started` is None while the job is suspended."""
         if started != self.started:
             self.started, self.since, self.steps, self.past = started, None, False, 0.0
-            self.current = {}
-        # times of the status are whole seconds, rounded down
-        of_this_run = [each for each in records if started is not None and each.since >= started]
+            self.earlier, self.current = self.earlier | set(self.current), {}
+        keys = {(each.id, each.since) for each in records}
+        if keys:
+            self.earlier = keys if started is None else self.earlier & keys
+        of_this_run = [each for each in records if (each.id, each.since) not in self.earlier]
         found = {(each.id, each.since): useful_seconds(each) for each in of_this_run}
         self.past += sum(s for key, s in self.current.items() if key not in found and found)
         self.current = found or self.current
