@@ -13,7 +13,9 @@ from ddpjob_operator.api.status import (
     HistoryEntry,
     MembershipStatus,
     ProgressStatus,
+    RendezvousFailures,
     RestartsStatus,
+    SilentWorkerStatus,
     SnapshotStatus,
     WarningStatus,
 )
@@ -74,6 +76,8 @@ STATUS = make_status(
     selector="ddpjob.io/job=digits,ddpjob.io/group=worker",
     completion_time=NOW,
     replace_after=NOW,
+    rendezvous_failures=RendezvousFailures(term=1, count=1, message="it is not ready"),
+    silent_workers=(SilentWorkerStatus(name="digits-worker-001-1", since=NOW),),
 )
 
 

@@ -38,6 +38,8 @@ class WarningReason(str, enum.Enum):
     INVALID_REPORT = "InvalidReport"
     START_DELAYED = "StartDelayed"
     RENDEZVOUS_FAILS = "RendezvousFails"
+    WORKER_SILENT = "WorkerSilent"
+    NOT_CONNECTED = "NotConnected"
 
 
 @dataclasses.dataclass(frozen=True)

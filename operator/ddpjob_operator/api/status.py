@@ -132,6 +132,13 @@ class HistoryEntry(ObservedModel):
     )
 
 
+class SilentWorkerStatus(ObservedModel):
+    """A worker that has joined, and that sends nothing to the rendezvous service any more."""
+
+    name: str = Field(description="Name of the worker.")
+    since: datetime = Field(description="Time when the operator first observed the silence.")
+
+
 class RendezvousFailures(ObservedModel):
     """Rendezvous pods that the operator replaced because they did not work."""
 
@@ -180,6 +187,11 @@ class DDPJobStatus(ObservedModel):
         default=None,
         description="Rendezvous pods in a row that were replaced because they did not work."
         " Absent once a pod has worked for ten minutes.",
+    )
+    silent_workers: tuple[SilentWorkerStatus, ...] = Field(
+        default=(),
+        description="Workers whose pods run, but which send nothing to the rendezvous service."
+        " They are replaced after elastic.orphanSeconds and 15 s.",
     )
     replace_after: datetime | None = Field(
         default=None, description="Time when workers that ended before they joined are replaced."

@@ -72,6 +72,9 @@ def parse_pod(raw: Mapping[str, Any]) -> Pod:
     reason, message = _problem(status, own)
     role = labels.get(constants.LABEL_ROLE, "")
     worker = rendezvous = None
+    gates = tuple(each.get("name", "") for each in spec.get("schedulingGates") or ())
+    if gates:
+        message = f"held by the scheduling gates {', '.join(gates)}"
     if role == constants.ROLE_WORKER:
         agent_ended = _ended(status, own)
         worker = Worker(
@@ -87,6 +90,8 @@ def parse_pod(raw: Mapping[str, Any]) -> Pod:
             reason=reason,
             message=message,
             revision=labels.get(constants.LABEL_REVISION, ""),
+            gates=gates,
+            running_since=_running_since(status, own),
             sidecars_left=agent_ended is not None and phase in (Phase.PENDING, Phase.RUNNING),
         )
     elif role == constants.ROLE_RENDEZVOUS:
@@ -175,6 +180,15 @@ def _problem(status: Mapping[str, Any], own: str) -> tuple[str, str]:
             code = each.get("exitCode")
             return reason, (message or (f"exit code {code}" if code else "")).strip()
     return "", ""
+
+
+def _running_since(status: Mapping[str, Any], own: str) -> datetime | None:
+    """Return the start of the agent's container, if it runs."""
+    for container in status.get("containerStatuses") or ():
+        begin = ((container.get("state") or {}).get("running") or {}).get("startedAt")
+        if container["name"] == own and begin:
+            return datetime.fromisoformat(begin)
+    return None
 
 
 def _state(container: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -9,18 +9,15 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Literal
 
-from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.status import Condition, DDPJobStatus
-from ddpjob_operator.planner.diagnosis import Diagnosis, diagnose, quote
+from ddpjob_operator.planner import silent_workers
+from ddpjob_operator.planner.diagnosis import diagnose, quote
 from ddpjob_operator.planner.observed import Observed, Rejection, Worker
 from ddpjob_operator.planner.placement import WorkerPlan
 from ddpjob_operator.planner.silence import (
-    service_does_not_start,
-    service_unreachable,
     silent_service,
 )
-from ddpjob_operator.planner.stall_message import describe_stall
 from ddpjob_operator.planner.warnings import describe
 from ddpjob_protocol.control import Report, ServiceState
 from ddpjob_protocol.text import plural, shorten, some
@@ -35,6 +32,7 @@ _PRECEDENCE = (
 )
 STATES = (*(str(each) for each in _PRECEDENCE), "Pending", "Waiting", "Unknown")
 _WITH_REASON = (ConditionType.FAILED, ConditionType.STALLED, ConditionType.RESIZING)
+AT_REST = "running"  # reason of a service that waits for nothing
 MAX_NAMES = 5  # of rejected objects in a message; the others are counted
 MAX_MESSAGE = 300  # characters of the explanation of the state
 
@@ -115,12 +113,12 @@ def running(observed: Observed, status: DDPJobStatus, report: Report | None) -> 
     if report is None and status.membership is None:
         text = "waiting for the rendezvous service"
         if observed.rendezvous is not None:
-            text += _plain_message(observed.rendezvous.message or observed.rendezvous.reason)
+            text += plain_message(observed.rendezvous.message or observed.rendezvous.reason)
         if silent := silent_service(observed):
-            text += _plain_message(silent.error)
+            text += plain_message(silent.error)
         return condition(kind, False, Reason.RENDEZVOUS_NOT_READY, text)
     if report is None:
-        why = _plain_message(observed.silence.error) if observed.silence else ""
+        why = plain_message(observed.silence.error) if observed.silence else ""
         text = f"the rendezvous service does not answer{why}; training workers continue"
         return condition(kind, None, Reason.NO_REPORT, text)
     if report.state is not ServiceState.RUNNING or status.membership is None:
@@ -136,48 +134,44 @@ def running(observed: Observed, status: DDPJobStatus, report: Report | None) -> 
 
 
 def resizing(
-    observed: Observed, status: DDPJobStatus, report: Report | None, worker_plan: WorkerPlan
+    observed: Observed,
+    status: DDPJobStatus,
+    report: Report | None,
+    worker_plan: WorkerPlan,
+    now: datetime,
 ) -> Condition | None:
     """Return Resizing: the membership has to change; None without a membership."""
     kind, rejections = ConditionType.RESIZING, observed.rejections
     if report is None or report.state is not ServiceState.RUNNING or status.membership is None:
         return None
-    if worker_plan.draining:
+    unheard = silent_workers.told(observed, now)
+    if worker_plan.draining and not unheard.keys() >= {w.name for w in worker_plan.draining}:
         leaving = ", ".join(worker.name for worker in worker_plan.draining)
         return condition(kind, True, Reason.DRAINING, f"{leaving} must leave")
     members = status.membership.workers
     short = _below_minimum(len(members), observed.job.spec.minimum)
-    joining = [w for w in worker_plan.kept if _starts(w) and w.name not in members]
+    joining = [w for w in worker_plan.kept if starts(w) and w.name not in members]
     if joining:
-        return condition(kind, True, Reason.JOINING, "; ".join((*short, report.reason)))
-    refused = [_rejected(rejections, each) for each in rejections[:1]]
-    text = "; ".join((*short, _scheduled(worker_plan), *refused))
+        reason = next((unheard[w.name] for w in joining if w.name in unheard), Reason.JOINING)
+        text = _joining(observed, [w for w in joining if w.name in unheard] or joining, report, now)
+        return condition(kind, True, reason, "; ".join((*short, text)))
+    refused = [rejected(rejections, each) for each in rejections[:1]]
+    text = "; ".join((*short, placed(worker_plan), *refused))
     whole = (
-        not worker_plan.create and not worker_plan.failing and all(map(_starts, worker_plan.kept))
+        not worker_plan.create and not worker_plan.failing and all(map(starts, worker_plan.kept))
     )
-    return condition(kind, False, Reason.AT_SIZE if whole else Reason.PARTLY_PLACED, text)
+    reason = Reason.AT_SIZE if whole else Reason.PARTLY_PLACED
+    if any(worker.gates for worker in worker_plan.kept):
+        reason = Reason.GATED
+    return condition(kind, False, reason, text)
 
 
-def stalled(
-    observed: Observed, report: Report | None, worker_plan: WorkerPlan, now: datetime
-) -> Condition | None:
-    """Return Stalled: the job makes no progress, or needs a change from outside to start."""
-    kind = ConditionType.STALLED
-    trains = report is not None and report.state is ServiceState.RUNNING
-    found = _without_service(observed, now, trains=trains)
-    if report is not None and report.stall is not None and found is None:
-        return condition(kind, True, Reason.NO_PROGRESS, describe_stall(report.stall))
-    if worker_plan.failing and worker_plan.replace_after is not None:
-        worker = worker_plan.failing[0]
-        diagnosis = diagnose(worker.reason, worker.message)
-        text = f"{worker.name} ended before it joined{_plain_message(worker.message)}"
-        at = f"; it is replaced at {worker_plan.replace_after:%H:%M:%S} UTC"
-        reason = diagnosis.reason if diagnosis else Reason.WORKERS_FAIL
-        return condition(kind, True, reason, f"{text}{_remedy(diagnosis)}{at}")
-    last_known = report is None and observed.job.status.membership is not None
-    if not trains and not last_known:
-        found = found or _obstacle(observed, worker_plan)
-    return found
+def _joining(observed: Observed, joining: Sequence[Worker], report: Report, now: datetime) -> str:
+    """Return why workers have not joined; the word for a service at rest is no reason."""
+    if joining[0].name in silent_workers.told(observed, now):
+        return "; ".join(f"{w.name}: {silent_workers.describe(observed, w, now)}" for w in joining)
+    names = some([worker.name for worker in joining], MAX_NAMES)
+    return f"waits for {names}" if report.reason == AT_REST else report.reason
 
 
 def _below_minimum(members: int, minimum: int) -> Iterator[str]:
@@ -195,48 +189,7 @@ def storage_not_shared(observed: Observed) -> str:
     return f"{text}; use a claim with access mode ReadWriteMany"
 
 
-def _without_service(observed: Observed, now: datetime, *, trains: bool) -> Condition | None:
-    """Return Stalled without a service; a job that trains needs no Service object any more."""
-    kind, job = ConditionType.STALLED, observed.job
-    term, name = job.status.rendezvous_term, job.metadata.name
-    pod_name = constants.rendezvous_name(name, term)
-    vital = (pod_name,) if trains else (constants.service_name(name), pod_name)
-    for refusal in observed.rejections:
-        if refusal.name in vital:
-            return condition(kind, True, refusal.reason, _rejected(observed.rejections, refusal))
-    pod = observed.rendezvous
-    diagnosis = diagnose(pod.reason, pod.message) if pod and not pod.ready else None
-    if pod is None or diagnosis is None:
-        return service_unreachable(observed) or service_does_not_start(observed, now)
-    text = f"the rendezvous service cannot start{_plain_message(pod.message or pod.reason)}"
-    return condition(kind, True, diagnosis.reason, text + _remedy(diagnosis))
-
-
-def _obstacle(observed: Observed, worker_plan: WorkerPlan) -> Condition | None:
-    """Return Stalled if the job cannot start or restart by waiting alone, or None."""
-    kind = ConditionType.STALLED
-    for refusal in observed.rejections:
-        return condition(kind, True, refusal.reason, _rejected(observed.rejections, refusal))
-    stuck = [w for w in worker_plan.kept if w in worker_plan.stuck or _cannot_start(w)]
-    minimum = observed.job.spec.minimum
-    if len(worker_plan.kept) + len(worker_plan.create) - len(stuck) >= minimum or not stuck:
-        text = storage_not_shared(observed)
-        return condition(kind, True, Reason.VOLUME_NOT_SHARED, text) if text else None
-    worker = stuck[0]
-    diagnosis = diagnose(worker.reason, worker.message)
-    if worker.unschedulable and diagnosis is None:
-        text = f"{_scheduled(worker_plan)}; at least {minimum} must be placed"
-        return condition(kind, True, Reason.TOO_FEW_PLACED, text)
-    reason = diagnosis.reason if diagnosis else Reason.TOO_FEW_PLACED
-    text = f"{worker.name} cannot start{_plain_message(worker.message or worker.reason)}"
-    return condition(kind, True, reason, text + _remedy(diagnosis))
-
-
-def _cannot_start(worker: Worker) -> bool:
-    return not worker.unschedulable and diagnose(worker.reason, worker.message) is not None
-
-
-def _rejected(rejections: Sequence[Rejection], first: Rejection) -> str:
+def rejected(rejections: Sequence[Rejection], first: Rejection) -> str:
     """Return the message of a rejection, and the names of the others with the same reason."""
     text = first.message
     if first.reason in (Reason.POD_REFUSED, Reason.QUOTA_EXCEEDED):  # the others name the object
@@ -245,26 +198,24 @@ def _rejected(rejections: Sequence[Rejection], first: Rejection) -> str:
     return f"{text}; the same holds for {some(others, MAX_NAMES)}" if others else text
 
 
-def _remedy(diagnosis: Diagnosis | None) -> str:
-    return f"; {diagnosis.remedy}" if diagnosis else ""
-
-
-def _scheduled(worker_plan: WorkerPlan) -> str:
-    placed = sum(worker.scheduled for worker in worker_plan.kept)
+def placed(worker_plan: WorkerPlan) -> str:
+    """Return how many workers have a node, and why the first of the others waits."""
+    count = sum(worker.scheduled for worker in worker_plan.kept)
     total = len(worker_plan.kept) + len(worker_plan.create) + len(worker_plan.failing)
-    waiting = [worker for worker in worker_plan.kept if not _starts(worker)]
-    return f"{placed}/{total} placed" + "".join(map(_pending, waiting[:1]))
+    waiting = [worker for worker in worker_plan.kept if not starts(worker)]
+    return f"{count}/{total} placed" + "".join(map(_pending, waiting[:1]))
 
 
-def _starts(worker: Worker) -> bool:
+def starts(worker: Worker) -> bool:
     """Return whether a worker has a node and no known problem prevents its start."""
     return worker.scheduled and diagnose(worker.reason, worker.message) is None
 
 
 def _pending(worker: Worker) -> str:
-    return f"; {worker.name} is pending{_plain_message(worker.message or worker.unschedulable or worker.reason)}"
+    return f"; {worker.name} is pending{plain_message(worker.message or worker.unschedulable or worker.reason)}"
 
 
-def _plain_message(message: str) -> str:
+def plain_message(message: str) -> str:
+    """Return the last line of a message after a colon; empty without a message."""
     text = quote(message)
     return f": {text}" if text else ""

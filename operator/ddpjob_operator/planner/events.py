@@ -141,6 +141,9 @@ def _departure(observed: Observed, name: str, old: Worker | None) -> str:
 
     A suspended job has no membership, and a worker that is too many is deleted after it left.
     """
+    silent = {each.name: each.since for each in observed.job.status.silent_workers}
+    if old is not None and name in silent and not old.terminal:
+        return f"{name} has been silent since {silent[name]:%H:%M:%S} UTC"
     membership = observed.job.status.membership
     was_member = membership is not None and name in membership.workers
     if old is not None and old.terminal and (was_member or not old.deleting):

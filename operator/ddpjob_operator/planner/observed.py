@@ -41,6 +41,10 @@ class Worker:
     message: str = ""  # explanation of the end, or of the problem that prevents a start
     revision: str = ""  # of the fields that its pod was made from; empty: not known
     sidecars_left: bool = False  # its agent has ended, other containers of its pod have not
+    # Scheduling gates of its pod.
+    gates: tuple[str, ...] = ()
+    # Start of its container.
+    running_since: datetime | None = None
     wrong_token: bool = False  # its token is not that of the rendezvous service
 
     @property

@@ -13,8 +13,8 @@ the API server accepts no such change after it has one.
 
 A missing or ended worker is replaced immediately. If a worker ended before it joined, and was not
 the first of its index, the replacement waits for a backoff: its successor probably fails as well.
-If the scheduler finds no node for a worker within SCHEDULING_SECONDS, the worker is stuck. A stuck
-worker stays, but the membership does not wait for it.
+If the scheduler finds no node for a worker within SCHEDULING_SECONDS, the worker is stuck, and so
+is a worker behind a scheduling gate. A stuck worker stays, but the membership does not wait for it.
 
 May not: know how workers are created, or read a clock.
 """
@@ -29,7 +29,9 @@ from datetime import datetime, timedelta
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.spec.worker_groups import Group
+from ddpjob_operator.planner import silent_workers
 from ddpjob_operator.planner.actions import CreateWorker, DeleteWorker
+from ddpjob_operator.planner.joined import joined_ever, members_of
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
 from ddpjob_protocol.control import Report, ServiceState
 
@@ -56,7 +58,10 @@ def plan_workers(observed: Observed, now: datetime) -> WorkerPlan:
     """Return the plan for all workers of a job."""
     kept, draining, missing = [], [], list[Slot]()
     groups = observed.job.spec.groups()
-    outdated = [w for w in observed.workers if w.live and observed.is_outdated(w)]
+    silent = silent_workers.overdue(observed, now)
+    outdated = [
+        w for w in observed.workers if w.live and (observed.is_outdated(w) or w.name in silent)
+    ]
     current = [worker for worker in observed.workers if worker not in outdated]
     for group in groups:
         stay, go, slots = _divide(group, current)
@@ -74,7 +79,7 @@ def plan_workers(observed: Observed, now: datetime) -> WorkerPlan:
         failing = ()
     done = [w for w in observed.workers if w.terminal and not w.deleting and w not in failing]
     removable = [w for w in draining if _may_delete(w, observed.report)] + outdated
-    waiting = {worker.name: _stuck_at(worker, now) for worker in kept if worker.unschedulable}
+    waiting = {w.name: _stuck_at(w, now) for w in kept if w.unschedulable or w.gates}
     return WorkerPlan(
         stuck=tuple(w for w in kept if w.name in waiting and waiting[w.name] <= now),
         stuck_at=min((at for at in waiting.values() if at > now), default=None),
@@ -85,19 +90,6 @@ def plan_workers(observed: Observed, now: datetime) -> WorkerPlan:
         failing=failing,
         replace_after=replace_after,
     )
-
-
-def joined_ever(job: DDPJob, report: Report | None) -> set[str]:
-    """Return the workers known to have registered or to have been in a membership."""
-    known = set(job.status.membership.workers if job.status.membership else ())
-    if report is not None:
-        known.update(report.workers, *(each.workers for each in report.memberships))
-        known.update(_members(report))
-    return known
-
-
-def _members(report: Report) -> set[str]:
-    return {m.worker for m in report.membership.members} if report.membership else set()
 
 
 def _divide(
@@ -115,7 +107,7 @@ def _divide(
 
 def _stuck_at(worker: Worker, now: datetime) -> datetime:
     since = worker.unschedulable_since
-    return now if since is None else since + timedelta(seconds=SCHEDULING_SECONDS)
+    return now if since is None or worker.gates else since + timedelta(seconds=SCHEDULING_SECONDS)
 
 
 def _may_delete(worker: Worker, report: Report | None) -> bool:
@@ -127,7 +119,7 @@ def _may_delete(worker: Worker, report: Report | None) -> bool:
         return True
     if report is None:
         return False
-    return report.state is not ServiceState.RUNNING or worker.name not in _members(report)
+    return report.state is not ServiceState.RUNNING or worker.name not in members_of(report)
 
 
 def _failing(observed: Observed, missing: Iterable[Slot]) -> Iterator[Worker]:

@@ -27,7 +27,15 @@ from datetime import datetime
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import ConditionType
 from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_operator.planner import conditions, events, outcome, silence, status_builder, takeover
+from ddpjob_operator.planner import (
+    conditions,
+    events,
+    outcome,
+    silence,
+    silent_workers,
+    status_builder,
+    takeover,
+)
 from ddpjob_operator.planner.actions import (
     Action,
     CreateRendezvous,
@@ -107,6 +115,7 @@ def _plan_active(observed: Observed, report: Report | None, now: datetime) -> Pl
             "rendezvous_term": term,
             "observed_rendezvous_term": noticed,
             "rendezvous_failures": failures,
+            "silent_workers": silent_workers.silent_workers(observed, now),
         }
     )
     if observed.job.status.rendezvous_term == 0:
@@ -271,6 +280,7 @@ def _requeue_after(
     silent = not_shared_at(observed, observed.report)
     coming = silent if silent is not None and silent > now else None
     times = [outcome.deadline_of(observed.job), status.replace_after, worker_plan.stuck_at, coming]
+    times += (at for at in silent_workers.next_times(observed, now) if at > now)
     seconds = [max(0.0, (at - now).total_seconds()) for at in times if at]
     seconds += filter(None, (
         silence.seconds_until_expiry(observed), takeover.seconds_until_takeover(observed, now),

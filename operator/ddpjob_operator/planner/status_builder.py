@@ -23,6 +23,7 @@ from ddpjob_operator.planner import conditions
 from ddpjob_operator.planner.observed import Observed, Phase
 from ddpjob_operator.planner.outcome import JobOutcome
 from ddpjob_operator.planner.placement import WorkerPlan
+from ddpjob_operator.planner.stalled import stalled
 from ddpjob_operator.planner.training.history import update_history
 from ddpjob_operator.planner.training.progress import build_progress
 from ddpjob_operator.planner.warnings import current_warnings
@@ -47,16 +48,16 @@ def build_active_status(
     )
     found = (
         conditions.running(observed, status, report),
-        conditions.resizing(observed, status, report, worker_plan),
-        conditions.stalled(observed, report, worker_plan, now),
+        conditions.resizing(observed, status, report, worker_plan, now),
+        stalled(observed, report, worker_plan, now),
     )
     return _close_conditions(observed, status, found, now)
 
 
 def build_suspended_status(observed: Observed, now: datetime) -> DDPJobStatus:
     """Return the status of a suspended job; a resumed job starts from its snapshot."""
-    cleared = {"start_time": None, "membership": None, "replace_after": None}
-    cleared |= {"rendezvous_failures": None}
+    cleared: dict[str, Any] = {"start_time": None, "membership": None, "replace_after": None}
+    cleared |= {"rendezvous_failures": None, "silent_workers": ()}
     status = _counted(observed, {**cleared, "restarts": RestartsStatus()})
     until = "spec.suspend is false" if observed.job.spec.suspend else "spec.replicas is above 0"
     text = f"the job is suspended; it resumes when {until}"

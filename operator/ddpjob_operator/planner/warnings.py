@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
+from ddpjob_operator.api.constants import ConditionType
 from ddpjob_operator.api.job_warnings import find_warnings
 from ddpjob_operator.api.status import DDPJobStatus, WarningStatus
+from ddpjob_operator.planner import silent_workers
 from ddpjob_operator.planner.actions import Event
 from ddpjob_operator.planner.observed import Observed
 from ddpjob_operator.planner.storage_warnings import not_shared
@@ -60,16 +62,22 @@ def _own_warnings(observed: Observed, report: Report | None, now: datetime) -> I
         yield JobWarning(found.reason.value, found.message, since=now.timestamp())
     if own := not_shared(observed, report, now):
         yield own
+    named = silent_workers.told(observed, now)
+    for worker in observed.workers:
+        if worker.name in named:
+            text = silent_workers.describe(observed, worker, now)
+            yield JobWarning(named[worker.name].value, text, worker.name, since=now.timestamp())
     if observed.invalid_report:
         text = invalid_service_report(observed.invalid_report)
         yield JobWarning(WarningReason.INVALID_REPORT.value, text, since=now.timestamp())
 
 
 def new_warning_events(observed: Observed, status: DDPJobStatus) -> Iterator[Event]:
-    """Yield one event for each warning that the previous status does not have."""
+    """Yield one event for each new warning; that of a stall with this reason has it, too."""
     known = {_identity(each) for each in observed.job.status.warnings}
+    stalls = {each.reason for each in status.conditions if each.type == ConditionType.STALLED}
     for each in status.warnings:
-        if _identity(each) not in known:
+        if _identity(each) not in known and each.reason not in stalls:
             yield Event(each.reason, _text(each), warning=True)
 
 

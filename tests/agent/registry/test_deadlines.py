@@ -13,6 +13,7 @@ from ddpjob_agent.registry.registration import (
     on_hello,
     on_silent_hosts,
 )
+from ddpjob_agent.registry.report import build_report
 from ddpjob_agent.registry.state import RegistryState, initial_state
 from ddpjob_protocol.codec import encode
 from ddpjob_protocol.control import Expectation, Policy
@@ -142,3 +143,19 @@ def test_hosts_that_fall_silent_together_make_one_change() -> None:
     decide(state, NOW + HOST_DEADLINE + 0.2)
     assert state.current
     assert [member.worker for member in state.current.members] == ["a", "b", "c"]
+
+
+def test_a_lost_worker_with_an_open_connection_is_not_reported_as_registered() -> None:
+    """Nothing closes the connection of a host that is cut off."""
+    state = initial_state(term=1, boot=1, wall_offset=0.0)
+    needs_all = Policy(minimum=3, heartbeat_deadline=DEADLINE, settle=0)
+    on_expectation(state, Expectation((*"abc",), policy=needs_all), NOW)
+    for name in "abc":
+        on_hello(state, hello(Member(name, f"{name}-first", "127.0.0.1", 1)), NOW)
+    decide(state, NOW)
+    beat(state, NOW + DEADLINE, "ab")
+    decide(state, NOW + DEADLINE)
+    assert build_report(state, 1).workers == ("a", "b")
+    beat(state, NOW + DEADLINE + 1)
+    decide(state, NOW + DEADLINE + 1)
+    assert build_report(state, 1).workers == ("a", "b", "c")

@@ -12,7 +12,7 @@ from ddpjob_operator.rendezvous.session_pool import Key
 pytest.register_assert_rewrite("support.reconciling.life")
 
 from support.reconciling.in_memory import play_in_memory  # noqa: E402
-from support.reconciling.life import RENDEZVOUS, training  # noqa: E402
+from support.reconciling.life import RENDEZVOUS, training, worker  # noqa: E402
 from support.reconciling.stage import Stage  # noqa: E402
 
 
@@ -107,6 +107,25 @@ def test_a_service_that_runs_but_is_never_ready_is_replaced_with_growing_patienc
         await asyncio.sleep(700)
         stage.controller.changed(stage.namespace, "digits")
         await stage.until(lambda v: "rendezvousFailures" not in v.status, "it is forgotten")
+
+    play_in_memory(story)
+
+
+def test_a_worker_that_falls_silent_is_named_and_replaced_though_its_pod_runs() -> None:
+    async def story(stage: Stage) -> None:
+        await training(stage, "000-1", "001-1", "002-1")
+        stage.nodes.mute.add(worker(1))
+        stage.nodes.silent.add(worker(1))  # its deletion does not end
+        begin = stage.clock()
+        view = await stage.until(
+            lambda v: v.condition("Resizing")["reason"] == "WorkerSilent", "it is named"
+        )
+        assert stage.clock() - begin < 15
+        assert worker(1) in view.condition("Resizing")["message"]
+        await stage.until(lambda v: worker(1, 2) in v.members, "its successor joins")
+        assert 75 <= stage.clock() - begin < 95
+        told = await stage.reasons()
+        assert (told.count("WorkerSilent"), told.count("WorkerReplaced")) == (1, 1)
 
     play_in_memory(story)
 

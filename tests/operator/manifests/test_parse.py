@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from ddpjob_operator.planner.observed import Phase
@@ -200,3 +202,18 @@ def test_a_worker_without_a_node(status: JSON, unschedulable: str | None) -> Non
     worker = the_worker(raw_pod(worker_manifest(), status))
     assert (worker.phase, worker.node, worker.unschedulable) == (Phase.PENDING, None, unschedulable)
     assert worker.message == status["conditions"][0]["message"]
+
+
+def test_a_worker_behind_gates_names_them() -> None:
+    pod = raw_pod(worker_manifest(), unscheduled("non-empty scheduling gates", "SchedulingGated"))
+    pod["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    worker = the_worker(pod)
+    assert worker.gates == ("kueue.x-k8s.io/admission",)
+    assert worker.message == "held by the scheduling gates kueue.x-k8s.io/admission"
+
+
+def test_the_start_of_an_agent_is_known() -> None:
+    running = {"name": "trainer", "state": {"running": {"startedAt": "2026-01-02T03:04:05Z"}}}
+    status = {"phase": "Running", "containerStatuses": [running]}
+    begin = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    assert the_worker(raw_pod(worker_manifest(), status, NODE)).running_since == begin

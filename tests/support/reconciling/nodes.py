@@ -39,6 +39,7 @@ class Nodes:
         self._namespaces = tuple(namespaces)
         self.capacity = 100  # pods
         self.silent: set[str] = set()  # pods whose node does nothing about them
+        self.mute: set[str] = set()  # pods whose agents send nothing to the service
         self.cut: set[Key] = set()  # jobs whose services the operator does not reach
         self.services: dict[Key, Service] = {}
         self.deleted_jobs: set[str] = set()  # UIDs
@@ -137,7 +138,7 @@ class Nodes:
             leaving = {
                 n for n, each in workers[key].items() if "deletionTimestamp" in each["metadata"]
             }
-            self.services[key].turn(workers[key].keys() - leaving, leaving)
+            self.services[key].turn(workers[key].keys() - leaving - self.mute, leaving)
 
     def restart_service(self, key: Key) -> None:
         """Restart its container: the next boot, which knows the state of the agents."""

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 def decide(state: RegistryState, now: float) -> float | None:
     """Apply decisions until nothing changes; return when to decide again."""
     again_at = _decide(state, now)
+    state.silent = frozenset(
+        w.member.worker for w in state.workers.rows() if w.lost_at(state.view.policy) <= now
+    )
     if state.files.update(state.view, state.workers, now, state.wall(now)):
         state.update(kept_at=now)
         again_at = now  # joiners may have waited for it

@@ -14,7 +14,11 @@ def build_report(state: RegistryState, version: int) -> Report:
     """Return the report for the operator."""
     view, history = state.view, state.history
     members = view.current.members if view.current else ()
-    connected = (w.member.worker for w in state.workers.rows() if w.closed_at is None)
+    connected = (
+        w.member.worker
+        for w in state.workers.rows()
+        if w.closed_at is None and w.member.worker not in state.silent
+    )
     return Report(
         version=version,
         term=view.term,

@@ -52,6 +52,7 @@ class RegistryState:
     phase: ServiceState = ServiceState.WAITING
     reason: str = ""
     failure: Failure | None = None
+    silent: frozenset[str] = frozenset()  # lost workers whose connections are open
     history: MembershipHistory = dataclasses.field(default_factory=MembershipHistory)
     stalls: StallDetector = dataclasses.field(default_factory=StallDetector)
     askers: StopAskers = dataclasses.field(default_factory=StopAskers)

@@ -1,0 +1,109 @@
+"""Observes workers whose pods run but which send nothing to the rendezvous service.
+
+A worker that has joined before is silent. The status keeps since when, and the operator replaces the
+worker once its processes have ended by themselves: after orphanSeconds and a margin. A worker that
+never registered is not connected. A successor would most likely not connect either, so it stays.
+
+The time counts only while the service answers the operator. A service that starts again has
+no workers at first.
+May not: delete or create a pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from ddpjob_operator.api import constants
+from ddpjob_operator.api.constants import Reason
+from ddpjob_operator.api.status import SilentWorkerStatus
+from ddpjob_operator.planner.joined import joined_ever
+from ddpjob_operator.planner.observed import Observed, Phase, Worker
+
+TOLD_SECONDS = 5.0  # an agent connects again within seconds
+MARGIN_SECONDS = 15.0  # for the end of the processes after orphanSeconds
+CONNECT_SECONDS = 60.0  # from the start of the agent to its registration
+
+
+def silent_workers(observed: Observed, now: datetime) -> tuple[SilentWorkerStatus, ...]:
+    """Return the silent workers for the status; nothing is known without a report."""
+    if observed.report is None:
+        return ()
+    known = {each.name: each for each in observed.job.status.silent_workers}
+    joined = joined_ever(observed.job, observed.report) | known.keys()
+    begin = now.replace(microsecond=0)
+    return tuple(
+        known.get(worker.name, SilentWorkerStatus(name=worker.name, since=begin))
+        for worker in _unheard(observed)
+        if worker.name in joined
+    )
+
+
+def told(observed: Observed, now: datetime) -> dict[str, Reason]:
+    """Return the workers that the status names, with the reason."""
+    found = {
+        each.name: Reason.WORKER_SILENT
+        for each in silent_workers(observed, now)
+        if now >= each.since + timedelta(seconds=TOLD_SECONDS)
+    }
+    for worker, end in _never_registered(observed):
+        if now >= end:
+            found[worker.name] = Reason.NOT_CONNECTED
+    return found
+
+
+def overdue(observed: Observed, now: datetime) -> set[str]:
+    """Return the silent workers that are replaced now."""
+    silent = silent_workers(observed, now)
+    return {each.name for each in silent if now >= _replace_at(observed, each)}
+
+
+def describe(observed: Observed, worker: Worker, now: datetime) -> str:
+    """Return the problem of a worker that the status names, and the remedy."""
+    where = f" on node {worker.node}" if worker.node else ""
+    for each in silent_workers(observed, now):
+        if each.name == worker.name:
+            return (
+                f"its pod is Running{where}, but the rendezvous service receives nothing from it since"
+                f" {each.since:%H:%M:%S} UTC; look at the node and its network; the pod is replaced"
+                f" at {_replace_at(observed, each):%H:%M:%S} UTC unless the worker reports before"
+            )
+    return (
+        f"its pod runs{where}, but the agent has never reached the rendezvous service; allow"
+        f" connections between the pods of the job to port {constants.SERVICE_PORT}, and to DNS:"
+        " check network policies, and the log of the pod"
+    )
+
+
+def next_times(observed: Observed, now: datetime) -> Iterator[datetime]:
+    """Yield the times at which a later call returns something else if nothing changes."""
+    for each in silent_workers(observed, now):
+        yield each.since + timedelta(seconds=TOLD_SECONDS)
+        yield _replace_at(observed, each)
+    for _, end in _never_registered(observed):
+        yield end
+
+
+def _unheard(observed: Observed) -> list[Worker]:
+    heard = set(observed.report.workers) if observed.report else set()
+    return [
+        worker
+        for worker in observed.workers
+        if worker.live and worker.phase is Phase.RUNNING and worker.name not in heard
+    ]
+
+
+def _never_registered(observed: Observed) -> Iterator[tuple[Worker, datetime]]:
+    """Yield the workers that have never registered, with the end of their time to do so."""
+    if observed.report is None:
+        return
+    silent = {each.name for each in observed.job.status.silent_workers}
+    joined = joined_ever(observed.job, observed.report) | silent
+    for worker in _unheard(observed):
+        if worker.name not in joined and worker.running_since is not None:
+            yield worker, worker.running_since + timedelta(seconds=CONNECT_SECONDS)
+
+
+def _replace_at(observed: Observed, silent: SilentWorkerStatus) -> datetime:
+    seconds = observed.job.spec.elastic.orphan_seconds + MARGIN_SECONDS
+    return silent.since + timedelta(seconds=seconds)

@@ -1,0 +1,134 @@
+"""Workers whose pods run but which send nothing, and workers that a gate holds."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime, timedelta
+
+import pytest
+
+from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.planner.observed import Worker
+from ddpjob_operator.planner.planner import DeleteWorker, Plan
+from ddpjob_protocol.control import Report
+from support.builders import NOW, make_job, make_membership, make_report, make_status, make_worker
+from support.planning import (
+    PENDING,
+    W0,
+    W1,
+    W2,
+    create,
+    decide,
+    events_of,
+    membership_of,
+    told,
+)  # fmt: skip
+
+WITHOUT_W1 = make_report(W0, W2, membership=make_membership(W0, W2, n=2))
+ALONE = make_report(reason="1 of at least 2 workers are here", workers=(W0.name,))
+
+
+def after(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def follow(job: DDPJob, workers: tuple[Worker, ...], report: Report, *times: float) -> list[Plan]:
+    """The plans of passes at these times, each with the status of the one before."""
+    plans = []
+    for seconds in times:
+        planned = decide(job, workers, report=report, now=after(seconds))
+        job = job.model_copy(update={"status": planned.status})
+        plans.append(planned)
+    return plans
+
+
+def joined(*workers: Worker, **spec: object) -> DDPJob:
+    status = make_status(membership=membership_of(*workers))
+    return make_job(len(workers), status=status, **spec)
+
+
+def test_a_silent_worker_is_named_once_and_then_replaced() -> None:
+    """After orphanSeconds, 60 s, its processes have ended by themselves."""
+    first, named, waits, last = follow(joined(W0, W1, W2), (W0, W1, W2), WITHOUT_W1, 0, 5, 74.9, 75)
+    assert (first.events[1:], first.requeue_after) == ((), 5)
+    [(reason, text, warning)] = events_of(named)
+    assert (reason, warning) == ("WorkerSilent", True)
+    assert text.startswith(f"{W1.name}: its pod is Running on node node-1, but ")
+    assert "since 03:04:05 UTC" in text
+    assert "replaced at 03:05:20 UTC" in text
+    assert told(named.status, "Resizing")[:2] == ("True", "WorkerSilent")
+    assert W1.name in told(named.status, "Running")[2]
+    assert (waits.actions, waits.events) == ((), ())
+    assert set(last.actions) == {DeleteWorker(W1.name), create(1, 2)}
+    assert ("WorkerReplaced", False) in [(each[0], each[2]) for each in events_of(last)]
+    assert last.expectation is not None
+    assert W1.name not in last.expectation.workers
+
+
+def test_a_worker_that_is_heard_of_again_stays() -> None:
+    job = joined(W0, W1, W2)
+    [_, planned] = follow(job, (W0, W1, W2), WITHOUT_W1, 0, 60)
+    job = job.model_copy(update={"status": planned.status})
+    heard = make_report(W0, W1, W2, membership=make_membership(W0, W1, W2, n=3))
+    [back] = follow(job, (W0, W1, W2), heard, 61)
+    assert back.status.silent_workers == ()
+    assert back.status.warnings == ()
+    lost = make_report(W0, W2, membership=make_membership(W0, W2, n=4))
+    [again] = follow(job.model_copy(update={"status": back.status}), (W0, W1, W2), lost, 80)
+    assert again.actions == ()
+
+
+def test_silence_does_not_count_without_a_report() -> None:
+    """A service that starts again hears of nobody at first."""
+    job = joined(W0, W1, W2)
+    for seconds, report in ((0, WITHOUT_W1), (60, None), (80, WITHOUT_W1)):
+        planned = decide(job, (W0, W1, W2), report=report, now=after(seconds))
+        job = job.model_copy(update={"status": planned.status})
+        assert planned.actions == ()
+
+
+def test_a_job_that_waits_for_a_silent_worker_is_stalled() -> None:
+    [_, planned] = follow(joined(W0, W1, minReplicas=2), (W0, W1), ALONE, 0, 5)
+    status, reason, text = told(planned.status, "Stalled")
+    assert (status, reason) == ("True", "WorkerSilent")
+    assert "look at the node and its network" in text
+
+
+@pytest.mark.parametrize(("seconds", "named"), [(59.9, False), (60, True), (9000, True)])
+def test_a_worker_that_never_registers_is_named_and_stays(seconds: float, *, named: bool) -> None:
+    mute = dataclasses.replace(W1, running_since=NOW)
+    [planned] = follow(make_job(2, status=make_status(), minReplicas=2), (W0, mute), ALONE, seconds)
+    assert (told(planned.status, "Stalled")[1] == "NotConnected") is named
+    assert planned.actions == ()
+    if named:
+        text = told(planned.status, "Stalled")[2]
+        assert "port 29400" in text
+        assert "check network policies" in text
+        assert [each[0] for each in events_of(planned)] == ["NotConnected"]
+    else:
+        assert planned.requeue_after == pytest.approx(0.1)
+
+
+# --- scheduling gates -----------------------------------------------------------------------------
+
+GATES = ("kueue.x-k8s.io/admission",)
+HELD = make_worker(
+    1, phase=PENDING, gates=GATES, reason="SchedulingGated", message=f"held by {GATES[0]}"
+)
+
+
+def test_a_job_does_not_wait_for_a_worker_behind_a_gate() -> None:
+    planned = decide(make_job(2), (W0, HELD), report=make_report(W0))
+    assert planned.expectation is not None
+    assert planned.expectation.workers == (W0.name,)
+    status, reason, text = told(planned.status, "Resizing")
+    assert (status, reason) == ("False", "Gated")
+    assert GATES[0] in text
+
+
+def test_a_job_below_its_minimum_behind_a_gate_is_stalled() -> None:
+    planned = decide(make_job(2, minReplicas=2), (W0, HELD), report=ALONE)
+    status, reason, text = told(planned.status, "Stalled")
+    assert (status, reason) == ("True", "Gated")
+    assert GATES[0] in text
+    assert "at least 2 must be placed" in text
