@@ -18,6 +18,7 @@ from ddpjob_operator.api.status import (
     SilentWorkerStatus,
     SnapshotStatus,
     WarningStatus,
+    WorkerFailures,
 )
 from ddpjob_operator.planner.conditions import condition
 from support.builders import NOW, make_status
@@ -76,6 +77,19 @@ STATUS = make_status(
     selector="ddpjob.io/job=digits,ddpjob.io/group=worker",
     completion_time=NOW,
     replace_after=NOW,
+    worker_failures=(
+        WorkerFailures(
+            group="worker",
+            index=1,
+            worker="digits-worker-001-1",
+            count=2,
+            reason="OutOfMemory",
+            exit_code=137,
+            at=NOW,
+            retry_at=NOW,
+            tail="Killed",
+        ),
+    ),
     rendezvous_failures=RendezvousFailures(term=1, count=1, message="it is not ready"),
     silent_workers=(SilentWorkerStatus(name="digits-worker-001-1", since=NOW),),
 )

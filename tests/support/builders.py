@@ -8,7 +8,7 @@ from typing import Any
 
 from ddpjob_operator.api.constants import MAIN_GROUP, worker_name
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.api.status import DDPJobStatus
+from ddpjob_operator.api.status import DDPJobStatus, WorkerFailures
 from ddpjob_operator.planner.observed import Phase, Worker
 from ddpjob_protocol.control import MembershipRecord, Report, ServiceState
 from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
@@ -45,6 +45,13 @@ def make_worker(
     node = None if phase is Phase.PENDING else f"node-{index}"
     name = worker_name(JOB, group, index, incarnation)
     return Worker(name, group, index, incarnation, phase, **{"node": node, **fields})
+
+
+def make_failures(last: Worker, **fields: Any) -> WorkerFailures:
+    """The count of a slot whose last worker this is."""
+    defaults = {"count": 1, "reason": "WorkersFail", "at": NOW, "retry_at": NOW}
+    slot = {"group": last.group, "index": last.index, "worker": last.name}
+    return WorkerFailures.model_validate({**slot, **defaults, **fields}, by_name=True)
 
 
 def make_membership(*workers: Worker, n: int = 1, term: int = 1, **fields: Any) -> Membership:

@@ -67,6 +67,7 @@ class Reason(StrEnum):
     PYTHON_MISSING = "PythonMissing"
     CONTAINER_CANNOT_START = "ContainerCannotStart"
     OUT_OF_MEMORY = "OutOfMemory"
+    DISK_LIMIT = "DiskLimitExceeded"
     QUOTA_EXCEEDED = "QuotaExceeded"
     POD_REFUSED = "PodRefused"
     NAME_TAKEN = "NameTaken"

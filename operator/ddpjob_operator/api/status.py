@@ -139,6 +139,23 @@ class SilentWorkerStatus(ObservedModel):
     since: datetime = Field(description="Time when the operator first observed the silence.")
 
 
+class WorkerFailures(ObservedModel):
+    """Workers of one slot that ended by their own doing, one after the other."""
+
+    group: str = Field(description="Group of the slot.")
+    index: int = Field(description="Index of the slot.")
+    worker: str = Field(description="Name of the last one.")
+    count: int = Field(description="Number of workers in a row; each doubles the pause.")
+    reason: str = Field(description="Reason of the last end, in one CamelCase word.")
+    exit_code: int | None = Field(default=None, description="Exit code of the last one.")
+    at: datetime = Field(description="Time when the last end was observed.")
+    retry_at: datetime = Field(description="Time from which the last one is replaced.")
+    tail: str = Field(
+        default="",
+        description="Last words of the pod, as the kubelet reports them. Of the last five slots.",
+    )
+
+
 class RendezvousFailures(ObservedModel):
     """Rendezvous pods that the operator replaced because they did not work."""
 
@@ -187,6 +204,10 @@ class DDPJobStatus(ObservedModel):
         default=None,
         description="Rendezvous pods in a row that were replaced because they did not work."
         " Absent once a pod has worked for ten minutes.",
+    )
+    worker_failures: tuple[WorkerFailures, ...] = Field(
+        default=(),
+        description="Slots whose workers ended by their own doing within the last ten minutes.",
     )
     silent_workers: tuple[SilentWorkerStatus, ...] = Field(
         default=(),

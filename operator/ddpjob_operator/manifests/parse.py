@@ -91,6 +91,8 @@ def parse_pod(raw: Mapping[str, Any]) -> Pod:
             message=message,
             revision=labels.get(constants.LABEL_REVISION, ""),
             gates=gates,
+            exit_code=_exit_code(status, own),
+            disrupted=_condition(status, "DisruptionTarget").get("status") == "True",
             running_since=_running_since(status, own),
             sidecars_left=agent_ended is not None and phase in (Phase.PENDING, Phase.RUNNING),
         )
@@ -180,6 +182,16 @@ def _problem(status: Mapping[str, Any], own: str) -> tuple[str, str]:
             code = each.get("exitCode")
             return reason, (message or (f"exit code {code}" if code else "")).strip()
     return "", ""
+
+
+def _exit_code(status: Mapping[str, Any], own: str) -> int | None:
+    """Return the exit code of the agent's container, if it has ended."""
+    for container in status.get("containerStatuses") or ():
+        ended = (container.get("state") or {}).get("terminated")
+        if container["name"] == own and ended is not None:
+            code: int | None = ended.get("exitCode")
+            return code
+    return None
 
 
 def _running_since(status: Mapping[str, Any], own: str) -> datetime | None:

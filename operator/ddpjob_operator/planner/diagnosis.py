@@ -27,6 +27,9 @@ class _Row:
     diagnosis: Diagnosis
 
 
+# The kubelet's words for a pod that used more of the node's disk than it may.
+LOCAL_DISK = "(?i)Usage of EmptyDir volume|ephemeral.{0,10}storage usage|ephemeral local storage"
+
 _TABLE = (
     _Row(
         "StartError|RunContainerError|CreateContainerError|ContainerCannotRun",
@@ -65,6 +68,15 @@ _TABLE = (
         "OOMKilled",
         "",
         Diagnosis(Reason.OUT_OF_MEMORY, "raise the memory limit or make the job need less"),
+    ),
+    _Row(
+        "Evicted",
+        LOCAL_DISK,
+        Diagnosis(
+            Reason.DISK_LIMIT,
+            "raise sizeLimit of the emptyDir or the limit of ephemeral-storage, keep fewer snapshots,"
+            " or save to a claim: with the pod its snapshots are gone",
+        ),
     ),
     _Row(
         "Unschedulable",

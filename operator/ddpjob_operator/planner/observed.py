@@ -43,6 +43,8 @@ class Worker:
     sidecars_left: bool = False  # its agent has ended, other containers of its pod have not
     # Scheduling gates of its pod.
     gates: tuple[str, ...] = ()
+    exit_code: int | None = None  # of the agent; None: not known
+    disrupted: bool = False  # preempted, drained, or ended for the sake of its node
     # Start of its container.
     running_since: datetime | None = None
     wrong_token: bool = False  # its token is not that of the rendezvous service

@@ -11,6 +11,7 @@ from typing import Literal
 
 from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.planner import deaths
 from ddpjob_operator.planner.observed import Observed, Phase
 from ddpjob_protocol.control import Report, ServiceState
 from ddpjob_protocol.text import CUT, last_lines
@@ -42,6 +43,8 @@ def decide_outcome(observed: Observed, report: Report | None, now: datetime) -> 
         seconds = observed.job.spec.active_deadline_seconds
         message = f"the job ran for longer than activeDeadlineSeconds ({seconds})"
         return JobOutcome(ConditionType.FAILED, Reason.DEADLINE_EXCEEDED, message)
+    if spent := deaths.exhausted(observed, now):
+        return JobOutcome(ConditionType.FAILED, *spent)
     return None
 
 

@@ -11,8 +11,8 @@ Pods that were made from fields that changed before the first membership are out
 deleted and replaced in the pass that observes the change: the status has no membership then, and
 the API server accepts no such change after it has one.
 
-A missing or ended worker is replaced immediately. If a worker ended before it joined, and was not
-the first of its index, the replacement waits for a backoff: its successor probably fails as well.
+A missing or ended worker is replaced immediately. If workers of its slot end one after the other by
+their own doing, the replacement waits for a backoff (`deaths`).
 If the scheduler finds no node for a worker within SCHEDULING_SECONDS, the worker is stuck, and so
 is a worker behind a scheduling gate. A stuck worker stays, but the membership does not wait for it.
 
@@ -27,15 +27,13 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
 from ddpjob_operator.api import constants
-from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.spec.worker_groups import Group
-from ddpjob_operator.planner import silent_workers
+from ddpjob_operator.planner import deaths, silent_workers
 from ddpjob_operator.planner.actions import CreateWorker, DeleteWorker
 from ddpjob_operator.planner.joined import joined_ever, members_of
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
 from ddpjob_protocol.control import Report, ServiceState
 
-MAX_PAUSE_SECONDS = 300.0
 SCHEDULING_SECONDS = 10.0  # time to bind a volume or free a node
 Slot = tuple[str, int]  # group and index
 
@@ -48,7 +46,7 @@ class WorkerPlan:
     draining: tuple[Worker, ...]
     create: tuple[CreateWorker, ...]
     delete: tuple[DeleteWorker, ...]
-    failing: tuple[Worker, ...]  # ended before they joined; replaced after the backoff
+    failing: tuple[Worker, ...]  # ended by their own doing; replaced after the backoff
     replace_after: datetime | None  # end of the backoff
     stuck: tuple[Worker, ...] = ()  # kept workers without a node
     stuck_at: datetime | None = None  # time at which the next worker becomes stuck
@@ -70,13 +68,13 @@ def plan_workers(observed: Observed, now: datetime) -> WorkerPlan:
         missing += slots
     known = {group.name for group in groups}
     draining += [w for w in current if w.live and w.group not in known]
-    failing = tuple(_failing(observed, missing))
-    replace_after = _replacement_backoff(observed.job, failing, now)
-    if replace_after is not None:
-        paused = {(worker.group, worker.index) for worker in failing}
-        missing = [slot for slot in missing if slot not in paused]
-    else:
-        failing = ()
+    pauses = deaths.paused(observed, now)
+    last = {worker.name: worker for worker in observed.workers}
+    waiting_slots = {slot: pauses[slot] for slot in missing if slot in pauses}
+    waiting_slots = {slot: each for slot, each in waiting_slots.items() if each.worker in last}
+    failing = tuple(last[each.worker] for each in waiting_slots.values())
+    replace_after = min((each.retry_at for each in waiting_slots.values()), default=None)
+    missing = [slot for slot in missing if slot not in waiting_slots]
     done = [w for w in observed.workers if w.terminal and not w.deleting and w not in failing]
     removable = [w for w in draining if _may_delete(w, observed.report)] + outdated
     waiting = {w.name: _stuck_at(w, now) for w in kept if w.unschedulable or w.gates}
@@ -120,34 +118,6 @@ def _may_delete(worker: Worker, report: Report | None) -> bool:
     if report is None:
         return False
     return report.state is not ServiceState.RUNNING or worker.name not in members_of(report)
-
-
-def _failing(observed: Observed, missing: Iterable[Slot]) -> Iterator[Worker]:
-    joined = joined_ever(observed.job, observed.report)
-    for slot in missing:
-        past = [w for w in observed.workers if (w.group, w.index) == slot]
-        last = max(past, key=lambda worker: worker.incarnation, default=None)
-        if last is None or last.name in joined or observed.is_outdated(last):
-            continue
-        if last.phase is Phase.FAILED and last.incarnation > 1:
-            yield last
-
-
-def _replacement_backoff(
-    job: DDPJob, failing: tuple[Worker, ...], now: datetime
-) -> datetime | None:
-    if not failing:
-        return None
-    if job.status.replace_after is not None:
-        return job.status.replace_after if now < job.status.replace_after else None
-    tries = min(16, max(worker.incarnation for worker in failing) - 2)
-    seconds = min(job.spec.failure_policy.backoff_seconds * 2**tries, MAX_PAUSE_SECONDS)
-    return _rounded_up(now + timedelta(seconds=seconds)) if seconds else None
-
-
-def _rounded_up(moment: datetime) -> datetime:
-    """Return a time in whole seconds, as in all times of the API server."""
-    return (moment + timedelta(microseconds=999_999)).replace(microsecond=0)
 
 
 def _creations(observed: Observed, missing: Iterable[Slot]) -> tuple[CreateWorker, ...]:

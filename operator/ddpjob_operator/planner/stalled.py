@@ -10,7 +10,7 @@ from datetime import datetime
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.status import Condition
-from ddpjob_operator.planner import silent_workers
+from ddpjob_operator.planner import deaths, silent_workers
 from ddpjob_operator.planner.conditions import (
     condition,
     placed,
@@ -36,9 +36,10 @@ def stalled(
     if report is not None and report.stall is not None and found is None:
         return condition(kind, True, Reason.NO_PROGRESS, describe_stall(report.stall))
     if worker_plan.failing and worker_plan.replace_after is not None:
-        worker = worker_plan.failing[0]
+        counted = {each.worker: each for each in deaths.count_failures(observed, now)}
+        worker = min(worker_plan.failing, key=lambda each: counted[each.name].retry_at)
         diagnosis = diagnose(worker.reason, worker.message)
-        text = f"{worker.name} ended before it joined{plain_message(worker.message)}"
+        text = deaths.describe(worker, counted[worker.name])
         at = f"; it is replaced at {worker_plan.replace_after:%H:%M:%S} UTC"
         reason = diagnosis.reason if diagnosis else Reason.WORKERS_FAIL
         return condition(kind, True, reason, f"{text}{_remedy(diagnosis)}{at}")

@@ -19,7 +19,7 @@ from ddpjob_operator.api.status import (
     RestartsStatus,
     SnapshotStatus,
 )
-from ddpjob_operator.planner import conditions
+from ddpjob_operator.planner import conditions, deaths
 from ddpjob_operator.planner.observed import Observed, Phase
 from ddpjob_operator.planner.outcome import JobOutcome
 from ddpjob_operator.planner.placement import WorkerPlan
@@ -42,6 +42,7 @@ def build_active_status(
         {
             **_reported(observed, report, now),
             "warnings": current_warnings(observed, report, now),
+            "worker_failures": deaths.count_failures(observed, now),
             "start_time": old.start_time or _whole(now),
             "replace_after": worker_plan.replace_after,
         },
@@ -57,7 +58,7 @@ def build_active_status(
 def build_suspended_status(observed: Observed, now: datetime) -> DDPJobStatus:
     """Return the status of a suspended job; a resumed job starts from its snapshot."""
     cleared: dict[str, Any] = {"start_time": None, "membership": None, "replace_after": None}
-    cleared |= {"rendezvous_failures": None, "silent_workers": ()}
+    cleared |= {"rendezvous_failures": None, "silent_workers": (), "worker_failures": ()}
     status = _counted(observed, {**cleared, "restarts": RestartsStatus()})
     until = "spec.suspend is false" if observed.job.spec.suspend else "spec.replicas is above 0"
     text = f"the job is suspended; it resumes when {until}"
@@ -77,6 +78,7 @@ def build_finished_status(
         {
             **_reported(observed, report, now),
             "warnings": current_warnings(observed, report, now),
+            "worker_failures": deaths.count_failures(observed, now),
             "completion_time": _whole(now),
             "replace_after": None,
             "ready": AFTER_THE_END,

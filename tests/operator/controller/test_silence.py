@@ -13,6 +13,7 @@ pytest.register_assert_rewrite("support.reconciling.life")
 
 from support.reconciling.in_memory import play_in_memory  # noqa: E402
 from support.reconciling.life import RENDEZVOUS, training, worker  # noqa: E402
+from support.reconciling.nodes import ended  # noqa: E402
 from support.reconciling.stage import Stage  # noqa: E402
 
 
@@ -126,6 +127,32 @@ def test_a_worker_that_falls_silent_is_named_and_replaced_though_its_pod_runs() 
         assert 75 <= stage.clock() - begin < 95
         told = await stage.reasons()
         assert (told.count("WorkerSilent"), told.count("WorkerReplaced")) == (1, 1)
+
+    play_in_memory(story)
+
+
+def test_a_worker_that_runs_out_of_memory_again_and_again_fails_the_job() -> None:
+    async def story(stage: Stage) -> None:
+        await training(stage, "000-1", "001-1")
+        created = []
+        for incarnation in range(1, 5):
+            name = worker(1, incarnation)
+            await stage.until(lambda v, name=name: name in v.members, "it joins")  # type: ignore[misc]
+            created.append(stage.clock())
+            pod = {"apiVersion": "v1", "kind": "Pod", **(await stage.view()).pods[name]}
+            status = ended(pod, 137)
+            for container in status["containerStatuses"]:
+                container["state"]["terminated"]["reason"] = "OOMKilled"
+            await stage.nodes.set_status(stage.pod_path(name), pod, status)
+        view = await stage.until(lambda v: v.state == "Failed", "the budget is used up")
+        failed = view.condition("Failed")
+        assert failed["reason"] == "OutOfMemory"
+        assert "raise the memory limit" in failed["message"]
+        assert created[2] - created[1] >= 5
+        assert created[3] - created[2] >= 10
+        [failures] = view.status["workerFailures"]
+        assert (failures["count"], failures["exitCode"]) == (4, 137)
+        assert "OutOfMemory" in await stage.reasons()
 
     play_in_memory(story)
 

@@ -217,3 +217,13 @@ def test_the_start_of_an_agent_is_known() -> None:
     status = {"phase": "Running", "containerStatuses": [running]}
     begin = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     assert the_worker(raw_pod(worker_manifest(), status, NODE)).running_since == begin
+
+
+def test_the_exit_code_and_a_disruption_are_known() -> None:
+    done = {"name": "trainer", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
+    target = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+    status = {"phase": "Failed", "containerStatuses": [done], "conditions": [target]}
+    worker = the_worker(raw_pod(worker_manifest(), status, NODE))
+    assert (worker.exit_code, worker.disrupted) == (137, True)
+    running = the_worker(raw_pod(worker_manifest(), {"phase": "Running"}, NODE))
+    assert (running.exit_code, running.disrupted) == (None, False)

@@ -9,7 +9,15 @@ import pytest
 from ddpjob_operator.planner.observed import Phase, Worker
 from ddpjob_operator.planner.planner import Action, CreateWorker, DeleteWorker
 from ddpjob_protocol.control import Expectation, Report, ServiceState
-from support.builders import NOW, make_job, make_membership, make_report, make_round, make_worker
+from support.builders import (
+    NOW,
+    make_failures,
+    make_job,
+    make_membership,
+    make_report,
+    make_round,
+    make_worker,
+)
 from support.planning import (
     FAILED,
     PENDING,
@@ -181,14 +189,15 @@ def test_a_free_index_below_a_running_one_is_used_first() -> None:
 
 
 BROKEN = make_worker(1, 3, phase=FAILED, message="image has no python3")
+BEFORE = (make_failures(make_worker(1, 2), count=2),)
 
 
 def test_a_worker_that_ends_before_it_joins_is_replaced_after_a_pause() -> None:
-    planned = decide(workers=(W0, BROKEN), report=make_report(W0))
+    planned = decide(workers=(W0, BROKEN), report=make_report(W0), worker_failures=BEFORE)
     assert (planned.expectation, planned.actions) == (expect(W0), ())
     assert planned.status.replace_after == NOW + timedelta(seconds=10)
     assert planned.requeue_after == 10
-    text = "digits-worker-001-3 ended before it joined: image has no python3; "
+    text = "digits-worker-001-3 ended like 2 workers before it: image has no python3; "
     assert told(planned.status, "Stalled") == (
         "True",
         "WorkersFail",
@@ -201,7 +210,8 @@ def test_a_worker_that_ends_before_it_joins_is_replaced_after_a_pause() -> None:
 )
 def test_the_pause_is_kept_in_status(seconds: int, created: bool) -> None:
     due, now = NOW + timedelta(seconds=10), NOW + timedelta(seconds=seconds)
-    planned = decide(workers=(W0, BROKEN), report=make_report(W0), now=now, replace_after=due)
+    known = (make_failures(BROKEN, count=3, retry_at=due),)
+    planned = decide(workers=(W0, BROKEN), report=make_report(W0), now=now, worker_failures=known)
     assert (create(1, 4) in planned.actions) is created
     assert (DeleteWorker(BROKEN.name) in planned.actions) is created
     assert planned.status.replace_after == (None if created else due)

@@ -9,7 +9,7 @@ import pytest
 from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.planner.observed import Rejection, Rendezvous, Worker
 from ddpjob_protocol.control import Report
-from support.builders import make_job, make_report, make_worker
+from support.builders import make_failures, make_job, make_report, make_worker
 from support.planning import (
     DOES_NOT_HOLD,
     FAILED,
@@ -31,6 +31,7 @@ UNPULLED = make_worker(1, phase=PENDING, node="n", reason="ImagePullBackOff", me
 NO_GPU = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
 NO_CLAIM = '0/3 nodes are available: persistentvolumeclaim "snapshots" not found.'
 CLAIM = "create the claim, or name one that exists"
+AGAIN = "ended like 2 workers before it: OOMKilled, exit code 137"
 LATER = "it is replaced at 03:04:15 UTC"
 MEMORY = "raise the memory limit or make the job need less"
 PULL = "correct the image's name and tag, or give the pod the pull secret that it needs"
@@ -105,7 +106,7 @@ def unplaced(message: str) -> Worker:
             (
                 "True",
                 "OutOfMemory",
-                f"digits-worker-001-3 ended before it joined: exit code 137; {MEMORY}; {LATER}",
+                f"digits-worker-001-3 {AGAIN}; {MEMORY}; {LATER}",
             ),
             id="one_after_the_other_ends",
         ),
@@ -114,7 +115,10 @@ def unplaced(message: str) -> Worker:
 def test_workers_that_keep_a_job_from_running(
     minimum: int, workers: tuple[Worker, ...], report: Report, expected: tuple[str, str, str]
 ) -> None:
-    planned = decide(make_job(2, minReplicas=minimum), workers, report=report)
+    before = (make_failures(make_worker(1, 2), count=2),)
+    planned = decide(
+        make_job(2, minReplicas=minimum), workers, report=report, worker_failures=before
+    )
     assert told(planned.status, "Stalled") == expected
 
 

@@ -1,0 +1,141 @@
+"""Workers that end by their own doing, one after the other: pause, reason, budget."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from ddpjob_operator.planner.observed import Worker
+from ddpjob_operator.planner.planner import DeleteWorker, Plan
+from support.builders import (
+    NOW,
+    make_failures,
+    make_job,
+    make_membership,
+    make_report,
+    make_status,
+    make_worker,
+)  # fmt: skip
+from support.planning import FAILED, W0, W1, create, decide, events_of, membership_of, told
+
+EMPTY_DIR = 'Usage of EmptyDir volume "snapshots" exceeds the limit "1Gi".'
+EPHEMERAL = "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi."
+LOW = "The node was low on resource: memory."
+OOM: dict[str, Any] = {"reason": "OOMKilled", "message": "exit code 137", "exit_code": 137}
+
+
+def dead(index: int, incarnation: int, **fields: Any) -> Worker:
+    return make_worker(index, incarnation, phase=FAILED, **fields)
+
+
+def plan_after(worker: Worker, count: int, **fields: Any) -> Plan:
+    """The plan for a job that trained with this worker, and with `count` more that ended."""
+    predecessor = make_worker(worker.index, worker.incarnation - 1)
+    status = make_status(
+        membership=membership_of(W0, worker),
+        worker_failures=(make_failures(predecessor, count=count),) if count else (),
+    )
+    report = make_report(W0, membership=make_membership(W0, n=2))
+    return decide(make_job(2, status=status, **fields), (W0, worker), report=report)
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        pytest.param(OOM, "OutOfMemory", id="out_of_memory"),
+        pytest.param(
+            {"reason": "Evicted", "message": EMPTY_DIR}, "DiskLimitExceeded", id="empty_dir"
+        ),
+        pytest.param(
+            {"reason": "Evicted", "message": EPHEMERAL}, "DiskLimitExceeded", id="ephemeral"
+        ),
+        pytest.param({"reason": "Error", "exit_code": 3}, "WorkersFail", id="exit_code"),
+    ],
+)
+def test_a_worker_that_ends_again_by_its_own_doing_is_replaced_after_a_pause(
+    end: dict[str, Any], reason: str
+) -> None:
+    first = plan_after(dead(1, 1, **end), 0)
+    assert create(1, 2) in first.actions, "the first end may have been an accident"
+    assert [(each.count, each.reason) for each in first.status.worker_failures] == [(1, reason)]
+    [third] = [plan_after(dead(1, 3, **end), 2)]
+    assert third.actions == ()
+    assert third.status.replace_after == NOW + timedelta(seconds=10)
+    assert told(third.status, "Stalled")[:2] == ("True", reason)
+    assert reason in [each[0] for each in events_of(third)]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param({"reason": "Evicted", "message": LOW, "disrupted": True}, id="node_pressure"),
+        pytest.param({"exit_code": 137, "disrupted": True}, id="preempted"),
+        pytest.param({"exit_code": 137, "deleting": True}, id="deleted"),
+        pytest.param({"exit_code": 143}, id="stopped"),
+        pytest.param({"exit_code": 137, "reason": "ContainerStatusUnknown"}, id="node_lost"),
+        pytest.param({"reason": "UnexpectedAdmissionError"}, id="not_admitted"),
+    ],
+)
+def test_an_end_that_is_not_the_workers_doing_has_no_pause(end: dict[str, Any]) -> None:
+    worker = dead(1, 9, **end)
+    planned = plan_after(worker, 0)
+    assert create(1, 10) in planned.actions
+    assert planned.status.worker_failures == ()
+
+
+def test_each_slot_has_its_own_pause() -> None:
+    three = make_worker(2, 1)
+    status = make_status(
+        membership=membership_of(W0, W1, three),
+        worker_failures=(make_failures(make_worker(1, 4), count=3),),
+    )
+    report = make_report(W0, membership=make_membership(W0, n=2))
+    workers = (W0, dead(1, 5, **OOM), dead(2, 1, **OOM))
+    planned = decide(make_job(3, status=status), workers, report=report)
+    assert set(planned.actions) == {create(2, 2), DeleteWorker(three.name)}
+    assert [each.count for each in planned.status.worker_failures] == [4, 1]
+
+
+@pytest.mark.parametrize(("count", "failed"), [(2, False), (3, True)])
+def test_the_budget_of_the_application_ends_the_loop(count: int, *, failed: bool) -> None:
+    planned = plan_after(dead(1, 9, **OOM), count)
+    status, reason, text = told(planned.status, "Failed")
+    assert (status == "True") is failed
+    if failed:
+        assert reason == "OutOfMemory"
+        assert text.startswith("digits-worker-001-9 ended like 3 workers before it: OOMKilled")
+        assert "raise the memory limit" in text
+
+
+def test_a_worker_that_never_joined_has_no_budget() -> None:
+    status = make_status(worker_failures=(make_failures(make_worker(1, 19), count=19),))
+    job = make_job(2, status=status)
+    planned = decide(job, (W0, dead(1, 20, message="no python3")), report=make_report(W0))
+    assert told(planned.status, "Failed")[0] == "False"
+    assert planned.status.replace_after == NOW + timedelta(seconds=300)
+
+
+def test_ten_good_minutes_end_the_count() -> None:
+    status = make_status(
+        membership=membership_of(W0, W1),
+        worker_failures=(make_failures(dataclasses.replace(W1), count=3),),
+    )
+    job, workers, report = make_job(2, status=status), (W0, W1), make_report(W0, W1)
+    for seconds, counted in ((599, 1), (600, 0)):
+        now = NOW + timedelta(seconds=seconds)
+        planned = decide(job, workers, report=report, now=now)
+        assert len(planned.status.worker_failures) == counted
+
+
+def test_the_last_words_are_kept_within_limits() -> None:
+    words = "\n".join(f"line {n}" for n in range(1000))
+    workers = [dead(n, 1, exit_code=1, message=words) for n in range(8)]
+    job = make_job(8, maxReplicas=8, status=make_status(membership=membership_of(*workers)))
+    failures = decide(job, tuple(workers), report=make_report(W0)).status.worker_failures
+    assert len(failures) == 8
+    tails = [each.tail for each in failures if each.tail]
+    assert len(tails) == 5
+    assert all(tail.endswith("line 999") and len(tail) <= 1000 for tail in tails)
