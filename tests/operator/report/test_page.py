@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import hashlib
 import html.parser
 import itertools
 import re
@@ -131,14 +133,19 @@ def test_hostile_texts_are_text() -> None:
 
 @pytest.mark.parametrize("made", [report_page, live_page])
 def test_the_page_loads_nothing_from_elsewhere(made: Any) -> None:
-    page = Page(made(two_memberships()))
+    text = made(two_memberships())
+    page = Page(text)
     for _, attributes in page.elements:
         assert not {"src", "href", "srcset", "action", "data"} & attributes.keys()
-    assert "url(" not in re.sub(r"url\(#\w+\)", "", made(two_memberships()))
+    assert "url(" not in re.sub(r"url\(#\w+\)", "", text)
     policy = next(m["content"] for m in page.all("meta") if m.get("http-equiv", "") == POLICY)
     assert policy is not None
     assert policy.startswith("default-src 'none'; style-src 'sha256-")
     assert ("script-src" in policy) == (made is live_page)
+    for inline in re.findall(r"<(?:style|script)>(.*?)</(?:style|script)>", text, re.DOTALL):
+        digest = base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy, "else a browser ignores it"
+    assert not any("style" in attributes for _, attributes in page.elements)
 
 
 POLICY = "Content-Security-Policy"
