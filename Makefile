@@ -35,7 +35,7 @@ test-local: setup ## Whole jobs with real processes on this machine; snapshots i
 	@tools/kind/binaries.sh versitygw >/dev/null
 	@$(PYTEST) $(or $(ONLY),--tier=local tests/jobs tests/store)
 
-soak: setup ## At length what `make test` runs in short, in two hours; SEEDS="1 2 3" chooses; root
+soak: setup ## At length what `make test` runs in short, in two hours; SEEDS="1 2 3" chooses, FUZZ=1000 fuzzes more; root
 	@PYTEST='$(PYTEST)' tools/soak.sh
 
 mutations: setup ## Break the product on purpose, 130 times, and see tests fail for it. About an hour

@@ -3,7 +3,7 @@
 # memberships, scripts of users with 100 changes each, programs executed that are forked elsewhere, a
 # job for each scene, heavy load for 30 s, a cluster's jobs one for each thing that happens,
 # breakages of the product that tests must see, 20 random sequences of changes (SEEDS chooses
-# others).
+# others), readers of foreign bytes with FUZZ times the examples.
 # Runs everything and then names what failed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -26,6 +26,8 @@ step memberships DDPJOB_CHANGES=200 "${pytest[@]}" tests/trainer/elastic/test_ma
 step habits DDPJOB_HABITS=all "${pytest[@]}" tests/trainer/habits
 
 step breaks DDPJOB_BREAKS=200 "${pytest[@]}" tests/trainer/elastic/group/test_random_breaks.py
+step fuzz DDPJOB_FUZZ="${FUZZ:-50}" "${pytest[@]}" --timeout=0 -o faulthandler_timeout=0 tests/agent/fuzz \
+  tests/operator/rendezvous/test_fuzzed_answers.py tests/trainer/snapshots/test_fuzzed_manifests.py
 step executed DDPJOB_COLD=1 "${pytest[@]}" tests/trainer tests/agent/c10d/test_torchrun.py
 step scenes DDPJOB_SCENES=alone DDPJOB_LOAD_SECONDS=30 "${pytest[@]}" \
   tests/jobs/test_live.py tests/jobs/test_planned_stops.py tests/jobs/test_outcomes.py

@@ -75,9 +75,11 @@ def _is_unicode(data: str) -> bool:
 
 
 def name(data: Any, where: str) -> str:
-    """Return a text that has at most `MAX_NAME` characters."""
+    """Return a text that has at most `MAX_NAME` characters, all printable."""
     if len(text(data, where)) > MAX_NAME:
         raise DecodeError(f"{where} has {len(data)} characters instead of at most {MAX_NAME}")
+    if not data.isprintable():
+        raise DecodeError(f"{where} is {show(data)}, but a name has printable characters only")
     return str(data)
 
 

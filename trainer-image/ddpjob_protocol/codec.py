@@ -21,11 +21,15 @@ from typing import Any, Callable, TypeVar
 
 T = TypeVar("T")
 _PLAIN = (str, int, float, bool, type(None))
+MAX_MESSAGE = 800  # characters of an error: a path or a reason may repeat a value of any length
 _NONE = " | None"  # annotations are text: Python 3.9 cannot evaluate this
 
 
 class DecodeError(ValueError):
-    """A value in JSON does not fit; the message names its path and the reason."""
+    """A value in JSON does not fit; the message names its path and the reason, both cut."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message[:MAX_MESSAGE])
 
 
 def show(value: Any) -> str:

@@ -59,10 +59,24 @@ class RunOrders:
         membership = order["membership"]
         members, reach = membership["members"], order.get("reach", {})
         if isinstance(members, dict):
-            kept = [self._members[start:end] for start, end in members["kept"]]
-            members = [*(member for part in kept for member in part), *members["new"]]
+            members = [*self._kept(members["kept"]), *members["new"]]
             merged = {**self._reach, **reach}
             names = (member["worker"] for member in members)
             reach = {name: merged[name] for name in names if merged.get(name) is not None}
+        if not isinstance(members, list) or not isinstance(reach, dict):
+            raise TypeError("the members are no list, or the ports no object")
         self._members, self._reach = members, reach
         return {**order, "membership": {**membership, "members": members}, "reach": reach}
+
+    def _kept(self, ranges: Sequence[Sequence[int]]) -> list[Message]:
+        """Return the members in these ranges, which keep the order; so each is there once."""
+        kept: list[Message] = []
+        before = 0
+        for start, end in ranges:
+            if not before <= start <= end <= len(self._members):
+                raise ValueError(
+                    f"{start} to {end} is no range of the members that follows {before}"
+                )
+            kept += self._members[start:end]
+            before = end
+        return kept

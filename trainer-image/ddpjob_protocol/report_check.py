@@ -15,17 +15,21 @@ from ddpjob_protocol.membership import Member, Membership
 from ddpjob_protocol.messages import Failure, Message
 from ddpjob_protocol.process import ProcessMessage
 from ddpjob_protocol.progress import MAX_WHERE, Position, ProgressReport
+from ddpjob_protocol.text import last_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_PROCESSES = 2**16  # of one worker
+MAX_RESTARTS = 2**30  # the status of a job has 32 bits
+MAX_RANKS = 2**20  # processes of a membership
 MAX_WORKERS = 100_000
 MAX_REPLICAS = 1000  # of the script's files, at one worker
 MAX_REPORTS = 100
 MAX_WARNING = 4000  # characters
 MAX_REASON = 64  # characters
 MAX_WRITES = 2**20  # to the c10d store, in one message
+MAX_TRACEBACK = 20_000  # characters
 
 
 def check_message(message: Message) -> Message:
@@ -71,11 +75,13 @@ def _processes(data: Any, where: str) -> int:
 
 
 def _failure(data: Any, where: str) -> Any:
-    decode(
-        Failure,
-        fields({"at": checks.seconds, "rank": count, "exit_code": check_exit_code})(data, where),
-    )
-    return data
+    checked = _FAILURE(data, where)
+    decode(Failure, checked)
+    return checked
+
+
+def _traceback(data: Any, where: str) -> str:
+    return last_lines(text(data, where), MAX_TRACEBACK)
 
 
 def check_exit_code(data: Any, where: str) -> int:
@@ -87,7 +93,11 @@ def check_exit_code(data: Any, where: str) -> int:
 
 def check_membership(data: Any) -> Membership:
     """Return the membership that a hello has; raise DecodeError if a value is odd."""
-    return decode(Membership, MEMBERSHIP(data, "hello.membership"))
+    membership = decode(Membership, MEMBERSHIP(data, "hello.membership"))
+    if not 0 < len(membership.by_worker) == len(membership.members):
+        raise DecodeError("hello.membership has no members, or a worker twice")
+    count(membership.world_size, "the number of processes of hello.membership", MAX_RANKS)
+    return membership
 
 
 def check_reason(data: Any, where: str) -> str:
@@ -98,13 +108,23 @@ def check_reason(data: Any, where: str) -> str:
     return str(data)
 
 
+_FAILURE = fields(
+    {
+        "at": checks.seconds,
+        "summary": checks.text_to(MAX_WARNING),
+        "traceback": _traceback,
+        "rank": count,
+        "exit_code": check_exit_code,
+    }
+)
 _MEMBER = fields({"worker": name, "incarnation": name, "address": name, "processes": _processes})
 MEMBERSHIP = fields(
     {
         "id": identity,
         "members": each(_MEMBER, MAX_WORKERS),
-        "failures": count,
-        "losses": count,
+        "detail": checks.text_to(MAX_WARNING),
+        "failures": checks.count_to(MAX_RESTARTS),
+        "losses": checks.count_to(MAX_RESTARTS),
         "after": count,
         "snapshot_step": count,
         "repeated_steps": count,

@@ -10,10 +10,12 @@ from typing import Any
 
 from ddpjob_protocol import checks
 from ddpjob_protocol.checks import count, each, fields, identity, name, number, seconds, text
-from ddpjob_protocol.codec import DecodeError, decode
+from ddpjob_protocol.codec import DecodeError, decode, show
 from ddpjob_protocol.control import Report
+from ddpjob_protocol.membership import Cause
 from ddpjob_protocol.progress import MAX_WHERE, check_metrics
 from ddpjob_protocol.report_check import (
+    MAX_RANKS,
     MAX_WARNING,
     MAX_WORKERS,
     MEMBERSHIP,
@@ -21,7 +23,6 @@ from ddpjob_protocol.report_check import (
     check_reason,
 )
 
-MAX_PROCESSES = 2**20  # of a membership
 MAX_ITEMS = 1000  # of other lists
 MAX_TEXT = 200_000  # characters: the traceback of a failure is the longest text
 MAX_RESTARTS = 2**31
@@ -30,8 +31,8 @@ MAX_RESTARTS = 2**31
 def parse_report(data: Any) -> Report:
     """Return the report in the answer of a service; raise DecodeError if a value is odd."""
     report = decode(Report, _REPORT(data, "Report"))
-    if report.membership is not None and report.membership.world_size > MAX_PROCESSES:
-        raise DecodeError(f"Report.membership has more than {MAX_PROCESSES} processes")
+    if report.membership is not None and report.membership.world_size > MAX_RANKS:
+        raise DecodeError(f"Report.membership has more than {MAX_RANKS} processes")
     return report
 
 
@@ -46,7 +47,13 @@ def _rate(data: Any, where: str) -> float:
     return float(data)
 
 
-_RANKS = each(checks.count_to(MAX_PROCESSES), MAX_PROCESSES)
+def _cause(data: Any, where: str) -> str:
+    if data not in [each.value for each in Cause]:
+        raise DecodeError(f"{where} is {show(data)} instead of a known cause")
+    return str(data)
+
+
+_RANKS = each(checks.count_to(MAX_RANKS), MAX_RANKS)
 _WORKERS = each(name, MAX_WORKERS)
 _FAILURE = fields(
     {
@@ -60,10 +67,10 @@ _FAILURE = fields(
 _RECORD = fields(
     {
         "id": identity,
-        "cause": name,
+        "cause": _cause,
         "detail": _long_text,
         "workers": _WORKERS,
-        "world_size": checks.count_to(MAX_PROCESSES),
+        "world_size": checks.count_to(MAX_RANKS),
         "since": seconds,
         "snapshot_step": count,
         "resumed_step": count,
@@ -82,7 +89,7 @@ _STALL = fields(
         "since": seconds,
         "step": count,
         "usual_step_seconds": seconds,
-        "groups": each(_RANK_GROUP, MAX_PROCESSES),
+        "groups": each(_RANK_GROUP, MAX_RANKS),
     }
 )
 _WARNING = fields(
@@ -97,8 +104,8 @@ _WARNING = fields(
 _WORKER_RANKS = fields(
     {
         "worker": name,
-        "first": checks.count_to(MAX_PROCESSES),
-        "processes": checks.count_to(MAX_PROCESSES),
+        "first": checks.count_to(MAX_RANKS),
+        "processes": checks.count_to(MAX_RANKS),
     }
 )
 _REPORT = fields(

@@ -56,6 +56,12 @@ def shorten(text: str, limit: int) -> str:
     return (words if len(words) > limit // 2 else head).rstrip() + CUT
 
 
+def excerpt(text: str, limit: int) -> str:
+    """Return the start of a foreign text, without what a terminal or a log would interpret."""
+    short = shorten(text, limit)
+    return short if short.isprintable() else ascii(short)[1:-1][:limit]
+
+
 def last_lines(text: str, limit: int) -> str:
     """Return at most `limit` characters from the end of a text, and cut between lines."""
     if len(text) <= limit:

@@ -231,21 +231,21 @@ def _drop(response: aiohttp.ClientResponse) -> None:
 def _parse(response: aiohttp.ClientResponse, data: bytes) -> Any:
     try:
         return json.loads(data) if data else None
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         raise ApiError(response.status, "NoJSON", _excerpt(data)) from error
 
 
 def _event(line: bytes) -> dict[str, Any]:
     try:
         event: dict[str, Any] = json.loads(line)
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         raise UnreachableError(f"not an event: {_excerpt(line)}") from error
     return event
 
 
 def _error(response: aiohttp.ClientResponse, text: str) -> ApiError:
     status: dict[str, Any] = {}
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(RecursionError, ValueError):
         parsed = json.loads(text)
         if isinstance(parsed, dict) and parsed.get("kind") == "Status":
             status = parsed

@@ -14,12 +14,13 @@ import aiohttp
 
 from ddpjob_operator.request import Request
 from ddpjob_protocol.addresses import join_address
-from ddpjob_protocol.codec import DecodeError, encode
+from ddpjob_protocol.codec import DecodeError, encode, show
 from ddpjob_protocol.control import TOKEN_HEADER, Expectation, Report
 from ddpjob_protocol.service_report import parse_report
+from ddpjob_protocol.text import excerpt
 
 MARGIN_SECONDS = 5.0  # delay of an answer beyond the requested time
-MAX_SHOWN = 200  # characters of an answer in an error
+MAX_REASON = 500  # characters of an error
 MAX_ANSWER_BYTES = 4 << 20  # the report of 10,000 workers has 1.7 MB
 
 
@@ -90,10 +91,11 @@ def connect_directly(host: str, port: int) -> Transport:
             ValueError,
             aiohttp.ClientError,
         ) as error:
-            raise ServiceUnavailableError(str(error) or "no answer in time") from error
+            reason = excerpt(str(error), MAX_REASON) or "no answer in time"
+            raise ServiceUnavailableError(reason) from error
         if response.status != 200:
-            what = f"{request.method} {request.path}: {response.status} {str(answer)[:MAX_SHOWN]}"
-            raise ServiceUnavailableError(what)
+            what = f"{request.method} {request.path}: {response.status} {show(answer)}"
+            raise ServiceUnavailableError(excerpt(what, MAX_REASON))
         return answer
 
     return send

@@ -50,6 +50,7 @@ ODD: tuple[tuple[str, Any], ...] = (
     ("membership.id", "soon"),
     ("membership.members.0.processes", 10**12),
     ("memberships.0.id", "1.1"),
+    ("memberships.0.cause", "9.9.9"),
     ("memberships.0.since", float("nan")),
     ("memberships.0.since", -1e18),
     ("memberships", "none"),

@@ -20,12 +20,15 @@ import zlib
 from typing import IO, TYPE_CHECKING, Any
 
 from ddpjob_agent.file_sync.pickle_scan import find_damage
+from ddpjob_protocol.codec import show
+from ddpjob_protocol.text import excerpt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 ZIP = b"PK\x03\x04"  # start of the first entry
 ENTRY_BYTES = 30  # header of an entry, before its name
+UNPACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others take the memory that a file asks for
 SAFETENSORS = ".safetensors"
 OFFSETS = re.compile(
     rb'"data_offsets"\s{0,9}:\s{0,9}\[\s{0,9}[0-9]{1,19}\s{0,9},\s{0,9}([0-9]{1,19})\s{0,9}\]'
@@ -50,6 +53,11 @@ MARKER = re.compile(
 DEEP_BYTES = 64 << 20  # limit for reading all content, too; takes a tenth of a second
 PICKLE_BYTES = 8 << 20  # the same limit for pickles: read instruction by instruction, in a second
 JSON_BYTES = 4 << 20  # the same limit for JSON, whose objects take many times its bytes
+MAX_REASON = 500  # characters
+
+# Limits of the entries that are unpacked: a small archive may have many that share their bytes.
+UNPACKED_BYTES = 256 << 20
+UNPACKED_ENTRIES = 100_000
 
 # Exceptions of the standard library for invalid archives.
 _BAD = (ArithmeticError, EOFError, LookupError, NotImplementedError, RuntimeError, ValueError)
@@ -57,6 +65,10 @@ _BAD = (ArithmeticError, EOFError, LookupError, NotImplementedError, RuntimeErro
 
 def find_corruption(file: IO[bytes], size: int, name: str) -> str:
     """Return the corruption of a file of this size and name, or an empty text. Raises OSError."""
+    return excerpt(_find_corruption(file, size, name), MAX_REASON)
+
+
+def _find_corruption(file: IO[bytes], size: int, name: str) -> str:
     if size == 0:
         return "" if MARKER.fullmatch(os.path.basename(name)) else "it is empty"
     file.seek(0)
@@ -103,9 +115,12 @@ def _find_zip_corruption(file: IO[bytes], size: int) -> str:
 
 
 def _find_entry_corruption(archive: zipfile.ZipFile, entries: list[zipfile.ZipInfo]) -> str:
-    for entry in entries:
-        if entry.CRC == 0:  # torch was configured to write no checksum
-            continue
+    # A checksum of 0: torch was configured to write none.
+    checked = [e for e in entries if e.CRC != 0 and e.compress_type in UNPACKED]
+    size = sum(entry.file_size for entry in checked)
+    if size > UNPACKED_BYTES or len(checked) > UNPACKED_ENTRIES:
+        return ""
+    for entry in checked:
         try:
             with archive.open(entry) as content:
                 while content.read(1 << 20):
@@ -156,7 +171,7 @@ def _find_safetensors_corruption(file: IO[bytes], size: int, head: bytes) -> str
         expected = 8 + length + find_end(file, length)
     except (AttributeError, TypeError, *_BAD) as error:
         return f"its header cannot be read: {error}"
-    return "" if size == expected else f"it has {size} of {expected} bytes"
+    return "" if size == expected else f"it has {size} of {show(expected)} bytes"
 
 
 def _parse_end(file: IO[bytes], length: int) -> int:

@@ -7,6 +7,7 @@ May not: choose a replica.
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 from ddpjob_agent.file_sync import places
@@ -38,9 +39,10 @@ def read_manifest(folder: Place, entries: Sequence[str]) -> tuple[Parts, Seen]:
     Raises OSError, MalformedError and RefusedError.
     """
     with places.open_to_read(folder.below(NAME)) as file:
-        text = file.read(MAX_BYTES + 1)
+        size = os.fstat(file.fileno()).st_size  # a read takes the memory that it asks for
+        text = file.read(size) if size <= MAX_BYTES else b""
     try:
-        manifest: dict[str, Any] = json.loads(text) if len(text) <= MAX_BYTES else {}
+        manifest: dict[str, Any] = json.loads(text)
         listed, seen = manifest["parts"], manifest["seen"]
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise MalformedError(f"its {NAME} cannot be read") from error

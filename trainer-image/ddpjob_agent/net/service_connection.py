@@ -165,7 +165,7 @@ class ServiceConnection:
                     self._send_heartbeat(connection)
                 elif message["type"] != "probe":
                     self._is_over = message["type"] == "finish"
-                    self._receive(orders.complete(message))
+                    self._receive(_completed(orders, message))
         finally:
             silence.cancel()
             beats.cancel()
@@ -183,3 +183,10 @@ class ServiceConnection:
 
     def _send_heartbeat(self, connection: Connection) -> None:
         connection.send({"type": "beat", "settled": self.store.settled, **self._words()})
+
+
+def _completed(orders: RunOrders, message: Message) -> Message:
+    try:
+        return orders.complete(message)
+    except (KeyError, TypeError, ValueError) as error:
+        raise FramingError(f"an order that cannot be read: {error!r}") from error

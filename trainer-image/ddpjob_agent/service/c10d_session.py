@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import logging
 from typing import TYPE_CHECKING
 
@@ -105,17 +106,19 @@ class StoreSession:
             stores.settle(self._worker, message["settled"])
         task = asyncio.ensure_future(self._serve(stores, number, message["membership"], data))
         self._tasks[number] = task
-        task.add_done_callback(lambda _: self._tasks.pop(number, None))
+        task.add_done_callback(functools.partial(self._on_end, number))
+
+    def _on_end(self, number: int, task: asyncio.Task[None]) -> None:
+        """Answer a request that the worker has cancelled, also before its task has begun."""
+        self._tasks.pop(number, None)
+        if task.cancelled() and not self._is_closed:
+            self._connection.send({"type": "stored", "id": number})
 
     async def _serve(
         self, stores: MembershipStores, number: int, membership: str, data: bytes
     ) -> None:
         try:
             await self._send(number, await stores.answer(self._worker, number, membership, data))
-        except asyncio.CancelledError:
-            if not self._is_closed:  # the worker has cancelled it
-                self._connection.send({"type": "stored", "id": number})
-            raise
         except Exception as error:  # noqa: BLE001 - it ends this session only
             log.warning("cannot serve a request of %s: %r; closing", self._worker, error)
             self._connection.close()

@@ -25,6 +25,7 @@ from ddpjob_agent.c10d.server import StoreBackend
 from ddpjob_agent.c10d.store import Store
 from ddpjob_agent.c10d.torchrun_ranks import TorchrunRanks
 from ddpjob_agent.c10d.writes import Forget, Forgotten, Kind, Write, writes_of
+from ddpjob_protocol.checks import count
 from ddpjob_protocol.codec import DecodeError, decode, encode
 
 if TYPE_CHECKING:
@@ -122,8 +123,9 @@ class MembershipStores:
         writes += [_check(decode(Write, item)) for item in message["writes"]]
         if "version" not in message:
             return
+        version = count(message["version"], "writes.version", MAX_VERSION)
         self._missing.discard(worker)
-        self._version = max(self._version, message["version"])
+        self._version = max(self._version, version)
         self._observe_ranks(worker, writes)
         if not self._missing:
             self._open()

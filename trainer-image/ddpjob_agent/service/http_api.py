@@ -22,8 +22,10 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from ddpjob_agent.net.listening import STREAM_BYTES
-from ddpjob_protocol.codec import decode, encode
+from ddpjob_protocol import checks
+from ddpjob_protocol.codec import encode, show
 from ddpjob_protocol.control import TOKEN_HEADER, Expectation, Report
+from ddpjob_protocol.expectation_check import parse_expectation
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -91,18 +93,18 @@ class OperatorApi:
             return {"ok": True}
         try:
             if (head.method, head.url.path) == ("GET", "/report"):
-                query = parse_qs(head.url.query)
-                after = int(query.get("after", ["0"])[0])
-                seconds = min(float(query.get("timeout", ["0"])[0]), MAX_POLL_SECONDS)
-                only_news = query.get("news", ["0"])[0] == "1"
+                query = {name: values[0] for name, values in parse_qs(head.url.query).items()}
+                after = checks.count(int(query.get("after", "0")), "after")
+                seconds = checks.seconds(float(query.get("timeout", "0")), "timeout")
+                seconds, only_news = min(seconds, MAX_POLL_SECONDS), query.get("news") == "1"
                 report: dict[str, Any] = encode(await self._report_after(after, seconds, only_news))
                 return report
             if (head.method, head.url.path) == ("PUT", "/expected"):
-                self._expect(decode(Expectation, json.loads(body)))
+                self._expect(parse_expectation(json.loads(body)))
                 return {"ok": True}
         except (KeyError, RecursionError, TypeError, ValueError) as error:
             raise _HttpError("400 Bad Request", f"cannot read the request: {error}") from error
-        raise _HttpError("404 Not Found", f"no {head.method} {head.url.path} here")
+        raise _HttpError("404 Not Found", f"no {show(head.method)} {show(head.url.path)} here")
 
 
 class _Head(NamedTuple):

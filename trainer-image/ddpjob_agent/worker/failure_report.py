@@ -14,6 +14,7 @@ import json
 import os
 import re
 import signal
+import stat
 from typing import TYPE_CHECKING, Callable, NamedTuple
 
 from ddpjob_protocol.failures import SECONDARY
@@ -151,15 +152,27 @@ def _signal_name(number: int) -> str:
 def _read_error_file(log_dir: str) -> tuple[_Traceback, float] | None:
     """Return the oldest error file of torch's @record, and the time of the file."""
     paths = glob.glob(os.path.join(glob.escape(log_dir), "**", "error.json"), recursive=True)
-    for path in sorted(paths, key=os.path.getmtime):
+    found = []
+    for path in paths:
         try:
-            with open(path, encoding="utf-8") as file:
-                message = json.loads(file.read(_MAX_ERROR_FILE_BYTES))["message"]
-            trace = _parse_traceback(message["extraInfo"]["py_callstack"].splitlines(), None)[0]
-            return trace, os.path.getmtime(path)
+            written_at, content = _read_file(path)
+            callstack = json.loads(content)["message"]["extraInfo"]["py_callstack"]
+            lines = callstack.encode(errors="replace").decode().replace("\0", "").splitlines()
+            found.append((_parse_traceback(lines, None)[0], written_at))
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             continue
-    return None
+    return min(found, key=lambda each: each[1], default=None)
+
+
+def _read_file(path: str) -> tuple[float, bytes]:
+    """Return the time and the content of a regular file; raise OSError or ValueError."""
+    with open(
+        os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb"
+    ) as file:  # waits for no other process
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_ERROR_FILE_BYTES:
+            raise ValueError(f"{path} is no error file")
+        return status.st_mtime, file.read(status.st_size)
 
 
 def _tracebacks(text: str) -> list[_Traceback]:

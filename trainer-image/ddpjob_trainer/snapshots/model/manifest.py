@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ddpjob_protocol.codec import show
+from ddpjob_protocol.text import excerpt
 from ddpjob_trainer.snapshots.model.fencing import Fence, Origin, Owner, parse_owner
 from ddpjob_trainer.snapshots.model.selection import Candidate
 from ddpjob_trainer.tensors.file_digest import FileDigest
@@ -28,6 +30,8 @@ MANIFEST = "manifest.json"
 BLOCK_BYTES = 2 << 20  # size of a block that has a checksum of its own
 MOST_BYTES = 1 << 30  # bytes of a manifest; a larger one is not read
 
+MAX_REASON = 1000  # characters
+
 # Raised by code that reads a content which is intact, but senseless.
 SENSELESS = (
     LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError,
@@ -36,6 +40,10 @@ SENSELESS = (
 
 class UnusableError(Exception):
     """The snapshot is not whole, or this version cannot read it; the text states the reason."""
+
+    def __init__(self, reason: str) -> None:
+        """Others may have written the snapshot, so only an excerpt of the reason is kept."""
+        super().__init__(excerpt(reason, MAX_REASON))
 
 
 def name_of(step: int) -> str:
@@ -103,7 +111,8 @@ def parse(raw: bytes) -> dict[str, Any]:
         raise UnusableError(f"it is not a ddpjob snapshot: {MANIFEST} does not say {FORMAT}")
     if manifest.get("version") != VERSION:
         raise UnusableError(
-            f"it has format version {manifest.get('version')}, this ddpjob_trainer reads {VERSION}"
+            f"it has format version {show(manifest.get('version'))}, this ddpjob_trainer reads"
+            f" {VERSION}"
         )
     try:
         _check_types(manifest)
@@ -116,10 +125,11 @@ def _check_types(manifest: dict[str, Any]) -> None:
     """Raise UnusableError, or one of SENSELESS, if a value of another type is in the manifest."""
     for name in ("step", "fence"):
         if type(manifest[name]) is not int or not 0 <= manifest[name] < 10**12:
-            raise ValueError(f"{name} is {manifest[name]!r}")
+            raise ValueError(f"{name} is {show(manifest[name])}")
     parse_owner(manifest["writer"])
     files = manifest["files"]
-    if not files or any(type(entry["size"]) is not int for entry in files.values()):
+    sizes = [entry["size"] for entry in files.values()]
+    if not sizes or any(type(size) is not int or size < 0 for size in sizes):
         raise ValueError("files have no size")
     files_of(manifest)
     if not {"model", "types"} <= manifest["state"].keys():

@@ -1,0 +1,121 @@
+"""What a rendezvous service answers to the operator: a report within its limits, or a refusal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ddpjob_operator.rendezvous.client import (
+    ServiceClient,
+    ServiceUnavailableError,
+    connect_directly,
+)
+from ddpjob_protocol.codec import DecodeError, encode
+from ddpjob_protocol.control import FileSyncReport, RankGroup, Report, Stall, WorkerRanks
+from ddpjob_protocol.messages import Failure
+from ddpjob_protocol.service_report import parse_report
+from ddpjob_protocol.warnings import JobWarning
+from support.builders import NOW, make_job, make_report
+from support.fuzzing import fuzz, measured, mutated, mutated_json, size_of
+from support.planning import W0, W1, decide
+
+SINCE = NOW.timestamp()
+FULL = make_report(
+    W0, W1, step=7, step_at=SINCE, steps_per_second=2.5, total_steps=90, metrics={"loss": 0.5},
+    snapshot_step=5, failure=Failure(SINCE, "boom", "Traceback", rank=0, exit_code=1),
+    stall=Stall(SINCE, 7, 0.4, (RankGroup((0, 1), (W0.name,), 7, "a.py:7"),)),
+    warnings=(JobWarning("Unreachable", "cannot reach it", W0.name, SINCE),),
+    files=FileSyncReport(SINCE, 5), ranks=(WorkerRanks(W0.name, 0, 1), WorkerRanks(W1.name, 1, 1)),
+)  # fmt: skip
+MAX_STATUS_BYTES = 1_000_000  # etcd takes an object of 1.5 MB
+answers = mutated_json(st.just(encode(FULL)), 3)
+
+
+def check(report: Report) -> None:
+    """Check that the planner makes a status of it that an API server takes."""
+    status = decide(make_job(2), (W0,), report=report).status.to_json()
+    assert len(json.dumps(status, allow_nan=False)) < MAX_STATUS_BYTES
+
+
+@fuzz(100)
+@given(answers)
+@example({**encode(FULL), "reason": "x" * 300_000})
+@example({**encode(FULL), "failure": {"at": SINCE, "summary": "x" * 300_000}})
+@example({**encode(FULL), "workers": ["x" * 253] * 9000})
+@example({**encode(FULL), "memberships": encode(FULL.memberships) * 900})
+def test_an_answer_is_a_report_within_its_limits_or_refused(data: Any) -> None:
+    try:
+        report = measured(lambda: parse_report(data), size_of(data))
+    except DecodeError as error:
+        assert len(str(error)) < 1000
+        assert str(error).isprintable()
+        return
+    check(report)
+
+
+HEADS = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n",
+    b"HTTP/1.1 500 Oh\r\nContent-Length: %d\r\n\r\n",
+    b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: %d\r\n\r\n",
+    b"HTTP/1.0 200 OK\r\nX: %d\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n",
+)
+
+
+def response(head: bytes, value: Any) -> bytes:
+    body = json.dumps(value).encode()
+    return head % len(body) + body
+
+
+def chunked(value: Any) -> bytes:
+    body = json.dumps(value).encode()
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+
+
+responses = mutated(
+    st.builds(response, st.sampled_from(HEADS), answers) | st.builds(chunked, answers)
+)
+
+
+async def ask(said: list[bytes]) -> list[Report]:
+    """Return the reports in these answers of a server, each on a connection of its own."""
+    left = iter(said)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(next(left))
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    client = ServiceClient(connect_directly(*server.sockets[0].getsockname()[:2]), "token")
+    found = []
+    async with server:
+        for _ in said:
+            try:
+                found.append(await client.report())
+            except ServiceUnavailableError as error:
+                assert len(str(error)) < 1000
+                assert str(error).isprintable()
+    return found
+
+
+@fuzz(30)
+@given(st.lists(responses, min_size=1, max_size=5))
+@example([response(HEADS[1], json.loads("[" * 300 + "]" * 300))])
+@example([response(HEADS[0], None)[:-4] + b"[" * 100_000])
+@example([response(HEADS[1], None)[:-4] + b"[" * 400 + b"]" * 400])
+def test_a_response_is_a_report_or_the_service_is_unavailable(said: list[bytes]) -> None:
+    for report in asyncio.run(ask(said)):
+        check(report)
+
+
+@pytest.mark.parametrize("head", HEADS[:1])
+def test_a_report_arrives_as_it_was_sent(head: bytes) -> None:
+    sent = [response(head, encode(FULL)), chunked(encode(FULL))]
+    assert asyncio.run(ask(sent)) == [FULL, FULL]
