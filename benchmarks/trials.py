@@ -16,6 +16,8 @@ from typing import Protocol
 
 from benchmarks.steps import Formed, StepLogs
 
+from ddpjob_agent.membership.failures import HEALTHY_SECONDS
+
 WORKLOADS = Path(__file__).resolve().parent / "workloads"
 NODES = 3
 REST_SECONDS = 2.0  # of steps before each change: long enough for every peer to come to rest
@@ -130,7 +132,7 @@ async def measure(
             world, memory = NODES, 0
             group = await _group(job, logs, world, after=0.0, seconds=PATIENCE_SECONDS)
             for number, change in enumerate(changes):
-                await _rest(job, logs, world, group, folder)
+                await _rest(job, logs, world, group, folder, rest_before(change))
                 memory = memory or job.service_bytes()
                 at = await job.apply(change, (victim + number) % NODES)
                 world = _world_after(change, job)
@@ -163,10 +165,17 @@ async def _group(
     return None
 
 
-async def _rest(job: Job, logs: StepLogs, world: int, group: Formed | None, folder: Path) -> None:
+def rest_before(change: Change) -> float:
+    """Return the seconds of steps before a change; ddpjob backs off if a process fails earlier."""
+    return HEALTHY_SECONDS + 1.0 if change is Change.PROCESS else REST_SECONDS
+
+
+async def _rest(
+    job: Job, logs: StepLogs, world: int, group: Formed | None, folder: Path, seconds: float
+) -> None:
     """Let a group step for a while; that it does not is a failure."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while group is None or not logs.are_stepping(world, group.stepped + REST_SECONDS):
+    while group is None or not logs.are_stepping(world, group.stepped + seconds):
         if group is None or job.is_over() or time.monotonic() > deadline:
             why = "ended" if job.is_over() else f"does not step on {world} nodes"
             raise TrialError(f"the job {why}\n{_logs(folder)}")
