@@ -63,11 +63,19 @@ class Stage:
         settings = Settings(agent_image="ddpjob/operator:test", namespaces=self.namespaces)
         wire, nodes = self.wire, self.nodes
         self.controller = Controller(
-            wire, settings, lambda key, _: nodes.way(key, wire), clock=self.clock, now=self.now
+            wire,
+            settings,
+            lambda key, _: nodes.way(key, wire),
+            clock=self.clock,
+            now=self._present,
         )
         self._tasks = [
             asyncio.ensure_future(each) for each in (self.controller.run(), self._kopf())
         ]
+
+    def _present(self) -> datetime:
+        """The time by `now`, which a story may change."""
+        return self.now()
 
     async def stop_operator(self) -> None:
         """Kill the operator: it sends and writes nothing any more."""
