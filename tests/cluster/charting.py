@@ -57,8 +57,8 @@ FULL = [
 LEASE = {"Role": 1, "RoleBinding": 1}  # in the operator's own namespace
 ROLES = {"ClusterRole": 3, "ClusterRoleBinding": 1, **LEASE}
 BASE = {
-    "CustomResourceDefinition": 1, "Deployment": 1, "Lease": 1, "PodDisruptionBudget": 1,
-    "ServiceAccount": 1,
+    "CustomResourceDefinition": 1, "Deployment": 1, "Lease": 1, "NetworkPolicy": 1,
+    "PodDisruptionBudget": 1, "ServiceAccount": 1,
 }  # fmt: skip
 TWO_ROLES = {"ClusterRole": 2, "Role": 3, "RoleBinding": 3}
 VARIANTS: dict[str, tuple[list[str], dict[str, int]]] = {
@@ -73,6 +73,10 @@ VARIANTS: dict[str, tuple[list[str], dict[str, int]]] = {
         ["serviceAccount.create=false", "serviceAccount.name=mine"],
         {**BASE, **ROLES, "ServiceAccount": 0},
     ),
+    "open": (
+        ["networkPolicy.jobs=false", "networkPolicy.operator=false"],
+        {**BASE, **ROLES, "NetworkPolicy": 0},
+    ),
     "everything": (FULL, {**BASE, **TWO_ROLES, "Service": 1, "ConfigMap": 2}),
 }
 
@@ -83,6 +87,7 @@ RULES = {  # all that the operator may do
     "ddpjob.io/ddpjobs/finalizers": {"update"},
     "/pods": READ | {"create", "delete"},
     "/services": READ | {"create"},
+    "networking.k8s.io/networkpolicies": READ | {"create"},
     "/events": {"create"},
     "/persistentvolumeclaims": {"get"},
 }

@@ -32,6 +32,7 @@ from cluster.control_plane import ROOT
 from ddpjob_operator.cli import main
 from ddpjob_operator.controller import process
 from ddpjob_operator.controller.settings import Settings
+from ddpjob_operator.manifests.network_policy import OperatorPods
 
 LEASES = "coordination.k8s.io/leases"
 EACH_VARIANT = pytest.mark.parametrize("variant", VARIANTS)
@@ -76,6 +77,7 @@ WRONG = [
     ("logLevel=LOUD", "at '/logLevel': value must be one of 'DEBUG', 'INFO'"),
     ("serviceAccount.create=false", "at '/serviceAccount/name': minLength: got 0, want 1"),
     ("extraEnv[0].nam=A", "at '/extraEnv/0': missing property 'name'"),
+    ("networkPolicy.job=true", "at '/networkPolicy': additional properties 'job' not allowed"),
     ("watchNamespaces={Team_A}", "at '/watchNamespaces/0': 'Team_A' does not match pattern"),
 ]
 WRONG_TOO = [
@@ -131,6 +133,13 @@ def test_the_command_understands_its_arguments(
         lease=f"{NAMESPACE}/{'ours' if settings == FULL else RELEASE}",
         health_port=ports["health"],
         metrics_port=ports["metrics"],
+        operator_pods=OperatorPods(
+            NAMESPACE,
+            {
+                "app.kubernetes.io/instance": RELEASE,
+                "app.kubernetes.io/name": "ddpjob-operator",
+            },
+        ),
     )
     assert seen == [expected]
 

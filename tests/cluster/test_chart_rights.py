@@ -26,6 +26,7 @@ from support.builders import NOW, make_status
 
 HERE = "rights"  # the namespace of the job
 CORE = f"/api/v1/namespaces/{HERE}"
+POLICIES = f"/apis/networking.k8s.io/v1/namespaces/{HERE}/networkpolicies"
 TOKENS = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{RELEASE}/token"
 JOB = {
     "apiVersion": "ddpjob.io/v1alpha1",
@@ -50,7 +51,8 @@ def installed(installer: Helm, here: Jobs, settings: list[str]) -> Iterator[None
         wait_until_served(here.server)
         yield
     finally:
-        for path in (here.path, f"{CORE}/pods", f"{CORE}/services", f"{CORE}/events"):
+        core = (f"{CORE}/pods", f"{CORE}/services", f"{CORE}/events")
+        for path in (here.path, *core, POLICIES):
             here.server.send("DELETE", path)
         installer.run("uninstall", RELEASE, "--namespace", NAMESPACE)
         wait_until_deleted(here.server)
@@ -104,6 +106,9 @@ def test_its_rights_are_enough(
             here.create(JOB)
             until(lambda: count("pods") == 3, "two workers and a rendezvous pod")
             assert count("services") == 1
+            assert [each["metadata"]["name"] for each in server.get(POLICIES)["items"]] == [
+                "one-pods"
+            ]
             until(lambda: here.names("status.state!=") == ["one"], "status")
             server.send("PATCH", f"{here.path}/one", {"spec": {"suspend": True}})
             until(lambda: count("pods") == 0, "no pods once suspended")

@@ -17,6 +17,7 @@ pytest.register_assert_rewrite(
     "support.reconciling.life",
     "support.reconciling.ends",
     "support.reconciling.measured",
+    "support.reconciling.policies",
     "support.reconciling.remembered",
     "support.reconciling.trouble",
 )
@@ -28,6 +29,7 @@ from ddpjob_operator.request import Request  # noqa: E402
 from support.reconciling.ends import *  # noqa: E402, F403
 from support.reconciling.life import *  # noqa: E402, F403
 from support.reconciling.measured import *  # noqa: E402, F403
+from support.reconciling.policies import *  # noqa: E402, F403
 from support.reconciling.remembered import *  # noqa: E402, F403
 from support.reconciling.stage import Play, Stage, staged  # noqa: E402
 from support.reconciling.trouble import *  # noqa: E402, F403

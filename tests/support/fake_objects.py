@@ -52,7 +52,9 @@ SERVICES = Resource("v1", "Service", "services")
 EVENTS = Resource("v1", "Event", "events")
 CLAIMS = Resource("v1", "PersistentVolumeClaim", "persistentvolumeclaims", status=True)
 LEASES = Resource("coordination.k8s.io/v1", "Lease", "leases")
-RESOURCES = {(r.prefix, r.plural): r for r in (JOBS, PODS, SERVICES, EVENTS, CLAIMS, LEASES)}
+POLICIES = Resource("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", True)
+CHILDREN = (PODS, SERVICES, POLICIES)
+RESOURCES = {(r.prefix, r.plural): r for r in (JOBS, EVENTS, CLAIMS, LEASES, *CHILDREN)}
 
 Key = tuple[Resource, str, str]  # namespace and name
 

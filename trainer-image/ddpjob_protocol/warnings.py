@@ -36,6 +36,7 @@ class WarningReason(str, enum.Enum):
     NOT_DISTRIBUTED = "NotDistributed"
     MODEL_NOT_KEPT = "ModelNotKept"
     INVALID_REPORT = "InvalidReport"
+    NOT_ISOLATED = "NotIsolated"
     START_DELAYED = "StartDelayed"
     RENDEZVOUS_FAILS = "RendezvousFails"
     WORKER_SILENT = "WorkerSilent"
@@ -162,6 +163,14 @@ def invalid_service_report(problem: str) -> str:
     return (
         f"the report of the rendezvous service is refused: {shorten(problem, MAX_PROBLEM)}. The"
         " status keeps the last facts. Use an operator and images of one version"
+    )
+
+
+def not_isolated(problem: str) -> str:
+    """Return the message that a job has no NetworkPolicy."""
+    return (
+        "any pod may connect to the pods of the job, because its NetworkPolicy cannot be created:"
+        f" {problem}. Correct that, or switch these policies off (networkPolicy.jobs in the chart)"
     )
 
 

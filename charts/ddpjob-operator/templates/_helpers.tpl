@@ -43,3 +43,16 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- printf "%s:%s" $image.repository (default $root.Chart.AppVersion $image.tag) -}}
 {{- end -}}
 {{- end }}
+
+{{- define "ddpjob-operator.hasNetworkPolicies" -}}
+{{- if .Capabilities.APIVersions.Has "networking.k8s.io/v1" }}true{{ end -}}
+{{- end }}
+
+{{/* The operator's pods, as the policies of jobs admit them: NAMESPACE/LABEL=VALUE,LABEL=VALUE. */}}
+{{- define "ddpjob-operator.pods" -}}
+{{- $labels := list -}}
+{{- range $name, $value := include "ddpjob-operator.selector" . | fromYaml -}}
+{{- $labels = append $labels (printf "%s=%s" $name $value) -}}
+{{- end -}}
+{{- printf "%s/%s" .Release.Namespace (join "," $labels) -}}
+{{- end }}

@@ -18,6 +18,9 @@ here: secrets, nodes, exec, changing pods that exist, and anything that reaches 
 - apiGroups: [""]
   resources: [services]
   verbs: [get, list, watch, create]
+- apiGroups: [networking.k8s.io] # one for each job, see networkPolicy.jobs
+  resources: [networkpolicies]
+  verbs: [get, list, watch, create]
 - apiGroups: [""]
   resources: [events]
   verbs: [create]

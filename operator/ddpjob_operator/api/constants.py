@@ -23,9 +23,11 @@ LABEL_INCARNATION = f"{GROUP}/incarnation"
 LABEL_ROLE = f"{GROUP}/role"  # worker | rendezvous
 LABEL_TERM = f"{GROUP}/term"
 LABEL_REVISION = f"{GROUP}/revision"  # of the fields that make pods
+LABEL_ISOLATED = f"{GROUP}/isolated"  # the pod is subject to its job's NetworkPolicy
 
 ROLE_WORKER = "worker"
 ROLE_RENDEZVOUS = "rendezvous"
+ROLE_POLICY = "network-policy"
 
 SERVICE_PORT = 29400  # port of every rendezvous service
 MAIN_GROUP = "worker"
@@ -126,6 +128,11 @@ def rendezvous_name(job: str, term: int) -> str:
 def service_name(job: str) -> str:
     """Return the name of the Service for the current rendezvous pod."""
     return f"{job}-rendezvous"
+
+
+def policy_name(job: str) -> str:
+    """Return the name of the job's NetworkPolicy."""
+    return f"{job}-pods"
 
 
 def selector(job: str, group: str = MAIN_GROUP) -> str:

@@ -17,6 +17,7 @@ from ddpjob_operator.cli.common import ExitCode, installed_version
 from ddpjob_operator.controller import settings
 from ddpjob_operator.controller.settings import Settings
 from ddpjob_operator.kube.interface import ApiError, UnreachableError
+from ddpjob_operator.manifests.network_policy import OperatorPods
 
 app = typer.Typer(no_args_is_help=True, help="Run the operator.")
 Port = Annotated[int | None, typer.Option(min=1, max=65535, show_default="none")]
@@ -53,6 +54,16 @@ def run(
     ] = "",
     health_port: Port = None,
     metrics_port: Port = None,
+    network_policies: Annotated[
+        OperatorPods | None,
+        typer.Option(
+            parser=OperatorPods.parse,
+            metavar="NAMESPACE/LABEL=VALUE,...",
+            help="Create a NetworkPolicy for each job: only its own pods may connect to its pods, "
+            "and to its rendezvous service also the pods of the operator with these labels.",
+            show_default="none",
+        ),
+    ] = None,
 ) -> None:
     """Run the operator until SIGTERM or Ctrl-C; jobs continue without it."""
     # The imports of kopf and kubernetes take most of a second; only this command needs them.
@@ -75,6 +86,7 @@ def run(
         lease=lease,
         health_port=health_port,
         metrics_port=metrics_port,
+        operator_pods=network_policies,
     )
     logging.getLogger("ddpjob").info(
         "starting version=%s image=%s namespaces=%s",

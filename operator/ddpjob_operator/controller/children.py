@@ -1,4 +1,4 @@
-"""The pods and Services of jobs, kept in memory by reflectors.
+"""The pods, Services and NetworkPolicies of jobs, kept in memory by reflectors.
 
 Only objects that the job's UID owns count.
 May not: write to the API server, or decide anything.
@@ -14,15 +14,27 @@ from ddpjob_operator.api import constants
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.kube.interface import ApiServer
 from ddpjob_operator.kube.reflector import Reflector
-from ddpjob_operator.manifests.parse import Pod, RendezvousService, parse_pod, parse_service
+from ddpjob_operator.manifests.parse import Child, Pod, parse_child, parse_pod
 from ddpjob_operator.planner.observed import Worker
 
-Plural = Literal["pods", "services"]
-T = TypeVar("T", Pod, RendezvousService)
+Plural = Literal["pods", "services", "networkpolicies"]
+T = TypeVar("T", Pod, Child)
+
+
+PREFIXES: Mapping[Plural, str] = {
+    "pods": "/api/v1",
+    "services": "/api/v1",
+    "networkpolicies": "/apis/networking.k8s.io/v1",
+}
+
+
+def path_of(namespace: str, plural: Plural) -> str:
+    """Return the path of a namespace's objects of one kind."""
+    return f"{PREFIXES[plural]}/namespaces/{namespace}/{plural}"
 
 
 class Children:
-    """The pods and Services of all jobs."""
+    """The objects of all jobs."""
 
     def __init__(
         self,
@@ -30,17 +42,22 @@ class Children:
         scopes: Mapping[str, str],
         on_change: Callable[[str, str], None],
         clock: Callable[[], float],
+        *,
+        policies: bool,
     ) -> None:
-        """`scopes`: path of each namespace; `on_change` is called with namespace and job."""
+        """`scopes`: path of each namespace; `on_change` is called with namespace and job.
 
-        def changed(thing: Pod | RendezvousService) -> None:
+        Without `policies` it follows no NetworkPolicy, and no job lacks one.
+        """
+
+        def changed(thing: Pod | Child) -> None:
             on_change(thing.namespace, thing.job)
 
         def follow(plural: Plural, trim: Callable[[dict[str, Any]], T]) -> dict[str, Reflector[T]]:
             return {
                 namespace: Reflector(
                     kube,
-                    f"/api/v1{scope}/{plural}",
+                    f"{PREFIXES[plural]}{scope}/{plural}",
                     constants.LABEL_JOB,
                     trim,
                     changed,
@@ -50,12 +67,14 @@ class Children:
             }
 
         self._pods = follow("pods", parse_pod)
-        self._services = follow("services", parse_service)
+        self._services = follow("services", parse_child)
+        self._policies = follow("networkpolicies", parse_child) if policies else None
 
     @property
     def reflectors(self) -> list[Reflector[Any]]:
         """All reflectors, for the controller to run and the health checks to watch."""
-        return [*self._pods.values(), *self._services.values()]
+        policies = self._policies or {}
+        return [*self._pods.values(), *self._services.values(), *policies.values()]
 
     def pods(self, job: DDPJob) -> list[Pod]:
         """Return the pods of a job, ordered by name."""
@@ -79,13 +98,21 @@ class Children:
         """Return whether the job's Service exists."""
         return any(each.owner == job.metadata.uid for each in _of(self._services, job))
 
+    def has_policy(self, job: DDPJob) -> bool:
+        """Return whether the job's NetworkPolicy exists, or none is wanted."""
+        if self._policies is None:
+            return True
+        return any(each.owner == job.metadata.uid for each in _of(self._policies, job))
+
     def put(self, plural: Plural, obj: Mapping[str, Any]) -> None:
         """Store the result of a write, which the next pass must see."""
         namespace = obj["metadata"]["namespace"]
-        if plural == "pods":
-            _scoped(self._pods, namespace).put(obj)
-        else:
-            _scoped(self._services, namespace).put(obj)
+        followed: dict[Plural, Mapping[str, Reflector[Any]]] = {
+            "pods": self._pods,
+            "services": self._services,
+            "networkpolicies": self._policies or {},
+        }
+        _scoped(followed[plural], namespace).put(obj)
 
 
 def _scoped(reflectors: Mapping[str, Reflector[T]], namespace: str) -> Reflector[T]:

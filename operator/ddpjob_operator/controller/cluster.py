@@ -19,14 +19,17 @@ from typing import Any
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.controller.children import Children, Plural
+from ddpjob_operator.controller.children import Children, Plural, path_of
+from ddpjob_operator.controller.claims import single_node_claim
 from ddpjob_operator.controller.foreign import describe_foreign
 from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError, pages
 from ddpjob_operator.kube.reflector import PAGE, Reflector
 from ddpjob_operator.manifests import build
+from ddpjob_operator.manifests.network_policy import OperatorPods, build_network_policy
 from ddpjob_operator.manifests.parse import controller
 from ddpjob_operator.manifests.pieces import Manifest
 from ddpjob_operator.planner.actions import (
+    CreateNetworkPolicy,
     CreateRendezvous,
     CreateService,
     CreateWorker,
@@ -41,7 +44,7 @@ from ddpjob_operator.request import Request
 from ddpjob_protocol.control import Report
 from ddpjob_protocol.text import ends
 
-Create = CreateService | CreateRendezvous | CreateWorker
+Create = CreateNetworkPolicy | CreateService | CreateRendezvous | CreateWorker
 Delete = DeleteRendezvous | DeleteWorker
 NOT_FOUND, CONFLICT = 404, 409
 MAX_EVENT_MESSAGE = 1024  # characters; limit of the API server
@@ -70,11 +73,15 @@ class Cluster:
         sessions: SessionPool,
         on_change: Callable[[str, str], None],
         clock: Callable[[], float] = time.monotonic,
+        operator_pods: OperatorPods | None = None,
     ) -> None:
+        """With `operator_pods` each job gets a NetworkPolicy that admits them."""
         self._kube = kube
         self._agent_image = agent_image
         self._scopes = {each: f"/namespaces/{each}" for each in namespaces} or {"": ""}
-        self._children = Children(kube, self._scopes, on_change, clock)
+        self._operator_pods = operator_pods
+        policies = operator_pods is not None
+        self._children = Children(kube, self._scopes, on_change, clock, policies=policies)
         self._sessions = sessions
 
     @property
@@ -108,7 +115,8 @@ class Cluster:
 
     async def observe(self, job: DDPJob) -> Observation:
         """Return the input of the planner, and what is needed to execute the plan."""
-        claim = await self._single_node_claim(job)
+        workers = tuple(self._children.workers(job))
+        claim = await single_node_claim(self._kube, job, workers)
         pods = self._children.pods(job)
         alive = [p.rendezvous for p in pods if p.rendezvous and p.live]
         ended = [p for p in pods if p.rendezvous and not p.live and not p.deleting]
@@ -117,13 +125,14 @@ class Cluster:
         session = self._session(job, newest, token)
         observed = Observed(
             job=job,
-            workers=tuple(self._children.workers(job)),
+            workers=workers,
             rendezvous=newest,
             report=_report(session, newest),
             invalid_report=session.invalid_report if session else "",
             silence=session.silence if session else None,
             terminated_terms=tuple(p.rendezvous.term for p in ended if p.rendezvous),
             service=self._children.has_service(job),
+            network_policy=self._children.has_policy(job),
             single_node_claim=claim,
         )
         return Observation(observed, token, session)
@@ -149,29 +158,12 @@ class Cluster:
             )
         return self._sessions.get(key)
 
-    async def _single_node_claim(self, job: DDPJob) -> str:
-        """Return the job's snapshot claim if only one node can use it but several nodes need it."""
-        source = (job.spec.snapshot.storage or {}).get("persistentVolumeClaim")
-        claim = source.get("claimName") if isinstance(source, Mapping) else None
-        nodes = {p.worker.node for p in self._children.pods(job) if p.worker and p.worker.live}
-        if not claim or len(nodes - {None}) < 2:
-            return ""
-        path = f"/api/v1/namespaces/{job.metadata.namespace}/persistentvolumeclaims/{claim}"
-        try:
-            found = await self._kube.send(Request("GET", path))
-        except ApiError as error:
-            if error.status in (NOT_FOUND, *REFUSED):
-                return ""  # the scheduler reports a missing claim
-            raise
-        modes = set(found["spec"].get("accessModes") or ())
-        return "" if modes & {"ReadWriteMany", "ReadOnlyMany"} else str(claim)
-
     # --- writing ----------------------------------------------------------------------------------
 
     async def create(self, job: DDPJob, action: Create, token: str) -> Rejection | None:
         """Create a child; return a rejection if that failed."""
         plural, manifest = self._manifest(job, action, token)
-        path = f"/api/v1/namespaces/{job.metadata.namespace}/{plural}"
+        path = path_of(job.metadata.namespace, plural)
         name = manifest["metadata"]["name"]
         try:
             query = {"fieldValidation": "Strict"}
@@ -185,6 +177,9 @@ class Cluster:
 
     def _manifest(self, job: DDPJob, action: Create, token: str) -> tuple[Plural, Manifest]:
         match action:
+            case CreateNetworkPolicy():
+                assert self._operator_pods is not None  # else no job lacks a policy
+                return "networkpolicies", build_network_policy(job, self._operator_pods)
             case CreateService():
                 return "services", build.build_service(job)
             case CreateRendezvous():

@@ -66,6 +66,7 @@ class Controller:
             self._sessions,
             self.changed,
             clock,
+            settings.operator_pods,
         )
         self._reconciler = Reconciler(self.cluster, self.metrics, clock, now)
         self.metrics.watch_queue(

@@ -1,4 +1,4 @@
-"""Describes objects of another owner that have the name of a job's pod or Service.
+"""Describes objects of another owner that have the name of an object of a job.
 
 May not: call the API server.
 """
@@ -13,10 +13,16 @@ from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.controller.children import Plural
 from ddpjob_operator.manifests.parse import controller
 
+KINDS: Mapping[Plural, str] = {
+    "pods": "Pod",
+    "services": "Service",
+    "networkpolicies": "NetworkPolicy",
+}
+
 
 def describe_foreign(job: DDPJob, plural: Plural, metadata: Mapping[str, Any]) -> str:
     """Return why an object that another owner has is in the way, and what to do."""
-    it = f"{'Pod' if plural == 'pods' else 'Service'} '{metadata['name']}'"
+    it = f"{KINDS[plural]} '{metadata['name']}'"
     of_such_a_job = (metadata.get("labels") or {}).get(constants.LABEL_JOB) == job.metadata.name
     if controller(metadata) and of_such_a_job:
         return f"{it} of an earlier job of this name still exists; waiting for its deletion"

@@ -26,6 +26,7 @@ from ddpjob_operator.controller.metrics import Metrics
 from ddpjob_operator.planner import status_builder
 from ddpjob_operator.planner.actions import (
     Action,
+    CreateNetworkPolicy,
     CreateRendezvous,
     CreateService,
     CreateWorker,
@@ -96,7 +97,7 @@ class Reconciler:
         _log_first_pods(key, seen.observed, planned.actions, rejections)
         after = planned.requeue_after
         if rejections:
-            planned = plan(dataclasses.replace(seen.observed, rejections=tuple(rejections)), now)
+            planned = plan(_with(seen.observed, rejections), now)
             pause = self._creations.seconds_left(key)
             after = _earlier(after, REFUSED_SECONDS if pause is None else pause)
         if not await _send(planned.expectation, seen.session):
@@ -137,7 +138,7 @@ class Reconciler:
                     deletions.append(action)
                 case DeleteRendezvous():
                     rejections += await send_at_once([partial(self._cluster.delete, job, action)])
-                case CreateService() | CreateRendezvous():
+                case CreateNetworkPolicy() | CreateService() | CreateRendezvous():
                     rejections += await create(type(action).__name__, [action])
         rejections += await send_at_once(partial(self._cluster.delete, job, d) for d in deletions)
         for group, actions in itertools.groupby(workers, key=lambda action: action.group):
@@ -167,7 +168,19 @@ class Reconciler:
         self._metrics.jobs.forget(key)
 
 
+def _with(observed: Observed, rejections: Iterable[Rejection]) -> Observed:
+    """Return the observation with the rejections; that of the NetworkPolicy delays no pod."""
+    policy = constants.policy_name(observed.job.metadata.name)
+    problems = [each.message for each in rejections if each.name == policy]
+    others = tuple(each for each in rejections if each.name != policy)
+    return dataclasses.replace(
+        observed, rejections=others, policy_problem=problems[0] if problems else ""
+    )
+
+
 def _name_of(job: DDPJob, action: Create) -> str:
+    if isinstance(action, CreateNetworkPolicy):
+        return constants.policy_name(job.metadata.name)
     if isinstance(action, CreateService):
         return constants.service_name(job.metadata.name)
     return action.name

@@ -9,6 +9,8 @@ import dataclasses
 import os
 from collections.abc import Mapping
 
+from ddpjob_operator.manifests.network_policy import OperatorPods
+
 ENV_LOG_LEVEL = "DDPJOB_LOG_LEVEL"
 ENV_AGENT_IMAGE = "DDPJOB_AGENT_IMAGE"
 
@@ -24,6 +26,7 @@ class Settings:
     health_port: int | None = None
     metrics_port: int | None = None
     lease: str = ""  # NAMESPACE/NAME of the Lease that elects a leader; empty: no election
+    operator_pods: OperatorPods | None = None  # admitted by the policies of jobs; None: no policies
     workers: int = 8  # jobs reconciled at the same time
 
 

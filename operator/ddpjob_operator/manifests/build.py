@@ -29,6 +29,7 @@ from ddpjob_operator.manifests.environment import (
 )
 from ddpjob_operator.manifests.metadata import object_metadata, pod_metadata
 from ddpjob_operator.manifests.network import dns_policy
+from ddpjob_operator.manifests.network_policy import isolation_labels
 from ddpjob_operator.manifests.pieces import (
     Manifest,
     as_list,
@@ -94,6 +95,7 @@ def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, token: s
         constants.LABEL_ROLE: constants.ROLE_RENDEZVOUS,
         constants.LABEL_TERM: str(action.term),
         constants.LABEL_REVISION: revision(job.spec),
+        **isolation_labels(job),
     }
     workers = {constants.LABEL_JOB: job.metadata.name, constants.LABEL_ROLE: constants.ROLE_WORKER}
     apart = {"labelSelector": {"matchLabels": workers}, "topologyKey": "kubernetes.io/hostname"}
@@ -161,6 +163,7 @@ def build_worker(job: DDPJob, action: CreateWorker, image: str, token: str) -> M
         constants.LABEL_INDEX: str(action.index),
         constants.LABEL_INCARNATION: str(action.incarnation),
         constants.LABEL_REVISION: revision(job.spec),
+        **isolation_labels(job),
     }
     container = trainer(template).get("name")
     metadata = pod_metadata(job, action.name, labels, container, template.get("metadata"))

@@ -1,4 +1,4 @@
-"""Parses pods and Services of the API server into the values that a plan needs.
+"""Parses pods, Services and NetworkPolicies of the API server into the values that a plan needs.
 
 May not: call the API server, or decide anything.
 """
@@ -39,8 +39,8 @@ class Pod:
 
 
 @dataclasses.dataclass(frozen=True)
-class RendezvousService:
-    """The Service of a job's rendezvous pod."""
+class Child:
+    """An object of a job of which only the existence counts: its Service, or its NetworkPolicy."""
 
     namespace: str
     name: str
@@ -50,10 +50,10 @@ class RendezvousService:
     owner: str
 
 
-def parse_service(raw: Mapping[str, Any]) -> RendezvousService:
-    """Return the fields of a Service that the operator needs."""
+def parse_child(raw: Mapping[str, Any]) -> Child:
+    """Return the fields of a Service or NetworkPolicy that the operator needs."""
     metadata = raw["metadata"]
-    return RendezvousService(
+    return Child(
         namespace=metadata["namespace"],
         name=metadata["name"],
         uid=metadata["uid"],

@@ -9,6 +9,11 @@ import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
+class CreateNetworkPolicy:
+    """Let only the pods of the job, and the operator, connect to its pods."""
+
+
+@dataclasses.dataclass(frozen=True)
 class CreateService:
     """Create the Service through which workers find the rendezvous pod."""
 
@@ -51,7 +56,13 @@ class DeleteJob:
 
 
 Action = (
-    CreateService | CreateRendezvous | DeleteRendezvous | CreateWorker | DeleteWorker | DeleteJob
+    CreateNetworkPolicy
+    | CreateService
+    | CreateRendezvous
+    | DeleteRendezvous
+    | CreateWorker
+    | DeleteWorker
+    | DeleteJob
 )
 
 

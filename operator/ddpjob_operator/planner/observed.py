@@ -118,6 +118,8 @@ class Observed:
     one_file_system: bool = False  # all workers share one file system
     invalid_report: str = ""
     silence: Silence | None = None  # of that rendezvous service
+    network_policy: bool = True  # the job's NetworkPolicy exists, or none is wanted
+    policy_problem: str = ""  # why it cannot be created
 
     def is_outdated(self, child: Worker | Rendezvous) -> bool:
         """Return whether a pod must be replaced, because its fields or its token do not hold any more.

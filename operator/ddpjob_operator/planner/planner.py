@@ -38,6 +38,7 @@ from ddpjob_operator.planner import (
 )
 from ddpjob_operator.planner.actions import (
     Action,
+    CreateNetworkPolicy,
     CreateRendezvous,
     CreateService,
     CreateWorker,
@@ -55,6 +56,7 @@ from ddpjob_protocol.membership import MembershipId
 
 __all__ = [
     "Action",
+    "CreateNetworkPolicy",
     "CreateRendezvous",
     "CreateService",
     "CreateWorker",
@@ -232,6 +234,8 @@ def _remove_rendezvous(observed: Observed) -> Iterator[Action]:
 
 
 def _service_actions(observed: Observed) -> Iterator[Action]:
+    if not observed.network_policy:
+        yield CreateNetworkPolicy()
     if not observed.service:
         yield CreateService()
 

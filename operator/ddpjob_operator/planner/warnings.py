@@ -24,6 +24,7 @@ from ddpjob_protocol.warnings import (
     JobWarning,
     WarningReason,
     invalid_service_report,
+    not_isolated,
 )
 
 # Reasons of the job's own warnings, without a worker: each pass finds them again.
@@ -34,6 +35,7 @@ OWN = frozenset(
         WarningReason.NOT_DISTRIBUTED,
         WarningReason.MODEL_NOT_KEPT,
         WarningReason.INVALID_REPORT,
+        WarningReason.NOT_ISOLATED,
     )
 )
 MAX_SHOWN = 3  # warnings in the message of Running; the others are counted
@@ -67,6 +69,9 @@ def _own_warnings(observed: Observed, report: Report | None, now: datetime) -> I
         if worker.name in named:
             text = silent_workers.describe(observed, worker, now)
             yield JobWarning(named[worker.name].value, text, worker.name, since=now.timestamp())
+    if observed.policy_problem:
+        text = not_isolated(observed.policy_problem)
+        yield JobWarning(WarningReason.NOT_ISOLATED.value, text, since=now.timestamp())
     if observed.invalid_report:
         text = invalid_service_report(observed.invalid_report)
         yield JobWarning(WarningReason.INVALID_REPORT.value, text, since=now.timestamp())

@@ -84,6 +84,7 @@ def test_worker_belongs_to_its_job(pod: JSON) -> None:
         "ddpjob.io/group": "worker",
         "ddpjob.io/index": "0",
         "ddpjob.io/incarnation": "2",
+        "ddpjob.io/isolated": "true",
         "ddpjob.io/revision": metadata["labels"]["ddpjob.io/revision"],  # test_plan_revision
     }
 

@@ -10,7 +10,7 @@ import pytest
 
 from ddpjob_operator.api.spec.pinned_fields import revision
 from ddpjob_operator.manifests.build import build_service
-from ddpjob_operator.manifests.parse import parse_pod, parse_service
+from ddpjob_operator.manifests.parse import parse_child, parse_pod
 from ddpjob_operator.planner.observed import Phase, Rendezvous, Worker
 from support.rawpods import (
     JSON,
@@ -223,6 +223,6 @@ def test_a_pod_without_our_container() -> None:
 def test_the_service_is_read_back_from_its_manifest() -> None:
     raw = build_service(make_cluster_job())
     raw["metadata"] |= {"uid": "a-service", "resourceVersion": "7"}
-    address = parse_service(raw)
+    address = parse_child(raw)
     assert (address.namespace, address.name, address.job) == ("team", "digits-rendezvous", "digits")
     assert (address.uid, address.version, address.owner) == ("a-service", "7", UID)

@@ -19,6 +19,7 @@ from ddpjob_operator.controller.metrics.catalogue import CONTROLLER, DEPTH, PASS
 from ddpjob_operator.controller.reconciler import utc_now
 from ddpjob_operator.controller.settings import Settings
 from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
+from ddpjob_operator.manifests.network_policy import OperatorPods
 from ddpjob_operator.rendezvous.session_pool import Key
 from ddpjob_operator.request import Request
 from support.reconciling.nodes import Nodes
@@ -49,6 +50,7 @@ class Stage:
         self.limits = limits
         self.wire = Wire(kube)
         self.nodes = Nodes(kube, namespaces)
+        self.operator_pods: OperatorPods | None = None  # None: the operator makes no policies
         self.clock: Callable[[], float] = time.monotonic
         self.now: Callable[[], datetime] = utc_now
         self.patience, self.longest_pause = PATIENCE_SECONDS, LONGEST_PAUSE_SECONDS
@@ -60,7 +62,11 @@ class Stage:
     async def start_operator(self) -> None:
         """A new process, which knows nothing."""
         self.wire.dead.clear()
-        settings = Settings(agent_image="ddpjob/operator:test", namespaces=self.namespaces)
+        settings = Settings(
+            agent_image="ddpjob/operator:test",
+            namespaces=self.namespaces,
+            operator_pods=self.operator_pods,
+        )
         wire, nodes = self.wire, self.nodes
         self.controller = Controller(
             wire,

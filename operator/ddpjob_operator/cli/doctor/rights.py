@@ -21,6 +21,7 @@ OPERATOR: tuple[Right, ...] = (
     Right("update", GROUP, f"{PLURAL}/finalizers"),
     *(Right(verb, "", "pods") for verb in (*READ, "create", "delete")),
     *(Right(verb, "", "services") for verb in (*READ, "create")),
+    *(Right(verb, "networking.k8s.io", "networkpolicies") for verb in (*READ, "create")),
     Right("create", "", "events"),
     Right("get", "", "persistentvolumeclaims"),
 )
