@@ -59,6 +59,7 @@ ROLES = {"ClusterRole": 3, "ClusterRoleBinding": 1, **LEASE}
 BASE = {
     "CustomResourceDefinition": 1, "Deployment": 1, "Lease": 1, "NetworkPolicy": 1,
     "PodDisruptionBudget": 1, "ServiceAccount": 1,
+    "ValidatingAdmissionPolicy": 1, "ValidatingAdmissionPolicyBinding": 1,
 }  # fmt: skip
 TWO_ROLES = {"ClusterRole": 2, "Role": 3, "RoleBinding": 3}
 VARIANTS: dict[str, tuple[list[str], dict[str, int]]] = {
@@ -74,8 +75,18 @@ VARIANTS: dict[str, tuple[list[str], dict[str, int]]] = {
         {**BASE, **ROLES, "ServiceAccount": 0},
     ),
     "open": (
-        ["networkPolicy.jobs=false", "networkPolicy.operator=false"],
-        {**BASE, **ROLES, "NetworkPolicy": 0},
+        [
+            "networkPolicy.jobs=false",
+            "networkPolicy.operator=false",
+            "admissionPolicy.enabled=false",
+        ],
+        {
+            **BASE,
+            **ROLES,
+            "NetworkPolicy": 0,
+            "ValidatingAdmissionPolicy": 0,
+            "ValidatingAdmissionPolicyBinding": 0,
+        },
     ),
     "everything": (FULL, {**BASE, **TWO_ROLES, "Service": 1, "ConfigMap": 2}),
 }
