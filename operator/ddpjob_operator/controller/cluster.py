@@ -22,6 +22,7 @@ from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.controller.children import Children, Plural, path_of
 from ddpjob_operator.controller.claims import single_node_claim
 from ddpjob_operator.controller.foreign import describe_foreign
+from ddpjob_operator.controller.posts import post
 from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError, pages
 from ddpjob_operator.kube.reflector import PAGE, Reflector
 from ddpjob_operator.manifests import build
@@ -166,8 +167,7 @@ class Cluster:
         path = path_of(job.metadata.namespace, plural)
         name = manifest["metadata"]["name"]
         try:
-            query = {"fieldValidation": "Strict"}
-            created = await self._kube.send(Request("POST", path, query=query, body=manifest))
+            created = await post(self._kube, path, manifest)
         except (ApiError, UnreachableError) as error:
             if isinstance(error, ApiError) and error.status == CONFLICT:
                 return await self._already_there(job, plural, name, path)

@@ -4,6 +4,9 @@ The user of an image may be any one, and a new volume usually belongs to root. I
 stored on a claim, the pod therefore gets a group that may write to its volumes (`fsGroup`). The
 kubelet changes the group of the files once, if the folder at the top has another group. A template
 with an fsGroup, or with `fsGroup: null`, decides for itself.
+
+Many images run as root. A worker pod therefore does not require another user (`runAsNonRoot`), unless
+the namespace enforces the Pod Security standard *restricted*, which refuses the pod without it.
 """
 
 from __future__ import annotations
@@ -31,6 +34,18 @@ def worker_security_context(job: DDPJob, spec: Manifest) -> Any:
     if windows or runs_as_root(spec):
         return given
     return {"fsGroupChangePolicy": "OnRootMismatch", **given, "fsGroup": FS_GROUP}
+
+
+def as_restricted(pod: Manifest, refusal: str) -> Manifest | None:
+    """Return the pod with `runAsNonRoot` if this refusal asks for it and the pod leaves it open."""
+    spec = pod.get("spec", {})
+    context = spec.get("securityContext")
+    asked = "violates PodSecurity" in refusal and "runAsNonRoot" in refusal
+    if not asked or not isinstance(context, dict) or runs_as_root(spec):
+        return None
+    if "runAsNonRoot" in context:
+        return None
+    return {**pod, "spec": {**spec, "securityContext": {**context, "runAsNonRoot": True}}}
 
 
 def runs_as_root(spec: Manifest) -> bool:

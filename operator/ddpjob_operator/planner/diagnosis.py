@@ -50,6 +50,15 @@ _TABLE = (
     ),
     _Row(
         "CreateContainerConfigError",
+        "runAsNonRoot|non-root",
+        Diagnosis(
+            Reason.CONTAINER_CANNOT_START,
+            "the pod must not run as root: use an image with a numeric USER other than 0, or set "
+            "runAsUser in template.spec.securityContext",
+        ),
+    ),
+    _Row(
+        "CreateContainerConfigError",
         "",
         Diagnosis(
             Reason.CONTAINER_CANNOT_START,

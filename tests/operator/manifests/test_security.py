@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ddpjob_operator.manifests.security import as_restricted
 from support.rawpods import JSON, make_cluster_job, rendezvous_manifest, worker_manifest
 
 CLAIM: JSON = {"persistentVolumeClaim": {"claimName": "c"}}
@@ -83,3 +84,24 @@ def test_a_priority_class_in_the_template_wins() -> None:
     job = make_cluster_job(template={"spec": {"priorityClassName": "low"}}, **HIGH)
     for pod in (worker_manifest(job), rendezvous_manifest(job)):
         assert pod["spec"]["priorityClassName"] == "low"
+
+
+REFUSAL = (
+    'pods "digits-worker-000-1" is forbidden: violates PodSecurity "restricted:latest": runAsNonRoot '
+    '!= true (pod or container "trainer" must set securityContext.runAsNonRoot=true)'
+)
+
+
+def test_a_restricted_namespace_gets_users_other_than_root() -> None:
+    pod = worker_manifest()
+    restricted = as_restricted(pod, REFUSAL)
+    assert restricted is not None
+    assert restricted["spec"]["securityContext"] == {**SECCOMP, "runAsNonRoot": True}
+    assert pod["spec"]["securityContext"] == SECCOMP
+    assert as_restricted(pod, 'pods "x" is forbidden: exceeded quota: runAsNonRoot') is None
+
+
+@pytest.mark.parametrize("given", [{"runAsUser": 0}, {"runAsNonRoot": False}, None])
+def test_a_template_that_wants_root_is_refused_as_it_is(given: JSON | None) -> None:
+    job = make_cluster_job(template={"spec": {"securityContext": given}})
+    assert as_restricted(worker_manifest(job), REFUSAL) is None
