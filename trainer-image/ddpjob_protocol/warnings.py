@@ -37,6 +37,7 @@ class WarningReason(str, enum.Enum):
     MODEL_NOT_KEPT = "ModelNotKept"
     INVALID_REPORT = "InvalidReport"
     NOT_ISOLATED = "NotIsolated"
+    INVALID_SPEC = "InvalidSpec"
     START_DELAYED = "StartDelayed"
     RENDEZVOUS_FAILS = "RendezvousFails"
     WORKER_SILENT = "WorkerSilent"
@@ -171,6 +172,15 @@ def not_isolated(problem: str) -> str:
     return (
         "any pod may connect to the pods of the job, because its NetworkPolicy cannot be created:"
         f" {problem}. Correct that, or switch these policies off (networkPolicy.jobs in the chart)"
+    )
+
+
+def invalid_spec(problems: str) -> str:
+    """Return the message that the operator would not accept the spec of a running job."""
+    return (
+        f"this version of the operator refuses the spec: {shorten(problems, MAX_PROBLEM)}. The job"
+        " runs to its end without the refused fields. Correct them before it is suspended or run"
+        " again"
     )
 
 

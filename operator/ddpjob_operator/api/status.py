@@ -193,6 +193,10 @@ class DDPJobStatus(ObservedModel):
     completion_time: datetime | None = Field(
         default=None, description="Time when the job completed or failed."
     )
+    agent_image: str = Field(
+        default="",
+        description="Image of the agent in all pods of the job. Renewed when no pod is left.",
+    )
     rendezvous_term: int = Field(
         default=0, description="Counts rendezvous services. Written before a service is created."
     )

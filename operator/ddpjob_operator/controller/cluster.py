@@ -26,6 +26,7 @@ from ddpjob_operator.controller.posts import post
 from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError, pages
 from ddpjob_operator.kube.reflector import PAGE, Reflector
 from ddpjob_operator.manifests import build
+from ddpjob_operator.manifests.event import build_event
 from ddpjob_operator.manifests.network_policy import OperatorPods, build_network_policy
 from ddpjob_operator.manifests.parse import controller
 from ddpjob_operator.manifests.pieces import Manifest
@@ -43,12 +44,10 @@ from ddpjob_operator.rendezvous.session import RendezvousSession
 from ddpjob_operator.rendezvous.session_pool import Key, ServiceId, SessionPool
 from ddpjob_operator.request import Request
 from ddpjob_protocol.control import Report
-from ddpjob_protocol.text import ends
 
 Create = CreateNetworkPolicy | CreateService | CreateRendezvous | CreateWorker
 Delete = DeleteRendezvous | DeleteWorker
 NOT_FOUND, CONFLICT = 404, 409
-MAX_EVENT_MESSAGE = 1024  # characters; limit of the API server
 REFUSED = (400, 403, 422)  # an unchanged retry gets the same answer
 
 log = logging.getLogger("ddpjob.cluster")
@@ -114,7 +113,7 @@ class Cluster:
                 ]
         return found
 
-    async def observe(self, job: DDPJob) -> Observation:
+    async def observe(self, job: DDPJob, spec_problems: str = "") -> Observation:
         """Return the input of the planner, and what is needed to execute the plan."""
         workers = tuple(self._children.workers(job))
         claim = await single_node_claim(self._kube, job, workers)
@@ -135,6 +134,8 @@ class Cluster:
             service=self._children.has_service(job),
             network_policy=self._children.has_policy(job),
             single_node_claim=claim,
+            spec_problems=spec_problems,
+            agent_image=self._agent_image,
         )
         return Observation(observed, token, session)
 
@@ -176,6 +177,7 @@ class Cluster:
         return None
 
     def _manifest(self, job: DDPJob, action: Create, token: str) -> tuple[Plural, Manifest]:
+        image = job.status.agent_image or self._agent_image
         match action:
             case CreateNetworkPolicy():
                 assert self._operator_pods is not None  # else no job lacks a policy
@@ -183,9 +185,9 @@ class Cluster:
             case CreateService():
                 return "services", build.build_service(job)
             case CreateRendezvous():
-                return "pods", build.build_rendezvous(job, action, self._agent_image, token)
+                return "pods", build.build_rendezvous(job, action, image, token)
             case CreateWorker():
-                return "pods", build.build_worker(job, action, self._agent_image, token)
+                return "pods", build.build_worker(job, action, image, token)
 
     async def _already_there(
         self, job: DDPJob, plural: Plural, name: str, path: str
@@ -246,29 +248,8 @@ class Cluster:
 
     async def emit(self, raw: Mapping[str, Any], event: Event) -> None:
         """Post an event; if the post fails, log a warning."""
-        metadata, now = raw["metadata"], datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        about = {
-            "apiVersion": constants.API_VERSION,
-            "kind": constants.KIND,
-            **{field: metadata[field] for field in ("name", "namespace", "uid")},
-        }
-        body = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {
-                "generateName": f"{metadata['name']}-",
-                "namespace": metadata["namespace"],
-            },
-            "involvedObject": about,
-            "reason": event.reason,
-            "message": ends(event.message, MAX_EVENT_MESSAGE),
-            "type": "Warning" if event.warning else "Normal",
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-            "source": {"component": "ddpjob-operator"},
-            "reportingComponent": "ddpjob.io/operator",
-        }
+        metadata = raw["metadata"]
+        body = build_event(metadata, event, datetime.now(UTC))
         path = f"/api/v1/namespaces/{metadata['namespace']}/events"
         try:
             await self._kube.send(Request("POST", path, body=body))

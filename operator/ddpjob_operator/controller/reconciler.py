@@ -14,16 +14,13 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from pydantic import ValidationError
-
 from ddpjob_operator.api import constants
-from ddpjob_operator.api.errors import explain_errors
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.api.status import DDPJobStatus
+from ddpjob_operator.api.stored_job import StoredJob, read_stored_job
 from ddpjob_operator.controller.cluster import Cluster, Create
 from ddpjob_operator.controller.creations import Creation, Creations, send_at_once
 from ddpjob_operator.controller.metrics import Metrics
-from ddpjob_operator.planner import status_builder
+from ddpjob_operator.planner import conditions, status_builder
 from ddpjob_operator.planner.actions import (
     Action,
     CreateNetworkPolicy,
@@ -73,19 +70,21 @@ class Reconciler:
             self._forget(key)
             return None
         now = self._now()
-        try:
-            job = DDPJob.model_validate(raw, by_alias=True, by_name=False)
-        except ValidationError as error:
-            return await self._write_invalid(raw, error, now)
-        if job.metadata.deletion_timestamp is not None:
+        stored = read_stored_job(raw)
+        if stored.job is None:
+            return await self._report_invalid(key, raw, stored, now)
+        if stored.job.metadata.deletion_timestamp is not None:
             self._forget(key)
             return None
-        return await self._reconcile_job(key, raw, job, now)
+        return await self._reconcile_job(key, raw, stored, stored.job, now)
 
     async def _reconcile_job(
-        self, key: Key, raw: dict[str, Any], job: DDPJob, now: datetime
+        self, key: Key, raw: dict[str, Any], stored: StoredJob, job: DDPJob, now: datetime
     ) -> float | None:
-        seen = await self._cluster.observe(job)
+        if stored.ended and not conditions.finished(job.status.conditions):
+            log.warning("%s/%s: left alone: it has ended, its conditions cannot be read", *key)
+            return None
+        seen = await self._cluster.observe(job, stored.problems)
         if seen.session is not None and seen.session.awaiting_first_report:
             return None  # avoids the state Unknown at each start of the operator
         planned = plan(seen.observed, now)
@@ -103,7 +102,7 @@ class Reconciler:
         if not await _send(planned.expectation, seen.session):
             after = _earlier(after, EXPECT_SECONDS)
         if planned.status != job.status:
-            await self._cluster.write_status(raw, planned.status.to_json())
+            await self._cluster.write_status(raw, stored.status_to_write(planned.status))
         for event in planned.events:
             log.info("%s/%s: %s: %s", *key, event.reason, event.message)
             self._metrics.events.labels(event.reason).inc()
@@ -145,20 +144,18 @@ class Reconciler:
             rejections += await create(f"workers of {group}", list(actions))
         return rejections
 
-    async def _write_invalid(
-        self, raw: dict[str, Any], error: ValidationError, now: datetime
+    async def _report_invalid(
+        self, key: Key, raw: dict[str, Any], stored: StoredJob, now: datetime
     ) -> float | None:
-        text = "; ".join(map(str, explain_errors(error)))
-        try:
-            old = DDPJobStatus.model_validate(raw.get("status") or {}, by_name=False)
-        except ValidationError:
-            old = DDPJobStatus()
-        status = status_builder.build_invalid_status(
-            old, raw["metadata"].get("generation", 0), text, now
-        )
-        if status != old:
-            await self._cluster.write_status(raw, status.to_json())
-        key = Key(raw["metadata"]["namespace"], raw["metadata"]["name"])
+        """Report that the spec cannot be read; a job that has ended stays as it is."""
+        status = stored.status
+        if not stored.ended:
+            generation = raw["metadata"].get("generation", 0)
+            status = status_builder.build_invalid_status(
+                stored.status, generation, stored.problems, now
+            )
+        if status != stored.status:
+            await self._cluster.write_status(raw, stored.status_to_write(status))
         self._metrics.jobs.update(key, None, status, None)
         return None
 

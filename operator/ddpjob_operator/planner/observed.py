@@ -117,6 +117,8 @@ class Observed:
     rejections: tuple[Rejection, ...] = ()  # rejections of this pass, for its second plan
     one_file_system: bool = False  # all workers share one file system
     invalid_report: str = ""
+    spec_problems: str = ""  # why this version would refuse the spec of a job that has trained
+    agent_image: str = ""  # that the operator gives to jobs that start now; empty: jobs have none
     silence: Silence | None = None  # of that rendezvous service
     network_policy: bool = True  # the job's NetworkPolicy exists, or none is wanted
     policy_problem: str = ""  # why it cannot be created

@@ -2,13 +2,15 @@
 
 Theory of operation. A pass observes, plans, executes the actions in their order, sends the
 expectation, writes the status, then emits the events. If a pass dies at any point, the next pass
-observes again and reaches the same result. Two facts cannot be observed. One pass writes each of
+observes again and reaches the same result. Three facts cannot be observed. One pass writes each of
 them to the status, and the next pass acts on it:
 
 - The term of the rendezvous service, before the service is created. Once a service was observed
   and its term recorded, the operator sends the expected workers. Without them, the service forms
   no membership. Every service that formed a membership was therefore recorded, and its successor
   has a higher term.
+- The image of the agent, before the first pod is created. All pods of a job have one version of
+  the agent, also if another version of the operator replaces some of them.
 - The end of the job, before the service that reported the end is deleted. A finished job stays
   finished.
 
@@ -120,7 +122,10 @@ def _plan_active(observed: Observed, report: Report | None, now: datetime) -> Pl
             "silent_workers": silent_workers.silent_workers(observed, now),
         }
     )
-    if observed.job.status.rendezvous_term == 0:
+    image = _agent_image(observed)
+    status = status.model_copy(update={"agent_image": image})
+    old = observed.job.status
+    if old.rendezvous_term == 0 or old.agent_image != image:
         return Plan((), status, requeue_after=0)
     actions = (
         *_service_actions(observed),
@@ -199,6 +204,13 @@ def _remove_all(observed: Observed) -> Iterator[Action]:
             yield DeleteWorker(worker.name)
     if all(worker.terminal for worker in observed.workers):
         yield from _remove_rendezvous(observed)
+
+
+def _agent_image(observed: Observed) -> str:
+    """Return the image for all pods of the job: agents and service must be of one version."""
+    known = observed.job.status.agent_image
+    has_pods = observed.workers or observed.rendezvous or observed.terminated_terms
+    return known if known and has_pods else observed.agent_image
 
 
 # --- the rendezvous service ----------------------------------------------------------------------

@@ -24,6 +24,7 @@ from ddpjob_protocol.warnings import (
     JobWarning,
     WarningReason,
     invalid_service_report,
+    invalid_spec,
     not_isolated,
 )
 
@@ -36,6 +37,7 @@ OWN = frozenset(
         WarningReason.MODEL_NOT_KEPT,
         WarningReason.INVALID_REPORT,
         WarningReason.NOT_ISOLATED,
+        WarningReason.INVALID_SPEC,
     )
 )
 MAX_SHOWN = 3  # warnings in the message of Running; the others are counted
@@ -72,6 +74,9 @@ def _own_warnings(observed: Observed, report: Report | None, now: datetime) -> I
     if observed.policy_problem:
         text = not_isolated(observed.policy_problem)
         yield JobWarning(WarningReason.NOT_ISOLATED.value, text, since=now.timestamp())
+    if observed.spec_problems:
+        text = invalid_spec(observed.spec_problems)
+        yield JobWarning(WarningReason.INVALID_SPEC.value, text, since=now.timestamp())
     if observed.invalid_report:
         text = invalid_service_report(observed.invalid_report)
         yield JobWarning(WarningReason.INVALID_REPORT.value, text, since=now.timestamp())

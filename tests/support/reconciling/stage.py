@@ -51,6 +51,7 @@ class Stage:
         self.wire = Wire(kube)
         self.nodes = Nodes(kube, namespaces)
         self.operator_pods: OperatorPods | None = None  # None: the operator makes no policies
+        self.agent_image = "ddpjob/operator:test"
         self.clock: Callable[[], float] = time.monotonic
         self.now: Callable[[], datetime] = utc_now
         self.patience, self.longest_pause = PATIENCE_SECONDS, LONGEST_PAUSE_SECONDS
@@ -63,7 +64,7 @@ class Stage:
         """A new process, which knows nothing."""
         self.wire.dead.clear()
         settings = Settings(
-            agent_image="ddpjob/operator:test",
+            agent_image=self.agent_image,
             namespaces=self.namespaces,
             operator_pods=self.operator_pods,
         )

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Annotated, Literal, Self
 
 from annotated_types import MaxLen
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.base import Model, ObservedModel
@@ -152,6 +152,9 @@ class Metadata(ObservedModel):
     )
 
 
+WITHOUT_RULES = (
+    "without_rules"  # key of pydantic's context: read a job that another version accepted
+)
 JOB_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # a Service is named after the job
 NAME, MAX_NAMES = "self.metadata.name", constants.MAX_NAMES
 GROUP_NAMES = f"(['{constants.MAIN_GROUP}'] + {cel.groups('self.spec')}.map(g, g.name))"
@@ -228,7 +231,9 @@ class DDPJob(Model):
         )
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check(self, info: ValidationInfo) -> Self:
+        if info.context and info.context.get(WITHOUT_RULES):
+            return self
         if problems := [*self.find_problems()]:
             raise InvalidError(problems)
         return self
