@@ -89,6 +89,11 @@ class Cluster:
         """All reflectors, for the controller to run and the health checks to watch."""
         return self._children.reflectors
 
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """Part of the path for each watched namespace; empty text for all."""
+        return tuple(self._scopes.values())
+
     # --- reading ----------------------------------------------------------------------------------
 
     async def job(self, namespace: str, name: str) -> dict[str, Any] | None:

@@ -18,7 +18,7 @@ from ddpjob_operator.kube.client import KubeClient
 
 REQUEST_SECONDS = 50
 SERVER_SECONDS = 300  # the API server ends a watch then; the client ends it soon after
-RECONNECT_SECONDS = (1, 2, 3, 5, 8, 13, 21, *[30] * 20)  # about ten minutes before kopf gives up
+RECONNECT_SECONDS = (1, 2, 3, *[5] * 120)  # about ten minutes before kopf gives up
 
 
 def registry_for(controller: Controller, kube: KubeClient) -> kopf.OperatorRegistry:
@@ -55,6 +55,13 @@ def kopf_settings() -> kopf.OperatorSettings:
     return settings
 
 
+def stop_at_signals(stop: asyncio.Event) -> None:
+    """Set `stop` at SIGTERM and SIGINT, in place of an earlier handler."""
+    loop = asyncio.get_running_loop()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, stop.set)
+
+
 async def watch_jobs(
     controller: Controller, kube: KubeClient, namespaces: tuple[str, ...], stop: asyncio.Event
 ) -> None:
@@ -70,7 +77,5 @@ async def watch_jobs(
         clusterwide=not namespaces,
         namespaces=namespaces,
     )
-    loop = asyncio.get_running_loop()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, stop.set)
+    stop_at_signals(stop)
     await kopf.run_tasks(tasks, ignored=others)

@@ -16,9 +16,10 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from ddpjob_operator.controller.controller import Controller
-from ddpjob_operator.controller.handlers import watch_jobs
+from ddpjob_operator.controller.handlers import stop_at_signals, watch_jobs
 from ddpjob_operator.controller.health import health_app, metrics_app, serve
 from ddpjob_operator.controller.leadership import Leadership, LeaseName
+from ddpjob_operator.controller.served import ServedJobs
 from ddpjob_operator.controller.settings import Settings
 from ddpjob_operator.kube.client import KubeClient
 
@@ -34,21 +35,27 @@ async def run_operator(settings: Settings) -> None:
         kube = await KubeClient.connect(settings.kubeconfig, settings.context, may_write)
         try:
             controller = Controller(kube, settings, leads=leadership is None)
-            async with _pages(settings, controller, leadership):
-                await _run(settings, kube, controller, leadership)
+            served = ServedJobs(kube, controller.cluster.scopes)
+            async with _pages(settings, controller, served, leadership):
+                await _run(settings, kube, controller, served, leadership)
         finally:
             await kube.close()
 
 
 async def _run(
-    settings: Settings, kube: KubeClient, controller: Controller, leadership: Leadership | None
+    settings: Settings,
+    kube: KubeClient,
+    controller: Controller,
+    served: ServedJobs,
+    leadership: Leadership | None,
 ) -> None:
     stop = asyncio.Event()
+    stop_at_signals(stop)
     leading = asyncio.ensure_future(_lead(controller, leadership))
     tasks = [
         leading,
         asyncio.ensure_future(controller.run()),
-        asyncio.ensure_future(watch_jobs(controller, kube, settings.namespaces, stop)),
+        asyncio.ensure_future(_watch(controller, kube, served, settings.namespaces, stop)),
     ]
     try:
         await _until(stop, tasks)
@@ -65,6 +72,17 @@ async def _run(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _watch(
+    controller: Controller,
+    kube: KubeClient,
+    served: ServedJobs,
+    namespaces: tuple[str, ...],
+    stop: asyncio.Event,
+) -> None:
+    await served.wait()
+    await watch_jobs(controller, kube, namespaces, stop)
 
 
 async def _lead(controller: Controller, leadership: Leadership | None) -> None:
@@ -109,7 +127,10 @@ async def _leadership(settings: Settings) -> AsyncIterator[Leadership | None]:
 
 @contextlib.asynccontextmanager
 async def _pages(
-    settings: Settings, controller: Controller, leadership: Leadership | None
+    settings: Settings,
+    controller: Controller,
+    served: ServedJobs,
+    leadership: Leadership | None,
 ) -> AsyncIterator[None]:
     """Serve health and metrics."""
 
@@ -117,11 +138,14 @@ async def _pages(
         lost = leadership is not None and leadership.is_lost()
         return [*(["the Lease is lost"] if lost else ()), *controller.problems()]
 
+    def obstacles() -> list[str]:
+        return [*([served.obstacle] if served.obstacle else ()), *controller.not_ready_reasons()]
+
     role = leadership.role if leadership else str
     servers = []
     try:
         if settings.health_port is not None:
-            app = health_app(problems, controller.not_ready_reasons, role)
+            app = health_app(problems, obstacles, role)
             servers.append(await serve(app, settings.health_port))
         if settings.metrics_port is not None:
             servers.append(

@@ -33,6 +33,7 @@ SILENCE_SECONDS = 70.0  # longer than a watch, whose end sends bytes
 RELIST_SECONDS = 600.0
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
+OUTAGE_PAUSE_SECONDS = 5.0  # changes arrive as soon after an outage
 TOO_SHORT_SECONDS = 1.0  # a watch that ends sooner without an event has failed
 GONE = 410
 FEW = 3  # rejections in a row before the store lists all objects again
@@ -67,6 +68,10 @@ class Item(Protocol):
 
 T = TypeVar("T", bound=Item)
 Key = tuple[str, str]
+
+
+class _BriefWatchError(UnreachableError):
+    """The API server answers, and ends the watch at once."""
 
 
 class Reflector(Generic[T]):
@@ -182,7 +187,7 @@ class Reflector(Generic[T]):
             if isinstance(events, AsyncGenerator):
                 await events.aclose()
         if not received and self._clock() - opened < TOO_SHORT_SECONDS:
-            raise UnreachableError("the watch ends as soon as it is opened")
+            raise _BriefWatchError("the watch ends as soon as it is opened")
         self._reset_backoff()
 
     def _apply(self, event: dict[str, Any]) -> None:
@@ -263,7 +268,9 @@ class Reflector(Generic[T]):
             return 0.0  # no fault: a watch without events for long expires
         self.error = str(error) or repr(error)
         self._count(self.error)
-        pause = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(self._failed - 1, 10))
+        outage = isinstance(error, UnreachableError) and not isinstance(error, _BriefWatchError)
+        longest = OUTAGE_PAUSE_SECONDS if outage else LONGEST_PAUSE_SECONDS
+        pause = min(longest, FIRST_PAUSE_SECONDS * 2.0 ** min(self._failed - 1, 10))
         asked = error.retry_after if isinstance(error, ApiError) else None
         jitter = random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
         return max(pause * jitter, min(asked or 0.0, LONGEST_PAUSE_SECONDS))

@@ -379,6 +379,25 @@ def test_a_watch_that_ends_at_once_each_time_is_not_opened_in_a_hurry() -> None:
     run(body)
 
 
+def test_a_change_after_an_outage_of_the_api_server_is_soon_known() -> None:
+    async def body(kube: FakeKube) -> None:
+        async with following(kube, PODS) as found:
+            await found.reflector.synced.wait()
+
+            def refuse(method: str, path: str) -> None:
+                raise UnreachableError("connection refused")
+
+            kube.before_request = refuse
+            kube.break_watches(UnreachableError("connection refused"))
+            await asyncio.sleep(600)
+            kube.before_request = lambda method, path: None
+            await create(kube, "a")
+            async with asyncio.timeout(reflector.OUTAGE_PAUSE_SECONDS + 1):
+                await until(lambda: right(kube, found), "it is known")
+
+    run(body)
+
+
 # A server that refuses, and objects that cannot be read
 
 
