@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 
-from cluster.control_plane import ControlPlane
+from cluster.conftest import DEFINITION
+from cluster.control_plane import ControlPlane, eventually
 from cluster.jobs import Jobs
 from ddpjob_operator.api.spec.pinned_fields import PINNED, PINNED_IN_GROUPS, WHILE_IT_RUNS
 from ddpjob_operator.api.status import DDPJobStatus
@@ -147,3 +149,34 @@ def test_a_job_whose_pods_never_trained_may_change_in_everything(
         jobs.write_status(status)
     other = build_job({**spec, "image": "other", "gpusPerWorker": 2, **group()})
     assert (jobs.complaint_of_change(other) == "") is allowed
+
+
+def test_a_stricter_crd_leaves_old_jobs_writable(apiserver: ControlPlane, jobs: Jobs) -> None:
+    """What an older CRD accepted: its status is written and its size changes."""
+    name = "old." + "x" * 50
+    long_name = {"name": "group-of-tomorrow", "replicas": 1}
+    old = build_job({"extraWorkerGroups": [long_name]}, name)
+    strict = apiserver.get(DEFINITION)
+    lax = copy.deepcopy(strict)
+    schema = lax["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    rules = schema["x-kubernetes-validations"]
+    schema["x-kubernetes-validations"] = [
+        each for each in rules if each.get("fieldPath") != ".metadata.name"
+    ]
+    assert len(rules) - len(schema["x-kubernetes-validations"]) == 2
+
+    def put(definition: Object) -> None:
+        version = apiserver.get(DEFINITION)["metadata"]["resourceVersion"]
+        metadata = {**definition["metadata"], "resourceVersion": version}
+        apiserver.send("PUT", DEFINITION, {**definition, "metadata": metadata})
+
+    put(lax)
+    try:
+        eventually(lambda: not jobs.complaint(old), "the older CRD is in force")
+        jobs.create(old)
+    finally:
+        put(strict)
+    other = build_job({"extraWorkerGroups": [long_name]}, name + "y")
+    eventually(lambda: jobs.complaint(other), "the newer CRD is in force")
+    jobs.write_status(TRAINS, name)
+    apiserver.send("PATCH", f"{jobs.path}/{name}", {"spec": {"replicas": 1, "suspend": True}})

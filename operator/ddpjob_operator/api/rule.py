@@ -32,6 +32,7 @@ class Rule:
     values: tuple[Value, ...] = ()
     check: Callable[..., object] | None = None  # true if the argument obeys the rule
     cel: str = ""  # the same; the argument is `self`
+    unless: str = ""  # CEL about self and oldSelf: an update for which it holds is not checked
     reason: str = ""  # of the API server's error, if it is not FieldValueInvalid
 
     def find_problems(self, subject: Any) -> Iterator[Problem]:
@@ -48,9 +49,13 @@ class Rule:
         """Return the message with the values of the arguments."""
         return self.message % tuple(show(*arguments) for show, _ in self.values)
 
-    def to_json(self) -> dict[str, str]:
+    def to_json(self) -> dict[str, Any]:
         """Return the rule in the form of the API server."""
-        return self.build(self.cel, self.message, *(cel for _, cel in self.values))
+        values = [cel for _, cel in self.values]
+        if not self.unless:
+            return self.build(self.cel, self.message, *values)
+        rule = f"(oldSelf.hasValue() && ({self.unless})) || ({self.cel})"
+        return {**self.build(rule, self.message, *values), "optionalOldSelf": True}
 
     def build(self, cel: str, message: str, *values: str, field: str = "") -> dict[str, str]:
         """Return the form of the API server; CEL `values` replace `%s` in the message."""

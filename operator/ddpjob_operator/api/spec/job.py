@@ -166,7 +166,9 @@ def _long_group_name(job: DDPJob) -> str:
     return next((n for n in names if len(job.metadata.name) + len(n) > MAX_NAMES), "")
 
 
-NAME_RULES = (  # the API server allows no rules about the name in the schema of metadata
+# The API server allows no rules about the name in the schema of metadata. Rules of the whole object
+# are checked at each write of the status, too: an older job must stay writable under stricter ones.
+NAME_RULES = (
     Rule(
         field="metadata.name",
         message="'%s' is not a valid name of a job; begin with a lower-case letter, continue with "
@@ -174,6 +176,7 @@ NAME_RULES = (  # the API server allows no rules about the name in the schema of
         values=((lambda job: job.metadata.name, NAME),),
         check=lambda job: JOB_NAME.fullmatch(job.metadata.name),
         cel=cel.matches(NAME, JOB_NAME),
+        unless="true",
     ),
     Rule(
         field="metadata.name",
@@ -182,6 +185,7 @@ NAME_RULES = (  # the API server allows no rules about the name in the schema of
         values=((_long_group_name, LONG_GROUP_NAME),),
         check=lambda job: not _long_group_name(job),
         cel=f"{GROUP_NAMES}.all(n, size({NAME}) + size(n) <= {MAX_NAMES})",
+        unless="self.?status.?state.hasValue()",  # oldSelf would cost too much
     ),
 )
 
