@@ -52,6 +52,12 @@ def run(
             show_default="none: this operator must be the only one",
         ),
     ] = "",
+    parallel_jobs: Annotated[
+        int, typer.Option(min=1, max=100, help="Jobs that are worked on at the same time.")
+    ] = 8,
+    parallel_requests: Annotated[
+        int, typer.Option(min=1, max=100, help="Requests of one job at the same time.")
+    ] = 8,
     health_port: Port = None,
     metrics_port: Port = None,
     network_policies: Annotated[
@@ -84,6 +90,8 @@ def run(
         kubeconfig=kubeconfig,
         context=context,
         lease=lease,
+        workers=parallel_jobs,
+        requests=parallel_requests,
         health_port=health_port,
         metrics_port=metrics_port,
         operator_pods=network_policies,

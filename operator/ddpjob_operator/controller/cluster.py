@@ -19,6 +19,7 @@ from typing import Any
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.api.stored_job import ENDS
 from ddpjob_operator.controller.children import Children, Plural, path_of
 from ddpjob_operator.controller.claims import single_node_claim
 from ddpjob_operator.controller.foreign import describe_foreign
@@ -106,16 +107,15 @@ class Cluster:
             raise
         return found
 
-    async def jobs(self) -> list[tuple[str, str]]:
-        """List the namespace and name of every job."""
-        found = []
+    async def jobs(self) -> dict[tuple[str, str], bool]:
+        """List every job by namespace and name, with whether it has ended by its status."""
+        found = {}
         for scope in self._scopes.values():
             path = f"/apis/{constants.API_VERSION}{scope}/{constants.PLURAL}"
             async for page in pages(self._kube, path, {"limit": PAGE}):
-                found += [
-                    (each["metadata"]["namespace"], each["metadata"]["name"])
-                    for each in page["items"]
-                ]
+                for each in page["items"]:
+                    key = each["metadata"]["namespace"], each["metadata"]["name"]
+                    found[key] = (each.get("status") or {}).get("state") in ENDS
         return found
 
     async def observe(self, job: DDPJob, spec_problems: str = "") -> Observation:

@@ -15,6 +15,7 @@ from datetime import datetime
 
 from ddpjob_operator.controller.cluster import CONFLICT, Cluster
 from ddpjob_operator.controller.metrics import InstrumentedApiServer, Metrics
+from ddpjob_operator.controller.progress import ON_ANSWER, ObservedApiServer
 from ddpjob_operator.controller.reconciler import Reconciler, utc_now
 from ddpjob_operator.controller.settings import Settings
 from ddpjob_operator.controller.transports import direct_transport, proxy_transport
@@ -24,7 +25,7 @@ from ddpjob_operator.rendezvous.client import Transport
 from ddpjob_operator.rendezvous.session_pool import Key, ServiceId, SessionPool
 
 RESYNC_SECONDS = 300.0  # every job is reconciled again, to repair missed changes
-FROZEN_SECONDS = 120.0  # longest healthy pass or wait in the queue
+FROZEN_SECONDS = 120.0  # longest healthy time of a pass without an answer to a request
 DEAF_SECONDS = 150.0  # longest healthy silence of a watch: two of its time-outs
 
 log = logging.getLogger("ddpjob.controller")
@@ -49,7 +50,7 @@ class Controller:
         """
         self._clock = clock
         self.metrics = Metrics()
-        self._kube = InstrumentedApiServer(kube, self.metrics)
+        self._kube = ObservedApiServer(InstrumentedApiServer(kube, self.metrics))
         self._settings = settings
         self._leads = asyncio.Event()
         if leads:
@@ -68,7 +69,7 @@ class Controller:
             clock,
             settings.operator_pods,
         )
-        self._reconciler = Reconciler(self.cluster, self.metrics, clock, now)
+        self._reconciler = Reconciler(self.cluster, self.metrics, clock, now, settings.requests)
         self.metrics.watch_queue(
             settings.workers, lambda: len(self._queue), self._queue.oldest_waiting
         )
@@ -112,8 +113,8 @@ class Controller:
     def problems(self) -> list[str]:
         """Return the reasons to restart this operator; an empty list if healthy."""
         problems = []
-        if (waited := self._queue.oldest_waiting()) > FROZEN_SECONDS:
-            problems.append(f"a job has been waiting, or worked on, for {waited:.0f} s")
+        if (still := self._queue.longest_standstill()) > FROZEN_SECONDS:
+            problems.append(f"a job has been waiting, or worked on, for {still:.0f} s")
         for reflector in self.cluster.reflectors:
             silent = self._clock() - reflector.last_seen()
             if reflector.synced.is_set() and silent > DEAF_SECONDS and not reflector.error:
@@ -138,6 +139,7 @@ class Controller:
         while True:
             key = await self._queue.get()
             started = time.monotonic()
+            ON_ANSWER.set(functools.partial(self._queue.renew, key))
             failed = True
             try:
                 after = await self._reconciler.reconcile(key)
@@ -161,11 +163,15 @@ class Controller:
                 self._queue.done(key)
 
     async def _resync(self) -> None:
+        settled: set[tuple[str, str]] = set()  # ended, and worked on since
         while True:
             try:
                 known = {tuple(key) for key in self.metrics.jobs.known()}
-                for namespace, name in {*known, *await self.cluster.jobs()}:
-                    self.changed(namespace, name)  # also if its deletion was missed
+                listed = await self.cluster.jobs()
+                gone = known - listed.keys()  # the deletion was missed
+                for namespace, name in gone | (listed.keys() - settled):
+                    self.changed(namespace, name)
+                settled = {key for key, ended in listed.items() if ended}
             except (ApiError, UnreachableError) as error:
                 log.warning("cannot list jobs: %s", error)
             await asyncio.sleep(RESYNC_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311 - spread

@@ -18,7 +18,7 @@ from ddpjob_operator.rendezvous.session_pool import Key
 
 FIRST_PAUSE_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 60.0
-AT_ONCE = 8  # requests of one job
+AT_ONCE = 8  # requests of one job at the same time
 
 Send = Callable[[], Awaitable[Rejection | None]]
 
@@ -40,8 +40,10 @@ class _Pause(NamedTuple):
 class Creations:
     """The creations of all jobs, with the pauses after rejections."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], at_once: int = AT_ONCE) -> None:
+        """`at_once`: requests of one job at the same time."""
         self._clock = clock
+        self._at_once = at_once
         self._pauses: dict[Key, dict[str, _Pause]] = {}
 
     async def create(
@@ -54,7 +56,7 @@ class Creations:
             pause = None
         if pause is not None and self._clock() < pause.until:
             return [_for(pause.rejection, each) for each in creations]
-        rejections, lasting = await _create_in_growing_batches(creations)
+        rejections, lasting = await self._create_in_growing_batches(creations)
         if lasting is None:
             pauses.pop(kind, None)
         else:
@@ -72,34 +74,33 @@ class Creations:
         """Drop the pauses of a job that no longer exists."""
         self._pauses.pop(key, None)
 
+    async def send_at_once(self, sends: Iterable[Send]) -> list[Rejection]:
+        """Send requests, a few at a time; return the rejections."""
+        limit = asyncio.Semaphore(self._at_once)
 
-async def send_at_once(sends: Iterable[Send]) -> list[Rejection]:
-    """Send requests, AT_ONCE at a time; return the rejections."""
-    limit = asyncio.Semaphore(AT_ONCE)
+        async def send_one(send: Send) -> Rejection | None:
+            async with limit:
+                return await send()
 
-    async def send_one(send: Send) -> Rejection | None:
-        async with limit:
-            return await send()
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(send_one(each)) for each in sends]
+        return [found for task in tasks if (found := task.result()) is not None]
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(send_one(each)) for each in sends]
-    return [found for task in tasks if (found := task.result()) is not None]
-
-
-async def _create_in_growing_batches(
-    creations: Sequence[Creation],
-) -> tuple[list[Rejection], Rejection | None]:
-    """Return all rejections, and the first one that holds for the rest of the kind, if any."""
-    rejections: list[Rejection] = []
-    begin, size = 0, 1
-    while begin < len(creations):
-        batch = creations[begin : begin + size]
-        rejections += await send_at_once(each.send for each in batch)
-        begin, size = begin + size, 2 * size
-        lasting = next(filter(_holds_for_all, rejections), None)
-        if lasting is not None:
-            return rejections + [_for(lasting, each) for each in creations[begin:]], lasting
-    return rejections, None
+    async def _create_in_growing_batches(
+        self,
+        creations: Sequence[Creation],
+    ) -> tuple[list[Rejection], Rejection | None]:
+        """Return all rejections, and the first one that holds for the rest of the kind, if any."""
+        rejections: list[Rejection] = []
+        begin, size = 0, 1
+        while begin < len(creations):
+            batch = creations[begin : begin + size]
+            rejections += await self.send_at_once(each.send for each in batch)
+            begin, size = begin + size, 2 * size
+            lasting = next(filter(_holds_for_all, rejections), None)
+            if lasting is not None:
+                return rejections + [_for(lasting, each) for each in creations[begin:]], lasting
+        return rejections, None
 
 
 def _holds_for_all(rejection: Rejection) -> bool:

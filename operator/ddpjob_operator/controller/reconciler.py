@@ -18,7 +18,7 @@ from ddpjob_operator.api import constants
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.stored_job import StoredJob, read_stored_job
 from ddpjob_operator.controller.cluster import Cluster, Create
-from ddpjob_operator.controller.creations import Creation, Creations, send_at_once
+from ddpjob_operator.controller.creations import AT_ONCE, Creation, Creations
 from ddpjob_operator.controller.metrics import Metrics
 from ddpjob_operator.planner import conditions, status_builder
 from ddpjob_operator.planner.actions import (
@@ -57,9 +57,11 @@ class Reconciler:
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = utc_now,
+        at_once: int = AT_ONCE,
     ) -> None:
+        """`at_once`: requests of one job at the same time."""
         self._cluster = cluster
-        self._creations = Creations(clock)
+        self._creations = Creations(clock, at_once)
         self._now = now
         self._metrics = metrics
 
@@ -136,10 +138,14 @@ class Reconciler:
                 case DeleteWorker():
                     deletions.append(action)
                 case DeleteRendezvous():
-                    rejections += await send_at_once([partial(self._cluster.delete, job, action)])
+                    rejections += await self._creations.send_at_once(
+                        [partial(self._cluster.delete, job, action)]
+                    )
                 case CreateNetworkPolicy() | CreateService() | CreateRendezvous():
                     rejections += await create(type(action).__name__, [action])
-        rejections += await send_at_once(partial(self._cluster.delete, job, d) for d in deletions)
+        rejections += await self._creations.send_at_once(
+            partial(self._cluster.delete, job, d) for d in deletions
+        )
         for group, actions in itertools.groupby(workers, key=lambda action: action.group):
             rejections += await create(f"workers of {group}", list(actions))
         return rejections

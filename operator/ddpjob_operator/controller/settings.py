@@ -27,6 +27,7 @@ class Settings:
     metrics_port: int | None = None
     lease: str = ""  # NAMESPACE/NAME of the Lease that elects a leader; empty: no election
     operator_pods: OperatorPods | None = None  # admitted by the policies of jobs; None: no policies
+    requests: int = 8  # of one job at the same time
     workers: int = 8  # jobs reconciled at the same time
 
 

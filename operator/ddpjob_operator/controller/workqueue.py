@@ -41,6 +41,7 @@ class WorkQueue(Generic[K]):
         self._time = time
         self._ready: dict[K, float] = {}  # time of the addition
         self._running: dict[K, float] = {}  # time of `get`
+        self._progress: dict[K, float] = {}  # running; time of the last progress
         self._again: dict[K, float] = {}  # running and added again; time of that addition
         self._postponed: dict[K, float] = {}  # time at which the key becomes ready
         self._schedule: list[tuple[float, int, K]] = []  # may hold outdated times
@@ -86,7 +87,7 @@ class WorkQueue(Generic[K]):
             if self._ready and not self._closed:
                 key = next(iter(self._ready))
                 del self._ready[key]
-                self._running[key] = self._time()
+                self._running[key] = self._progress[key] = self._time()
                 return key
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
@@ -95,7 +96,7 @@ class WorkQueue(Generic[K]):
 
     def done(self, key: K) -> None:
         """Release a key from `get`, after success or failure."""
-        del self._running[key]
+        del self._running[key], self._progress[key]
         if key in self._again:
             self._make_ready(key, self._again.pop(key))
         self._note_idle()
@@ -114,6 +115,20 @@ class WorkQueue(Generic[K]):
         """Return the longest time in seconds that a key has been due or running."""
         self._promote()
         since = [*self._ready.values(), *self._running.values()]  # _again is younger than _running
+        return self._time() - min(since) if since else 0.0
+
+    def renew(self, key: K) -> None:
+        """Note progress of the work on a key."""
+        if key in self._progress:
+            self._progress[key] = self._time()
+
+    def longest_standstill(self) -> float:
+        """Return the longest time in seconds without progress.
+
+        A key that waits for slow work on others is not stalled.
+        """
+        self._promote()
+        since = [*(self._progress or self._ready).values()]
         return self._time() - min(since) if since else 0.0
 
     def _make_ready(self, key: K, since: float) -> None:

@@ -5,7 +5,7 @@ May not: report an unchanged fact again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from ddpjob_operator.api import constants
@@ -29,6 +29,7 @@ _BY_CAUSE = {
     Cause.JOINED: EventReason.WORKER_JOINED,
 }
 _WARNINGS = (Cause.LOST, Cause.FAILED)
+MAX_REPLACEMENTS = 3  # events of one pass; more become one event
 MAX_QUOTE = 200  # characters of the message of a pod that ended
 
 
@@ -62,15 +63,30 @@ def repeated_steps_text(steps: int) -> str:
 
 
 def replacement_events(observed: Observed, worker_plan: WorkerPlan) -> Iterator[Event]:
-    """Yield one event for each worker that replaces a member, or a worker that ended."""
+    """Yield an event for each worker that replaces a member or an ended worker; one for many."""
+    found = [*_replacements(observed, worker_plan)]
+    if len(found) <= MAX_REPLACEMENTS:
+        yield from found
+        return
+    shown = "; ".join(event.message for event in found[:MAX_REPLACEMENTS])
+    text = f"{len(found)} workers are replaced: {shown}; and {len(found) - MAX_REPLACEMENTS} more"
+    yield Event(EventReason.WORKER_REPLACED.value, text, any(event.warning for event in found))
+
+
+def _replacements(observed: Observed, worker_plan: WorkerPlan) -> Iterator[Event]:
     refused = {refusal.name for refusal in observed.rejections}
+    workers = {worker.name: worker for worker in observed.workers}
+    silent = {each.name: each.since for each in observed.job.status.silent_workers}
+    members = observed.job.status.membership
+    known = frozenset(members.workers if members else ())
     for action in worker_plan.create:
         if action.name in refused:
             continue
-        old = _predecessor(observed, action)
-        if how := _departure(observed, *old):
+        name = _predecessor(observed, action)
+        old = workers.get(name)
+        if how := _departure(name, old, silent, was_member=name in known):
             text = f"{how}; {action.name} takes its place"
-            crashed = old[1] is not None and old[1].phase is Phase.FAILED
+            crashed = old is not None and old.phase is Phase.FAILED
             yield Event(EventReason.WORKER_REPLACED.value, text, warning=crashed)
 
 
@@ -130,22 +146,20 @@ def _flips(old: Sequence[Condition], new: Sequence[Condition], type_: ConditionT
     return conditions.is_true(new, type_) and not conditions.is_true(old, type_)
 
 
-def _predecessor(observed: Observed, new: CreateWorker) -> tuple[str, Worker | None]:
+def _predecessor(observed: Observed, new: CreateWorker) -> str:
     job = observed.job.metadata.name
-    name = constants.worker_name(job, new.group, new.index, new.incarnation - 1)
-    return name, next((worker for worker in observed.workers if worker.name == name), None)
+    return constants.worker_name(job, new.group, new.index, new.incarnation - 1)
 
 
-def _departure(observed: Observed, name: str, old: Worker | None) -> str:
+def _departure(
+    name: str, old: Worker | None, silent: Mapping[str, datetime], *, was_member: bool
+) -> str:
     """Return how a worker departed; empty if it is not replaced: it left in a planned way before.
 
     A suspended job has no membership, and a worker that is too many is deleted after it left.
     """
-    silent = {each.name: each.since for each in observed.job.status.silent_workers}
     if old is not None and name in silent and not old.terminal:
         return f"{name} has been silent since {silent[name]:%H:%M:%S} UTC"
-    membership = observed.job.status.membership
-    was_member = membership is not None and name in membership.workers
     if old is not None and old.terminal and (was_member or not old.deleting):
         return f"{name} has ended{_reason(old)}"
     if not was_member:

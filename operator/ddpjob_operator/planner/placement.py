@@ -22,6 +22,7 @@ May not: know how workers are created, or read a clock.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
@@ -51,6 +52,11 @@ class WorkerPlan:
     stuck: tuple[Worker, ...] = ()  # kept workers without a node
     stuck_at: datetime | None = None  # time at which the next worker becomes stuck
 
+    @functools.cached_property
+    def stuck_names(self) -> frozenset[str]:
+        """Names of the workers that are stuck."""
+        return frozenset(worker.name for worker in self.stuck)
+
 
 def plan_workers(observed: Observed, now: datetime) -> WorkerPlan:
     """Return the plan for all workers of a job."""
@@ -60,7 +66,8 @@ def plan_workers(observed: Observed, now: datetime) -> WorkerPlan:
     outdated = [
         w for w in observed.workers if w.live and (observed.is_outdated(w) or w.name in silent)
     ]
-    current = [worker for worker in observed.workers if worker not in outdated]
+    replaced = {worker.name for worker in outdated}
+    current = [worker for worker in observed.workers if worker.name not in replaced]
     for group in groups:
         stay, go, slots = _divide(group, current)
         kept += stay
@@ -75,7 +82,9 @@ def plan_workers(observed: Observed, now: datetime) -> WorkerPlan:
     failing = tuple(last[each.worker] for each in waiting_slots.values())
     replace_after = min((each.retry_at for each in waiting_slots.values()), default=None)
     missing = [slot for slot in missing if slot not in waiting_slots]
-    done = [w for w in observed.workers if w.terminal and not w.deleting and w not in failing]
+    paused_names = {worker.name for worker in failing}
+    ended = (w for w in observed.workers if w.terminal and not w.deleting)
+    done = [worker for worker in ended if worker.name not in paused_names]
     removable = [w for w in draining if _may_delete(w, observed.report)] + outdated
     waiting = {w.name: _stuck_at(w, now) for w in kept if w.unschedulable or w.gates}
     return WorkerPlan(

@@ -273,7 +273,7 @@ def _expectation(observed: Observed, worker_plan: WorkerPlan) -> Expectation | N
     recorded = status.rendezvous_term == status.observed_rendezvous_term
     if seen is None or not seen.ready or not recorded or seen.term != status.rendezvous_term:
         return None
-    stay = [worker.name for worker in worker_plan.kept if worker not in worker_plan.stuck]
+    stay = [w.name for w in worker_plan.kept if w.name not in worker_plan.stuck_names]
     refused = {refusal.name for refusal in observed.rejections}
     come = [action.name for action in worker_plan.create if action.name not in refused]
     leaving = [worker for worker in observed.workers if worker.deleting and not worker.terminal]

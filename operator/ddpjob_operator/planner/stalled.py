@@ -75,7 +75,7 @@ def _obstacle(observed: Observed, worker_plan: WorkerPlan, now: datetime) -> Con
     stuck = [
         w
         for w in worker_plan.kept
-        if w in worker_plan.stuck or _cannot_start(w) or w.name in unheard
+        if w.name in worker_plan.stuck_names or _cannot_start(w) or w.name in unheard
     ]
     minimum = observed.job.spec.minimum
     if len(worker_plan.kept) + len(worker_plan.create) - len(stuck) >= minimum or not stuck:

@@ -32,7 +32,8 @@ class Polling:
     wait_seconds: float  # longest wait of a request
     longest_retry_seconds: float
     only_news: bool  # training progress alone does not end a request
-    progress_seconds: float = 0.0  # shortest time between two calls for training progress alone
+    # Shortest time between two calls for training progress alone.
+    progress_seconds: Callable[[], float] = lambda: 0.0
 
 
 class RendezvousSession:
@@ -151,7 +152,7 @@ class RendezvousSession:
         told = self._told
         if report == told and not news:
             return False
-        early = now - self._told_at < self._polling.progress_seconds
+        early = now - self._told_at < self._polling.progress_seconds()
         if told is not None and early and not news and _differs_in_progress_only(report, told):
             return False  # a later poll calls back
         self._told, self._told_at = report, now

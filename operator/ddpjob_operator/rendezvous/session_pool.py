@@ -8,6 +8,7 @@ May not: decide anything, or call the API server itself.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,9 +17,9 @@ from ddpjob_operator.rendezvous.client import ServiceClient, Transport
 from ddpjob_operator.rendezvous.session import Polling, RendezvousSession
 
 # A request to a node that is lost gets no answer, so a short wait notices it sooner.
-POLLING = Polling(
-    wait_seconds=5.0, longest_retry_seconds=5.0, only_news=True, progress_seconds=10.0
-)
+POLLING = Polling(wait_seconds=5.0, longest_retry_seconds=5.0, only_news=True)
+PROGRESS_SECONDS = 10.0  # between two calls for training progress alone of one job
+PROGRESS_PER_SECOND = 10.0  # calls for training progress alone, of all jobs
 
 
 class Key(NamedTuple):
@@ -46,6 +47,7 @@ class SessionPool:
         self._transport_for = transport_for
         self._on_report = on_report
         self._sessions: dict[Key, tuple[ServiceId, RendezvousSession]] = {}
+        self._polling = dataclasses.replace(POLLING, progress_seconds=self.progress_seconds)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -57,10 +59,14 @@ class SessionPool:
             return old[1]
         self.close(key)
         client = ServiceClient(self._transport_for(key, service), service.token)
-        session = RendezvousSession(client, POLLING, functools.partial(self._on_report, key))
+        session = RendezvousSession(client, self._polling, functools.partial(self._on_report, key))
         self._sessions[key] = service, session
         session.start()
         return session
+
+    def progress_seconds(self) -> float:
+        """Return the interval for training progress alone, which grows with the number of jobs."""
+        return max(PROGRESS_SECONDS, len(self._sessions) / PROGRESS_PER_SECOND)
 
     def get(self, key: Key) -> RendezvousSession | None:
         """Return the session of a job, or None if no service was observed."""

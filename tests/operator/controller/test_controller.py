@@ -19,6 +19,11 @@ from support.reconciling.wire import Call, Wire
 
 FORBIDDEN = ApiError(403, "Forbidden", "pods is forbidden: the account may not list pods")
 
+ENDED = {
+    "state": "Complete",
+    "conditions": [{"type": "Complete", "status": "True", "reason": "Completed"}],
+}
+
 
 @contextlib.asynccontextmanager
 async def running(wire: Wire, **settings: Any) -> AsyncIterator[Controller]:
@@ -188,5 +193,41 @@ def test_a_stopping_operator_ends_its_passes_and_begins_none() -> None:
             await asyncio.sleep(600)
             assert "status" in kube.job("slow")
             assert "status" not in kube.job("digits")
+
+    play(story)
+
+
+def test_a_slow_pass_whose_requests_are_answered_is_healthy() -> None:
+    async def story(kube: FakeKube, wire: Wire) -> None:
+        async def slow(call: Call) -> None:
+            if call.kind == "POST pods":
+                await asyncio.sleep(25)
+
+        wire.before = slow
+        async with running(wire, workers=1) as controller:
+            big = {**job("digits")["spec"], "replicas": 100, "maxReplicas": 100}
+            body = {**job("digits"), "spec": big}
+            await kube.send(Request("POST", JOBS.format("default"), body=body))
+            controller.changed("default", "digits")
+            await asyncio.sleep(5)
+            await kube.send(Request("POST", JOBS.format("default"), body=job("next")))
+            controller.changed("default", "next")
+            for _ in range(60):
+                await asyncio.sleep(10)
+                assert controller.problems() == []
+            assert len(kube.pods()) > 100
+
+    play(story)
+
+
+def test_jobs_that_have_ended_are_not_read_again_and_again() -> None:
+    async def story(kube: FakeKube, wire: Wire) -> None:
+        kube.add({**job("ended"), "status": ENDED})
+        await kube.send(Request("POST", JOBS.format("default"), body=job("digits")))
+        async with running(wire):
+            await asyncio.sleep(3600)
+        reads = [call.path.rpartition("/")[2] for call in wire.calls if call.kind == "GET ddpjobs"]
+        assert reads.count("ended") <= 2
+        assert reads.count("digits") > 10
 
     play(story)

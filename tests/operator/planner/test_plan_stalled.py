@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import timedelta
 
 import pytest
 
 from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.planner.observed import Rejection, Rendezvous, Worker
 from ddpjob_protocol.control import Report
-from support.builders import make_failures, make_job, make_report, make_worker
+from support.builders import NOW, make_failures, make_job, make_report, make_worker
 from support.planning import (
     DOES_NOT_HOLD,
     FAILED,
@@ -278,3 +279,31 @@ def test_a_stall_is_told_once_for_each_reason() -> None:
         seen.append([each.reason for each in planned.events])
     once = ["ImageCannotBePulled"]
     assert seen == [["TooFewPlaced"], [], once, [], [], once]
+
+
+class Incomparable(Worker):
+    """A worker that must be looked up by its name: a job may have thousands."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("workers are compared")
+
+
+def test_the_time_of_a_plan_grows_with_the_workers_and_not_with_their_square() -> None:
+    long_ago = NOW - timedelta(hours=1)
+    workers = tuple(
+        Incomparable(
+            f"digits-worker-{index:03}-1",
+            "worker",
+            index,
+            1,
+            unschedulable="no node",
+            unschedulable_since=long_ago,
+        )
+        for index in range(3)
+    )
+    planned = decide(make_job(replicas=3, minReplicas=2), workers)
+    assert told(planned.status, "Stalled")[0] == "True"
+    assert planned.expectation is not None
+    assert planned.expectation.workers == ()

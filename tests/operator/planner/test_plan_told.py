@@ -318,3 +318,15 @@ def test_a_pass_that_sees_the_same_plans_the_same_status() -> None:
     later = NOW + timedelta(hours=1)
     observed = Observed(make_job(status=first.status), (W0, W1), UP, report)
     assert plan(observed, later).status == first.status
+
+
+def test_many_replacements_are_told_at_once() -> None:
+    workers = tuple(make_worker(index) for index in range(12))
+    job = make_job(replicas=12, maxReplicas=12)
+    members = membership_of(*workers)
+    planned = decide(job, workers[:2], report=make_report(*workers), membership=members)
+    [(reason, message, _)] = events_of(planned)
+    assert reason == "WorkerReplaced"
+    assert message.startswith("10 workers are replaced: digits-worker-002-1 is gone; ")
+    assert message.endswith("; and 7 more")
+    assert message.count("takes its place") == 3
