@@ -303,6 +303,36 @@ def test_torchruns_are_answered_when_all_have_come(tmp_path: Path) -> None:
     run(body, tmp_path)
 
 
+def test_torchruns_read_and_write_one_after_another(tmp_path: Path) -> None:
+    """Each with one read and one write, however many join at once."""
+
+    async def body(job: Job) -> None:
+        names = [f"w{number}" for number in range(12)]
+        await job.expect(*names)
+        agents = [job.agent(name) for name in names]
+        await job.formed(1)
+        key, requests = b"/torch.rendezvous.any", 0
+
+        async def join(agent: Agent) -> bytes:
+            nonlocal requests
+            state = (await agent.do(Op.GET, key))[8:]
+            while True:
+                mine = state + agent.member.worker.encode() + b" "
+                requests += 1
+                found = (await agent.do(Op.COMPARE_SET, key, values=(state, mine)))[8:]
+                if agent.member.worker.encode() + b" " in found:
+                    return found
+                state = found
+
+        await agents[0].do(Op.COMPARE_SET, key, values=(b"", b"none "))
+        states = await asyncio.gather(*map(join, agents))
+        assert set(states[0].split()) == {b"none", *(name.encode() for name in names)}
+        assert set(states) == {states[0]}, "all are answered with the state of the last one"
+        assert requests == len(names)
+
+    run(body, tmp_path)
+
+
 def test_a_worker_with_a_superseded_membership_is_stopped(tmp_path: Path) -> None:
     """A worker that was cut off returns with its old membership, whose keys are deleted."""
 

@@ -25,6 +25,7 @@ from ddpjob_agent.c10d.server import StoreBackend
 from ddpjob_agent.c10d.store import Store
 from ddpjob_agent.c10d.torchrun_ranks import TorchrunRanks
 from ddpjob_agent.c10d.writes import Forget, Forgotten, Kind, Write, writes_of
+from ddpjob_agent.service.join_queue import JoinQueue
 from ddpjob_protocol.checks import count
 from ddpjob_protocol.codec import DecodeError, decode, encode
 
@@ -80,6 +81,7 @@ class MembershipStores:
         self._version = 0  # the highest one of a lost store
         self._arrived: set[str] = set()  # members whose torchrun has joined
         self._gathered = asyncio.Event()
+        self._joins = JoinQueue()
         self._ready = asyncio.Event()
 
     def sync_membership(self) -> None:
@@ -182,10 +184,14 @@ class MembershipStores:
 
     async def _execute(self, worker: str, number: int, request: Request) -> Answer:
         backend, gathered, ranks = self._backend, self._gathered, self._state.ranks
+        joins = self._joins
         unsettled = self._unsettled.setdefault(worker, {})
         applied = await backend.apply(request)
         answer = Answer(applied.reply, applied.version, applied.total)
         if not applied.version:
+            if _reads_rendezvous(request) and not gathered.is_set():
+                await joins.turn(worker)
+                return Answer(await backend.execute(Request(Op.GET, request.keys)))
             return answer
         writes = writes_of(request, applied.version, applied.total)
         for write in writes:
@@ -194,6 +200,7 @@ class MembershipStores:
         keys = tuple(dataclasses.replace(write, data=None) for write in writes)
         unsettled[number] = _Unsettled(answer._replace(reply=kept), keys)
         if _is_join(request):
+            joins.end(worker)
             await self._gather(worker, gathered)
             return answer._replace(reply=await backend.execute(Request(Op.GET, request.keys)))
         return answer
@@ -237,3 +244,9 @@ def _is_join(request: Request) -> bool:
     """
     is_torchrun = request.op is Op.COMPARE_SET and request.keys[0].startswith(TORCHRUN_KEY)
     return is_torchrun and request.values[0] != b""
+
+
+def _reads_rendezvous(request: Request) -> bool:
+    """Return whether the answer is the state of a rendezvous: of a read, or of a join that failed."""
+    is_read = request.op is Op.GET and request.keys[0].startswith(TORCHRUN_KEY)
+    return is_read or _is_join(request)
