@@ -1,4 +1,4 @@
-"""The cost of torchrun's rendezvous: up to 64 participants in our store, and in torch's own.
+"""The cost of torchrun's rendezvous: up to 128 participants in our store, and in torch's own.
 
 Each participant is torch's DynamicRendezvousHandler with a store client of its own, many in two
 processes. With ours, each has an agent with its c10d endpoint (`net/c10d_relay.py`), all in one
@@ -6,9 +6,9 @@ process, and they share one rendezvous service; both are the real code. The time
 common start until the last participant has its rank. Before its first round torchrun waits up to
 0.3 s, at random.
 
-    make bench-torchrun              8, 32 and 64 participants; some three minutes
+    make bench-torchrun              8, 64 and 128 participants; some five minutes
     QUICK=1 make bench-torchrun      8 participants
-    SIZES="256" make bench-torchrun      others; from 128 on the participants need many cores
+    SIZES="256" make bench-torchrun      others; with torch's store these take long
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from ddpjob_protocol.control import Expectation, Policy
 
 ROOT = Path(__file__).resolve().parent
 RESULT = ROOT / "results" / "torchrun.json"
-SIZES, SMOKE = (8, 32, 64), (8,)
+SIZES, SMOKE = (8, 64, 128), (8,)
 TOKEN = "the token of the benchmark"  # noqa: S105 - of nothing else
 PATIENCE_SECONDS = 600.0
 OURS, TORCH = "ddpjob", "torch's TCPStore"
