@@ -42,14 +42,14 @@ mutations: setup ## Break the product on purpose, 130 times, and see tests fail 
 	@$(BIN)/python tests/mutations/run.py
 
 test-cluster: setup ## The CRD, the chart and the operator against a real API server
-	@tools/kind/binaries.sh kube-apiserver etcd kubectl helm promtool >/dev/null
-	@$(PYTEST) $(or $(ONLY),--tier=cluster tests/cluster tests/alerts)
+	@tools/kind/binaries.sh kube-apiserver etcd kubectl helm >/dev/null
+	@$(PYTEST) $(or $(ONLY),--tier=cluster tests/cluster)
 
 test-e2e: setup ## The operator in a kind cluster, and what becomes of jobs when things die there
 	@tools/e2e.sh $(PYTEST) --timeout=1500 -o faulthandler_timeout=1600 \
 	  $(or $(ONLY),--tier=e2e tests/e2e)
 
-test-alerts: setup ## The chart's alerts, by Prometheus' own promtool; part of test-cluster
+test-alerts: setup ## The chart's alerts, by Prometheus' own promtool, which is built first: no part of `make test`
 	@tools/kind/binaries.sh promtool >/dev/null
 	@$(PYTEST) tests/alerts
 
