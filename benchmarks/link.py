@@ -39,12 +39,13 @@ from ddpjob_operator.rendezvous.client import (
     connect_directly,
 )
 from ddpjob_protocol.control import Expectation, Policy
+from ddpjob_protocol.credentials import KEY_BYTES, JobKey
 
 ROOT = Path(__file__).resolve().parent
 RESULT, PLOT = ROOT / "results" / "link.json", ROOT.parent / "docs" / "link.svg"
 STUBS = ROOT / "workloads" / "link_stubs.py"
 SIZES, SMOKE = (10, 30, 100, 300, 1000), (10, 30)
-TOKEN = "the token of the benchmark"  # noqa: S105 - of nothing else
+KEY = JobKey(bytes(KEY_BYTES))
 SETTLE_SECONDS, WINDOW_SECONDS, QUICK_SECONDS = 2.0, 10.0, 3.0
 CHANGES = 5  # losses, and joins
 STEPS_PER_SECOND = 5
@@ -265,9 +266,12 @@ async def _check(job: Job) -> None:
 @contextlib.asynccontextmanager
 async def a_job() -> AsyncIterator[Job]:
     """Start a service, two processes with stubs and the operator's long poll."""
-    port, environment = free_port(), {**os.environ, "DDPJOB_TOKEN": TOKEN}
-    client = ServiceClient(connect_directly("127.0.0.1", port), TOKEN)
-    with tempfile.TemporaryFile() as log:
+    port = free_port()
+    client = ServiceClient(connect_directly("127.0.0.1", port), KEY.operator)
+    with tempfile.TemporaryFile() as log, tempfile.NamedTemporaryFile("w") as keys:
+        keys.write(KEY.to_text())
+        keys.flush()
+        environment = {**os.environ, "DDPJOB_KEYS": keys.name}
         service = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "ddpjob_agent", "rendezvous", "--host", "127.0.0.1",
             "--port", str(port), env=environment, stderr=log,

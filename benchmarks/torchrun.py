@@ -18,6 +18,7 @@ import contextlib
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -38,11 +39,12 @@ from ddpjob_operator.rendezvous.client import (
     connect_directly,
 )
 from ddpjob_protocol.control import Expectation, Policy
+from ddpjob_protocol.credentials import KEY_BYTES, JobKey
 
 ROOT = Path(__file__).resolve().parent
 RESULT = ROOT / "results" / "torchrun.json"
 SIZES, SMOKE = (8, 64, 128), (8,)
-TOKEN = "the token of the benchmark"  # noqa: S105 - of nothing else
+KEY = JobKey(bytes(KEY_BYTES))
 PATIENCE_SECONDS = 600.0
 OURS, TORCH = "ddpjob", "torch's TCPStore"
 TIME, CPU, AGENTS, NODES, BYTES = (
@@ -154,7 +156,7 @@ async def measure(size: int, repeats: int) -> dict[str, list[Run]]:
 async def in_ours(size: int) -> Run:
     """Measure one rendezvous in a membership of a job."""
     port = free_port()
-    client = ServiceClient(connect_directly("127.0.0.1", port), TOKEN)
+    client = ServiceClient(connect_directly("127.0.0.1", port), KEY.operator)
     names = tuple(f"worker-{number:04}" for number in range(size))
     async with contextlib.AsyncExitStack() as stack:
         service = await stack.enter_async_context(
@@ -224,8 +226,10 @@ async def expect(client: ServiceClient, names: tuple[str, ...]) -> None:
 @contextlib.asynccontextmanager
 async def started(*arguments: str) -> AsyncIterator[Process]:
     """Run Python with these arguments, and kill it at the end."""
+    with tempfile.NamedTemporaryFile("w", delete=False) as keys:
+        keys.write(KEY.to_text())
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *arguments, env={**os.environ, "DDPJOB_TOKEN": TOKEN},
+        sys.executable, *arguments, env={**os.environ, "DDPJOB_KEYS": keys.name},
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL, limit=1 << 24,
     )  # fmt: skip
@@ -235,6 +239,7 @@ async def started(*arguments: str) -> AsyncIterator[Process]:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+        os.unlink(keys.name)  # noqa: PTH108 - in an event loop
 
 
 def _workload(name: str) -> str:

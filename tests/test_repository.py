@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 import tomllib
 from collections.abc import Iterator
@@ -33,11 +34,12 @@ from ddpjob_operator.rendezvous.client import (
 from ddpjob_protocol.control import Expectation
 from ddpjob_protocol.environment import (
     ENV_ADDRESS,
+    ENV_KEYS,
     ENV_PROCESSES,
     ENV_SERVICE,
-    ENV_TOKEN,
     ENV_WORKER,
 )
+from support.keys import KEY, service_file, worker_file
 
 ROOT = Path(__file__).resolve().parent.parent
 AGENT = tuple(ROOT / "trainer-image" / name for name in ("ddpjob_agent", "ddpjob_protocol"))
@@ -201,7 +203,7 @@ with socket.create_connection((host, int(port))) as relay:
     relay.sendall(b"\\1" + blob(os.environ["DDPJOB_WORKER"].encode()) + blob(b""))
     relay.sendall(b"\\6" + struct.pack("<Q", 2) + blob(b"a") + blob(b"b"))
     assert relay.recv(1) == b"\\0"
-assert os.environ["PET_NNODES"] == "2" and "DDPJOB_TOKEN" not in os.environ
+assert os.environ["PET_NNODES"] == "2" and "DDPJOB_KEYS" not in os.environ
 """
 
 
@@ -226,21 +228,20 @@ def job_of(
     python: Path, agent: Path, script: Path
 ) -> Iterator[tuple[int, list[subprocess.Popen[bytes]]]]:
     """A rendezvous service and two workers; the service's port and the workers' agents."""
-    port = free_port()
+    port, folder = free_port(), Path(tempfile.mkdtemp(dir=script.parent))
     environment = {
         "PATH": os.defpath,
-        ENV_TOKEN: "secret",
         ENV_SERVICE: f"127.0.0.1:{port}",
         ENV_ADDRESS: "127.0.0.1",
         ENV_PROCESSES: "1",
     }
     base = [str(python), "-S", "-E", str(agent)]
     listening = [*base, "rendezvous", "--host", "127.0.0.1", "--port", str(port)]
-    service = subprocess.Popen(listening, env=environment)
+    service = subprocess.Popen(listening, env={**environment, ENV_KEYS: service_file(folder)})
     workers = [
         subprocess.Popen(
             [*base, "worker", "--", sys.executable, str(script)],
-            env={**environment, ENV_WORKER: name},
+            env={**environment, ENV_WORKER: name, ENV_KEYS: worker_file(folder, name)},
         )
         for name in ("a", "b")
     ]
@@ -254,7 +255,7 @@ def job_of(
 
 def expect_workers(port: int, *names: str) -> None:
     """Tell the service as soon as it listens."""
-    client = ServiceClient(connect_directly("127.0.0.1", port), "secret")
+    client = ServiceClient(connect_directly("127.0.0.1", port), KEY.operator)
     deadline = time.monotonic() + 180
     while True:
         try:

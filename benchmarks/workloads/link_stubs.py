@@ -18,10 +18,12 @@ import os
 import re
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from ddpjob_agent.net.descriptors import raise_limit
-from ddpjob_agent.net.framing import Connection, connect
+from ddpjob_agent.net.framing import TAG_BYTES, Connection, connect
+from ddpjob_protocol.credentials import JobKey
 from ddpjob_protocol.messages import PROTOCOL
 
 SLICES = 20  # of a second: in each, another part of the stubs sends
@@ -44,10 +46,10 @@ class Stub:
         self.changed = asyncio.Event()
         self.reading: asyncio.Task[None] | None = None
 
-    async def join(self, port: int, token: str, gate: asyncio.Semaphore) -> None:
+    async def join(self, port: int, key: JobKey, gate: asyncio.Semaphore) -> None:
         """Connect and register."""
         async with gate:
-            self.connection = await connect("127.0.0.1", port, token, 60)
+            self.connection = await connect("127.0.0.1", port, key.worker_keys(self.name).own, 60)
         member = {
             "worker": self.name, "incarnation": os.urandom(16).hex(), "address": "10.128.100.100",
             "processes": 8,
@@ -65,7 +67,7 @@ class Stub:
         while data := await connection.receive_bytes(1 << 20):
             buffer += data
             while len(buffer) >= 4:
-                end = 4 + int.from_bytes(buffer[:4], "big")
+                end = 4 + int.from_bytes(buffer[:4], "big") + TAG_BYTES
                 if len(buffer) < end:
                     break
                 self._on_frame(bytes(buffer[4 : min(end, 200)]), end)
@@ -73,7 +75,7 @@ class Stub:
         self.connection = None
 
     def _on_frame(self, start: bytes, size: int) -> None:
-        self.answered += start == BEAT
+        self.answered += start[:-TAG_BYTES] == BEAT
         if start.startswith(b'{"type":"run"') and (found := ROUND.search(start)):
             before, number = found[1].decode(), int(found[2])
             self.membership, self.round = f"{before}.{number}", number
@@ -103,9 +105,9 @@ class Stub:
 class Stubs:
     """All stubs of this process."""
 
-    def __init__(self, port: int, token: str) -> None:
+    def __init__(self, port: int, key: JobKey) -> None:
         self._port = port
-        self._token = token
+        self._key = key
         self._stubs: dict[str, Stub] = {}
         self._rate = 0
         self._gate = asyncio.Semaphore(AT_ONCE)
@@ -129,7 +131,7 @@ class Stubs:
         kind = command["do"]
         if kind == "join":
             new = [Stub(name) for name in command["names"]]
-            await asyncio.gather(*(stub.join(self._port, self._token, self._gate) for stub in new))
+            await asyncio.gather(*(stub.join(self._port, self._key, self._gate) for stub in new))
             self._stubs.update((stub.name, stub) for stub in new)
         elif kind == "steps":
             self._rate = command["rate"]
@@ -156,10 +158,10 @@ class Stubs:
         return {}
 
 
-async def main() -> None:
+async def main(key: JobKey) -> None:
     """Obey the commands until stdin ends."""
     raise_limit()
-    stubs = Stubs(int(sys.argv[1]), os.environ["DDPJOB_TOKEN"])
+    stubs = Stubs(int(sys.argv[1]), key)
     reader = asyncio.StreamReader(limit=1 << 20)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -170,4 +172,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(JobKey.parse(Path(os.environ["DDPJOB_KEYS"]).read_text())))

@@ -24,6 +24,7 @@ from ddpjob_agent.net.c10d_relay import StoreRelay
 from ddpjob_agent.net.descriptors import raise_limit
 from ddpjob_agent.net.service_connection import ServiceConnection
 from ddpjob_agent.worker.orders import AgentState, follow, hello_message
+from ddpjob_protocol.credentials import JobKey
 from ddpjob_protocol.membership import Member
 
 if TYPE_CHECKING:
@@ -33,9 +34,11 @@ if TYPE_CHECKING:
 class Agent:
     """One agent."""
 
-    def __init__(self, name: str, port: int, token: str) -> None:
+    def __init__(self, name: str, port: int, key: JobKey) -> None:
         self._state = AgentState(Member(name, uuid.uuid4().hex, "127.0.0.1", 1))
-        self.link = ServiceConnection("127.0.0.1", port, token, self._hello, self._obey)
+        self.link = ServiceConnection(
+            "127.0.0.1", port, key.worker_keys(name).own, self._hello, self._obey
+        )
         self.relay = StoreRelay(self.link)
         self.runs = asyncio.Event()
 
@@ -54,10 +57,10 @@ class Agent:
         self._running = asyncio.ensure_future(self.link.run())
 
 
-async def main() -> None:
+async def main(key: JobKey) -> None:
     """Obey the commands until stdin ends."""
     raise_limit()
-    port, token = int(sys.argv[1]), os.environ["DDPJOB_TOKEN"]
+    port = int(sys.argv[1])
     reader = asyncio.StreamReader(limit=1 << 20)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -66,7 +69,7 @@ async def main() -> None:
         command: dict[str, Any] = json.loads(line)
         answer: Any = bytes_with(port)
         if command["do"] == "join":
-            agents = [Agent(name, port, token) for name in command["names"]]
+            agents = [Agent(name, port, key) for name in command["names"]]
             await asyncio.gather(*(agent.start() for agent in agents))
             await asyncio.gather(*(agent.runs.wait() for agent in agents))
             answer = [agent.relay.port for agent in agents]
@@ -74,4 +77,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(JobKey.parse(Path(os.environ["DDPJOB_KEYS"]).read_text())))

@@ -131,6 +131,7 @@ def test_the_command_understands_its_arguments(
         agent_image="ddpjob/agent:0.1.0",
         namespaces=namespaces,
         lease=f"{NAMESPACE}/{'ours' if settings == FULL else RELEASE}",
+        key_file="/etc/ddpjob/key",
         health_port=ports["health"],
         metrics_port=ports["metrics"],
         operator_pods=OperatorPods(

@@ -17,6 +17,7 @@ from ddpjob_operator.manifests.build import build_rendezvous, build_worker
 from ddpjob_operator.manifests.network_policy import OperatorPods, build_network_policy
 from ddpjob_operator.planner.actions import CreateRendezvous, CreateWorker
 from support.builders import make_job
+from support.keys import KEY
 from support.network_policies import EVERY_PORT, Endpoint, endpoint, open_ports
 
 HERE, ELSEWHERE = "pairs", "pairs-elsewhere"
@@ -84,7 +85,7 @@ class Cluster:
             "worker-2": self._pod(HERE, worker(digits, 1)),
             "rendezvous": self._pod(
                 HERE,
-                build_rendezvous(digits, CreateRendezvous("digits-rendezvous-1", 1), "a", "t"),
+                build_rendezvous(digits, CreateRendezvous("digits-rendezvous-1", 1), "a", KEY),
             ),
             "other job": self._pod(HERE, worker(mnist, 0)),
             "same name elsewhere": self._pod(ELSEWHERE, worker(twin, 0)),
@@ -112,7 +113,7 @@ class Cluster:
 
 def worker(job: DDPJob, index: int) -> dict[str, Any]:
     name = f"{job.metadata.name}-worker-00{index}-1"
-    return build_worker(job, CreateWorker(name, "worker", index, 1), "agent", "token")
+    return build_worker(job, CreateWorker(name, "worker", index, 1), "agent", KEY)
 
 
 @pytest.fixture(scope="module")

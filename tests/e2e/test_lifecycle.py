@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -33,7 +34,7 @@ def applied_twice_changes_nothing(job: Endless, images: Images) -> None:
     assert (job.object["metadata"]["generation"], job.uids()) == (before, uids)
 
 
-def refuses_a_pod_without_the_token(job: Endless, images: Images) -> None:
+def refuses_a_pod_without_a_key(job: Endless, images: Images) -> None:
     """Neither the operator's door nor the agents' opens to it."""
     told_before = job.causes()
     service = f"probe-rendezvous.{job.kubectl.namespace}.svc:29400"
@@ -42,18 +43,20 @@ def refuses_a_pod_without_the_token(job: Endless, images: Images) -> None:
         "DDPJOB_WORKER": job.workers()[0],
         "DDPJOB_PROCESSES": "1",
         "DDPJOB_SERVICE": service,
-        "DDPJOB_TOKEN": "guessed",
+        "DDPJOB_KEYS": "/tmp/keys",
         "DDPJOB_ADDRESS": "127.0.0.1",
     }
-    agent = ["python3", "/opt/ddpjob/agent.pyz", "worker", "--", "true"]
+    guessed = json.dumps({"worker": job.workers()[0], "key": "00" * 32, "peers": "00" * 32})
+    run = 'printf %s "$0" > /tmp/keys && exec python3 /opt/ddpjob/agent.pyz worker -- true'
+    agent = ["sh", "-c", run, guessed]
     job.kubectl.apply(
-        pod("curious", images.digits, ["python3", "-c", INTRUDER, url, "guessed"]),
+        pod("curious", images.digits, ["python3", "-c", INTRUDER, url, "a b c d"]),
         pod("impostor", images.agent, agent, impostor),
     )
     curious, impostor_pod = (ended(job.kubectl, name) for name in ("curious", "impostor"))
     assert curious["exitCode"] == 0
     told = job.kubectl("logs", "curious")
-    assert told == "403 X-DDPJob-Token does not hold this job's token\n"
+    assert told == "403 X-DDPJob-Proof has no proof of the job's key\n"
     assert impostor_pod["exitCode"] == REFUSED
     assert job.causes() == told_before
 
@@ -95,7 +98,7 @@ def _left(job: Endless, kind: str) -> list[Object]:
     (
         seen_by_a_user,
         applied_twice_changes_nothing,
-        refuses_a_pod_without_the_token,
+        refuses_a_pod_without_a_key,
         scaled_up_and_down,
         scaled_to_nothing_and_back,
         deleted_leaves_nothing,
@@ -182,7 +185,7 @@ def test_several_jobs_at_once_and_the_same_name_elsewhere(others: Others) -> Non
 
 INTRUDER = """
 import json, sys, urllib.error, urllib.request
-request = urllib.request.Request(sys.argv[1], headers={"X-DDPJob-Token": sys.argv[2]})
+request = urllib.request.Request(sys.argv[1], headers={"X-DDPJob-Proof": sys.argv[2]})
 try:
     urllib.request.urlopen(request, timeout=30)
 except urllib.error.HTTPError as error:

@@ -22,7 +22,7 @@ GUARANTEES = {
     "scale": "keys, watches and reports cost little, and none is missed",
     "pods": "a pod matches its job; a finished job is deleted when its user wants it",
     "read": "what people read about a run is true, complete, and safe to open",
-    "closed": "without the token no peer connects, and no message takes the job down",
+    "closed": "without a key no peer connects, and no message takes the job down",
     "seen": "metrics, alerts and dashboards show what happened, once, and end with the job",
 }
 

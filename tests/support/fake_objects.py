@@ -49,12 +49,13 @@ class Resource:
 JOBS = Resource("ddpjob.io/v1alpha1", "DDPJob", "ddpjobs", True, True, True)
 PODS = Resource("v1", "Pod", "pods", True, True)
 SERVICES = Resource("v1", "Service", "services")
+SECRETS = Resource("v1", "Secret", "secrets")
 EVENTS = Resource("v1", "Event", "events")
 CLAIMS = Resource("v1", "PersistentVolumeClaim", "persistentvolumeclaims", status=True)
 LEASES = Resource("coordination.k8s.io/v1", "Lease", "leases")
 POLICIES = Resource("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", True)
 CHILDREN = (PODS, SERVICES, POLICIES)
-RESOURCES = {(r.prefix, r.plural): r for r in (JOBS, EVENTS, CLAIMS, LEASES, *CHILDREN)}
+RESOURCES = {(r.prefix, r.plural): r for r in (JOBS, SECRETS, EVENTS, CLAIMS, LEASES, *CHILDREN)}
 
 Key = tuple[Resource, str, str]  # namespace and name
 

@@ -11,12 +11,12 @@ from ddpjob_operator.manifests.parse import parse_pod
 from ddpjob_operator.planner.actions import CreateRendezvous, CreateWorker
 from ddpjob_operator.planner.observed import Worker
 from support.builders import make_job
+from support.keys import KEY
 
 JSON = dict[str, Any]
 NODE = "node-a"
 PLACED = {"type": "PodScheduled", "status": "True"}
 UID = "0c1de8d4-4f5b-4f0a-9d6a-3a3c3f0a7b11"
-TOKEN = "secret-of-the-job"
 IMAGE = "ddpjob-operator"
 SIDE: JSON = {"name": "logs", "image": "logger", "command": ["tail"]}
 TRAIN: JSON = {
@@ -38,7 +38,7 @@ def worker_manifest(job: DDPJob | None = None, index: int = 0, group: str = "wor
     """The manifest of a job's worker, the second one at its index."""
     job = job or make_cluster_job()
     name = worker_name(job.metadata.name, group, index, 2)
-    return build_worker(job, CreateWorker(name, group, index, 2), IMAGE, TOKEN)
+    return build_worker(job, CreateWorker(name, group, index, 2), IMAGE, KEY)
 
 
 def template_job(template: JSON, **spec: Any) -> DDPJob:
@@ -57,7 +57,7 @@ def rendezvous_manifest(job: DDPJob | None = None, term: int = 3) -> JSON:
     """The manifest of a job's rendezvous pod."""
     job = job or make_cluster_job()
     action = CreateRendezvous(rendezvous_name(job.metadata.name, term), term)
-    return build_rendezvous(job, action, IMAGE, TOKEN)
+    return build_rendezvous(job, action, IMAGE, KEY)
 
 
 def raw_pod(manifest: JSON, status: JSON, node: str | None = None, **metadata: Any) -> JSON:

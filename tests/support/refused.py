@@ -206,8 +206,8 @@ BOTH = [
     ),
     row(
         "reserved_variable",
-        {"env": [{"name": "DDPJOB_TOKEN", "value": "x"}]},
-        "spec.env[0].name: %'DDPJOB_TOKEN' is set by ddpjob; choose a name that does not begin so",
+        {"env": [{"name": "DDPJOB_KEYS", "value": "x"}]},
+        "spec.env[0].name: %'DDPJOB_KEYS' is set by ddpjob; choose a name that does not begin so",
     ),
     row(
         "reserved_variable_of_a_group",

@@ -25,8 +25,9 @@ from ddpjob_agent.registry.state import initial_state
 from ddpjob_agent.service.boot_count import next_boot
 from ddpjob_agent.service.server import RendezvousServer
 from ddpjob_agent.worker.agent import Agent
+from ddpjob_agent.worker.key_file import close_memory, read_job_key, take_worker_keys
 from ddpjob_agent.worker.settings import UsageError, read_settings, required
-from ddpjob_protocol.environment import ENV_TOKEN
+from ddpjob_protocol.environment import ENV_KEYS
 from ddpjob_protocol.exit_codes import Exit
 
 if TYPE_CHECKING:
@@ -64,7 +65,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if options.role == "worker":
             raise_limit()
-            return asyncio.run(_run_worker(options.argv, os.environ))
+            return asyncio.run(
+                _run_worker(options.argv, os.environ, is_local=options.die_with_parent)
+            )
         if options.role == "mpi-lead":
             return mpi_helpers.run_launcher(options.argv, os.environ)
         if options.role == "mpi-follow":
@@ -80,15 +83,19 @@ def main(arguments: list[str] | None = None) -> int:
         LOG.flush()
 
 
-async def _run_worker(argv: list[str], environment: Mapping[str, str]) -> int:
-    return await Agent(read_settings(environment), argv, environment).run()
+async def _run_worker(argv: list[str], environment: Mapping[str, str], *, is_local: bool) -> int:
+    settings = read_settings(environment)
+    if not is_local:  # a local run finds its agents by their environment
+        close_memory()
+    keys = take_worker_keys(settings.keys_file)
+    return await Agent(settings, keys, argv, environment).run()
 
 
 async def _run_service(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
-    token = required(environment, ENV_TOKEN)
+    key = read_job_key(required(environment, ENV_KEYS))
     boot = next_boot(options.boot_file) if options.boot_file else 1
     state = initial_state(options.term, boot, time.time() - time.monotonic())
-    server = asyncio.ensure_future(RendezvousServer(state, token).run(options.host, options.port))
+    server = asyncio.ensure_future(RendezvousServer(state, key).run(options.host, options.port))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.cancel)
     try:
         with contextlib.suppress(asyncio.CancelledError):

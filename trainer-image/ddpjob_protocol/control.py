@@ -16,8 +16,6 @@ from ddpjob_protocol.membership import Membership
 from ddpjob_protocol.messages import Failure
 from ddpjob_protocol.warnings import JobWarning
 
-TOKEN_HEADER = "X-DDPJob-Token"  # not Authorization: the API server's proxy removes that one
-
 
 class ServiceState(str, enum.Enum):
     """State of the rendezvous service, as the operator reads it."""

@@ -8,7 +8,7 @@ import enum
 ENV_WORKER = "DDPJOB_WORKER"  # name of the worker, unique within the job
 ENV_PROCESSES = "DDPJOB_PROCESSES"  # number of processes of this worker
 ENV_SERVICE = "DDPJOB_SERVICE"  # host:port of the rendezvous service; IPv6 as [host]:port
-ENV_TOKEN = "DDPJOB_TOKEN"  # secret of the job; never reaches the user's processes
+ENV_KEYS = "DDPJOB_KEYS"  # file with the keys of the pod
 ENV_ADDRESS = "DDPJOB_ADDRESS"  # address at which other workers reach this worker
 ENV_ORPHAN_SECONDS = "DDPJOB_ORPHAN_SECONDS"  # without the service for this time: stop
 ENV_STUCK_SECONDS = "DDPJOB_STUCK_SECONDS"  # a live process without movement in a broken step
@@ -33,6 +33,7 @@ ENV_FIRST_RANK = "DDPJOB_FIRST_RANK"  # of this worker; for a script that starts
 ENV_WORLD_SIZE = "DDPJOB_WORLD_SIZE"  # of all workers; for a script that starts processes
 ENV_LIVE = "DDPJOB_LIVE"  # "1": live mode: these processes survive a change
 ENV_LEFT_STATE = "DDPJOB_LEFT_STATE"  # file of a stuck process, without ".LOCAL_RANK"
+ENV_MPI_KEY = "DDPJOB_MPI_KEY"  # file with the key of mpirun's lines
 ENV_STORE = "DDPJOB_STORE"  # host:port of the current membership's c10d store
 ENV_SNAPSHOT_DIR = "DDPJOB_SNAPSHOT_DIR"
 ENV_SNAPSHOT_URI = "DDPJOB_SNAPSHOT_URI"  # object store for snapshots, instead of a directory

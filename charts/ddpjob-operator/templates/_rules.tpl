@@ -1,6 +1,6 @@
 {{/*
 All that the operator may do, in all namespaces or in those of watchNamespaces. On purpose not
-here: secrets, nodes, exec, changing pods that exist, and anything that reaches further.
+here: reading secrets, nodes, exec, changing pods that exist, and anything that reaches further.
 */}}
 {{- define "ddpjob-operator.rules" -}}
 - apiGroups: [ddpjob.io]
@@ -21,6 +21,9 @@ here: secrets, nodes, exec, changing pods that exist, and anything that reaches 
 - apiGroups: [networking.k8s.io] # one for each job, see networkPolicy.jobs
   resources: [networkpolicies]
   verbs: [get, list, watch, create]
+- apiGroups: [""] # the keys of a job's pods; never get, list or watch
+  resources: [secrets]
+  verbs: [create]
 - apiGroups: [""]
   resources: [events]
   verbs: [create]

@@ -58,6 +58,14 @@ def run(
     parallel_requests: Annotated[
         int, typer.Option(min=1, max=100, help="Requests of one job at the same time.")
     ] = 8,
+    key_file: Annotated[
+        str | None,
+        typer.Option(
+            envvar=settings.ENV_KEY_FILE,
+            help="File with the operator's secret key. Default: a key of this user, made once.",
+            show_default=False,
+        ),
+    ] = None,
     health_port: Port = None,
     metrics_port: Port = None,
     network_policies: Annotated[
@@ -87,6 +95,7 @@ def run(
     options = Settings(
         agent_image=agent_image,
         namespaces=tuple(namespace or ()),
+        key_file=key_file,
         kubeconfig=kubeconfig,
         context=context,
         lease=lease,

@@ -6,7 +6,6 @@ May not: write to the API server, or decide anything.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
@@ -80,19 +79,9 @@ class Children:
         """Return the pods of a job, ordered by name."""
         return [p for p in _of(self._pods, job) if p.owner == job.metadata.uid]
 
-    def token(self, job: DDPJob) -> str:
-        """Return the token of the rendezvous pod; without one, that of a worker; or an empty text."""
-        ordered = sorted(self.pods(job), key=lambda pod: (pod.rendezvous is None, not pod.live))
-        return next((pod.token for pod in ordered if pod.token), "")
-
     def workers(self, job: DDPJob) -> Iterator[Worker]:
-        """Yield the workers of a job; the live rendezvous pod decides which token is right."""
-        pods = self.pods(job)
-        right = {pod.token for pod in pods if pod.rendezvous and pod.live and pod.token}
-        for pod in pods:
-            if pod.worker is not None:
-                wrong = bool(right and pod.token) and pod.token not in right
-                yield dataclasses.replace(pod.worker, wrong_token=wrong)
+        """Yield the workers of a job."""
+        yield from (pod.worker for pod in self.pods(job) if pod.worker is not None)
 
     def has_service(self, job: DDPJob) -> bool:
         """Return whether the job's Service exists."""

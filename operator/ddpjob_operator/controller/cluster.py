@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import re
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -23,7 +21,9 @@ from ddpjob_operator.api.stored_job import ENDS
 from ddpjob_operator.controller.children import Children, Plural, path_of
 from ddpjob_operator.controller.claims import single_node_claim
 from ddpjob_operator.controller.foreign import describe_foreign
+from ddpjob_operator.controller.pod_secrets import create_secret
 from ddpjob_operator.controller.posts import post
+from ddpjob_operator.controller.rejections import CONFLICT, NOT_FOUND, rejection_of
 from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError, pages
 from ddpjob_operator.kube.reflector import PAGE, Reflector
 from ddpjob_operator.manifests import build
@@ -45,11 +45,10 @@ from ddpjob_operator.rendezvous.session import RendezvousSession
 from ddpjob_operator.rendezvous.session_pool import Key, ServiceId, SessionPool
 from ddpjob_operator.request import Request
 from ddpjob_protocol.control import Report
+from ddpjob_protocol.credentials import JobKey
 
 Create = CreateNetworkPolicy | CreateService | CreateRendezvous | CreateWorker
 Delete = DeleteRendezvous | DeleteWorker
-NOT_FOUND, CONFLICT = 404, 409
-REFUSED = (400, 403, 422)  # an unchanged retry gets the same answer
 
 log = logging.getLogger("ddpjob.cluster")
 
@@ -59,7 +58,6 @@ class Observation:
     """Everything that a pass knows of a job."""
 
     observed: Observed
-    token: str  # token of the job's pods; a new token if the job has no pod
     session: RendezvousSession | None  # session with the observed rendezvous service
 
 
@@ -73,11 +71,13 @@ class Cluster:
         namespaces: tuple[str, ...],
         sessions: SessionPool,
         on_change: Callable[[str, str], None],
+        key: bytes,
         clock: Callable[[], float] = time.monotonic,
         operator_pods: OperatorPods | None = None,
     ) -> None:
-        """With `operator_pods` each job gets a NetworkPolicy that admits them."""
+        """`key` is the operator's key. With `operator_pods` each job gets a NetworkPolicy."""
         self._kube = kube
+        self._key = key
         self._agent_image = agent_image
         self._scopes = {each: f"/namespaces/{each}" for each in namespaces} or {"": ""}
         self._operator_pods = operator_pods
@@ -126,8 +126,7 @@ class Cluster:
         alive = [p.rendezvous for p in pods if p.rendezvous and p.live]
         ended = [p for p in pods if p.rendezvous and not p.live and not p.deleting]
         newest = max(alive, key=lambda rendezvous: rendezvous.term, default=None)
-        token = self.token(job) or secrets.token_urlsafe(32)
-        session = self._session(job, newest, token)
+        session = self._session(job, newest)
         observed = Observed(
             job=job,
             workers=workers,
@@ -141,35 +140,38 @@ class Cluster:
             single_node_claim=claim,
             spec_problems=spec_problems,
             agent_image=self._agent_image,
+            key=self._job_key(job).fingerprint,
         )
-        return Observation(observed, token, session)
-
-    def token(self, job: DDPJob) -> str:
-        """Return the token of the job's pods; an empty text without a pod."""
-        return self._children.token(job)
+        return Observation(observed, session)
 
     def forget(self, key: Key) -> None:
         """End the session of a job that no longer exists."""
         self._sessions.close(key)
 
-    def _session(
-        self, job: DDPJob, newest: Rendezvous | None, token: str
-    ) -> RendezvousSession | None:
+    def _job_key(self, job: DDPJob) -> JobKey:
+        return JobKey.of(self._key, job.metadata.uid)
+
+    def _session(self, job: DDPJob, newest: Rendezvous | None) -> RendezvousSession | None:
         """Return the session with this service; keep the session while the service is not ready."""
         key = Key(job.metadata.namespace, job.metadata.name)
         if newest is None:
             self._sessions.close(key)
         elif newest.ready:
+            proof = self._job_key(job).operator
             self._sessions.open(
-                key, ServiceId(job.metadata.uid, newest.term, token, newest.address)
+                key, ServiceId(job.metadata.uid, newest.term, proof, newest.address)
             )
         return self._sessions.get(key)
 
     # --- writing ----------------------------------------------------------------------------------
 
-    async def create(self, job: DDPJob, action: Create, token: str) -> Rejection | None:
-        """Create a child; return a rejection if that failed."""
-        plural, manifest = self._manifest(job, action, token)
+    async def create(self, job: DDPJob, action: Create) -> Rejection | None:
+        """Create a child, a pod after its Secret; return a rejection if that failed."""
+        if isinstance(action, (CreateRendezvous, CreateWorker)):
+            rejection = await create_secret(self._kube, job, action, self._job_key(job))
+            if rejection is not None:
+                return rejection
+        plural, manifest = self._manifest(job, action)
         path = path_of(job.metadata.namespace, plural)
         name = manifest["metadata"]["name"]
         try:
@@ -177,11 +179,12 @@ class Cluster:
         except (ApiError, UnreachableError) as error:
             if isinstance(error, ApiError) and error.status == CONFLICT:
                 return await self._already_there(job, plural, name, path)
-            return _rejection(name, error, "creating")
+            return rejection_of(name, error, "creating")
         self._children.put(plural, created)
         return None
 
-    def _manifest(self, job: DDPJob, action: Create, token: str) -> tuple[Plural, Manifest]:
+    def _manifest(self, job: DDPJob, action: Create) -> tuple[Plural, Manifest]:
+        key = self._job_key(job)
         image = job.status.agent_image or self._agent_image
         match action:
             case CreateNetworkPolicy():
@@ -190,9 +193,9 @@ class Cluster:
             case CreateService():
                 return "services", build.build_service(job)
             case CreateRendezvous():
-                return "pods", build.build_rendezvous(job, action, image, token)
+                return "pods", build.build_rendezvous(job, action, image, key)
             case CreateWorker():
-                return "pods", build.build_worker(job, action, image, token)
+                return "pods", build.build_worker(job, action, image, key)
 
     async def _already_there(
         self, job: DDPJob, plural: Plural, name: str, path: str
@@ -201,7 +204,7 @@ class Cluster:
         try:
             found = await self._kube.send(Request("GET", f"{path}/{name}"))
         except (ApiError, UnreachableError) as error:
-            return _rejection(name, error, "creating")
+            return rejection_of(name, error, "creating")
         if controller(found["metadata"]) == job.metadata.uid:
             self._children.put(plural, found)
             return None
@@ -223,7 +226,7 @@ class Cluster:
         except (ApiError, UnreachableError) as error:
             if isinstance(error, ApiError) and error.status in (NOT_FOUND, CONFLICT):
                 return None
-            return _rejection(name, error, "deleting")
+            return rejection_of(name, error, "deleting")
         if deleted.get("kind") == "Pod" and deleted["metadata"].get("deletionTimestamp"):
             self._children.put("pods", deleted)
         return None
@@ -272,11 +275,3 @@ def _report(session: RendezvousSession | None, newest: Rendezvous | None) -> Rep
 
 def _job(namespace: str, name: str) -> str:
     return f"/apis/{constants.API_VERSION}/namespaces/{namespace}/{constants.PLURAL}/{name}"
-
-
-def _rejection(name: str, error: ApiError | UnreachableError, action: str) -> Rejection:
-    if not isinstance(error, ApiError) or error.status not in REFUSED:
-        return Rejection(name, Reason.API_SERVER_FAILS, f"{action} {name} failed: {error}")
-    quota = re.search("exceeded quota|failed quota", error.message)
-    reason = Reason.QUOTA_EXCEEDED if quota else Reason.POD_REFUSED
-    return Rejection(name, reason, error.message)

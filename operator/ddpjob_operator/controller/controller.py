@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
 
-from ddpjob_operator.controller.cluster import CONFLICT, Cluster
+from ddpjob_operator.controller.cluster import Cluster
 from ddpjob_operator.controller.metrics import InstrumentedApiServer, Metrics
 from ddpjob_operator.controller.progress import ON_ANSWER, ObservedApiServer
 from ddpjob_operator.controller.reconciler import Reconciler, utc_now
+from ddpjob_operator.controller.rejections import CONFLICT
 from ddpjob_operator.controller.settings import Settings
 from ddpjob_operator.controller.transports import direct_transport, proxy_transport
 from ddpjob_operator.controller.workqueue import WorkQueue
@@ -38,14 +39,16 @@ class Controller:
         self,
         kube: ApiServer,
         settings: Settings,
+        key: bytes,
         transport_for: Callable[[Key, ServiceId], Transport] | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         leads: bool = True,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
-        """`transport_for` defaults to a direct connection or to the API server's proxy.
+        """`key` is the operator's key.
 
+        `transport_for` defaults to a direct connection or to the API server's proxy.
         With `leads=False`, the operator only watches until `lead()`.
         """
         self._clock = clock
@@ -66,6 +69,7 @@ class Controller:
             settings.namespaces,
             self._sessions,
             self.changed,
+            key,
             clock,
             settings.operator_pods,
         )

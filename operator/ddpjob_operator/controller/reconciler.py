@@ -94,7 +94,7 @@ class Reconciler:
             log.info("%s/%s: deleted: ttlSecondsAfterFinished is over", *key)
             await self._cluster.delete_job(raw)
             return None
-        rejections = await self._execute(key, job, planned, seen.token)
+        rejections = await self._execute(key, job, planned)
         _log_first_pods(key, seen.observed, planned.actions, rejections)
         after = planned.requeue_after
         if rejections:
@@ -114,7 +114,7 @@ class Reconciler:
 
     # --- acting -----------------------------------------------------------------------------------
 
-    async def _execute(self, key: Key, job: DDPJob, plan: Plan, token: str) -> list[Rejection]:
+    async def _execute(self, key: Key, job: DDPJob, plan: Plan) -> list[Rejection]:
         """Execute the actions of a plan; return those that the API server did not execute.
 
         One that fails does not stop the others.
@@ -124,9 +124,8 @@ class Reconciler:
         deletions: list[DeleteWorker] = []
 
         async def create(kind: str, actions: Sequence[Create]) -> list[Rejection]:
-            known = self._cluster.token(job) or token  # an object found meanwhile has the right one
             new = [
-                Creation(_name_of(job, each), partial(self._cluster.create, job, each, known))
+                Creation(_name_of(job, each), partial(self._cluster.create, job, each))
                 for each in actions
             ]
             return await self._creations.create(key, job.metadata.generation, kind, new)

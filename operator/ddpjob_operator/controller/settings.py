@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from ddpjob_operator.manifests.network_policy import OperatorPods
 
 ENV_LOG_LEVEL = "DDPJOB_LOG_LEVEL"
+ENV_KEY_FILE = "DDPJOB_KEY_FILE"
 ENV_AGENT_IMAGE = "DDPJOB_AGENT_IMAGE"
 
 
@@ -21,6 +22,7 @@ class Settings:
 
     agent_image: str  # holds the agent; used by init containers and rendezvous pods
     namespaces: tuple[str, ...] = ()  # empty: all
+    key_file: str | None = None  # None: a key of this user, for an operator outside the cluster
     kubeconfig: str | None = None
     context: str | None = None
     health_port: int | None = None

@@ -33,6 +33,7 @@ from ddpjob_operator.local.environment import (
     worker_environment,
 )
 from ddpjob_operator.local.faults import FaultInjector
+from ddpjob_operator.local.key_files import write_keys
 from ddpjob_operator.local.networks import NodeNetwork, SeparateNetworks
 from ddpjob_operator.local.nodes import SimulatedNodes
 from ddpjob_operator.local.output.receiver import OutputReceiver
@@ -58,14 +59,15 @@ from ddpjob_operator.rendezvous.session import Polling, RendezvousSession
 from ddpjob_protocol.addresses import join_address
 from ddpjob_protocol.codec import encode
 from ddpjob_protocol.control import Expectation, Report
+from ddpjob_protocol.credentials import KEY_BYTES, JobKey
 from ddpjob_protocol.environment import (
     ENV_GRACE_SECONDS,
     ENV_JOB_UID,
+    ENV_KEYS,
     ENV_OUTPUT,
     ENV_SERVICE,
     ENV_SNAPSHOT_DIR,
     ENV_TERMINATION_LOG,
-    ENV_TOKEN,
     ENV_WORKER,
     Launcher,
 )
@@ -105,7 +107,7 @@ class LocalBackend:
         self._workdir = workdir
         self._devices = devices
         self._environment = inherited_environment(environment, devices.variables)
-        self._token = secrets.token_urlsafe(32)
+        self._key = JobKey(secrets.token_bytes(KEY_BYTES))
         self._scratch = tempfile.TemporaryDirectory(prefix="ddpjob-local-")
         self._folder = Path(self._scratch.name)
         self._agent = self._folder / "ddpjob-agent.pyz"
@@ -121,7 +123,7 @@ class LocalBackend:
         self.service = self._service(port)
         self._faults = FaultInjector(chaos or (), self.nodes, self.service, timeline)
         address = connect_directly(self._network.host, self.service.port)
-        self._client = ServiceClient(address, self._token)
+        self._client = ServiceClient(address, self._key.operator)
         self._session: RendezvousSession | None = None
         self._stopping = False
         self.last_failure: Failure | None = None  # that the service acted on
@@ -267,7 +269,9 @@ class LocalBackend:
                 **worker_environment(self.job, group),
                 ENV_WORKER: created.name,
                 ENV_SERVICE: join_address(self._network.host, self.service.port),
-                ENV_TOKEN: self._token,
+                ENV_KEYS: write_keys(
+                    self._folder, created.name, self._key.worker_keys(created.name).to_text()
+                ),
                 ENV_GRACE_SECONDS: str(self.nodes.grace_seconds),
                 ENV_SNAPSHOT_DIR: str(self._state.snapshots),
                 ENV_TERMINATION_LOG: str(self._state.logs / f"{created.name}.message"),
@@ -284,7 +288,7 @@ class LocalBackend:
         environment = {
             **self._environment,
             ENV_JOB_UID: self._uid,
-            ENV_TOKEN: self._token,
+            ENV_KEYS: write_keys(self._folder, "service", self._key.to_text()),
         }
         return RendezvousProcess(
             command, environment, self._folder, self._state.logs, self._wake.set, port

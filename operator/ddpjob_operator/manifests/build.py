@@ -1,7 +1,7 @@
 """Builds the objects of a job on a cluster: the Service, the rendezvous pod, the worker pods.
 
-A worker pod is the pod of its group's template. An init container copies the agent into the pod, and the agent
-becomes the first process of the container that trains. Defaults fill the user's empty
+A worker pod is the pod of its group's template. An init container copies the agent and the worker's keys into
+the pod. The agent becomes the first process of the container that trains, and removes the keys. Defaults fill the user's empty
 fields. The user's values stay, except names, labels, owner and restart policy.
 
 May not: call the API server, or validate a manifest; the API server validates every manifest.
@@ -10,7 +10,6 @@ May not: call the API server, or validate a manifest; the API server validates e
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ddpjob_operator.api import constants
@@ -18,8 +17,7 @@ from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.spec.pinned_fields import revision
 from ddpjob_operator.api.spec.pod.pod_template import trainer
 from ddpjob_operator.api.spec.pod.strategic_merge import without_nulls
-from ddpjob_operator.api.spec.resources import whole_amount
-from ddpjob_operator.api.spec.sagemaker import BASE, SageMaker
+from ddpjob_operator.api.spec.sagemaker import BASE
 from ddpjob_operator.api.spec.worker_groups import Group
 from ddpjob_operator.manifests.environment import (
     agent_environment,
@@ -40,6 +38,7 @@ from ddpjob_operator.manifests.pieces import (
     variables,
 )
 from ddpjob_operator.manifests.scheduling import MAY_BE_EVICTED, inherited, priority
+from ddpjob_operator.manifests.secrets import KEYS_FILE, KEYS_FOLDER, secret_volume
 from ddpjob_operator.manifests.security import (
     CONFINED,
     OURS,
@@ -47,23 +46,24 @@ from ddpjob_operator.manifests.security import (
     runs_as_root,
     worker_security_context,
 )
+from ddpjob_operator.manifests.volumes import SNAPSHOT_FOLDER, sagemaker_volumes, size_limit
 from ddpjob_operator.planner.actions import CreateRendezvous, CreateWorker
 from ddpjob_protocol.addresses import join_address
+from ddpjob_protocol.credentials import JobKey
 from ddpjob_protocol.environment import (
     ENV_ADDRESS,
     ENV_GRACE_SECONDS,
     ENV_JOB_UID,
+    ENV_KEYS,
     ENV_SERVICE,
     ENV_SNAPSHOT_BYTES,
     ENV_SNAPSHOT_DIR,
-    ENV_TOKEN,
     ENV_WORKER,
     GRACE_SECONDS,
 )
 
 AGENT_IN_IMAGE = "/opt/ddpjob/agent.pyz"
 AGENT_FOLDER = "/ddpjob"
-SNAPSHOT_FOLDER = "/snapshots"
 STATE_FOLDER = "/state"
 # Seconds until the rendezvous pod is evicted from a node that the control plane has lost.
 RENDEZVOUS_TOLERATION_SECONDS = 5
@@ -88,7 +88,7 @@ def build_service(job: DDPJob) -> Manifest:
     }
 
 
-def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, token: str) -> Manifest:
+def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, key: JobKey) -> Manifest:
     """Return the pod of the rendezvous service, with the scheduling fields of the workers."""
     labels = {
         constants.LABEL_JOB: job.metadata.name,
@@ -96,6 +96,7 @@ def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, token: s
         constants.LABEL_TERM: str(action.term),
         constants.LABEL_REVISION: revision(job.spec),
         **isolation_labels(job),
+        constants.LABEL_KEY: key.fingerprint,
     }
     workers = {constants.LABEL_JOB: job.metadata.name, constants.LABEL_ROLE: constants.ROLE_WORKER}
     apart = {"labelSelector": {"matchLabels": workers}, "topologyKey": "kubernetes.io/hostname"}
@@ -106,7 +107,7 @@ def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, token: s
             *("python3", AGENT_IN_IMAGE, "rendezvous", "--port", str(constants.SERVICE_PORT)),
             *("--term", str(action.term), "--boot-file", f"{STATE_FOLDER}/boot"),
         ],
-        "env": variables({ENV_TOKEN: token, ENV_JOB_UID: job.metadata.uid}),
+        "env": variables({ENV_KEYS: f"{KEYS_FOLDER}/{KEYS_FILE}", ENV_JOB_UID: job.metadata.uid}),
         "ports": [{"name": "rendezvous", "containerPort": constants.SERVICE_PORT}],
         "readinessProbe": {
             "httpGet": {"path": "/healthz", "port": "rendezvous"},
@@ -122,7 +123,10 @@ def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, token: s
         },
         "resources": small_resources("64Mi", cpu="1", memory="256Mi"),
         "securityContext": OURS,
-        "volumeMounts": [{"name": "state", "mountPath": STATE_FOLDER}],
+        "volumeMounts": [
+            {"name": "state", "mountPath": STATE_FOLDER},
+            {"name": "keys", "mountPath": KEYS_FOLDER, "readOnly": True},
+        ],
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     placement = inherited(job)
@@ -134,7 +138,10 @@ def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, token: s
         "spec": {
             **placement,
             "containers": [container],
-            "volumes": [{"name": "state", "emptyDir": {}}],
+            "volumes": [
+                {"name": "state", "emptyDir": {}},
+                {"name": "keys", **secret_volume(action.name, key)},
+            ],
             "restartPolicy": "Always",
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
@@ -152,7 +159,7 @@ def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, token: s
     }
 
 
-def build_worker(job: DDPJob, action: CreateWorker, image: str, token: str) -> Manifest:
+def build_worker(job: DDPJob, action: CreateWorker, image: str, key: JobKey) -> Manifest:
     """Return the pod of one worker; `image` is the image that contains the agent."""
     group = next(group for group in job.spec.groups() if group.name == action.group)
     template = copy.deepcopy(group.template)
@@ -164,16 +171,17 @@ def build_worker(job: DDPJob, action: CreateWorker, image: str, token: str) -> M
         constants.LABEL_INCARNATION: str(action.incarnation),
         constants.LABEL_REVISION: revision(job.spec),
         **isolation_labels(job),
+        constants.LABEL_KEY: key.fingerprint,
     }
     container = trainer(template).get("name")
     metadata = pod_metadata(job, action.name, labels, container, template.get("metadata"))
-    spec = _worker_spec(job, group, action.name, template["spec"], image, token)
+    spec = _worker_spec(job, group, action.name, template["spec"], image, key)
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     return {**pod, **without_nulls({"metadata": metadata, "spec": spec})}
 
 
 def _worker_spec(
-    job: DDPJob, group: Group, name: str, spec: Manifest, image: str, token: str
+    job: DDPJob, group: Group, name: str, spec: Manifest, image: str, key: JobKey
 ) -> Manifest:
     container = trainer({"spec": spec})
     grace = spec.get("terminationGracePeriodSeconds")
@@ -185,7 +193,7 @@ def _worker_spec(
         ("ddpjob-snapshots", storage or {"emptyDir": {}}, SNAPSHOT_FOLDER),
         ("ddpjob-shm", {"emptyDir": {"medium": "Memory"}}, "/dev/shm"),  # noqa: S108 - for NCCL
         ("ddpjob-tmp", {"emptyDir": {}}, "/tmp"),  # noqa: S108 - private to the pod
-        *(_sagemaker_volumes(job.spec.sagemaker) if job.spec.sagemaker else ()),
+        *(sagemaker_volumes(job.spec.sagemaker) if job.spec.sagemaker else ()),
     )
     mounts = as_list(container.get("volumeMounts"))
     taken = {path.rstrip("/") for path in texts(mounts, "mountPath")}
@@ -194,6 +202,7 @@ def _worker_spec(
         if path not in taken or path == AGENT_FOLDER:  # the API server rejects duplicates
             volumes.append({**source, "name": volume})
             mounts.append({"name": volume, "mountPath": path})
+    volumes.append({"name": "ddpjob-keys", **secret_volume(name, key)})
     container.update(
         command=["python3", f"{AGENT_FOLDER}/agent.pyz", "worker", "--"],
         args=list(group.command),
@@ -201,9 +210,8 @@ def _worker_spec(
             job,
             group,
             name,
-            token,
             grace,
-            _size_limit(volumes, mounts),
+            size_limit(volumes, mounts),
             as_list(container.get("env")),
         ),
         volumeMounts=mounts,
@@ -217,10 +225,13 @@ def _worker_spec(
     install = {
         "name": "ddpjob-agent",
         "image": image,
-        "command": ["cp", AGENT_IN_IMAGE, f"{AGENT_FOLDER}/agent.pyz"],
+        "command": ["cp", AGENT_IN_IMAGE, f"{KEYS_FOLDER}/{KEYS_FILE}", f"{AGENT_FOLDER}/"],
         "resources": small_resources("16Mi", cpu="500m", memory="64Mi"),
         "securityContext": {**OURS, "runAsNonRoot": not runs_as_root(spec)},
-        "volumeMounts": [{"name": "ddpjob-agent", "mountPath": AGENT_FOLDER}],
+        "volumeMounts": [
+            {"name": "ddpjob-agent", "mountPath": AGENT_FOLDER},
+            {"name": "ddpjob-keys", "mountPath": KEYS_FOLDER, "readOnly": True},
+        ],
     }
     return {
         "automountServiceAccountToken": False,
@@ -237,30 +248,10 @@ def _worker_spec(
     }
 
 
-def _sagemaker_volumes(sagemaker: SageMaker) -> Iterator[tuple[str, Manifest, str]]:
-    yield "ddpjob-sagemaker", {"emptyDir": {}}, BASE
-    if sagemaker.model is not None:
-        yield "ddpjob-model", sagemaker.model, f"{BASE}/model"
-    for channel in sagemaker.channels:
-        yield f"ddpjob-channel-{channel.name}", channel.volume, f"{BASE}/input/data/{channel.name}"
-
-
-def _size_limit(volumes: Sequence[Any], mounts: Sequence[Any]) -> int | None:
-    """Return the limit in bytes of an emptyDir for snapshots, at which kubelet evicts the pod."""
-    names: set[str] = set()
-    for mount in map(as_mapping, mounts):
-        if any(path.rstrip("/") == SNAPSHOT_FOLDER for path in texts([mount], "mountPath")):
-            names.update(texts([mount], "name"))
-    found = (as_mapping(each) for each in volumes if names.intersection(texts([each], "name")))
-    limits = (as_mapping(each.get("emptyDir")).get("sizeLimit") for each in found)
-    return next(map(whole_amount, limits), None)
-
-
 def _environment(
     job: DDPJob,
     group: Group,
     name: str,
-    token: str,
     grace: Any,
     snapshot_bytes: int | None,
     user: list[Any],
@@ -271,7 +262,7 @@ def _environment(
             **agent_environment(job, group),
             ENV_WORKER: name,
             ENV_SERVICE: join_address(service, constants.SERVICE_PORT),
-            ENV_TOKEN: token,
+            ENV_KEYS: f"{AGENT_FOLDER}/{KEYS_FILE}",
             ENV_GRACE_SECONDS: str(grace),
             ENV_SNAPSHOT_DIR: f"{SNAPSHOT_FOLDER}/{job.metadata.name}",
             **({} if snapshot_bytes is None else {ENV_SNAPSHOT_BYTES: str(snapshot_bytes)}),

@@ -12,7 +12,7 @@ from typing import Any
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.planner.observed import Phase, Rendezvous, Worker
-from ddpjob_protocol.environment import ENV_TOKEN
+from ddpjob_protocol.environment import ENV_KEYS
 from ddpjob_protocol.exit_codes import Exit
 
 UNSCHEDULABLE = "Unschedulable"
@@ -31,7 +31,6 @@ class Pod:
     job: str
     owner: str  # UID of the job that controls it
     role: str
-    token: str  # secret of the job, shared by all its pods
     worker: Worker | None
     rendezvous: Rendezvous | None
     deleting: bool
@@ -68,7 +67,7 @@ def parse_pod(raw: Mapping[str, Any]) -> Pod:
     metadata, spec, status = raw["metadata"], raw.get("spec", {}), raw.get("status", {})
     labels = metadata.get("labels") or {}
     phase, deleting = _phase(status), metadata.get("deletionTimestamp") is not None
-    own, token = _own_container(spec)
+    own = _own_container(spec)
     reason, message = _problem(status, own)
     role = labels.get(constants.LABEL_ROLE, "")
     worker = rendezvous = None
@@ -95,6 +94,7 @@ def parse_pod(raw: Mapping[str, Any]) -> Pod:
             disrupted=_condition(status, "DisruptionTarget").get("status") == "True",
             running_since=_running_since(status, own),
             sidecars_left=agent_ended is not None and phase in (Phase.PENDING, Phase.RUNNING),
+            key=labels.get(constants.LABEL_KEY, ""),
         )
     elif role == constants.ROLE_RENDEZVOUS:
         ready, placed = _condition(status, "Ready"), _condition(status, "PodScheduled")
@@ -108,6 +108,7 @@ def parse_pod(raw: Mapping[str, Any]) -> Pod:
             reason=reason,
             message=message,
             revision=labels.get(constants.LABEL_REVISION, ""),
+            key=labels.get(constants.LABEL_KEY, ""),
             address=status.get("podIP", ""),
             node=spec.get("nodeName", ""),
             running="running" in (container.get("state") or {}),
@@ -125,7 +126,6 @@ def parse_pod(raw: Mapping[str, Any]) -> Pod:
         job=labels.get(constants.LABEL_JOB, ""),
         owner=controller(metadata),
         role=role,
-        token=token,
         worker=worker,
         rendezvous=rendezvous,
         deleting=deleting,
@@ -220,13 +220,13 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return next((each for each in conditions if each.get("type") == kind), {})
 
 
-def _own_container(spec: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the name of the agent's container and the job's secret, or empty texts."""
+def _own_container(spec: Mapping[str, Any]) -> str:
+    """Return the name of the agent's container, or an empty text."""
     for container in spec.get("containers") or ():
         for entry in container.get("env") or ():
-            if entry.get("name") == ENV_TOKEN:
-                return container["name"], str(entry.get("value", ""))
-    return "", ""
+            if entry.get("name") == ENV_KEYS:
+                return str(container["name"])
+    return ""
 
 
 def _number(text: str | None) -> int:

@@ -47,7 +47,7 @@ class Worker:
     disrupted: bool = False  # preempted, drained, or ended for the sake of its node
     # Start of its container.
     running_since: datetime | None = None
-    wrong_token: bool = False  # its token is not that of the rendezvous service
+    key: str = ""  # fingerprint of the key that its own keys were derived from
 
     @property
     def terminal(self) -> bool:
@@ -74,6 +74,7 @@ class Rendezvous:
     reason: str = ""  # reason of the kubelet, as for a worker
     message: str = ""
     revision: str = ""
+    key: str = ""
     address: str = ""  # of its pod
     node: str = ""
     running: bool = False  # its container runs, as far as the API server knows
@@ -122,15 +123,16 @@ class Observed:
     silence: Silence | None = None  # of that rendezvous service
     network_policy: bool = True  # the job's NetworkPolicy exists, or none is wanted
     policy_problem: str = ""  # why it cannot be created
+    key: str = ""  # fingerprint of the job's key
 
     def is_outdated(self, child: Worker | Rendezvous) -> bool:
-        """Return whether a pod must be replaced, because its fields or its token do not hold any more.
+        """Return whether a pod must be replaced, because its fields or its keys do not hold any more.
 
         Fields change only before the first membership. No agent obeys a service that is superseded.
         """
         if isinstance(child, Rendezvous) and child.superseded:
             return True
-        if isinstance(child, Worker) and child.wrong_token:
+        if child.key != self.key:
             return True
         trained = self.job.status.membership is not None
         return not trained and child.revision not in ("", self._revision)

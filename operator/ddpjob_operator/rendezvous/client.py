@@ -7,7 +7,8 @@ May not: decide anything or keep state.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import aiohttp
@@ -15,11 +16,13 @@ import aiohttp
 from ddpjob_operator.request import Request
 from ddpjob_protocol.addresses import join_address
 from ddpjob_protocol.codec import DecodeError, encode, show
-from ddpjob_protocol.control import TOKEN_HEADER, Expectation, Report
+from ddpjob_protocol.control import Expectation, Report
 from ddpjob_protocol.service_report import parse_report
+from ddpjob_protocol.signed_http import ForgedError, RequestSigner
 from ddpjob_protocol.text import excerpt
 
 MARGIN_SECONDS = 5.0  # delay of an answer beyond the requested time
+NONCE_BYTES = 16
 MAX_REASON = 500  # characters of an error
 MAX_ANSWER_BYTES = 4 << 20  # the report of 10,000 workers has 1.7 MB
 
@@ -39,9 +42,10 @@ Transport = Callable[[Request], Awaitable[Any]]
 class ServiceClient:
     """A client of one job's service."""
 
-    def __init__(self, send: Transport, token: str) -> None:
+    def __init__(self, send: Transport, key: bytes) -> None:
+        """`key` is the job's key of the operator: see `signed_http`."""
         self._send = send
-        self._headers = {TOKEN_HEADER: token}
+        self._signer = RequestSigner(key)
 
     async def report(self, after: int = 0, wait: float = 0.0, *, only_news: bool = False) -> Report:
         """Return the report once its version differs from `after`, or after `wait` seconds.
@@ -50,7 +54,7 @@ class ServiceClient:
         """
         query = {"after": str(after), "timeout": f"{wait:g}", "news": str(int(only_news))}
         limit = wait + MARGIN_SECONDS
-        answer = await self._send(Request("GET", "/report", query, None, self._headers, limit))
+        answer = await self._ask("GET", "/report", query, None, limit)
         try:
             return parse_report(answer)
         except DecodeError as error:
@@ -58,15 +62,37 @@ class ServiceClient:
 
     async def expect(self, expectation: Expectation) -> None:
         """Send the expected workers to the service."""
-        body, headers = encode(expectation), self._headers
-        await self._send(Request("PUT", "/expected", {}, body, headers, MARGIN_SECONDS))
+        await self._ask("PUT", "/expected", {}, encode(expectation), MARGIN_SECONDS)
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Mapping[str, Any] | None,
+        limit: float,
+    ) -> Any:
+        """Send a proven request, once more with the service's challenge; return the answer."""
+        for _ in range(2):
+            nonce = secrets.token_hex(NONCE_BYTES)
+            headers = self._signer.sign(method, path, query, body, nonce)
+            sealed = await self._send(Request(method, path, query, body, headers, limit))
+            try:
+                answer = self._signer.open(sealed, nonce)
+            except (ForgedError, RecursionError) as error:
+                raise ServiceUnavailableError(
+                    f"the answer to {method} {path} is not of this job's service: {error}"
+                ) from error
+            if answer is not None:
+                return answer.content
+        raise ServiceUnavailableError("the service has changed its challenge twice at once")
 
 
 def connect_directly(host: str, port: int) -> Transport:
     """Return a transport to a service that is reachable by name or address.
 
-    The pod behind it belongs to a tenant: a redirect is refused, so the token goes nowhere else, and
-    no more than MAX_ANSWER_BYTES are read.
+    The pod behind it belongs to a tenant: a redirect is refused, and no more than MAX_ANSWER_BYTES
+    are read.
     """
 
     async def send(request: Request) -> Any:

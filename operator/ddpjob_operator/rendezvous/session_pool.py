@@ -34,7 +34,7 @@ class ServiceId(NamedTuple):
 
     job_uid: str
     term: int
-    token: str
+    key: bytes  # proves the operator to it
     address: str  # of its pod
 
 
@@ -58,7 +58,7 @@ class SessionPool:
         if old is not None and old[0] == service and not old[1].failed:
             return old[1]
         self.close(key)
-        client = ServiceClient(self._transport_for(key, service), service.token)
+        client = ServiceClient(self._transport_for(key, service), service.key)
         session = RendezvousSession(client, self._polling, functools.partial(self._on_report, key))
         self._sessions[key] = service, session
         session.start()

@@ -16,9 +16,9 @@ from ddpjob_agent.file_sync.replica import FileInstruction, Replica
 from ddpjob_agent.file_sync.replica_store import FOLDER, open_replica_store
 from ddpjob_agent.file_sync.syncer import FileSyncer
 from ddpjob_protocol.codec import encode
+from ddpjob_protocol.credentials import Credential
 from ddpjob_protocol.membership import Member
-
-TOKEN = "the token of this job"
+from support.keys import PEERS
 
 
 class Disk:
@@ -73,13 +73,13 @@ class Disk:
 
 
 class Peer:
-    """A worker's syncer, with a token."""
+    """A worker's syncer, with a key."""
 
-    def __init__(self, disk: Disk, token: str = TOKEN) -> None:
+    def __init__(self, disk: Disk, key: Credential = PEERS) -> None:
         self.disk = disk
         self.said: list[dict[str, Any]] = []
         self.changes = 0
-        self.keeper = FileSyncer(disk.holdings, token, self.said.append, self._changed)
+        self.keeper = FileSyncer(disk.holdings, key, self.said.append, self._changed)
 
     def _changed(self) -> None:
         self.changes += 1
@@ -106,9 +106,9 @@ class Peer:
 
 @contextlib.asynccontextmanager
 async def peers(
-    folder: Path, *names: str, token: str = TOKEN, entries: Sequence[str] = ()
+    folder: Path, *names: str, key: Credential = PEERS, entries: Sequence[str] = ()
 ) -> AsyncIterator[list[Peer]]:
-    found = [Peer(Disk(folder / name, *entries, worker=name), token) for name in names]
+    found = [Peer(Disk(folder / name, *entries, worker=name), key) for name in names]
     try:
         for peer in found:
             await peer.keeper.listen("127.0.0.1")

@@ -28,9 +28,9 @@ from ddpjob_operator.rendezvous.client import (
     connect_directly,
 )
 from ddpjob_protocol.control import Expectation, Policy, Report
+from support.keys import KEY, service_file, worker_file
 
 PATIENCE_SECONDS = 120.0
-TOKEN = "the token of this job"
 FILE = "snapshot.pt"
 POLICY = Policy(
     settle=0.2,
@@ -103,7 +103,7 @@ class Worker:
                     "DDPJOB_WORKER": self.name,
                     "DDPJOB_PROCESSES": "1",
                     "DDPJOB_SERVICE": f"127.0.0.1:{self._job.port}",
-                    "DDPJOB_TOKEN": TOKEN,
+                    "DDPJOB_KEYS": worker_file(self._job.folder, self.name),
                     "DDPJOB_ADDRESS": "127.0.0.1",
                     "DDPJOB_JOB_UID": self._job.uid,
                     "DDPJOB_SNAPSHOT_DIR": str(self.shelf),
@@ -174,7 +174,7 @@ class Job:
         self.policy = policy
         self.uid = uuid.uuid4().hex
         self.port = free_port()
-        self.client = ServiceClient(connect_directly("127.0.0.1", self.port), TOKEN)
+        self.client = ServiceClient(connect_directly("127.0.0.1", self.port), KEY.operator)
         self.workers: dict[str, Worker] = {}
         self.report: Report | None = None
 
@@ -182,7 +182,7 @@ class Job:
         self.service = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "ddpjob_agent", "rendezvous", "--host", "127.0.0.1",
             "--port", str(self.port), "--boot-file", str(self.folder / "boots"),
-            env={**os.environ, "DDPJOB_TOKEN": TOKEN, "DDPJOB_JOB_UID": self.uid},
+            env={**os.environ, "DDPJOB_KEYS": service_file(self.folder), "DDPJOB_JOB_UID": self.uid},
         )  # fmt: skip
 
     def worker(self, name: str, files: Sequence[str] = (FILE,)) -> Worker:

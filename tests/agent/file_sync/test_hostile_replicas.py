@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from agent.file_sync.exchanging import TOKEN, Disk, peers, run
+from agent.file_sync.exchanging import Disk, peers, run
 from ddpjob_agent.file_sync import places
 from ddpjob_agent.file_sync.admission import MAX_BYTES, MAX_FILES, RefusedError, admit, parse_parts
 from ddpjob_agent.file_sync.local_files import TrackedFiles
@@ -30,6 +30,7 @@ from ddpjob_agent.file_sync.replica import (
 )
 from ddpjob_agent.net.framing import MAGIC, accept
 from ddpjob_protocol.codec import decode, encode
+from support.keys import PEERS
 
 BODY = b"planted"
 DIGEST = hashlib.blake2b(BODY, digest_size=16).hexdigest()
@@ -156,11 +157,11 @@ def test_copy_of_no_time_or_size_is_no_message(seconds: float, size: int) -> Non
 
 @contextlib.asynccontextmanager
 async def giver(parts: Any, body: bytes = BODY) -> AsyncIterator[tuple[str, int]]:
-    """A worker with the token, that sends this list and these bytes."""
+    """A worker with the key, that sends this list and these bytes."""
 
     async def give(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert await reader.readexactly(len(MAGIC)) == MAGIC
-        connection = await accept(reader, writer, TOKEN)
+        connection = await accept(reader, writer, lambda _: PEERS.key)
         await connection.receive()
         connection.send({"type": "copy", "parts": parts})
         with contextlib.suppress(ConnectionError):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.file_sync.exchanging import TOKEN, Disk, Peer, peers, run
+from agent.file_sync.exchanging import Disk, Peer, peers, run
 from agent.file_sync.keeping import snapshot
 from ddpjob_agent.file_sync import syncer
 from ddpjob_agent.file_sync.inventory import LocalReplicas
@@ -29,6 +29,7 @@ from ddpjob_agent.file_sync.replica_store import FOLDER, NEW, ReplicaStore, open
 from ddpjob_agent.file_sync.transfer import ReplicaServer, Source, TransferError, fetch
 from ddpjob_agent.net.framing import MAGIC, accept
 from ddpjob_protocol.membership import Cause, Membership, MembershipId
+from support.keys import ANOTHER_KEY, PEERS
 
 # --- which files ----------------------------------------------------------------------------------
 
@@ -294,7 +295,7 @@ def test_file_that_was_saved_after_the_last_copy_is_newer(tmp_path: Path) -> Non
 async def broken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, source: Disk) -> None:
     """An agent that dies when it has given half of a copy."""
     assert await reader.readexactly(len(MAGIC)) == MAGIC
-    connection = await accept(reader, writer, TOKEN)
+    connection = await accept(reader, writer, lambda _: PEERS.key)
     request = await connection.receive()
     assert request is not None
     found = source.holdings.find(request["digest"])
@@ -358,9 +359,12 @@ def test_copy_that_takes_longer_than_the_patience_is_put_in_place(
     run(body)
 
 
-def test_nobody_without_the_token_gets_a_copy(tmp_path: Path) -> None:
+def test_nobody_without_the_key_gets_a_copy(tmp_path: Path) -> None:
     async def body() -> None:
-        async with peers(tmp_path, "a") as (a,), peers(tmp_path, "x", token="guessed") as (x,):
+        async with (
+            peers(tmp_path, "a") as (a,),
+            peers(tmp_path, "x", key=ANOTHER_KEY.worker_keys("x").peers) as (x,),
+        ):
             copy, holder = await hold_first_copy(a, x)
             x.hear(FileInstruction("1.1.2", copy, (holder,), put=True))
             a.hear(FileInstruction("1.1.3"))
@@ -434,10 +438,10 @@ def test_copy_that_comes_damaged_is_refused(tmp_path: Path) -> None:
         async def stage(_: Parts) -> list[Place]:
             return [Place(str(tmp_path), "came")]
 
-        giver = ReplicaServer(TOKEN, lambda _: (parts, [lambda: path.open("rb")]), recheck)
+        giver = ReplicaServer(PEERS.key, lambda _: (parts, [lambda: path.open("rb")]), recheck)
         await giver.listen("127.0.0.1")
         with pytest.raises(TransferError, match="not what it was"):
-            await fetch(("127.0.0.1", giver.port), TOKEN, digest_of(parts), stage)
+            await fetch(("127.0.0.1", giver.port), PEERS, digest_of(parts), stage)
         assert await rechecked == digest_of(parts)
         giver.close()
 
@@ -459,11 +463,11 @@ def test_copy_that_is_not_there_is_looked_for_before_the_answer(tmp_path: Path) 
             known: Source = ((FileEntry("s", 1, "", 0o644),), [lambda: gone.open("rb")])
             return None if digest == "unknown" else known
 
-        giver = ReplicaServer(TOKEN, find, recheck)
+        giver = ReplicaServer(PEERS.key, find, recheck)
         await giver.listen("127.0.0.1")
         for digest in ("unknown", "not to be opened"):
             with pytest.raises(TransferError, match="no such copy"):
-                await fetch(("127.0.0.1", giver.port), TOKEN, digest, stage)
+                await fetch(("127.0.0.1", giver.port), PEERS, digest, stage)
         assert rechecked == ["unknown", "not to be opened"]
         giver.close()
 

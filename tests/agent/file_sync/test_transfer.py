@@ -11,11 +11,11 @@ import pytest
 from ddpjob_agent.file_sync.places import Place
 from ddpjob_agent.file_sync.replica import FileEntry, digest_of
 from ddpjob_agent.file_sync.transfer import ReplicaServer, fetch
+from support.keys import PEERS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-TOKEN = "the token of this job"
 CONTENT = b"written"
 NO_ADDRESS_HERE = ("192.0.2.99", "2001:db8::99")
 
@@ -43,11 +43,11 @@ def test_a_replica_is_fetched_over_ipv4_or_ipv6(
         return [Place(str(tmp_path), target.name)]
 
     async def main() -> None:
-        giver = ReplicaServer(TOKEN, lambda _: (parts, [lambda: held.open("rb")]), recheck)
+        giver = ReplicaServer(PEERS.key, lambda _: (parts, [lambda: held.open("rb")]), recheck)
         await giver.listen(address)
         for host in hosts:
             target.unlink(missing_ok=True)
-            await fetch((host, giver.port), TOKEN, digest_of(parts), stage)
+            await fetch((host, giver.port), PEERS, digest_of(parts), stage)
             assert target.read_bytes() == CONTENT
         giver.close()
 

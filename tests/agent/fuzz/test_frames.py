@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ddpjob_agent.net.framing import MAX_FRAME_BYTES, Connection, FramingError
+from ddpjob_agent.net.framing import MAX_FRAME_BYTES, Connection, FrameKeys, FramingError, _tag
 from ddpjob_agent.net.listening import STREAM_BYTES
 from support.fuzzing import connection, fuzz, measured, mutated, mutated_json, run
 
@@ -23,12 +23,15 @@ STORE: dict[str, Any] = {
 messages = st.sampled_from([BEAT, STORE, {"type": "ready"}])
 
 
-def framed(data: bytes) -> bytes:
-    return len(data).to_bytes(4, "big") + data
+KEYS = FrameKeys(b"both", b"both")
+
+
+def framed(data: bytes, number: int = 0) -> bytes:
+    return len(data).to_bytes(4, "big") + data + _tag(KEYS.receive, number, data)
 
 
 def frames(values: list[Any]) -> bytes:
-    return b"".join(framed(json.dumps(value).encode()) for value in values)
+    return b"".join(framed(json.dumps(value).encode(), at) for at, value in enumerate(values))
 
 
 def receive_all(data: bytes) -> list[Any] | str:
@@ -37,7 +40,7 @@ def receive_all(data: bytes) -> list[Any] | str:
     async def body() -> list[Any] | str:
         found = []
         with connection(data, STREAM_BYTES) as (reader, writer, _):
-            link = Connection(reader, writer)
+            link = Connection(reader, writer, KEYS)
             try:
                 while (message := await link.receive()) is not None:
                     found.append(message)
@@ -73,7 +76,7 @@ def test_a_frame_has_a_size_that_is_refused_before_its_bytes(length: int) -> Non
 def test_messages_arrive_as_they_were_sent(values: list[Any]) -> None:
     async def body() -> bytes:
         with connection(b"", STREAM_BYTES) as (reader, writer, sink):
-            link = Connection(reader, writer)
+            link = Connection(reader, writer, KEYS)
             for value in values:
                 link.send(value)
             return bytes(sink.data)

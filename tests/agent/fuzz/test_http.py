@@ -1,10 +1,12 @@
-"""The service's HTTP API: each request gets an answer, and only good ones with the token act."""
+"""The service's HTTP API: each request gets an answer, and only proven ones act."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from typing import Any
+from urllib.parse import parse_qsl
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -13,10 +15,13 @@ from ddpjob_agent.net.listening import STREAM_BYTES
 from ddpjob_agent.service.http_api import MAX_BODY_BYTES, MAX_POLL_SECONDS, OperatorApi
 from ddpjob_protocol.checks import MAX_COUNT
 from ddpjob_protocol.codec import decode, encode
-from ddpjob_protocol.control import TOKEN_HEADER, Expectation, Policy, Report, ServiceState
+from ddpjob_protocol.control import Expectation, Policy, Report, ServiceState
+from ddpjob_protocol.credentials import JobKey
+from ddpjob_protocol.signed_http import PROOF_HEADER, RequestSigner, RequestVerifier
 from support.fuzzing import connection, fuzz, measured, mutated, mutated_json, odd_values, run
+from support.keys import ANOTHER_KEY, KEY
 
-TOKEN = "the token of this job"
+CHALLENGE = "the-challenge"
 REPORT = Report(1, 1, 1, ServiceState.WAITING, "0 of at least 1 workers are here", ())
 STATUS = re.compile(rb"HTTP/1\.1 (200|400|403|404|413|431) [A-Za-z ]+\r\n")
 EXPECTATION = encode(
@@ -45,7 +50,8 @@ def answer(data: bytes) -> tuple[bytes, Service]:
 
     async def body() -> tuple[bytes, Service]:
         service = Service()
-        api = OperatorApi(TOKEN, service.report_after, service.expected.append)
+        api = OperatorApi(KEY.operator, service.report_after, service.expected.append)
+        api._verifier = RequestVerifier(KEY.operator, lambda: CHALLENGE)
         with connection(data[5:], STREAM_BYTES) as (reader, writer, sink):
             await api.serve(data[:5], reader, writer, service.prove)
             return bytes(sink.data), service
@@ -53,8 +59,20 @@ def answer(data: bytes) -> tuple[bytes, Service]:
     return measured(lambda: run(body()), len(data))
 
 
-def request(line: str, body: bytes = b"", token: str = TOKEN) -> bytes:
-    head = f"{line} HTTP/1.1\r\nHost: s\r\n{TOKEN_HEADER}: {token}\r\nContent-Length: {len(body)}\r\n\r\n"
+def request(line: str, body: bytes = b"", key: JobKey = KEY) -> bytes:
+    method, _, target = line.partition(" ")
+    path, _, query = target.partition("?")
+    content: object = None
+    with contextlib.suppress(RecursionError, ValueError):
+        content = json.loads(body)
+    signer = RequestSigner(key.operator)
+    signer._challenge = CHALLENGE
+    fields = dict(parse_qsl(query, keep_blank_values=True))
+    proof = signer.sign(method, path, fields, content, "nonce")[PROOF_HEADER]
+    head = (
+        f"{line} HTTP/1.1\r\nHost: s\r\n{PROOF_HEADER}: {proof}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
     return head.encode() + body
 
 
@@ -67,7 +85,7 @@ def check(data: bytes) -> None:
     assert isinstance(json.loads(body), dict)
     acts = [*service.polls, *service.expected]
     assert len(acts) <= service.authenticated <= 1
-    assert service.authenticated == 0 or TOKEN.encode() in data
+    assert service.authenticated == 0 or PROOF_HEADER.encode().lower() in data.lower()
     assert bool(acts) <= (match[1] == b"200")
     for version, seconds, _ in service.polls:
         assert abs(version) <= MAX_COUNT
@@ -109,7 +127,7 @@ puts = st.builds(
 
 
 @fuzz(200)
-@given(mutated(gets | puts | st.builds(request, paths, token=st.sampled_from([TOKEN, "x", ""]))))
+@given(mutated(gets | puts | st.builds(request, paths, key=st.sampled_from([KEY, ANOTHER_KEY]))))
 @example(request("GET //["))
 @example(request("GET /report?timeout=nan"))
 @example(request("PUT /expected", b"[" * 100_000))

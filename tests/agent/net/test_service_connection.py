@@ -13,8 +13,8 @@ from ddpjob_agent.net.framing import Connection, accept
 from ddpjob_agent.net.listening import Listener, bind
 from ddpjob_agent.net.service_connection import RETRY_SECONDS, ServiceConnection
 from ddpjob_protocol.messages import Message
+from support.keys import KEY, credential
 
-TOKEN = "the token of this job"
 FIRST, LONGEST = RETRY_SECONDS
 PATIENCE_SECONDS = 60.0
 ATTEMPTS = 9
@@ -36,7 +36,7 @@ def pauses_with(sessions: list[list[str]]) -> list[float]:
         reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _authenticated: object
     ) -> None:
         await reader.readexactly(5)
-        connection = await accept(reader, writer, TOKEN)
+        connection = await accept(reader, writer, KEY.worker)
         await connection.receive()
         for kind in next(answers):
             connection.send({"type": kind})
@@ -53,7 +53,7 @@ def pauses_with(sessions: list[list[str]]) -> list[float]:
     async def main() -> None:
         listener = Listener(bind("127.0.0.1", 0), serve)
         link = ServiceConnection(
-            "127.0.0.1", listener.port, TOKEN, hello, lambda _: None, pause=pause
+            "127.0.0.1", listener.port, credential("a"), hello, lambda _: None, pause=pause
         )
         with contextlib.suppress(EnoughError):
             await asyncio.wait_for(link.run(), PATIENCE_SECONDS)
@@ -105,7 +105,7 @@ def test_a_service_that_asks_receives_a_heartbeat(monkeypatch: pytest.MonkeyPatc
             reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: object
         ) -> None:
             await reader.readexactly(5)
-            connection = await accept(reader, writer, TOKEN)
+            connection = await accept(reader, writer, KEY.worker)
             await connection.receive()
             connection.send({"type": "ask"})
             answered.set_result(await connection.receive())
@@ -113,7 +113,11 @@ def test_a_service_that_asks_receives_a_heartbeat(monkeypatch: pytest.MonkeyPatc
 
         with contextlib.closing(Listener(bind("127.0.0.1", 0), serve)) as listener:
             link = ServiceConnection(
-                "127.0.0.1", listener.port, TOKEN, lambda: {"membership": None}, lambda _: None
+                "127.0.0.1",
+                listener.port,
+                credential("a"),
+                lambda: {"membership": None},
+                lambda _: None,
             )
             session = asyncio.ensure_future(link.run())
             message = await asyncio.wait_for(answered, PATIENCE_SECONDS)

@@ -10,10 +10,11 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from agent.service.serving import IMPATIENT, TOKEN, Job, run, until
+from agent.service.serving import IMPATIENT, Job, run, until
 from ddpjob_agent.output.log_writer import LogWriter
 from ddpjob_operator.rendezvous.client import ServiceUnavailableError
 from ddpjob_protocol.control import ServiceState
+from support.keys import worker_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,7 +122,7 @@ def test_an_agent_whose_log_nothing_reads_works(tmp_path: Path) -> None:
             stdout=end,
             stderr=end,
             env={
-                **os.environ, "DDPJOB_TOKEN": TOKEN, "DDPJOB_WORKER": "a", "DDPJOB_PROCESSES": "1",
+                **os.environ, "DDPJOB_KEYS": worker_file(tmp_path, "a"), "DDPJOB_WORKER": "a", "DDPJOB_PROCESSES": "1",
                 "DDPJOB_SERVICE": f"127.0.0.1:{job.service.port}", "DDPJOB_ADDRESS": "127.0.0.1",
                 "DDPJOB_LAUNCHER": "python",
             },

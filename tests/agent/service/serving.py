@@ -23,13 +23,13 @@ from ddpjob_protocol.codec import decode, encode
 from ddpjob_protocol.control import Expectation, Policy, Report
 from ddpjob_protocol.membership import Member, Membership
 from ddpjob_protocol.messages import PROTOCOL, Message
+from support.keys import KEY, credential, service_file
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
 PATIENCE_SECONDS = 60.0
-TOKEN = "the token of this job"
 PATIENT = Policy(settle=0, heartbeat_deadline=PATIENCE_SECONDS)
 IMPATIENT = Policy(settle=0, heartbeat_deadline=4.0)  # where it is to run out
 
@@ -40,13 +40,14 @@ class Service:
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
         self._boots = folder / "boots"
+        self._keys = service_file(folder)
         self.process: asyncio.subprocess.Process
 
     async def start(self) -> None:
         self.process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "ddpjob_agent", "rendezvous",
             "--port", str(self.port), "--boot-file", str(self._boots),
-            env={**os.environ, "DDPJOB_TOKEN": TOKEN},
+            env={**os.environ, "DDPJOB_KEYS": self._keys},
         )  # fmt: skip
 
     async def kill(self) -> None:
@@ -88,7 +89,7 @@ class Agent:
         self.running = False
         self.orders: list[str] = []
         self.known: Message = {}  # further fields of its hello when it returns
-        self.link = ServiceConnection(host, port, TOKEN, self._hello, self._obey)
+        self.link = ServiceConnection(host, port, credential(worker), self._hello, self._obey)
         self.task = asyncio.ensure_future(self.link.run())
 
     def _hello(self) -> Message:
@@ -121,7 +122,7 @@ class Job:
 
     def __init__(self, folder: Path) -> None:
         self.service = Service(folder)
-        self.client = ServiceClient(connect_directly("127.0.0.1", self.service.port), TOKEN)
+        self.client = ServiceClient(connect_directly("127.0.0.1", self.service.port), KEY.operator)
         self.agents: list[Agent] = []
 
     def agent(self, worker: str, port: int | None = None) -> Agent:

@@ -12,7 +12,6 @@ import pytest
 
 from agent.service.serving import (
     IMPATIENT,
-    TOKEN,
     Agent,
     Job,
     frame,
@@ -21,7 +20,7 @@ from agent.service.serving import (
     until,
 )
 from ddpjob_agent.c10d.protocol import Op, Request
-from ddpjob_agent.net.framing import FramingError, RejectedError, WrongTokenError, connect
+from ddpjob_agent.net.framing import FramingError, RejectedError, WrongKeyError, connect
 from ddpjob_agent.net.service_connection import ServiceConnection
 from ddpjob_agent.net.store_requests import StaleMembershipError
 from ddpjob_operator.rendezvous.client import (
@@ -30,7 +29,9 @@ from ddpjob_operator.rendezvous.client import (
     connect_directly,
 )
 from ddpjob_protocol.control import Expectation
+from ddpjob_protocol.credentials import JobKey
 from ddpjob_protocol.messages import PROTOCOL
+from support.keys import ANOTHER_KEY, KEY, credential
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,17 +39,17 @@ if TYPE_CHECKING:
 HOSTS = ("127.0.0.1", "::1")
 
 
-@pytest.mark.parametrize("token", ["guessed", ""])
-def test_without_the_token_nobody_gets_in(tmp_path: Path, token: str) -> None:
+@pytest.mark.parametrize("key", [ANOTHER_KEY, JobKey(b"")], ids=["of another job", "none"])
+def test_without_the_key_nobody_gets_in(tmp_path: Path, key: JobKey) -> None:
     async def body(job: Job) -> None:
         await job.expect("a")
-        stranger = ServiceClient(connect_directly("127.0.0.1", job.service.port), token)
+        stranger = ServiceClient(connect_directly("127.0.0.1", job.service.port), key.operator)
         with pytest.raises(ServiceUnavailableError, match="403"):
             await stranger.report()
         with pytest.raises(ServiceUnavailableError, match="403"):
             await stranger.expect(Expectation(()))
-        with pytest.raises(WrongTokenError):
-            await connect("127.0.0.1", job.service.port, token)
+        with pytest.raises(WrongKeyError):
+            await connect("127.0.0.1", job.service.port, credential("a", key))
         assert (await job.report()).workers == ()
 
     run(body, tmp_path)
@@ -60,7 +61,7 @@ def test_without_the_token_nobody_gets_in(tmp_path: Path, token: str) -> None:
         b"\x00" * 64,
         b"GET /report HTTP/1.1\r\n" + b"x" * 100_000,
         b"PUT /expected HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
-        b"DDPJ1" + b"n" * 16 + b"p" * 32 + frame(hello_of("intruder")),
+        b"DDPJ2" + b"n" * 16 + b"\x01a" + b"p" * 32 + frame(hello_of("intruder")),
         b"DD",
     ],
     ids=["zeros", "endless header", "endless body", "wrong proof", "half a word"],
@@ -91,7 +92,7 @@ def test_agents_and_operator_connect_over_ipv4_and_ipv6(tmp_path: Path) -> None:
         ]
         await job.formed(1)
         for host in HOSTS:
-            client = ServiceClient(connect_directly(host, job.service.port), TOKEN)
+            client = ServiceClient(connect_directly(host, job.service.port), KEY.operator)
             assert (await client.report()).workers == ("a", "b")
 
     run(body, tmp_path)
@@ -197,7 +198,7 @@ def test_something_else_that_answers_is_not_taken_for_a_refusal() -> None:
         server = await asyncio.start_server(answer, "127.0.0.1")
         async with server:
             with pytest.raises(FramingError, match="the peer answered b'HTTP/'"):
-                await connect("127.0.0.1", server.sockets[0].getsockname()[1], TOKEN)
+                await connect("127.0.0.1", server.sockets[0].getsockname()[1], credential("a"))
 
     asyncio.run(main())
 
@@ -207,7 +208,7 @@ def test_an_agent_of_another_protocol_is_rejected_with_the_reason(tmp_path: Path
         await job.expect("a")
         a = Agent("a", job.service.port)
         a.link = ServiceConnection(
-            "127.0.0.1", job.service.port, TOKEN,
+            "127.0.0.1", job.service.port, credential("a"),
             lambda: {**hello_of("a"), "protocol": PROTOCOL + 1}, lambda _: None,
         )  # fmt: skip
         a.task.cancel()

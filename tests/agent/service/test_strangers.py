@@ -1,4 +1,4 @@
-"""Peers without the token: the service bounds their number, their time and their bytes."""
+"""Peers without a key: the service bounds their number, their time and their bytes."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ from ddpjob_agent.registry.state import initial_state
 from ddpjob_agent.service.http_api import MAX_BODY_BYTES
 from ddpjob_agent.service.server import RendezvousServer
 from ddpjob_operator.rendezvous.client import ServiceClient, connect_directly
-from ddpjob_protocol.control import TOKEN_HEADER, Expectation
+from ddpjob_protocol.control import Expectation
+from ddpjob_protocol.signed_http import PROOF_HEADER, RequestSigner
+from support.keys import ANOTHER_KEY, KEY, credential
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from ddpjob_protocol.credentials import JobKey
+
 HOST = "127.0.0.1"
-TOKEN = "the token of this job"
 PATIENCE_SECONDS = 240.0
 
 
 @contextlib.asynccontextmanager
 async def a_service() -> AsyncIterator[int]:
     """Run a service in this process; yield its port."""
-    server = RendezvousServer(initial_state(1, 1, time.time() - time.monotonic()), TOKEN)
+    server = RendezvousServer(initial_state(1, 1, time.time() - time.monotonic()), KEY)
     listener = Listener(bind(HOST, 0), server._connected, Strangers(seconds=2 * PATIENCE_SECONDS))
     try:
         yield listener.port
@@ -44,9 +47,11 @@ def run(body: Callable[[int], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def request(method: str, path: str, length: int, token: str = "") -> bytes:
-    """Return the head of a request."""
-    head = f"{method} {path} HTTP/1.1\r\n{TOKEN_HEADER}: {token}\r\nContent-Length: {length}"
+def request(method: str, path: str, length: int, key: JobKey | None = None) -> bytes:
+    """Return the head of a request, with the proof of a key."""
+    signer = RequestSigner(b"" if key is None else key.operator)
+    proof = signer.sign(method, path, {}, None, "nonce")[PROOF_HEADER] if key else ""
+    head = f"{method} {path} HTTP/1.1\r\n{PROOF_HEADER}: {proof}\r\nContent-Length: {length}"
     return f"{head}\r\n\r\n".encode()
 
 
@@ -58,11 +63,11 @@ async def ask(port: int, head: bytes) -> bytes:
         return await reader.readline()
 
 
-def test_idle_connections_without_the_token_shut_no_client_out() -> None:
+def test_idle_connections_without_a_key_shut_no_client_out() -> None:
     async def body(port: int) -> None:
         idle = [await asyncio.open_connection(HOST, port) for _ in range(300)]
-        agent = await connect(HOST, port, TOKEN)
-        client = ServiceClient(connect_directly(HOST, port), TOKEN)
+        agent = await connect(HOST, port, credential("a"))
+        client = ServiceClient(connect_directly(HOST, port), KEY.operator)
         await client.expect(Expectation(("a",)))
         assert (await client.report()).version > 0
         for reader, _ in idle[: 300 - MOST_STRANGERS]:
@@ -75,9 +80,9 @@ def test_idle_connections_without_the_token_shut_no_client_out() -> None:
     run(body)
 
 
-def test_an_agent_with_the_token_is_no_stranger() -> None:
+def test_an_agent_with_its_key_is_no_stranger() -> None:
     async def body(port: int) -> None:
-        agent = await connect(HOST, port, TOKEN)
+        agent = await connect(HOST, port, credential("a"))
         flood = [await asyncio.open_connection(HOST, port) for _ in range(2 * MOST_STRANGERS)]
         assert await flood[0][0].read() == b""
         agent.send({"type": "hello", "protocol": -1})
@@ -91,11 +96,11 @@ def test_an_agent_with_the_token_is_no_stranger() -> None:
     run(body)
 
 
-def test_a_body_without_the_token_is_not_read() -> None:
+def test_a_body_without_a_proof_is_not_read() -> None:
     async def body(port: int) -> None:
         head = request("PUT", "/expected", MAX_BODY_BYTES)
         assert b" 403 " in await ask(port, head), "before a byte of the body"
-        assert b" 403 " in await ask(port, request("PUT", "/expected", 0, "another token"))
+        assert b" 403 " in await ask(port, request("PUT", "/expected", 0, ANOTHER_KEY))
         assert b" 413 " in await ask(port, request("GET", "/healthz", 1))
         assert b" 200 " in await ask(port, request("GET", "/healthz", 0))
         assert b" 431 " in await ask(port, b"GET /" + b"x" * (STREAM_BYTES + 4)), "an endless head"
@@ -115,18 +120,18 @@ def test_a_refused_client_that_sends_its_body_gets_the_answer() -> None:
     run(body)
 
 
-def test_a_body_above_the_limit_is_refused_with_the_token_too() -> None:
+def test_a_body_above_the_limit_is_refused_with_a_proof_too() -> None:
     async def body(port: int) -> None:
-        assert b" 413 " in await ask(port, request("PUT", "/expected", MAX_BODY_BYTES + 1, TOKEN))
+        assert b" 413 " in await ask(port, request("PUT", "/expected", MAX_BODY_BYTES + 1, KEY))
         for length in ("-1", "many"):
-            head = request("PUT", "/expected", 0, TOKEN).replace(b": 0", f": {length}".encode())
+            head = request("PUT", "/expected", 0, KEY).replace(b": 0", f": {length}".encode())
             assert b" 400 " in await ask(port, head)
         assert b" 400 " in await ask(port, request("GET", "//[", 0)), "not a target"
 
     run(body)
 
 
-def test_a_stranger_has_a_time_limit_for_everything_before_the_token() -> None:
+def test_a_stranger_has_a_time_limit_for_everything_before_the_proof() -> None:
     async def main() -> None:
         served: list[bytes] = []
 

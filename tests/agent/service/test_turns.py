@@ -23,13 +23,13 @@ from ddpjob_protocol import codec
 from ddpjob_protocol.control import Expectation, Policy, Report
 from ddpjob_protocol.membership import Member
 from ddpjob_protocol.messages import PROTOCOL, Message
+from support.keys import KEY, credential
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
 PATIENCE_SECONDS = 10.0  # for something that happens at once
 ENCODINGS = 2  # of a membership: its members, and the rest
-TOKEN = "the token of this job"
 NAMES = tuple(f"w-{number:02}" for number in range(30))
 POLICY = Policy(settle=0, heartbeat_deadline=3600, reconnect_grace=0, join_policy="Immediate")
 
@@ -75,14 +75,14 @@ class Job:
 
     def __init__(self, port: int) -> None:
         self.port = port
-        self.client = ServiceClient(connect_directly("127.0.0.1", port), TOKEN)
+        self.client = ServiceClient(connect_directly("127.0.0.1", port), KEY.operator)
         self.agents: dict[str, Connection] = {}
 
     async def joined(self, *names: str) -> None:
         """Let these workers train together, as the first membership."""
         await self.client.expect(Expectation(names, policy=POLICY))
         for name in names:
-            self.agents[name] = await connect("127.0.0.1", self.port, TOKEN)
+            self.agents[name] = await connect("127.0.0.1", self.port, credential(name))
             first = hello(Member(name, name, "127.0.0.1", 1), entries=[])
             self.agents[name].send({"type": "hello", "protocol": PROTOCOL, **first})
         for name in names:
@@ -108,7 +108,7 @@ class Job:
 @contextlib.asynccontextmanager
 async def a_job() -> AsyncIterator[Job]:
     port = free_port()
-    service = server.RendezvousServer(initial_state(1, 1, 0.0), TOKEN)
+    service = server.RendezvousServer(initial_state(1, 1, 0.0), KEY)
     task = asyncio.ensure_future(service.run("127.0.0.1", port))
     job = Job(port)
     while not task.done():

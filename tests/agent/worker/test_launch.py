@@ -33,15 +33,13 @@ def environment(
 
 @pytest.mark.parametrize("launcher", Launcher)
 def test_every_command_knows_the_nodes(launcher: Launcher, tmp_path: Path) -> None:
-    found = environment(
-        (FOUR, TWO), 1, launcher, logs=str(tmp_path), DDPJOB_TOKEN="secret", MINE="2"
-    )
+    found = environment((FOUR, TWO), 1, launcher, logs=str(tmp_path), DDPJOB_KEYS="/keys", MINE="2")
     wanted = {
         "NNODES": "2", "NODE_RANK": "1", "NPROC_PER_NODE": "2", "MASTER_ADDR": "10.0.0.1",
         "MASTER_PORT": "4000", "OURS": "1", "MINE": "2",
     }  # fmt: skip
     assert {name: found.get(name) for name in wanted} == wanted
-    assert "DDPJOB_TOKEN" not in found
+    assert "DDPJOB_KEYS" not in found
 
 
 def test_torchrun_gets_all_settings_that_the_user_does_not_give() -> None:

@@ -9,7 +9,7 @@ from ddpjob_protocol.environment import Launcher
 
 COMPLETE = {
     "DDPJOB_WORKER": "digits-worker-000-1", "DDPJOB_PROCESSES": "2",
-    "DDPJOB_SERVICE": "[fd00::1]:29400", "DDPJOB_TOKEN": "secret", "DDPJOB_ADDRESS": "fd00::2",
+    "DDPJOB_SERVICE": "[fd00::1]:29400", "DDPJOB_KEYS": "/keys", "DDPJOB_ADDRESS": "fd00::2",
 }  # fmt: skip
 
 

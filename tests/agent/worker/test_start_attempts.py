@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.service.serving import TOKEN, Job, run, until
+from agent.service.serving import Job, run, until
 from ddpjob_agent.worker.start_attempts import (
     PAUSES_SECONDS,
     start_failure,
@@ -20,6 +20,7 @@ from ddpjob_agent.worker.start_attempts import (
 )
 from ddpjob_operator.rendezvous.client import ServiceUnavailableError
 from ddpjob_protocol.control import ServiceState
+from support.keys import worker_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,7 +110,7 @@ def test_an_agent_without_descriptors_starts_a_moment_later(tmp_path: Path) -> N
         agent = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
             [sys.executable, "-m", "ddpjob_agent", "worker", "--", "true"],
             env={
-                **os.environ, "DDPJOB_TOKEN": TOKEN, "DDPJOB_WORKER": "a",
+                **os.environ, "DDPJOB_KEYS": worker_file(tmp_path, "a"), "DDPJOB_WORKER": "a",
                 "DDPJOB_SERVICE": f"127.0.0.1:{job.service.port}", "DDPJOB_ADDRESS": "127.0.0.1",
                 "DDPJOB_PROCESSES": "1", "DDPJOB_LAUNCHER": "python",
             },

@@ -113,8 +113,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "reserved_variable",
-        {"env": [{"name": "DDPJOB_TOKEN", "value": "x"}]},
-        "spec.env[0].name: 'DDPJOB_TOKEN' is set by ddpjob; choose a name that does not begin so",
+        {"env": [{"name": "DDPJOB_KEYS", "value": "x"}]},
+        "spec.env[0].name: 'DDPJOB_KEYS' is set by ddpjob; choose a name that does not begin so",
     ),
     (
         "variable_name",

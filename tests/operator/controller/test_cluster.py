@@ -10,6 +10,7 @@ from ddpjob_operator.planner.actions import CreateWorker, DeleteWorker
 from ddpjob_operator.rendezvous.session_pool import SessionPool
 from ddpjob_operator.request import Request
 from support.builders import make_job
+from support.keys import OPERATOR_KEY
 from support.objects import Api
 
 POD = "digits-worker-000-1"
@@ -26,11 +27,13 @@ def test_a_successor_of_the_same_name_is_not_deleted(api: Api) -> None:
 
     async def body(kube: ApiServer) -> None:
         late, prompt = (
-            Cluster(kube, "agent:1", (), SessionPool(direct_transport, nobody), nobody)
+            Cluster(
+                kube, "agent:1", (), SessionPool(direct_transport, nobody), nobody, OPERATOR_KEY
+            )
             for _ in range(2)
         )
         for cluster in (late, prompt):
-            assert await cluster.create(job, CreateWorker(POD, MAIN_GROUP, 0, 1), "token") is None
+            assert await cluster.create(job, CreateWorker(POD, MAIN_GROUP, 0, 1)) is None
             if cluster is late:
                 await kube.send(Request("DELETE", PATH))
         await late.delete(job, DeleteWorker(POD))

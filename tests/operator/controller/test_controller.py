@@ -13,6 +13,7 @@ from ddpjob_operator.kube.interface import ApiError, UnreachableError
 from ddpjob_operator.request import Request
 from support import fake_time
 from support.fake_kube import FakeKube
+from support.keys import OPERATOR_KEY
 from support.objects import job
 from support.reconciling.stage import JOBS
 from support.reconciling.wire import Call, Wire
@@ -28,7 +29,7 @@ ENDED = {
 @contextlib.asynccontextmanager
 async def running(wire: Wire, **settings: Any) -> AsyncIterator[Controller]:
     clock = asyncio.get_running_loop().time
-    controller = Controller(wire, Settings(agent_image="x", **settings), clock=clock)
+    controller = Controller(wire, Settings(agent_image="x", **settings), OPERATOR_KEY, clock=clock)
     task = asyncio.ensure_future(controller.run())
     try:
         yield controller
@@ -157,7 +158,8 @@ def test_an_api_server_that_is_away_makes_it_unready_but_not_unhealthy() -> None
 def test_a_standby_is_ready_plans_nothing_and_leads_with_all_jobs() -> None:
     async def story(kube: FakeKube, wire: Wire) -> None:
         clock = asyncio.get_running_loop().time
-        controller = Controller(wire, Settings(agent_image="x"), clock=clock, leads=False)
+        settings = Settings(agent_image="x")
+        controller = Controller(wire, settings, OPERATOR_KEY, clock=clock, leads=False)
         task = asyncio.ensure_future(controller.run())
         await kube.send(Request("POST", JOBS.format("default"), body=job("digits")))
         controller.changed("default", "digits")

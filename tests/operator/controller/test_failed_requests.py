@@ -12,7 +12,7 @@ pytest.register_assert_rewrite("support.reconciling.life")
 
 from support.reconciling.in_memory import CheckingKube, play_in_memory  # noqa: E402
 from support.reconciling.life import RENDEZVOUS, training, worker  # noqa: E402
-from support.reconciling.nodes import token_of  # noqa: E402
+from support.reconciling.nodes import key_of  # noqa: E402
 from support.reconciling.stage import Stage  # noqa: E402
 
 WEBHOOK = ApiError(500, "InternalError", "failed calling webhook policy.example.com")
@@ -68,22 +68,22 @@ def test_a_failing_deletion_stops_no_creation() -> None:
     play_in_memory(story, kube)
 
 
-@pytest.mark.parametrize("lost", range(1, 6), ids="answer_{}".format)
-def test_a_lost_answer_never_gives_a_job_two_tokens(lost: int) -> None:
+@pytest.mark.parametrize("lost", range(1, 12), ids="answer_{}".format)
+def test_a_lost_answer_never_gives_a_job_two_keys(lost: int) -> None:
     start_with_lost_answer(lost)
 
 
-def test_a_lost_answer_and_failures_never_give_a_job_two_tokens() -> None:
-    start_with_lost_answer(1, failures=3)
+def test_a_lost_answer_and_failures_never_give_a_job_two_keys() -> None:
+    start_with_lost_answer(3, failures=3)
 
 
 def start_with_lost_answer(lost: int, failures: int = 0) -> None:
-    """The watch is late, too: the next pass does not know the new pod."""
+    """The watch is late, too: the next pass does not know the new object."""
     kube, created = CheckingKube(), 0
 
     def lose(method: str, path: str) -> None:
         nonlocal created
-        if method == "POST" and path.endswith("/pods"):
+        if method == "POST" and path.endswith(("/pods", "/secrets", "/services")):
             created += 1
             if created == lost:
                 kube.hold_watches()
@@ -100,28 +100,77 @@ def start_with_lost_answer(lost: int, failures: int = 0) -> None:
             lambda v: v.state == "Running" and len(v.members) == 4, "all four train"
         )
         assert created >= lost, "no answer was lost"
-        assert len({token_of(pod) for pod in view.pods.values()}) == 1
+        assert len({key_of(pod) for pod in view.pods.values()}) == 1
         assert {int(name.rpartition("-")[2]) for name in view.pods} == {1}, "none was replaced"
 
     play_in_memory(story, kube)
 
 
-def test_a_worker_with_a_wrong_token_is_replaced() -> None:
+@pytest.mark.parametrize("pod", [RENDEZVOUS, worker(1), "digits-a100-000-1"])
+def test_a_pod_with_the_keys_of_another_operator_is_replaced(pod: str) -> None:
+    """Whatever gave a job two keys."""
+    kube = CheckingKube()
+
+    async def story(stage: Stage) -> None:
+        await stage.create(replicas=2, extraWorkerGroups=GROUPS[:1])
+        await stage.until(lambda v: len(v.members) == 3 and v.state == "Running", "all train")
+        await stage.stop_operator()
+        old = kube.pods()[pod]
+        await stage.delete_pod(pod, vanishes=True)
+        old["metadata"]["labels"]["ddpjob.io/key"] = "of-another"
+        for field in ("uid", "resourceVersion", "creationTimestamp"):
+            del old["metadata"][field]
+        kube.add({"apiVersion": "v1", "kind": "Pod", **old, "status": {"phase": "Running"}})
+        await stage.start_operator()
+        view = await stage.until(
+            lambda v: pod not in v.pods and len(v.members) == 3 and v.state == "Running",
+            "another one is in its place",
+        )
+        assert len({key_of(each) for each in view.pods.values()}) == 1
+
+    play_in_memory(story, kube)
+
+
+def test_another_key_of_the_operator_replaces_all_pods_of_a_job() -> None:
+    kube = CheckingKube()
+
+    async def story(stage: Stage) -> None:
+        before = await training(stage, "000-1", "001-1")
+        await stage.stop_operator()
+        stage.key = b"another key of the operator of 32 bytes or more"
+        await stage.start_operator()
+        after = await stage.until(
+            lambda v: not v.uids().items() & before.uids().items() and v.trains("000-2", "001-2"),
+            "all pods are new",
+        )
+        assert after.rendezvous == ["digits-rendezvous-2"]
+
+    play_in_memory(story, kube)
+
+
+def test_a_refused_secret_is_named_and_tried_again() -> None:
+    kube = CheckingKube()
+
+    async def story(stage: Stage) -> None:
+        kube.refuse("POST", "secrets", WEBHOOK)
+        await stage.create(replicas=2)
+        view = await stage.until(lambda v: v.is_stalled("ApiServerFails"), "it is in the status")
+        assert "creating the Secret of" in view.condition("Stalled")["message"]
+        kube.allow()
+        await stage.until(lambda v: v.trains("000-1", "001-1"), "it trains")
+
+    play_in_memory(story, kube)
+
+
+def test_the_operator_only_creates_secrets() -> None:
     kube = CheckingKube()
 
     async def story(stage: Stage) -> None:
         await training(stage, "000-1", "001-1")
-        await stage.stop_operator()
-        pod = kube.pods()[worker(1)]
         await stage.delete_pod(worker(1), vanishes=True)
-        for each in pod["spec"]["containers"][0]["env"]:
-            if each.get("value") == token_of(pod):
-                each["value"] = "wrong"
-        for field in ("uid", "resourceVersion", "creationTimestamp"):
-            del pod["metadata"][field]
-        kube.add({"apiVersion": "v1", "kind": "Pod", **pod, "status": {"phase": "Running"}})
-        await stage.start_operator()
-        await stage.until(lambda v: v.trains("000-1", "001-2"), "another worker joins")
+        await stage.until(lambda v: v.trains("000-1", "001-2"), "it is replaced")
+        methods = {call.method for call in stage.wire.calls if "/secrets" in call.path}
+        assert methods == {"POST"}
 
     play_in_memory(story, kube)
 

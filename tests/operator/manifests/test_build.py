@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from support.keys import KEY
 from support.rawpods import (
     IMAGE,
     JSON,
     SIDE,
-    TOKEN,
     TRAIN,
     UID,
     make_cluster_job,
@@ -86,6 +86,7 @@ def test_worker_belongs_to_its_job(pod: JSON) -> None:
         "ddpjob.io/incarnation": "2",
         "ddpjob.io/isolated": "true",
         "ddpjob.io/revision": metadata["labels"]["ddpjob.io/revision"],  # test_plan_revision
+        "ddpjob.io/key": KEY.fingerprint,
     }
 
 
@@ -93,8 +94,8 @@ def test_worker_belongs_to_its_job(pod: JSON) -> None:
 def test_agent_is_put_into_the_users_image_and_runs_its_command(pod: JSON) -> None:
     (install,) = pod["spec"]["initContainers"]
     assert install["image"] == IMAGE
-    assert install["command"] == ["cp", "/opt/ddpjob/agent.pyz", "/ddpjob/agent.pyz"]
-    assert mounts(install) == {"/ddpjob": "ddpjob-agent"}
+    assert install["command"][:2] == ["cp", "/opt/ddpjob/agent.pyz"]
+    assert mounts(install)["/ddpjob"] == "ddpjob-agent"
     container = trainer(pod)
     assert container["image"] == "my/trainer:1"
     assert container["command"] == AGENT
@@ -118,7 +119,7 @@ def test_agent_is_told_where_it_belongs(pod: JSON) -> None:
         "DDPJOB_LAUNCHER": "torchrun",
         "DDPJOB_WORKER": "digits-worker-000-2",
         "DDPJOB_SERVICE": "digits-rendezvous.team.svc:29400",
-        "DDPJOB_TOKEN": TOKEN,
+        "DDPJOB_KEYS": "/ddpjob/keys",
         "DDPJOB_ADDRESS": {"fieldRef": {"fieldPath": "status.podIP"}},
         "DDPJOB_PROCESSES": "1",
         "DDPJOB_ORPHAN_SECONDS": "60",

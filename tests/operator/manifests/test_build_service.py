@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import re
 from typing import Any
 
 import pytest
@@ -10,11 +12,13 @@ from pydantic import ValidationError
 
 from ddpjob_operator.api.spec.pinned_fields import revision
 from ddpjob_operator.manifests.build import build_service
+from ddpjob_operator.manifests.secrets import build_secret
+from ddpjob_operator.planner.actions import CreateRendezvous, CreateWorker
+from support.keys import ANOTHER_KEY, KEY
 from support.rawpods import (
     IMAGE,
     JSON,
     SIDE,
-    TOKEN,
     TRAIN,
     UID,
     make_cluster_job,
@@ -23,7 +27,6 @@ from support.rawpods import (
     template_job,
     templated,
     trainer,
-    trainer_of,
     values,
     volume,
     worker_manifest,
@@ -55,7 +58,8 @@ def test_rendezvous_pod_says_which_one_it_is_and_counts_its_starts() -> None:
     assert pod["metadata"]["name"] == "digits-rendezvous-7"
     labels = pod["metadata"]["labels"]
     made_from = revision(make_cluster_job().spec)
-    expected = {**LABELS, "ddpjob.io/term": "7", "ddpjob.io/revision": made_from}
+    of_the_pod = {"ddpjob.io/term": "7", "ddpjob.io/key": KEY.fingerprint}
+    expected = {**LABELS, **of_the_pod, "ddpjob.io/revision": made_from}
     assert labels.items() >= expected.items()
     assert labels["app.kubernetes.io/component"] == "rendezvous"
     assert pod["metadata"]["ownerReferences"][0]["uid"] == UID
@@ -66,16 +70,49 @@ def test_rendezvous_pod_says_which_one_it_is_and_counts_its_starts() -> None:
     assert words[:3] == ["python3", "/opt/ddpjob/agent.pyz", "rendezvous"]
     options = dict(zip(words[3::2], words[4::2], strict=True))
     assert options == {"--port": "29400", "--term": "7", "--boot-file": "/state/boot"}
-    assert mounts(container) == {"/state": "state"}
+    assert mounts(container) == {"/state": "state", "/keys": "keys"}
     assert volume(pod, "state") == {"emptyDir": {}}
 
 
-def test_the_secret_is_no_argument() -> None:
-    container = trainer(rendezvous_manifest(), "rendezvous")
-    assert values(container) == {"DDPJOB_TOKEN": TOKEN, "DDPJOB_JOB_UID": UID}
-    assert TOKEN not in str(container["command"])
-    worker = trainer_of()
-    assert TOKEN not in str([worker["command"], worker["args"]])
+def test_a_reader_of_pods_learns_no_key() -> None:
+    """Only the Secret has the keys; a service has that of its job, a worker its own."""
+    job = make_cluster_job()
+    for pod, action, volume_name, known in (
+        (
+            rendezvous_manifest(job),
+            CreateRendezvous("digits-rendezvous-3", 3),
+            "keys",
+            KEY.to_text(),
+        ),
+        (
+            worker_manifest(job),
+            CreateWorker("digits-worker-000-2", "worker", 0, 2),
+            "ddpjob-keys",
+            KEY.worker_keys("digits-worker-000-2").to_text(),
+        ),
+    ):
+        secret = build_secret(job, action, KEY)
+        assert volume(pod, volume_name) == {"secret": {"secretName": secret["metadata"]["name"]}}
+        assert base64.b64decode(secret["data"]["keys"]).decode() == known
+        assert secret["metadata"]["ownerReferences"] == pod["metadata"]["ownerReferences"]
+        for key in re.findall("[0-9a-f]{64}", known):
+            assert key not in str(pod)
+        assert pod["metadata"]["labels"]["ddpjob.io/key"] == KEY.fingerprint
+
+
+def test_only_the_init_container_of_a_worker_sees_its_secret() -> None:
+    pod = worker_manifest()
+    (install,) = pod["spec"]["initContainers"]
+    assert mounts(install) == {"/ddpjob": "ddpjob-agent", "/keys": "ddpjob-keys"}
+    assert install["command"] == ["cp", "/opt/ddpjob/agent.pyz", "/keys/keys", "/ddpjob/"]
+    assert "ddpjob-keys" not in mounts(trainer(pod)).values()
+    assert values(trainer(pod))["DDPJOB_KEYS"] == "/ddpjob/keys"
+
+
+def test_a_name_of_a_secret_tells_whose_key_it_has() -> None:
+    job, action = make_cluster_job(), CreateRendezvous("digits-rendezvous-3", 3)
+    names = {build_secret(job, action, key)["metadata"]["name"] for key in (KEY, ANOTHER_KEY)}
+    assert len(names) == 2
 
 
 def test_rendezvous_pod_is_ready_when_it_answers() -> None:

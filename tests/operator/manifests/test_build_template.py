@@ -115,13 +115,13 @@ def test_pod_is_never_restarted_in_its_place() -> None:
 
 def test_our_variables_win_and_others_stay() -> None:
     env = [
-        {"name": "DDPJOB_TOKEN", "value": "forged"},
+        {"name": "DDPJOB_KEYS", "value": "forged"},
         {"name": "DDPJOB_ADDRESS", "value": "10.0.0.1"},
         {"name": "PET_RDZV_CONF", "value": "join_timeout=30"},
     ]
     container = trainer(templated({"env": env}))
     found = values(container)
-    assert found["DDPJOB_TOKEN"] != "forged"
+    assert found["DDPJOB_KEYS"] != "forged"
     assert found["DDPJOB_ADDRESS"] == {"fieldRef": {"fieldPath": "status.podIP"}}
     assert found["PET_RDZV_CONF"] == "join_timeout=30"
 
@@ -136,7 +136,7 @@ def test_a_mount_of_the_users_own_wins(path: str) -> None:
     assert found[path] == "mine"
     assert len(found) == 4
     used = {each["name"] for each in pod["spec"]["volumes"]}
-    assert used == set(found.values())
+    assert used == {*found.values(), "ddpjob-keys"}
     assert "mine" in used
 
 
@@ -149,7 +149,7 @@ def test_odd_volumes_and_mounts_are_left_to_the_api_server(odd: object) -> None:
         {"volumeMounts": [odd, wrong, mount]},
         volumes=[odd, {"name": "x", "emptyDir": odd}, limited],
     )
-    assert len(pod["spec"]["volumes"]) == 3 + 3
+    assert len(pod["spec"]["volumes"]) == 3 + 4
     assert values(trainer(pod))["DDPJOB_SNAPSHOT_BYTES"] == str(1 << 30)
 
 
@@ -159,7 +159,7 @@ def test_other_mounts_are_kept_beside_ours() -> None:
         volumes=[{"name": "data", "hostPath": {"path": "/srv"}}],
     )
     assert {"name": "data", "mountPath": "/data", "readOnly": True} in trainer(pod)["volumeMounts"]
-    assert {each["name"] for each in pod["spec"]["volumes"]} == {"data", *OURS}
+    assert {each["name"] for each in pod["spec"]["volumes"]} == {"data", "ddpjob-keys", *OURS}
 
 
 def test_tolerations_are_kept_and_ours_added() -> None:
@@ -206,7 +206,7 @@ SCALARS = (
     st.none()
     | st.booleans()
     | st.integers(-5, 10**20)
-    | st.sampled_from(["", "trainer", "/tmp", "/dev/shm", "DDPJOB_TOKEN", "2", "²", "1Gi", "x"])
+    | st.sampled_from(["", "trainer", "/tmp", "/dev/shm", "DDPJOB_KEYS", "2", "²", "1Gi", "x"])
 )
 ANYTHING = st.recursive(
     SCALARS,

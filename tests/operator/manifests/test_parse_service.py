@@ -12,10 +12,10 @@ from ddpjob_operator.api.spec.pinned_fields import revision
 from ddpjob_operator.manifests.build import build_service
 from ddpjob_operator.manifests.parse import parse_child, parse_pod
 from ddpjob_operator.planner.observed import Phase, Rendezvous, Worker
+from support.keys import KEY
 from support.rawpods import (
     JSON,
     NODE,
-    TOKEN,
     UID,
     ended,
     make_cluster_job,
@@ -150,25 +150,29 @@ def test_state_of_a_rendezvous_pod(
 ) -> None:
     deletion = {"deletionTimestamp": "2026-01-02T03:04:05Z"} if going else {}
     pod = parse_pod(raw_pod(rendezvous_manifest(), status, NODE, **deletion))
-    expected = dataclasses.replace(
-        expected, revision=revision(make_cluster_job().spec), node="node-a"
-    )
+    made_from = revision(make_cluster_job().spec)
+    expected = dataclasses.replace(expected, revision=made_from, key=KEY.fingerprint, node="node-a")
     assert (pod.rendezvous, pod.worker) == (expected, None)
-    assert (pod.live, pod.deleting, pod.token) == (live, going, TOKEN)
+    assert (pod.live, pod.deleting) == (live, going)
 
 
 def test_names_and_numbers_of_a_worker_come_back_from_its_manifest() -> None:
     job = make_cluster_job(extraWorkerGroups=[{"name": "spot-t4", "replicas": 8}])
     pod = parse_pod(raw_pod(worker_manifest(job, 7, "spot-t4"), phase("Running", running()), NODE))
     expected = Worker("digits-spot-t4-007-2", "spot-t4", 7, 2, Phase.RUNNING, NODE)
-    assert pod.worker == dataclasses.replace(expected, revision=revision(job.spec))
+    assert pod.worker == dataclasses.replace(
+        expected,
+        revision=revision(job.spec),
+        key=KEY.fingerprint,
+        running_since=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+    )
     assert (pod.namespace, pod.name, pod.uid, pod.version) == (
         "team",
         pod.worker.name,
         "a-pod",
         "42",
     )
-    assert (pod.job, pod.owner, pod.role, pod.token) == ("digits", UID, "worker", TOKEN)
+    assert (pod.job, pod.owner, pod.role) == ("digits", UID, "worker")
     assert pod.rendezvous is None
 
 
@@ -215,7 +219,6 @@ def test_labels_that_somebody_has_changed() -> None:
 def test_a_pod_without_our_container() -> None:
     manifest = {**worker_manifest(), "spec": {"containers": [{"name": "x"}]}}
     pod = parse_pod(raw_pod(manifest, phase("Failed", ended(1, "Error", "bad", name="x"))))
-    assert pod.token == ""
     assert pod.worker
     assert (pod.worker.phase, pod.worker.message) == (Phase.FAILED, "bad")
 

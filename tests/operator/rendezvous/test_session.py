@@ -13,9 +13,9 @@ from ddpjob_operator.rendezvous.session import Polling, RendezvousSession
 from ddpjob_operator.request import Request
 from ddpjob_protocol.control import Expectation
 from support import fake_time
+from support.keys import KEY
 from support.reconciling.training import Service
 
-TOKEN = "secret"
 ONE, TWO = Expectation(workers=("a",)), Expectation(workers=("a", "b"))
 POLLING = Polling(wait_seconds=30.0, longest_retry_seconds=0.2, only_news=False)
 
@@ -24,10 +24,12 @@ class Shell:
     """A session with a service that the test has, and when it called back."""
 
     def __init__(self) -> None:
-        self.service: Service | None = Service(1, TOKEN, None, pod="x")
+        self.service: Service | None = Service(1, KEY, None, pod="x")
         self.calls: list[float] = []
         self.error: Exception | None = None
-        self.session = RendezvousSession(ServiceClient(self._send, TOKEN), POLLING, self.called)
+        self.session = RendezvousSession(
+            ServiceClient(self._send, KEY.operator), POLLING, self.called
+        )
 
     def called(self) -> None:
         self.calls.append(asyncio.get_running_loop().time())
@@ -61,7 +63,7 @@ def test_an_expectation_is_sent_unless_this_service_has_it() -> None:
         for expectation in (ONE, ONE, TWO, TWO, ONE):
             assert await shell.session.expect(expectation)
         assert first.expected == [ONE, TWO, ONE]
-        second = shell.service = Service(1, TOKEN, None, boot=2, pod="x")
+        second = shell.service = Service(1, KEY, None, boot=2, pod="x")
         first.close()
         await asyncio.sleep(1)
         assert await shell.session.expect(ONE)
@@ -102,7 +104,7 @@ def test_an_unexpected_error_ends_the_polling_and_close_raises_it() -> None:
         def fail() -> None:
             raise ZeroDivisionError
 
-        session = RendezvousSession(ServiceClient(shell._send, TOKEN), POLLING, fail)
+        session = RendezvousSession(ServiceClient(shell._send, KEY.operator), POLLING, fail)
         session.start()
         failed = [session.failed]
         await asyncio.sleep(1)
@@ -140,7 +142,7 @@ def test_a_silence_is_told_of_once_and_its_end_too() -> None:
         await asyncio.sleep(100)
         assert shell.last_error() == "no answer in time"
         assert len(shell.calls) == 2
-        shell.error, shell.service = None, Service(1, TOKEN, None, pod="x")
+        shell.error, shell.service = None, Service(1, KEY, None, pod="x")
         await asyncio.sleep(1)
         assert shell.last_error() is None
         assert len(shell.calls) == 3

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ddpjob_operator.rendezvous.session_pool import Key
-from support.reconciling.nodes import ended, token_of
+from support.reconciling.nodes import ended, key_of
 from support.reconciling.stage import Play, Stage
 from support.reconciling.view import View
 from support.reconciling.wire import Call
@@ -30,7 +30,7 @@ def test_a_new_job_gets_service_rendezvous_and_workers(play: Play) -> None:
         view = await training(stage, "000-1", "001-1", "002-1")
         assert view.services == ["digits-rendezvous"]
         assert view.rendezvous == [RENDEZVOUS]
-        assert len({token_of(pod) for pod in view.pods.values()}) == 1
+        assert len({key_of(pod) for pod in view.pods.values()}) == 1
         for pod in view.pods.values():
             [owner] = pod["metadata"]["ownerReferences"]
             assert (owner["uid"], owner["controller"]) == (view.job["metadata"]["uid"], True)
@@ -131,7 +131,7 @@ def test_a_lost_rendezvous_pod_is_replaced_in_the_next_term(play: Play) -> None:
             lambda v: v.status["observedRendezvousTerm"] == 2 and v.trains("000-1", "001-1"),
             "noticed",
         )
-        assert token_of(after.pods["digits-rendezvous-2"]) == token_of(before.pods[RENDEZVOUS])
+        assert key_of(after.pods["digits-rendezvous-2"]) == key_of(before.pods[RENDEZVOUS])
         assert {n: after.uids()[n] for n in before.workers} == {
             n: before.uids()[n] for n in before.workers
         }

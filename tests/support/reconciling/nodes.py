@@ -6,6 +6,7 @@ Agents live in running worker pods, a rendezvous service in a ready rendezvous p
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
@@ -15,7 +16,7 @@ from ddpjob_operator.kube.interface import ApiError, ApiServer
 from ddpjob_operator.rendezvous.client import ServiceUnavailableError, Transport
 from ddpjob_operator.rendezvous.session_pool import Key
 from ddpjob_operator.request import Request
-from ddpjob_protocol.environment import ENV_TOKEN
+from ddpjob_protocol.credentials import JobKey
 from ddpjob_protocol.membership import Membership
 from support.reconciling.training import OVER, Service
 from support.reconciling.wire import Call, Wire
@@ -42,6 +43,7 @@ class Nodes:
         self.mute: set[str] = set()  # pods whose agents send nothing to the service
         self.cut: set[Key] = set()  # jobs whose services the operator does not reach
         self.services: dict[Key, Service] = {}
+        self.keys: dict[str, str] = {}  # content of the Secrets of running pods, by UID
         self.deleted_jobs: set[str] = set()  # UIDs
         self._carried: dict[Key, Membership] = {}  # what the agents hold, without a service
 
@@ -59,7 +61,7 @@ class Nodes:
                 except ApiError as error:
                     if error.status not in LATE:
                         raise
-            self._train(namespace, pods)
+            await self._train(namespace, pods)
             if self.deleted_jobs:
                 services = await self._kube.send(Request("GET", f"{base}/services", query=query))
                 for each in filter(self._is_orphan, services["items"]):
@@ -113,13 +115,15 @@ class Nodes:
 
     # --- agents and rendezvous services -----------------------------------------------------------
 
-    def _train(self, namespace: str, pods: list[JSON]) -> None:
+    async def _train(self, namespace: str, pods: list[JSON]) -> None:
         workers: defaultdict[Key, dict[str, JSON]] = defaultdict(dict)
         rendezvous: dict[Key, JSON] = {}
         for pod in pods:
             labels = pod["metadata"]["labels"]
             key = Key(namespace, labels[constants.LABEL_JOB])
             alive = pod["status"].get("phase") == "Running"
+            if alive:
+                await self._mount(pod)
             if alive and labels.get(constants.LABEL_ROLE) == constants.ROLE_WORKER:
                 workers[key][name_of(pod)] = pod
             elif alive and "deletionTimestamp" not in pod["metadata"]:
@@ -134,11 +138,30 @@ class Nodes:
             if key not in self.services:
                 term = int(pod["metadata"]["labels"][constants.LABEL_TERM])
                 carried = self._carried.pop(key, None)
-                self.services[key] = Service(term, token_of(pod), carried, pod=uid_of(pod))
+                self.services[key] = Service(
+                    term, JobKey.parse(self.keys[uid_of(pod)]), carried, pod=uid_of(pod)
+                )
             leaving = {
                 n for n, each in workers[key].items() if "deletionTimestamp" in each["metadata"]
             }
-            self.services[key].turn(workers[key].keys() - leaving - self.mute, leaving)
+            strangers = {
+                name for name, each in workers[key].items()
+                if self.keys[uid_of(each)] != self.services[key].key.worker_keys(name).to_text()
+            }  # fmt: skip
+            self.services[key].turn(workers[key].keys() - leaving - self.mute - strangers, leaving)
+
+    async def _mount(self, pod: JSON) -> None:
+        """Read the pod's Secret, as its node does."""
+        if uid_of(pod) in self.keys:
+            return
+        [name] = (
+            volume["secret"]["secretName"]
+            for volume in pod["spec"]["volumes"]
+            if "secret" in volume
+        )
+        path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/secrets/{name}"
+        secret = await self._kube.send(Request("GET", path))
+        self.keys[uid_of(pod)] = base64.b64decode(secret["data"]["keys"]).decode()
 
     def restart_service(self, key: Key) -> None:
         """Restart its container: the next boot, which knows the state of the agents."""
@@ -146,7 +169,7 @@ class Nodes:
         old.close()
         report = old.report
         self.services[key] = Service(
-            report.term, old.token, report.membership, boot=report.boot + 1, pod=old.pod
+            report.term, old.key, report.membership, boot=report.boot + 1, pod=old.pod
         )
 
     def _close(self, key: Key) -> None:
@@ -193,16 +216,10 @@ def uid_of(obj: JSON | None) -> str:
     return uid
 
 
-def token_of(pod: JSON) -> str:
-    """The secret of the job, in the container that has it."""
-    found: set[str] = {
-        entry["value"]
-        for container in pod["spec"]["containers"]
-        for entry in container.get("env", ())
-        if entry["name"] == ENV_TOKEN
-    }
-    [token] = found
-    return token
+def key_of(pod: JSON) -> str:
+    """The fingerprint of the job's key."""
+    found: str = pod["metadata"]["labels"][constants.LABEL_KEY]
+    return found
 
 
 def running(pod: JSON) -> JSON:

@@ -22,6 +22,7 @@ from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
 from ddpjob_operator.manifests.network_policy import OperatorPods
 from ddpjob_operator.rendezvous.session_pool import Key
 from ddpjob_operator.request import Request
+from support.keys import OPERATOR_KEY
 from support.reconciling.nodes import Nodes
 from support.reconciling.training import Service
 from support.reconciling.view import View
@@ -52,6 +53,7 @@ class Stage:
         self.nodes = Nodes(kube, namespaces)
         self.operator_pods: OperatorPods | None = None  # None: the operator makes no policies
         self.agent_image = "ddpjob/operator:test"
+        self.key = OPERATOR_KEY
         self.clock: Callable[[], float] = time.monotonic
         self.now: Callable[[], datetime] = utc_now
         self.patience, self.longest_pause = PATIENCE_SECONDS, LONGEST_PAUSE_SECONDS
@@ -72,6 +74,7 @@ class Stage:
         self.controller = Controller(
             wire,
             settings,
+            self.key,
             lambda key, _: nodes.way(key, wire),
             clock=self.clock,
             now=self._present,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import time
 from collections.abc import Collection
 from typing import Any
@@ -16,9 +17,11 @@ from typing import Any
 from ddpjob_operator.rendezvous.client import ServiceUnavailableError
 from ddpjob_operator.request import Request
 from ddpjob_protocol.codec import decode, encode
-from ddpjob_protocol.control import TOKEN_HEADER, Expectation, Report, ServiceState
+from ddpjob_protocol.control import Expectation, Report, ServiceState
+from ddpjob_protocol.credentials import JobKey
 from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
 from ddpjob_protocol.messages import Failure
+from ddpjob_protocol.signed_http import PROOF_HEADER, ForgedError, RequestVerifier, digest_of
 from support.builders import make_round
 
 OVER = (ServiceState.COMPLETE, ServiceState.FAILED)
@@ -28,12 +31,16 @@ class Service:
     """One start of one rendezvous service."""
 
     def __init__(
-        self, term: int, token: str, carried: Membership | None, *, boot: int = 1, pod: str
+        self, term: int, key: JobKey, carried: Membership | None, *, boot: int = 1, pod: str
     ) -> None:
         """`carried`: the membership that the agents report; `pod`: the UID of the service's pod."""
         self.pod = pod
         self.expected: list[Expectation] = []  # all that it received
-        self.token = token
+        self.key = key
+        challenges = map(str, itertools.count(1))
+        self._verifier = RequestVerifier(
+            key.operator, lambda: f"{pod} {boot} {next(challenges)}".replace(" ", ".")
+        )
         self.report = Report(
             version=1, term=term, boot=boot, state=ServiceState.WAITING, reason="waits", workers=()
         )
@@ -52,8 +59,15 @@ class Service:
     async def answer(self, request: Request) -> Any:
         """Answer like the real service, over HTTP."""
         query, body = request.query, request.body
-        if request.headers.get(TOKEN_HEADER) != self.token:
-            raise ServiceUnavailableError("403: the token is not that of the job")
+        try:
+            proof = self._verifier.verify(
+                request.method, request.path, query.items(), request.headers[PROOF_HEADER]
+            )
+        except ForgedError as error:
+            raise ServiceUnavailableError(f"403: {error}") from error
+        assert proof.digest == digest_of(body)
+        if not proof.is_fresh:
+            return self._verifier.challenge(proof)
         match request.method, request.path:
             case "GET", "/report":
                 after, only_news = int(query["after"]), query["news"] == "1"
@@ -64,11 +78,11 @@ class Service:
                             await self._changed.wait()
                 if self.closed:
                     raise ServiceUnavailableError("the connection was closed")
-                return encode(self.report)
+                return self._verifier.seal(encode(self.report), proof)
             case "PUT", "/expected":
                 assert body is not None
                 self.expected.append(decode(Expectation, body))
-                return {}
+                return self._verifier.seal({}, proof)
         raise AssertionError(f"the operator may not ask for {request.method} {request.path}")
 
     def tell(self, **changes: Any) -> None:

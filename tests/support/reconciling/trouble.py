@@ -218,6 +218,7 @@ def test_jobs_of_one_name_in_two_namespaces_do_not_meet(play: Play) -> None:
 
 LIMITS = {  # of a life with three workers, one lost and one more wanted
     "POST pods": 6,
+    "POST secrets": 6,
     "POST services": 1,
     "POST events": 6,
     "DELETE pods": 5,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ddpjob_agent.file_sync.inventory import LocalReplicas
     from ddpjob_agent.file_sync.places import Place
     from ddpjob_agent.file_sync.replica import Parts, Replica
+    from ddpjob_protocol.credentials import Credential
 
 Holder = tuple[str, int]  # address and port
 
@@ -32,13 +33,13 @@ class Fetcher:
     def __init__(
         self,
         replicas: LocalReplicas,
-        token: str,
+        key: Credential,
         disk: Executor,
         on_disk: Callable[..., Awaitable[Any]],
     ) -> None:
         """`on_disk` runs a function in `disk` and returns its result."""
         self._replicas = replicas
-        self._token = token
+        self._key = key
         self._disk = disk
         self._on_disk = on_disk
 
@@ -70,7 +71,7 @@ class Fetcher:
             return targets
 
         try:
-            parts = await fetch(holder, self._token, copy.digest, stage)
+            parts = await fetch(holder, self._key, copy.digest, stage)
             work = functools.partial(replicas.receive, copy, parts, targets, to_store=to_store)
             await self._on_disk(work)
         finally:

@@ -34,7 +34,7 @@ class Refusals:
         self.digests[copy.digest] = None
         self._new.append(
             f"refused {copy} from {holder}: {reason}. The job continues without this copy."
-            f" Find out if that is a worker of this job; if not, its token is known: make a new job"
+            f" Find out if that is a worker of this job; if not, its key is known: make a new job"
         )
 
     def add_stored(self, refused: Mapping[str, str]) -> None:

@@ -30,6 +30,7 @@ from ddpjob_protocol.warnings import files_refused
 if TYPE_CHECKING:
     from ddpjob_agent.file_sync.inventory import At, LocalReplicas
     from ddpjob_agent.file_sync.local_files import FileFingerprint
+    from ddpjob_protocol.credentials import Credential
     from ddpjob_protocol.membership import Membership
     from ddpjob_protocol.messages import Message
 
@@ -51,17 +52,17 @@ class FileSyncer:
     def __init__(
         self,
         replicas: LocalReplicas,
-        token: str,
+        key: Credential,
         send: Callable[[Message], None],
         changed: Callable[[], None],
     ) -> None:
         self._replicas = replicas
         self._send = send
         self._changed = changed
-        self._server = ReplicaServer(token, replicas.find, self._recheck)
+        self._server = ReplicaServer(key.key, replicas.find, self._recheck)
         self._following: asyncio.Task[None] | None = None
         self._disk = ThreadPoolExecutor(1, "files")
-        self._fetcher = Fetcher(replicas, token, self._disk, self._on_disk)
+        self._fetcher = Fetcher(replicas, key, self._disk, self._on_disk)
         self._inventory = FileInventory("")  # that was sent last
         self._instruction: FileInstruction | None = None
         self._members: tuple[str, ...] = ()

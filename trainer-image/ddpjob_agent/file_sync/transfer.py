@@ -1,4 +1,4 @@
-"""Transfers replicas between agents, over connections that prove the job's token.
+"""Transfers replicas between agents, over connections that prove the workers' key.
 
     client  {"type": "give", "digest": …}
     server  {"type": "copy", "parts": […]}, then the bytes of all parts; or {"type": "absent"}
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator, Sequence
 
     from ddpjob_agent.file_sync.places import Place
+    from ddpjob_protocol.credentials import Credential
     from ddpjob_protocol.messages import Message
 
 SILENCE_SECONDS = 20.0  # without a byte; then the other agent or its disk has failed
@@ -56,11 +57,11 @@ class ReplicaServer:
 
     def __init__(
         self,
-        token: str,
+        key: bytes,
         find: Callable[[str], Source | None],
         recheck: Callable[[str], Awaitable[object]],
     ) -> None:
-        self._token = token
+        self._key = key
         self._find = find
         self._recheck = recheck
         self.port = 0
@@ -87,7 +88,7 @@ class ReplicaServer:
         try:
             first = await reader.readexactly(len(MAGIC))
             if first == MAGIC:
-                connection = await accept(reader, writer, self._token)
+                connection = await accept(reader, writer, lambda _: self._key)
                 authenticated()
                 request = await asyncio.wait_for(connection.receive(), HANDSHAKE_SECONDS)
                 if request is not None and request["type"] == "give":
@@ -152,7 +153,7 @@ def _read(file: IO[bytes], size: int) -> bytes:
 
 async def fetch(
     holder: tuple[str, int],
-    token: str,
+    key: Credential,
     digest: str,
     stage: Callable[[Parts], Awaitable[Sequence[Place]]],
 ) -> Parts:
@@ -162,7 +163,7 @@ async def fetch(
     disk fails.
     """
     with _as_transfer_error():
-        connection = await connect(*holder, token)
+        connection = await connect(*holder, key)
     try:
         with _as_transfer_error():
             connection.send({"type": "give", "digest": digest})

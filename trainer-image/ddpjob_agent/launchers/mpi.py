@@ -6,6 +6,8 @@
 This module builds each worker's command and mpirun's environment. `mpi_helpers` has the programs
 lead, shell and follow. mpirun reads settings that are not on its command line from the environment:
 the hosts with their slots, and the replacement for ssh. Open MPI 5 reads PRTE_MCA_*, 4 OMPI_MCA_*.
+The agents derive a key for each membership, and only their own user can read its file. follow runs a
+line only with a code of that key, because other users of the machine may reach the store.
 """
 
 from __future__ import annotations
@@ -14,14 +16,20 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
-from ddpjob_protocol.environment import ENV_STORE
+from ddpjob_protocol.credentials import derive
+from ddpjob_protocol.environment import ENV_MPI_KEY, ENV_STORE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ddpjob_protocol.membership import Member
 
-HOSTS_FILE, SHELL_FILE = "hosts", "shell"
+HOSTS_FILE, SHELL_FILE, KEY_FILE = "hosts", "shell", "key"
+
+
+def key_of(peers: bytes, membership: str) -> bytes:
+    """Return the key of the lines of one membership; `peers` is the key of all workers."""
+    return derive(peers, "mpi", membership)
 
 
 def build_command(argv: Sequence[str], agent: Sequence[str], *, first: bool) -> tuple[str, ...]:
@@ -30,7 +38,7 @@ def build_command(argv: Sequence[str], agent: Sequence[str], *, first: bool) -> 
 
 
 def build_environment(
-    members: Sequence[Member], agent: Sequence[str], folder: str, store: str
+    members: Sequence[Member], agent: Sequence[str], folder: str, store: str, key: bytes
 ) -> dict[str, str]:
     """Return mpirun's environment; write the files that it names to `folder`."""
     hosts, shell = os.path.join(folder, HOSTS_FILE), os.path.join(folder, SHELL_FILE)
@@ -38,8 +46,12 @@ def build_environment(
         file.writelines(f"{each.worker} slots={each.processes}\n" for each in members)
     with open(shell, "w", encoding="utf-8") as file:
         file.write(f'exec {shlex.join(agent)} mpi-shell {shlex.quote(hosts)} "$@"\n')
+    key_file = os.path.join(folder, KEY_FILE)
+    with open(os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as secret:
+        secret.write(key)
     return {
         ENV_STORE: store,
+        ENV_MPI_KEY: key_file,
         "PRTE_MCA_plm_ssh_agent": f"sh {shell}",
         "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
         "PRTE_MCA_prte_default_hostfile": hosts,

@@ -2,12 +2,14 @@
 
 lead runs the user's command and reports its end. mpirun calls shell for each host, with a line to
 run there. follow runs the lines for its worker. They communicate over the membership's store, which
-the agent serves on loopback: every writer has the job's token. They end with the membership.
+the agent serves on loopback. Each line has a code of the membership's key, and follow runs no other
+line. They end with the membership.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hmac
 import itertools
 import os
 import signal
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from ddpjob_agent.c10d.client import StoreClient
 from ddpjob_agent.launchers.signals import FORWARDED
-from ddpjob_protocol.environment import ENV_STORE, ENV_WORKER
+from ddpjob_protocol.environment import ENV_MPI_KEY, ENV_STORE, ENV_WORKER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,7 +51,8 @@ def run_launcher(argv: Sequence[str], environment: Mapping[str, str]) -> int:
 def run_follower(environment: Mapping[str, str]) -> int:
     """Run every line for this worker until the command has ended with 0."""
     worker, store = environment[ENV_WORKER], environment[ENV_STORE]
-    threading.Thread(target=_run_lines, args=(store, worker), daemon=True).start()
+    key = _read_key(environment)
+    threading.Thread(target=_run_lines, args=(store, worker, key), daemon=True).start()
     _wait_for(store, END)
     return 0
 
@@ -67,16 +70,38 @@ def run_remote_shell(hosts: str, arguments: Sequence[str], environment: Mapping[
         os.execv("/bin/sh", ["sh", "-c", line])  # noqa: S606 - the line is a shell command
     store = StoreClient(environment[ENV_STORE])
     number = store.add(f"mpi/{host}", 1)
-    store.set(f"mpi/{host}/{number}", line)
-    return int(store.get(f"mpi/{host}/{number}/code"))
+    place = f"mpi/{host}/{number}"
+    store.set(place, _signed(_read_key(environment), place, line))
+    return int(store.get(f"{place}/code"))
 
 
-def _run_lines(address: str, worker: str) -> None:
+def _run_lines(address: str, worker: str, secret: bytes) -> None:
     """Run the lines concurrently: a daemon may still run when the next one starts."""
     for number in itertools.count(1):
         key = f"mpi/{worker}/{number}"
-        line = _wait_for(address, key)
+        code, _, line = _wait_for(address, key).partition(" ")
+        if not hmac.compare_digest(code.encode(), _code(secret, key, line).encode()):
+            sys.stderr.write(
+                f"ddpjob: {key} has a line without this membership's code: another user of this"
+                " machine or another program wrote it; it is not run\n"
+            )
+            with contextlib.suppress(OSError):
+                StoreClient(address).set(f"{key}/code", str(NO_HOST))
+            continue
         threading.Thread(target=_run, args=(address, key, line), daemon=True).start()
+
+
+def _read_key(environment: Mapping[str, str]) -> bytes:
+    with open(environment[ENV_MPI_KEY], "rb") as file:
+        return file.read()
+
+
+def _signed(secret: bytes, key: str, line: str) -> str:
+    return f"{_code(secret, key, line)} {line}"
+
+
+def _code(secret: bytes, key: str, line: str) -> str:
+    return hmac.digest(secret, f"{key}\0{line}".encode(), "sha256").hex()
 
 
 def _wait_for(address: str, key: str) -> str:

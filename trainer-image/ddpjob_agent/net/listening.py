@@ -1,4 +1,4 @@
-"""The listener of the service and of the agents, with bounds for peers without the job's token.
+"""The listener of the service and of the agents, with bounds for peers without a key of the job.
 
 A listener survives a lack of descriptors: it refuses the connections that wait, one at a time.
 """
@@ -23,7 +23,7 @@ STREAM_BYTES = 16 << 10  # unread bytes from which on a connection is not read; 
 
 log = logging.getLogger("ddpjob.net")
 
-# Serves a connection; the third argument is to be called once the peer has proved the token.
+# Serves a connection; the third argument is to be called once the peer has proved its key.
 Serve = Callable[
     [asyncio.StreamReader, asyncio.StreamWriter, Callable[[], None]], "Coroutine[Any, Any, None]"
 ]

@@ -15,7 +15,7 @@ from ddpjob_agent.net.framing import (
     Connection,
     FramingError,
     RejectedError,
-    WrongTokenError,
+    WrongKeyError,
     connect,
 )
 from ddpjob_agent.net.store_requests import StoreRequests
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from ddpjob_agent.c10d.protocol import Request
+    from ddpjob_protocol.credentials import Credential
     from ddpjob_protocol.messages import Message
 
 BEAT_SECONDS = 1.0
@@ -36,7 +37,7 @@ RETRY_SECONDS = (0.05, 1.0)
 # pod may be dropped, and only a new connection gets the new address.
 ATTEMPT_SECONDS = (2.0, 10.0)
 
-# Time in which a wrong token is retried: the address may have belonged to another job before.
+# Time in which a wrong key is retried: the address may have belonged to another job before.
 STRANGER_SECONDS = 10.0
 
 log = logging.getLogger("ddpjob.link")
@@ -49,7 +50,7 @@ class ServiceConnection:
         self,
         host: str,
         port: int,
-        token: str,
+        credential: Credential,
         hello: Callable[[], Message],
         receive: Callable[[Message], None],
         beat: Callable[[], Message] = dict,
@@ -57,7 +58,7 @@ class ServiceConnection:
     ) -> None:
         """`pause` waits for some seconds before the next attempt to connect."""
         self._address = (host, port)
-        self._token = token
+        self._credential = credential
         self._hello = hello
         self._receive = receive
         self._words = beat
@@ -107,9 +108,9 @@ class ServiceConnection:
         rejected_since: float | None = None
         while True:
             try:
-                connection = await connect(*self._address, self._token, timeout)
-            except (OSError, FramingError, WrongTokenError) as error:
-                if not isinstance(error, WrongTokenError):
+                connection = await connect(*self._address, self._credential, timeout)
+            except (OSError, FramingError, WrongKeyError) as error:
+                if not isinstance(error, WrongKeyError):
                     rejected_since = None
                 elif rejected_since is None:
                     rejected_since = time.monotonic()

@@ -1,6 +1,6 @@
-"""The connections of a listener that have not proved the job's token yet: few, for a short time.
+"""The connections of a listener that have not proved a key yet: few, for a short time.
 
-When there are too many, the oldest one ends. A peer with the token proves it within one round trip,
+When there are too many, the oldest one ends. A peer with a key proves it within one round trip,
 so a flood of idle connections does not lock it out.
 """
 
@@ -31,7 +31,7 @@ class Strangers:
         self._timers[writer] = loop.call_later(self._seconds, self._end, writer)
 
     def remove(self, writer: asyncio.StreamWriter) -> None:
-        """Forget a connection that has proved the token or has closed."""
+        """Forget a connection that has proved its key or has closed."""
         timer = self._timers.pop(writer, None)
         if timer is not None:
             timer.cancel()

@@ -3,29 +3,37 @@
 The protocol is HTTP, because the operator may reach the service only through the API server's
 proxy.
 
-    GET /healthz                     200 while the service answers; needs no token
+    GET /healthz                     200 while the service answers; needs no proof
     GET /report?after=V&timeout=S    the Report as JSON as soon as its version is not V, at the
                                      latest after S seconds; with &news=1, progress alone does
                                      not cause an answer
     PUT /expected                    an Expectation as JSON
 
-Each connection serves one request. The body is read only after the token was found in the head, so
-that a peer without the token costs little memory. Decides nothing.
+Each connection serves one request. Requests and answers but /healthz are proven: see `signed_http`.
+The body is read only after the proof in the head was verified, so that a peer without the key costs
+little memory. Decides nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
+import os
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
-from urllib.parse import SplitResult, parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from ddpjob_agent.net.listening import STREAM_BYTES
 from ddpjob_protocol import checks
 from ddpjob_protocol.codec import encode, show
-from ddpjob_protocol.control import TOKEN_HEADER, Expectation, Report
+from ddpjob_protocol.control import Expectation, Report
 from ddpjob_protocol.expectation_check import parse_expectation
+from ddpjob_protocol.signed_http import (
+    PROOF_HEADER,
+    ForgedError,
+    Proof,
+    RequestVerifier,
+    digest_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -34,6 +42,7 @@ METHODS = (b"GET /", b"PUT /")  # first five bytes of a request; agents send MAG
 MAX_BODY_BYTES = 4 << 20
 MAX_POLL_SECONDS = 60.0
 REQUEST_SECONDS = 10.0
+CHALLENGE_BYTES = 16
 
 
 class _HttpError(Exception):
@@ -47,11 +56,11 @@ class OperatorApi:
 
     def __init__(
         self,
-        token: str,
+        key: bytes,
         report_after: Callable[[int, float, bool], Coroutine[Any, Any, Report]],
         expect: Callable[[Expectation], None],
     ) -> None:
-        self._token = token
+        self._verifier = RequestVerifier(key, lambda: os.urandom(CHALLENGE_BYTES).hex())
         self._report_after = report_after
         self._expect = expect
 
@@ -62,16 +71,18 @@ class OperatorApi:
         writer: asyncio.StreamWriter,
         authenticated: Callable[[], None],
     ) -> None:
-        """Answer the request that begins with `first`; call `authenticated` if it has the token."""
+        """Answer the request that begins with `first`; call `authenticated` if it is proven."""
         unread = 0
         try:
             head = await _read_head(first, reader)
             unread = head.length
-            if self._check(head):
+            proof = self._verify(head)
+            if proof is not None:
                 authenticated()
             body = await asyncio.wait_for(_read_body(head, reader), REQUEST_SECONDS)
             unread = 0
-            _respond(writer, "200 OK", await self._answer(head, body))
+            answer = {"ok": True} if proof is None else await self._answer(head, body, proof)
+            _respond(writer, "200 OK", answer)
         except _HttpError as error:
             _respond(writer, error.status, {"error": str(error)})
         except (asyncio.TimeoutError, asyncio.IncompleteReadError):
@@ -79,29 +90,33 @@ class OperatorApi:
         await writer.drain()
         await _discard(reader, unread)
 
-    def _check(self, head: _Head) -> bool:
-        """Return whether the head has the token; raise _HttpError if the request needs it."""
-        given = head.headers.get(TOKEN_HEADER.lower(), "")
-        if hmac.compare_digest(given.encode(), self._token.encode()):
-            return True
+    def _verify(self, head: _Head) -> Proof | None:
+        """Return the proof in the head; None if the request needs none. Raise _HttpError."""
         if head.is_health_check:
-            return False
-        raise _HttpError("403 Forbidden", f"{TOKEN_HEADER} does not hold this job's token")
-
-    async def _answer(self, head: _Head, body: bytes) -> dict[str, Any]:
-        if head.is_health_check:
-            return {"ok": True}
+            return None
         try:
+            given = head.headers.get(PROOF_HEADER.lower(), "")
+            return self._verifier.verify(head.method, head.url.path, head.query.items(), given)
+        except ForgedError as error:
+            raise _HttpError("403 Forbidden", str(error)) from error
+
+    async def _answer(self, head: _Head, body: bytes, proof: Proof) -> dict[str, Any]:
+        query = head.query
+        try:
+            content = json.loads(body) if body else None
+            if digest_of(content) != proof.digest:
+                raise _HttpError("403 Forbidden", "the body is not the one that was proven")
+            if not proof.is_fresh:
+                return self._verifier.challenge(proof)
             if (head.method, head.url.path) == ("GET", "/report"):
-                query = {name: values[0] for name, values in parse_qs(head.url.query).items()}
                 after = checks.count(int(query.get("after", "0")), "after")
                 seconds = checks.seconds(float(query.get("timeout", "0")), "timeout")
                 seconds, only_news = min(seconds, MAX_POLL_SECONDS), query.get("news") == "1"
-                report: dict[str, Any] = encode(await self._report_after(after, seconds, only_news))
-                return report
+                report = await self._report_after(after, seconds, only_news)
+                return self._verifier.seal(encode(report), proof)
             if (head.method, head.url.path) == ("PUT", "/expected"):
-                self._expect(parse_expectation(json.loads(body)))
-                return {"ok": True}
+                self._expect(parse_expectation(content))
+                return self._verifier.seal({"ok": True}, proof)
         except (KeyError, RecursionError, TypeError, ValueError) as error:
             raise _HttpError("400 Bad Request", f"cannot read the request: {error}") from error
         raise _HttpError("404 Not Found", f"no {show(head.method)} {show(head.url.path)} here")
@@ -112,6 +127,10 @@ class _Head(NamedTuple):
     url: SplitResult
     headers: dict[str, str]
     length: int  # bytes of the body
+
+    @property
+    def query(self) -> dict[str, str]:
+        return dict(parse_qsl(self.url.query, keep_blank_values=True))
 
     @property
     def is_health_check(self) -> bool:

@@ -17,7 +17,7 @@ from ddpjob_agent.net.framing import (
     MAGIC,
     Connection,
     FramingError,
-    WrongTokenError,
+    WrongKeyError,
     accept,
 )
 from ddpjob_agent.net.listening import Listener, bind
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from ddpjob_agent.registry.state import RegistryState
     from ddpjob_protocol.control import Expectation
+    from ddpjob_protocol.credentials import JobKey
     from ddpjob_protocol.membership import Member
 
 STALL_SECONDS = 1.0  # if a turn is later than this, the service itself was stalled
@@ -92,11 +93,11 @@ class _Session:
 class RendezvousServer:
     """The server of one job; it runs until it is cancelled."""
 
-    def __init__(self, state: RegistryState, token: str) -> None:
+    def __init__(self, state: RegistryState, key: JobKey) -> None:
         self._state = state
-        self._token = token
+        self._key = key
         self._board = ReportBoard(state)
-        self._controller = OperatorApi(token, self._board.report_after, self._on_expectation)
+        self._controller = OperatorApi(key.operator, self._board.report_after, self._on_expectation)
         self._sessions: dict[str, _Session] = {}
         self._store = MembershipStores(state)
         self._orders = Orders(state)
@@ -129,12 +130,12 @@ class RendezvousServer:
         try:
             first = await reader.readexactly(len(MAGIC))
             if first == MAGIC:
-                connection = await accept(reader, writer, self._token)
+                connection = await accept(reader, writer, self._key.worker)
                 authenticated()
                 await self._serve_agent(connection)
             elif first in METHODS:
                 await self._controller.serve(first, reader, writer, authenticated)
-        except (FramingError, WrongTokenError) as error:
+        except (FramingError, WrongKeyError) as error:
             log.warning("refused %s: %s", writer.get_extra_info("peername"), error)
         except (asyncio.TimeoutError, asyncio.IncompleteReadError, ConnectionError) as error:
             log.debug("connection ended: %r", error)
@@ -168,6 +169,8 @@ class RendezvousServer:
             reason = f"protocol {PROTOCOL} is spoken here, not {hello.get('protocol')}"
             connection.send({"type": "refused", "reason": reason})
             raise FramingError(reason)
+        if check_member(hello["member"]).worker != connection.peer:
+            raise FramingError(f"{connection.peer} registers as another worker")
         worker = on_hello(self._state, hello, time.monotonic())
         deltas = hello.get("deltas") is True
         session = _Session(connection, check_member(hello["member"]), deltas)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ddpjob_agent.worker.settings import AgentSettings
+    from ddpjob_protocol.credentials import WorkerKeys
     from ddpjob_protocol.messages import Message
 
 log = logging.getLogger("ddpjob.agent")
@@ -45,7 +46,11 @@ class Agent:
     """The agent of one worker."""
 
     def __init__(
-        self, settings: AgentSettings, argv: Sequence[str], environment: Mapping[str, str]
+        self,
+        settings: AgentSettings,
+        keys: WorkerKeys,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
     ) -> None:
         self._settings = settings
         incarnation = uuid.uuid4().hex
@@ -55,14 +60,14 @@ class Agent:
         self._link = ServiceConnection(
             settings.host,
             settings.port,
-            settings.token,
+            keys.own,
             self._hello,
             self._on_order,
             self._heartbeat,
         )
         self._connectivity = ConnectivityCheck(self._link.send)
         user = Command(argv, environment)
-        self._supervisor = Supervisor(settings, user, self._folder, self._state, self._link)
+        self._supervisor = Supervisor(settings, keys, user, self._folder, self._state, self._link)
 
     async def run(self) -> int:
         """Run until the job ends or a signal arrives; return the exit code."""

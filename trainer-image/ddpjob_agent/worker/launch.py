@@ -22,6 +22,7 @@ from ddpjob_protocol.environment import (
     ENV_FIRST_RANK,
     ENV_GROUP_SOCKET,
     ENV_JOB_UID,
+    ENV_KEYS,
     ENV_LEFT_STATE,
     ENV_LIVE,
     ENV_MEMBERSHIP,
@@ -31,7 +32,6 @@ from ddpjob_protocol.environment import (
     ENV_SERVICE,
     ENV_STEPS,
     ENV_STORE,
-    ENV_TOKEN,
     ENV_WARM_PARENT,
     ENV_WORLD_SIZE,
     GROUP_SOCKET,
@@ -56,7 +56,7 @@ OWN_STORE = ("--standalone", "pet-standalone", "rdzv-endpoint")
 OWN_GROUP = (*OWN_STORE, "rdzv-backend", "master-addr", "node-rank")
 USUAL_PORT = 29500  # torch's default, for a service version that assigns no port
 # The user's processes must not inherit these variables.
-AGENT_ONLY = (ENV_TOKEN, ENV_SERVICE, ENV_WARM_PARENT, ENV_OUTPUT)
+AGENT_ONLY = (ENV_KEYS, ENV_SERVICE, ENV_WARM_PARENT, ENV_OUTPUT)
 
 
 def steps_done(logs: str) -> int | None:
@@ -86,6 +86,7 @@ class LaunchContext(NamedTuple):
     port: int | None  # free at the first member, for the user's own store
     sockets: str  # folder of the agent's sockets
     logs: str  # folder of torchrun's logs and mpirun's files
+    mpi_key: bytes = b""
 
     @property
     def is_first(self) -> bool:
@@ -104,9 +105,15 @@ class RunFactory:
     """A factory of runs of one agent's command."""
 
     def __init__(
-        self, folder: str, user: Command, launcher: Launcher, program: Sequence[str]
+        self,
+        folder: str,
+        user: Command,
+        launcher: Launcher,
+        program: Sequence[str],
+        peers: bytes = b"",
     ) -> None:
-        """`program` starts one of the agent's own roles."""
+        """`program` starts one of the agent's own roles; `peers` is the key of all workers."""
+        self._peers = peers
         self._folder = folder
         self._user = user
         self._launcher = launcher
@@ -154,7 +161,10 @@ class RunFactory:
                 membership.world_size,
             )  # fmt: skip
             members = membership.members
-            meeting = LaunchContext(members, me, store, run.port, self._folder, self.logs)
+            meeting = LaunchContext(
+                members, me, store, run.port, self._folder, self.logs,
+                mpi.key_of(self._peers, str(membership.id)),
+            )  # fmt: skip
             ours = {ENV_MEMBERSHIP: str(membership.id)}
         return build_command(self._user, self._launcher, self._program, meeting, ours)
 
@@ -175,7 +185,9 @@ def build_command(
         found = _torchrun_flags(argv, base, meeting)
     elif launcher is Launcher.MPI:
         argv = mpi.build_command(argv, agent, first=meeting.is_first)
-        found = mpi.build_environment(meeting.members, agent, meeting.logs, meeting.endpoint)
+        found = mpi.build_environment(
+            meeting.members, agent, meeting.logs, meeting.endpoint, meeting.mpi_key
+        )
     else:
         found = _script_environment(meeting)
     if base.get(ENV_SAGEMAKER):

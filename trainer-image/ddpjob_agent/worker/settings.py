@@ -31,7 +31,7 @@ class AgentSettings(NamedTuple):
     processes: int
     host: str
     port: int
-    token: str
+    keys_file: str
     address: str
     orphan_seconds: float
     stuck_seconds: float
@@ -60,7 +60,7 @@ def read_settings(variables: Mapping[str, str]) -> AgentSettings:
         processes=_positive(variables, env.ENV_PROCESSES),
         host=host,
         port=port,
-        token=required(variables, env.ENV_TOKEN),
+        keys_file=required(variables, env.ENV_KEYS),
         address=required(variables, env.ENV_ADDRESS),
         orphan_seconds=_seconds(variables, env.ENV_ORPHAN_SECONDS, 60),
         stuck_seconds=_seconds(variables, env.ENV_STUCK_SECONDS, env.STUCK_SECONDS),

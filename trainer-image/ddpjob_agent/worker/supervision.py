@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ddpjob_agent.net.service_connection import ServiceConnection
     from ddpjob_agent.worker.orders import AgentState, Effects, Run
     from ddpjob_agent.worker.settings import AgentSettings
+    from ddpjob_protocol.credentials import WorkerKeys
 
 log = logging.getLogger("ddpjob.agent")
 
@@ -45,6 +46,7 @@ class Supervisor:
     def __init__(
         self,
         settings: AgentSettings,
+        keys: WorkerKeys,
         user: Command,
         folder: str,
         state: AgentState,
@@ -60,7 +62,8 @@ class Supervisor:
         self._ended = asyncio.Event()  # set when the command that started last has ended
         self._wake = asyncio.Event()
         self._relay = StoreRelay(link)
-        self._launches = RunFactory(folder, user, settings.launcher, settings.program)
+        program, peers = settings.program, keys.peers
+        self._launches = RunFactory(folder, user, settings.launcher, program, peers.key)
         self._reports = ProgressSocket(self._report, self._refused)
         self._live = LiveProcesses(
             settings.processes, link.send, self._restart_live, self._ended_early,
@@ -71,9 +74,7 @@ class Supervisor:
         files = TrackedFiles(settings.files, os.getcwd(), settings.worker)
         shared = settings.snapshot_folder if settings.files else ""
         store = open_replica_store((shared, folder), settings.worker, settings.files)
-        self._files = FileSyncer(
-            LocalReplicas(files, store), settings.token, link.send, self._wake.set
-        )
+        self._files = FileSyncer(LocalReplicas(files, store), peers, link.send, self._wake.set)
         self._fork_server = ForkServerClient()
         self._output = OutputCapture(settings.launcher, settings.processes)
         self._ends = EndReport(settings, state, link, self._live, self._output)

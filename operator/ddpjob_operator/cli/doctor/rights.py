@@ -22,6 +22,7 @@ OPERATOR: tuple[Right, ...] = (
     *(Right(verb, "", "pods") for verb in (*READ, "create", "delete")),
     *(Right(verb, "", "services") for verb in (*READ, "create")),
     *(Right(verb, "networking.k8s.io", "networkpolicies") for verb in (*READ, "create")),
+    Right("create", "", "secrets"),
     Right("create", "", "events"),
     Right("get", "", "persistentvolumeclaims"),
 )
