@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
+import re
+from collections.abc import Callable
 from typing import Any
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -19,10 +21,11 @@ from ddpjob_protocol.codec import DecodeError, encode
 from ddpjob_protocol.control import FileSyncReport, RankGroup, Report, Stall, WorkerRanks
 from ddpjob_protocol.messages import Failure
 from ddpjob_protocol.service_report import parse_report
-from ddpjob_protocol.signed_http import Answer, RequestSigner
+from ddpjob_protocol.signed_http import PROOF_HEADER, Proof, RequestVerifier
 from ddpjob_protocol.warnings import JobWarning
 from support.builders import NOW, make_job, make_report
-from support.fuzzing import fuzz, measured, mutated, mutated_json, size_of
+from support.fuzzing import DEEP, fuzz, measured, mutated, mutated_json, size_of
+from support.keys import KEY
 from support.planning import W0, W1, decide
 
 SINCE = NOW.timestamp()
@@ -79,30 +82,33 @@ def chunked(value: Any) -> bytes:
     return head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
 
 
-responses = mutated(
-    st.builds(response, st.sampled_from(HEADS), answers) | st.builds(chunked, answers)
+VERIFIER = RequestVerifier(KEY.operator, lambda: "challenge")
+Respond = Callable[[str], bytes]  # to a request with this nonce
+
+
+def sealed(make: Callable[[Any], bytes], value: Any) -> Respond:
+    return lambda nonce: make(VERIFIER.seal(value, Proof(nonce, "", is_fresh=True)))
+
+
+makes = st.sampled_from([functools.partial(response, HEADS[0]), chunked])
+plain = mutated(st.builds(response, st.sampled_from(HEADS), answers) | st.builds(chunked, answers))
+responses: st.SearchStrategy[Respond] = st.builds(sealed, makes, answers) | plain.map(
+    lambda data: lambda _nonce: data
 )
 
 
-class Trusting(RequestSigner):
-    """Takes each answer for one with a proof: what a proven service might say."""
-
-    def open(self, sealed: object, nonce: str) -> Answer:
-        return Answer(sealed)
-
-
-async def ask(said: list[bytes]) -> list[Report]:
+async def ask(said: list[Respond]) -> list[Report]:
     """Return the reports in these answers of a server, each on a connection of its own."""
     left = iter(said)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(next(left))
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        [proof] = re.findall(rf"{PROOF_HEADER}: (\S+)", head)
+        writer.write(next(left)(proof))
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    client = ServiceClient(connect_directly(*server.sockets[0].getsockname()[:2]), b"")
-    client._signer = Trusting(b"")
+    client = ServiceClient(connect_directly(*server.sockets[0].getsockname()[:2]), KEY.operator)
     found = []
     async with server:
         for _ in said:
@@ -116,15 +122,21 @@ async def ask(said: list[bytes]) -> list[Report]:
 
 @fuzz(30)
 @given(st.lists(responses, min_size=1, max_size=5))
-@example([response(HEADS[1], json.loads("[" * 300 + "]" * 300))])
-@example([response(HEADS[0], None)[:-4] + b"[" * 100_000])
-@example([response(HEADS[1], None)[:-4] + b"[" * 400 + b"]" * 400])
-def test_a_response_is_a_report_or_the_service_is_unavailable(said: list[bytes]) -> None:
+@example([lambda _: response(HEADS[0], None)[:-4] + b"[" * 100_000])
+@example([lambda _: response(HEADS[1], None)[:-4] + b"[" * 400 + b"]" * 400])
+@example([lambda _: response(HEADS[0], {"answer": DEEP, "proof": DEEP})])
+def test_a_response_is_a_report_or_the_service_is_unavailable(said: list[Respond]) -> None:
     for report in asyncio.run(ask(said)):
         check(report)
 
 
-@pytest.mark.parametrize("head", HEADS[:1])
-def test_a_report_arrives_as_it_was_sent(head: bytes) -> None:
-    sent = [response(head, encode(FULL)), chunked(encode(FULL))]
+def test_a_report_arrives_as_it_was_sent() -> None:
+    sent = [
+        sealed(functools.partial(response, HEADS[0]), encode(FULL)),
+        sealed(chunked, encode(FULL)),
+    ]
     assert asyncio.run(ask(sent)) == [FULL, FULL]
+
+
+def test_a_report_without_a_proof_is_none() -> None:
+    assert asyncio.run(ask([lambda _: response(HEADS[0], encode(FULL))])) == []
