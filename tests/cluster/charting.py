@@ -58,7 +58,7 @@ LEASE = {"Role": 1, "RoleBinding": 1}  # in the operator's own namespace
 ROLES = {"ClusterRole": 3, "ClusterRoleBinding": 1, **LEASE}
 BASE = {
     "CustomResourceDefinition": 1, "Deployment": 1, "Lease": 1, "NetworkPolicy": 1,
-    "PodDisruptionBudget": 1, "ServiceAccount": 1,
+    "PodDisruptionBudget": 1, "Secret": 1, "ServiceAccount": 1,
     "ValidatingAdmissionPolicy": 1, "ValidatingAdmissionPolicyBinding": 1,
 }  # fmt: skip
 TWO_ROLES = {"ClusterRole": 2, "Role": 3, "RoleBinding": 3}
@@ -98,6 +98,7 @@ RULES = {  # all that the operator may do
     "ddpjob.io/ddpjobs/finalizers": {"update"},
     "/pods": READ | {"create", "delete"},
     "/services": READ | {"create"},
+    "/secrets": {"create"},
     "networking.k8s.io/networkpolicies": READ | {"create"},
     "/events": {"create"},
     "/persistentvolumeclaims": {"get"},

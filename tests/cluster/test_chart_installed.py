@@ -42,6 +42,7 @@ JOB = {
     "spec": {"image": "trainer", "command": ["torchrun", "train.py"], "replicas": 1},
 }
 CRD = "CustomResourceDefinition//ddpjobs.ddpjob.io"
+KEY = f"{RELEASE}-key"
 HERE = ("--namespace", NAMESPACE)
 MORE = [  # that the operator may not do
     ("get", "", "secrets"),
@@ -75,11 +76,12 @@ def test_the_api_server_takes_every_object(helm: Helm, apiserver: ControlPlane) 
 def remove(installer: Helm, apiserver: ControlPlane) -> None:
     installer.run("uninstall", RELEASE, *HERE, "--ignore-not-found")
     apiserver.answer("DELETE", DEFINITION)
+    apiserver.answer("DELETE", f"/api/v1/namespaces/{NAMESPACE}/secrets/{KEY}")
     wait_until_deleted(apiserver)
 
 
 @pytest.mark.parametrize("keep", [True, False], ids=["crd-kept", "crd-not-kept"])
-def test_nothing_is_left_behind_but_the_crd(
+def test_nothing_is_left_behind_but_the_crd_and_the_key(
     installer: Helm, apiserver: ControlPlane, keep: bool
 ) -> None:
     before = everything(apiserver)
@@ -95,7 +97,7 @@ def test_nothing_is_left_behind_but_the_crd(
         installer.run("uninstall", RELEASE, *HERE)
         if not keep:
             wait_until_deleted(apiserver)
-        expect(apiserver, before | ({CRD} if keep else set()))
+        expect(apiserver, before | ({CRD, f"Secret/{NAMESPACE}/{KEY}"} if keep else set()))
     finally:
         remove(installer, apiserver)
 

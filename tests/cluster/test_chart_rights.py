@@ -91,12 +91,13 @@ def test_its_rights_are_enough(
         [container] = pod_of(render(helm, settings))["containers"]
         health = free_port()
         ports = (f"--health-port={health}", f"--metrics-port={free_port()}")
+        (tmp_path / "key").write_text("0" * 64)
         with log.open("wb") as output:
             operator = subprocess.Popen(
                 [
                     Path(sys.executable).with_name("ddpjob"),
                     *(word for word in container["args"] if "-port=" not in word),
-                    *(f"--kubeconfig={kubeconfig}", *ports),
+                    *(f"--kubeconfig={kubeconfig}", f"--key-file={tmp_path / 'key'}", *ports),
                 ],
                 stdout=output,
                 stderr=output,

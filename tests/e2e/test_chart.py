@@ -38,7 +38,7 @@ def test_a_release_is_tested_upgraded_rolled_back_and_leaves_nothing(
 ) -> None:
     namespace = kubectl.namespace
     assert objects(kubectl) == set()
-    shared = "crds.enabled=false,rbac.userRoles=false"
+    shared = "crds.enabled=false,crds.keep=false,rbac.userRoles=false"
     own = ("--set", f"{shared},watchNamespaces={{{namespace}}}", *settings_for(images))
 
     def run(*arguments: str) -> str:
