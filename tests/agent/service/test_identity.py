@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 def test_a_worker_does_not_register_as_another(tmp_path: Path) -> None:
     async def body(job: Job) -> None:
         await job.expect("a", "b")
-        job.agent("a")
         impostor = await connect("127.0.0.1", job.service.port, credential("b"))
         impostor.send(hello_of("a"))
         assert await impostor.receive() is None, "the session ends"
         impostor.close()
+        job.agent("a")
         job.agent("b")
         await job.formed(1)
 
