@@ -28,6 +28,7 @@ FIELDS = {field.alias or name for name, field in DDPJobSpec.model_fields.items()
 OTHER_YAML = {
     ("docs/guides/argo-cd.md", "data:"): "a ConfigMap of Argo CD",
     ("docs/guides/argo-cd.md", "spec:"): "an Application of Argo CD",
+    ("docs/guides/argo-cd.md", "operatorKey:"): "values of the chart",
 }
 
 
