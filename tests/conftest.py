@@ -25,8 +25,10 @@ import hypothesis
 import psutil
 import pytest
 
-from support.forked import forks
-from support.forking import fork_server
+pytest.register_assert_rewrite("support")  # before anything imports it
+
+from support.forked import forks  # noqa: E402
+from support.forking import fork_server  # noqa: E402
 
 __all__ = ["fork_server", "forks"]  # for the tests of several folders
 

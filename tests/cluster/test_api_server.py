@@ -7,14 +7,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-pytest.register_assert_rewrite("support.any_api_server.answers", "support.any_api_server.reflector")
-
-from cluster.control_plane import ControlPlane  # noqa: E402
-from ddpjob_operator.kube.client import KubeClient  # noqa: E402
-from ddpjob_operator.kube.interface import ApiServer  # noqa: E402
-from support.any_api_server.answers import *  # noqa: E402, F403
-from support.any_api_server.reflector import *  # noqa: E402, F403
-from support.objects import Api  # noqa: E402
+from cluster.control_plane import ControlPlane
+from ddpjob_operator.kube.client import KubeClient
+from ddpjob_operator.kube.interface import ApiServer
+from support.any_api_server.answers import *  # noqa: F403
+from support.any_api_server.reflector import *  # noqa: F403
+from support.objects import Api
 
 
 @pytest.fixture

@@ -13,26 +13,17 @@ from typing import Any
 
 import pytest
 
-pytest.register_assert_rewrite(
-    "support.reconciling.life",
-    "support.reconciling.ends",
-    "support.reconciling.measured",
-    "support.reconciling.policies",
-    "support.reconciling.remembered",
-    "support.reconciling.trouble",
-)
-
-from cluster.control_plane import ControlPlane  # noqa: E402
-from ddpjob_operator.kube.client import KubeClient  # noqa: E402
-from ddpjob_operator.kube.interface import ApiError, ApiServer  # noqa: E402
-from ddpjob_operator.request import Request  # noqa: E402
-from support.reconciling.ends import *  # noqa: E402, F403
-from support.reconciling.life import *  # noqa: E402, F403
-from support.reconciling.measured import *  # noqa: E402, F403
-from support.reconciling.policies import *  # noqa: E402, F403
-from support.reconciling.remembered import *  # noqa: E402, F403
-from support.reconciling.stage import Play, Stage, staged  # noqa: E402
-from support.reconciling.trouble import *  # noqa: E402, F403
+from cluster.control_plane import ControlPlane
+from ddpjob_operator.kube.client import KubeClient
+from ddpjob_operator.kube.interface import ApiError, ApiServer
+from ddpjob_operator.request import Request
+from support.reconciling.ends import *  # noqa: F403
+from support.reconciling.life import *  # noqa: F403
+from support.reconciling.measured import *  # noqa: F403
+from support.reconciling.policies import *  # noqa: F403
+from support.reconciling.remembered import *  # noqa: F403
+from support.reconciling.stage import Play, Stage, staged
+from support.reconciling.trouble import *  # noqa: F403
 
 PATIENCE_SECONDS = 60.0
 

@@ -7,13 +7,10 @@ import asyncio
 import pytest
 
 from ddpjob_operator.kube.interface import ApiError, UnreachableError
-
-pytest.register_assert_rewrite("support.reconciling.life")
-
-from support.reconciling.in_memory import CheckingKube, play_in_memory  # noqa: E402
-from support.reconciling.life import RENDEZVOUS, training, worker  # noqa: E402
-from support.reconciling.nodes import key_of  # noqa: E402
-from support.reconciling.stage import Stage  # noqa: E402
+from support.reconciling.in_memory import CheckingKube, play_in_memory
+from support.reconciling.life import RENDEZVOUS, training, worker
+from support.reconciling.nodes import key_of
+from support.reconciling.stage import Stage
 
 WEBHOOK = ApiError(500, "InternalError", "failed calling webhook policy.example.com")
 GROUPS = [{"name": "a100", "replicas": 1}, {"name": "zebra", "replicas": 1}]

@@ -7,23 +7,14 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite(
-    "support.reconciling.life",
-    "support.reconciling.ends",
-    "support.reconciling.measured",
-    "support.reconciling.policies",
-    "support.reconciling.remembered",
-    "support.reconciling.trouble",
-)
-
-from support.reconciling.ends import *  # noqa: E402, F403
-from support.reconciling.in_memory import play_in_memory  # noqa: E402
-from support.reconciling.life import *  # noqa: E402, F403
-from support.reconciling.measured import *  # noqa: E402, F403
-from support.reconciling.policies import *  # noqa: E402, F403
-from support.reconciling.remembered import *  # noqa: E402, F403
-from support.reconciling.stage import Play  # noqa: E402
-from support.reconciling.trouble import *  # noqa: E402, F403
+from support.reconciling.ends import *  # noqa: F403
+from support.reconciling.in_memory import play_in_memory
+from support.reconciling.life import *  # noqa: F403
+from support.reconciling.measured import *  # noqa: F403
+from support.reconciling.policies import *  # noqa: F403
+from support.reconciling.remembered import *  # noqa: F403
+from support.reconciling.stage import Play
+from support.reconciling.trouble import *  # noqa: F403
 
 
 @pytest.fixture

@@ -5,16 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
 from ddpjob_operator.rendezvous.session_pool import Key
-
-pytest.register_assert_rewrite("support.reconciling.life")
-
-from support.reconciling.in_memory import play_in_memory  # noqa: E402
-from support.reconciling.life import RENDEZVOUS, training, worker  # noqa: E402
-from support.reconciling.nodes import ended  # noqa: E402
-from support.reconciling.stage import Stage  # noqa: E402
+from support.reconciling.in_memory import play_in_memory
+from support.reconciling.life import RENDEZVOUS, training, worker
+from support.reconciling.nodes import ended
+from support.reconciling.stage import Stage
 
 
 def key(stage: Stage) -> Key:

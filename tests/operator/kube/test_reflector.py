@@ -6,8 +6,4 @@ API server.
 
 from __future__ import annotations
 
-import pytest
-
-pytest.register_assert_rewrite("support.any_api_server.reflector")
-
-from support.any_api_server.reflector import *  # noqa: E402, F403
+from support.any_api_server.reflector import *  # noqa: F403
