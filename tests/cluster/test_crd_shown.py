@@ -27,6 +27,7 @@ from support.refused import build_job, has
 STATUS = make_status(
     state="Running",
     observed_generation=1,
+    agent_image="ddpjob/agent:0.1.0",
     conditions=(
         condition(ConditionType.RUNNING, True, Reason.TRAINING).model_copy(
             update={"observed_generation": 1, "last_transition_time": NOW}

@@ -74,7 +74,7 @@ class Candidates:
         return [
             entry["requestReceivedTimestamp"]
             for entry in audited(self._server)
-            if entry["user"]["username"] == user
+            if entry["user"].get("username") == user
             and entry["verb"] in WRITES
             and (entry["objectRef"]["resource"] == "leases") is of_lease
             and entry["responseStatus"]["code"] < 300
