@@ -26,7 +26,7 @@ MAX_PAUSE_SECONDS = 300.0
 MAX_SLOTS = 500
 MAX_TAILS = 5  # slots whose last words the status keeps
 MAX_TAIL = 1000  # characters
-LOST_BY_NODE = ("ContainerStatusUnknown", "NodeShutdown", "Terminated", "NodeLost")
+LOST_BY_NODE = ("ContainerStatusUnknown", "NodeLost", "NodeShutdown", "Terminated", "Unknown")
 
 
 def own_doing(worker: Worker) -> bool:

@@ -76,6 +76,7 @@ def test_a_worker_that_ends_again_by_its_own_doing_is_replaced_after_a_pause(
         pytest.param({"exit_code": 137, "deleting": True}, id="deleted"),
         pytest.param({"exit_code": 143}, id="stopped"),
         pytest.param({"exit_code": 137, "reason": "ContainerStatusUnknown"}, id="node_lost"),
+        pytest.param({"exit_code": 255, "reason": "Unknown"}, id="node_started_again"),
         pytest.param({"reason": "UnexpectedAdmissionError"}, id="not_admitted"),
     ],
 )
