@@ -72,15 +72,12 @@ lint: setup ## Style, formatting, types, imports between packages, English
 	echo 'lint: all passed'
 
 ## Change
-.PHONY: fmt lock crds pages
+.PHONY: fmt lock pages
 fmt: setup ## Format the code and mend what can be mended safely
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
-crds: setup ## Write the CRD, the chart's CRD and docs/ddpjob.md anew after a change of the models
-	@$(BIN)/python tools/crds.py
-
-pages: setup ## Write the generated pages, dashboards and the chart's README anew
+pages: setup ## Write all that is generated anew: the CRD and its page, metrics, alerts, dashboards, chart's README
 	@$(BIN)/python -m tools.pages
 
 # The lock names no index, only versions and hashes, so it works behind any mirror.

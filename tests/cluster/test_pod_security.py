@@ -69,7 +69,7 @@ def test_a_template_that_wants_more_is_refused_with_the_reason(play: Play) -> No
     async def story(stage: Stage) -> None:
         root = {"runAsUser": 0, "seccompProfile": {"type": "RuntimeDefault"}}
         await stage.create(template={"spec": {"securityContext": root, "containers": [TRAIN]}})
-        view = await stage.until(lambda view: view.is_stalled("PodRefused"), "it is told")
+        view = await stage.until(lambda view: view.is_stalled("PodRefused"), "it is in the status")
         assert "violates PodSecurity" in view.condition("Stalled")["message"]
         assert view.workers == []
 

@@ -24,6 +24,13 @@ class Panel(NamedTuple):
     text: str = ""
 
 
+def _figure(
+    title: str, query: str, legend: str = "{{name}}", unit: str = "short", text: str = ""
+) -> Panel:
+    """Return a panel that shows one number for each series."""
+    return Panel(title, ((query, legend),), unit, kind="stat", width=6, height=5, text=text)
+
+
 JOBS = 'namespace=~"$namespace",name=~"$name"'
 OPERATOR_PANELS = (
     Panel("Jobs by state", (("sum by (state) (ddpjob_jobs)", "{{state}}"),)),
@@ -125,36 +132,15 @@ OPERATOR_PANELS = (
     ),
 )
 JOB_PANELS = (
-    Panel(
-        "State",
-        ((f"ddpjob_job_state{{{JOBS}}} == 1", "{{state}}"),),
-        kind="stat",
-        width=6,
-        height=5,
-    ),
-    Panel(
+    _figure("State", f"ddpjob_job_state{{{JOBS}}} == 1", "{{state}}"),
+    _figure(
         "Goodput",
-        ((f"ddpjob_job_goodput_ratio{{{JOBS}}}", "{{name}}"),),
-        "percentunit",
-        "stat",
-        6,
-        5,
-        "Share of the time in which steps were done for the first time.",
+        f"ddpjob_job_goodput_ratio{{{JOBS}}}",
+        unit="percentunit",
+        text="Share of the time in which steps were done for the first time.",
     ),
-    Panel(
-        "GPU-hours",
-        ((f"ddpjob_job_gpu_seconds_total{{{JOBS}}} / 3600", "{{name}}"),),
-        kind="stat",
-        width=6,
-        height=5,
-    ),
-    Panel(
-        "Repeated steps",
-        ((f"ddpjob_job_repeated_steps_total{{{JOBS}}}", "{{name}}"),),
-        kind="stat",
-        width=6,
-        height=5,
-    ),
+    _figure("GPU-hours", f"ddpjob_job_gpu_seconds_total{{{JOBS}}} / 3600"),
+    _figure("Repeated steps", f"ddpjob_job_repeated_steps_total{{{JOBS}}}"),
     Panel(
         "Step and snapshot",
         (

@@ -1,6 +1,6 @@
 """The CustomResourceDefinition of DDPJob, generated from the models and the rules.
 
-`python -m ddpjob_operator.api.crd` prints it; `make crds` writes all generated files.
+`python -m ddpjob_operator.api.crd` prints it; `make pages` writes all generated files.
 Defaults appear in the descriptions, not in the schema: the API server stores the user's own spec.
 May not: add a rule or a field of its own.
 """

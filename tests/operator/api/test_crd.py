@@ -36,8 +36,8 @@ def at(path: str) -> Schema:
 
 
 def test_what_is_generated_is_up_to_date() -> None:
-    command = [sys.executable, str(ROOT / "tools" / "crds.py"), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "tools.pages", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
