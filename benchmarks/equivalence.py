@@ -27,7 +27,7 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # for `support`
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.figures import machine, versions
+from benchmarks.figures import is_set, machine, versions
 from benchmarks.trials import TrialError
 from benchmarks.verdicts import markdown, show, verdict
 
@@ -48,7 +48,7 @@ def main() -> int:
         plot()
         return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing is left running
-    quick = os.environ.get("QUICK", "") not in ("", "0")
+    quick = is_set("QUICK")
     seeds = [0] if quick else [int(seed) for seed in os.environ.get("SEEDS", "0 1 2").split()]
     result: dict[str, Any] = {
         "name": "equivalence",

@@ -24,7 +24,7 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # for `support`
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.figures import MEAN, Figure, machine, versions
+from benchmarks.figures import MEAN, Figure, is_set, machine, versions
 from benchmarks.peer_env import DLROVER_PACKAGE, TORCHFT_PACKAGE, PeerMissingError, PeerPackage
 from benchmarks.show import hand_in, markdown
 
@@ -72,7 +72,7 @@ def main() -> int:
     if "--markdown" in sys.argv[1:]:
         print(markdown(json.loads(RESULT.read_text())))
         return 0
-    quick = os.environ.get("QUICK", "") not in ("", "0")
+    quick = is_set("QUICK")
     histories = [draw(seed) for seed in range(3 if quick else int(os.environ.get("REPEAT", "24")))]
     facts, notes, found = machine(), [*described(histories)], versions("ddpjob", "torch")
     counts: dict[str, Counts] = {kind: {} for kind in KINDS}

@@ -105,6 +105,11 @@ class Figure:
         }
 
 
+def is_set(name: str) -> bool:
+    """Return whether a switch such as QUICK is on in the environment."""
+    return os.environ.get(name, "") not in ("", "0")
+
+
 def machine() -> dict[str, Any]:
     """Return the facts that the figures depend on."""
     return {

@@ -29,7 +29,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.figures import Figure, machine, versions
+from benchmarks.figures import Figure, is_set, machine, versions
 from benchmarks.show import hand_in, markdown
 
 from ddpjob_operator.local.rendezvous_process import free_port
@@ -165,7 +165,7 @@ def main() -> int:
         print(markdown(json.loads(RESULT.read_text())))
         return 0
     if "--plot" not in sys.argv[1:]:
-        quick = os.environ.get("QUICK", "") not in ("", "0")
+        quick = is_set("QUICK")
         sizes = [int(each) for each in os.environ.get("SIZES", "").split()]
         try:
             _measure_all(sizes or (SMOKE if quick else SIZES), quick, console)

@@ -26,7 +26,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.figures import TIMES, UPPER, Figure, machine, versions
+from benchmarks.figures import TIMES, UPPER, Figure, is_set, machine, versions
 from benchmarks.show import hand_in, markdown
 
 from ddpjob_operator.local.rendezvous_process import free_port
@@ -72,7 +72,7 @@ def main() -> int:
     if "--markdown" in sys.argv[1:]:
         print(markdown(json.loads(RESULT.read_text())))
         return 0
-    quick = os.environ.get("QUICK", "") not in ("", "0")
+    quick = is_set("QUICK")
     repeat = int(os.environ.get("REPEAT", STARTS))
     sizes = ["small"] if quick else ["medium", "small"]
     facts = machine()

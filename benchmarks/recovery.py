@@ -25,7 +25,7 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # for `support`
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.figures import machine, versions
+from benchmarks.figures import is_set, machine, versions
 from benchmarks.peers import Recovery, run
 from benchmarks.show import markdown, show, write
 from benchmarks.trials import TrialError
@@ -41,7 +41,7 @@ def main() -> int:
         print(markdown(json.loads(RESULT.read_text())))
         return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing is left running
-    quick, kills_only = _is_set("QUICK"), _is_set("KILLS_ONLY")
+    quick, kills_only = is_set("QUICK"), is_set("KILLS_ONLY")
     facts = machine()
     repeat = 1 if quick else int(os.environ.get("REPEAT", "7"))
 
@@ -72,10 +72,6 @@ def main() -> int:
     show(json.loads(RESULT.read_text()), console)
     console.print(f"written to {os.path.relpath(RESULT)}")
     return 0
-
-
-def _is_set(name: str) -> bool:
-    return os.environ.get(name, "") not in ("", "0")
 
 
 if __name__ == "__main__":

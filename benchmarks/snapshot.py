@@ -27,7 +27,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.figures import TIMES, Figure, Summary, machine, versions
+from benchmarks.figures import TIMES, Figure, Summary, is_set, machine, versions
 from benchmarks.peer_env import DLROVER_PACKAGE, PeerMissingError
 from benchmarks.show import hand_in, markdown
 
@@ -56,7 +56,7 @@ def main() -> int:
     if "--markdown" in sys.argv[1:]:
         print(markdown(json.loads(RESULT.read_text())))
         return 0
-    quick = os.environ.get("QUICK", "") not in ("", "0")
+    quick = is_set("QUICK")
     repeat = 1 if quick else int(os.environ.get("REPEAT", "3"))
     facts = machine()
     bench = Bench(console, with_flash=not quick)

@@ -29,7 +29,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.figures import Figure, machine, versions
+from benchmarks.figures import Figure, is_set, machine, versions
 from benchmarks.show import hand_in, markdown
 
 from ddpjob_operator.local.rendezvous_process import free_port
@@ -107,7 +107,7 @@ def main() -> int:
     if "--markdown" in sys.argv[1:]:
         print(markdown(json.loads(RESULT.read_text())))
         return 0
-    quick = os.environ.get("QUICK", "") not in ("", "0")
+    quick = is_set("QUICK")
     sizes = [int(each) for each in os.environ.get("SIZES", "").split()]
     repeats = 1 if quick else int(os.environ.get("REPEATS", "3"))
     facts, found = machine(), {}
