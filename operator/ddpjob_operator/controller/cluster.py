@@ -23,8 +23,15 @@ from ddpjob_operator.controller.claims import single_node_claim
 from ddpjob_operator.controller.foreign import describe_foreign
 from ddpjob_operator.controller.pod_secrets import create_secret
 from ddpjob_operator.controller.posts import post
-from ddpjob_operator.controller.rejections import CONFLICT, NOT_FOUND, rejection_of
-from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError, pages
+from ddpjob_operator.controller.rejections import rejection_of
+from ddpjob_operator.kube.interface import (
+    CONFLICT,
+    NOT_FOUND,
+    ApiError,
+    ApiServer,
+    UnreachableError,
+    pages,
+)
 from ddpjob_operator.kube.reflector import PAGE, Reflector
 from ddpjob_operator.manifests import build
 from ddpjob_operator.manifests.event import build_event

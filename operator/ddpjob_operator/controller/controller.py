@@ -17,11 +17,10 @@ from ddpjob_operator.controller.cluster import Cluster
 from ddpjob_operator.controller.metrics import InstrumentedApiServer, Metrics
 from ddpjob_operator.controller.progress import ON_ANSWER, ObservedApiServer
 from ddpjob_operator.controller.reconciler import Reconciler, utc_now
-from ddpjob_operator.controller.rejections import CONFLICT
 from ddpjob_operator.controller.settings import Settings
 from ddpjob_operator.controller.transports import direct_transport, proxy_transport
 from ddpjob_operator.controller.workqueue import WorkQueue
-from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
+from ddpjob_operator.kube.interface import CONFLICT, ApiError, ApiServer, UnreachableError
 from ddpjob_operator.rendezvous.client import Transport
 from ddpjob_operator.rendezvous.session_pool import Key, ServiceId, SessionPool
 

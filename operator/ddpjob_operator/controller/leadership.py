@@ -14,10 +14,14 @@ from datetime import UTC, datetime
 
 from ddpjob_operator.controller import election
 from ddpjob_operator.controller.election import Lease, Sighting
-from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
+from ddpjob_operator.kube.interface import (
+    CONFLICT,
+    NOT_FOUND,
+    ApiError,
+    ApiServer,
+    UnreachableError,
+)
 from ddpjob_operator.request import Request
-
-NOT_FOUND, CONFLICT = 404, 409
 
 log = logging.getLogger("ddpjob.leadership")
 

@@ -7,8 +7,8 @@ has the same keys, because they are derived and its name contains their fingerpr
 from __future__ import annotations
 
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.controller.rejections import CONFLICT, rejection_of
-from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
+from ddpjob_operator.controller.rejections import rejection_of
+from ddpjob_operator.kube.interface import CONFLICT, ApiError, ApiServer, UnreachableError
 from ddpjob_operator.manifests.secrets import build_secret
 from ddpjob_operator.planner.actions import CreateRendezvous, CreateWorker
 from ddpjob_operator.planner.observed import Rejection

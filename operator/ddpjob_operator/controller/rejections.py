@@ -8,7 +8,6 @@ from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.kube.interface import ApiError, UnreachableError
 from ddpjob_operator.planner.observed import Rejection
 
-NOT_FOUND, CONFLICT = 404, 409
 REFUSED = (400, 403, 422)  # an unchanged retry gets the same answer
 
 

@@ -11,11 +11,10 @@ import logging
 from collections.abc import Iterable
 
 from ddpjob_operator.api import constants
-from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
+from ddpjob_operator.kube.interface import NOT_FOUND, ApiError, ApiServer, UnreachableError
 from ddpjob_operator.request import Request
 
 PAUSE_SECONDS = 2.0
-NOT_FOUND = 404
 API = f"/apis/{constants.API_VERSION}"
 MISSING = (
     f"the cluster has no resource {constants.PLURAL}.{constants.GROUP}: its definition is missing. "

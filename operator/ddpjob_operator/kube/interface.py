@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 from ddpjob_operator.request import Request
 
+NOT_FOUND, CONFLICT = 404, 409  # `ApiError.status`
+
 
 class ApiError(Exception):
     """The API server rejected a request."""

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.api.status import WorkerFailures
-from ddpjob_operator.planner.diagnosis import LOCAL_DISK, diagnose, quote
+from ddpjob_operator.planner.diagnosis import LOCAL_DISK, diagnose, quote, remedy_text
 from ddpjob_operator.planner.joined import joined_ever
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
 from ddpjob_protocol.exit_codes import Exit
@@ -74,7 +74,7 @@ def exhausted(observed: Observed, now: datetime) -> tuple[Reason, str] | None:
             continue
         if own_doing(worker):
             text = f"{describe(worker, each)} (maxRestarts.application: {most})"
-            return Reason(each.reason), text + _remedy(worker)
+            return Reason(each.reason), text + remedy_text(diagnose(worker.reason, worker.message))
     return None
 
 
@@ -119,11 +119,6 @@ def _counted(observed: Observed, worker: Worker, count: int, now: datetime) -> W
         else now.replace(microsecond=0),
         tail=last_lines(worker.message, MAX_TAIL),
     )
-
-
-def _remedy(worker: Worker) -> str:
-    diagnosis = diagnose(worker.reason, worker.message)
-    return f"; {diagnosis.remedy}" if diagnosis else ""
 
 
 def _rounded_up(moment: datetime) -> datetime:

@@ -110,3 +110,8 @@ def diagnose(reason: str, message: str) -> Diagnosis | None:
         if re.fullmatch(row.reason, reason) and re.search(row.message, message):
             return row.diagnosis
     return None
+
+
+def remedy_text(diagnosis: Diagnosis | None) -> str:
+    """Return the remedy after a semicolon; an empty text without a diagnosis."""
+    return f"; {diagnosis.remedy}" if diagnosis else ""

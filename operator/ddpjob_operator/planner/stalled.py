@@ -18,7 +18,7 @@ from ddpjob_operator.planner.conditions import (
     rejected,
     storage_not_shared,
 )
-from ddpjob_operator.planner.diagnosis import Diagnosis, diagnose
+from ddpjob_operator.planner.diagnosis import diagnose, remedy_text
 from ddpjob_operator.planner.observed import Observed, Worker
 from ddpjob_operator.planner.placement import WorkerPlan
 from ddpjob_operator.planner.silence import service_does_not_start, service_unreachable
@@ -42,7 +42,7 @@ def stalled(
         text = deaths.describe(worker, counted[worker.name])
         at = f"; it is replaced at {worker_plan.replace_after:%H:%M:%S} UTC"
         reason = diagnosis.reason if diagnosis else Reason.WORKERS_FAIL
-        return condition(kind, True, reason, f"{text}{_remedy(diagnosis)}{at}")
+        return condition(kind, True, reason, f"{text}{remedy_text(diagnosis)}{at}")
     last_known = report is None and observed.job.status.membership is not None
     if not trains and not last_known:
         found = found or _obstacle(observed, worker_plan, now)
@@ -63,7 +63,7 @@ def _without_service(observed: Observed, now: datetime, *, trains: bool) -> Cond
     if pod is None or diagnosis is None:
         return service_unreachable(observed) or service_does_not_start(observed, now)
     text = f"the rendezvous service cannot start{plain_message(pod.message or pod.reason)}"
-    return condition(kind, True, diagnosis.reason, text + _remedy(diagnosis))
+    return condition(kind, True, diagnosis.reason, text + remedy_text(diagnosis))
 
 
 def _obstacle(observed: Observed, worker_plan: WorkerPlan, now: datetime) -> Condition | None:
@@ -96,12 +96,8 @@ def _obstacle(observed: Observed, worker_plan: WorkerPlan, now: datetime) -> Con
         return condition(kind, True, Reason.TOO_FEW_PLACED, text)
     reason = diagnosis.reason if diagnosis else Reason.TOO_FEW_PLACED
     text = f"{worker.name} cannot start{plain_message(worker.message or worker.reason)}"
-    return condition(kind, True, reason, text + _remedy(diagnosis))
+    return condition(kind, True, reason, text + remedy_text(diagnosis))
 
 
 def _cannot_start(worker: Worker) -> bool:
     return not worker.unschedulable and diagnose(worker.reason, worker.message) is not None
-
-
-def _remedy(diagnosis: Diagnosis | None) -> str:
-    return f"; {diagnosis.remedy}" if diagnosis else ""
