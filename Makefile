@@ -29,7 +29,7 @@ test: setup ## Everything: lint and all tiers, then one table; fails if a tier c
 test-unit: setup ## Decisions, simulation, agent, trainer library; no cluster
 	@$(PYTEST) $(or $(ONLY),--tier=unit tests/operator tests/protocol tests/agent tests/trainer \
 	  tests/mutations tests/test_repository.py tests/test_run_tiers.py tests/test_flaky.py \
-	  tests/test_docs_site.py tests/test_docs_blocks.py tests/test_wheel.py)
+	  tests/test_docs_site.py tests/test_docs_blocks.py tests/test_wheel.py tests/test_release.py)
 
 test-local: setup ## Whole jobs with real processes on this machine; snapshots in a real S3 server
 	@tools/kind/binaries.sh versitygw >/dev/null
@@ -89,6 +89,7 @@ lock: ## Write the locks anew after a change of pyproject.toml; UPGRADE=1 takes 
 	$(COMPILE) --python-version 3.11 -c requirements.lock --extra cluster pyproject.toml -o requirements-operator.lock; \
 	known=$$(grep -oE '^[A-Za-z0-9._-]+==' requirements.lock | sed 's/==//; s/^/--no-emit-package /'); \
 	$(COMPILE) --python-version 3.11 -c requirements.lock $$known tools/examples.in -o tools/examples.lock; \
+	$(COMPILE) --python-version 3.11 tools/release.in -o tools/release.lock; \
 	echo 'uv>=0.9' | $(COMPILE) --python-version 3.8 - -o tools/uv.lock
 
 ## Cluster
@@ -103,13 +104,19 @@ kind-build: setup ## Only build or pull what kind-up needs
 	@tools/kind/build.sh
 
 ## Build and measure
-.PHONY: agent wheel images bench-equivalence bench-exactly-once bench-link bench-overhead bench-recovery bench-snapshot \
+.PHONY: agent wheel release images bench-equivalence bench-exactly-once bench-link bench-overhead bench-recovery bench-snapshot \
 	bench-torchrun
 agent: setup ## Build build/ddpjob-agent.pyz, the agent as one file for any Python from 3.9
 	@$(BIN)/python -m ddpjob_operator.agent_bundle build/ddpjob-agent.pyz
 
 wheel: setup ## Build the Python package in dist/; nothing is fetched
 	@$(BIN)/python -m hatchling build -t wheel -d dist
+
+release: setup ## Build wheel, chart, bill of materials and checksums in dist/; TAG=v0.1.0 checks the versions first
+	@uv=$$(tools/setup.sh --uv); \
+	"$$uv" venv --quiet --clear --python $(BIN)/python build/release-env; \
+	"$$uv" pip install --quiet --python build/release-env/bin/python --require-hashes -r tools/release.lock; \
+	PATH=$$(tools/kind/binaries.sh helm):$$PWD/build/release-env/bin:$$PATH $(BIN)/python tools/release.py $(TAG)
 
 # BASE_IMAGE, TRAINER_BASE_IMAGE, IMAGE_PREFIX and TAG: see tools/images.sh
 images: ## Build the images of operator, agent and trainer; needs docker
