@@ -52,7 +52,7 @@ STATUS = make_status(
             repeated_steps=9,
         ),
     ),
-    restarts=RestartsStatus(application=1, infrastructure=2, total=3),
+    restarts=RestartsStatus(application=1, infrastructure=2, total=3, recent=(NOW,)),
     warnings=(
         WarningStatus(
             reason="Unreachable", message="cannot reach b", worker="digits-worker-000-1", since=NOW
@@ -84,6 +84,8 @@ STATUS = make_status(
             index=1,
             worker="digits-worker-001-1",
             count=2,
+            spent=1,
+            times=(NOW,),
             reason="OutOfMemory",
             exit_code=137,
             at=NOW,

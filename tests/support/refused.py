@@ -468,6 +468,18 @@ BOTH += [
         {**FROM, "sagemaker": {}},
         "spec.command: %is missing; give what each worker runs, for example [torchrun, train.py]",
     ),
+    row(
+        "rule_about_nothing",
+        {"failurePolicy": {"rules": [{"action": "Ignore"}]}},
+        "spec.failurePolicy.rules[0].onExitCodes: %and onReasons are alternatives; give exactly one"
+        " of the two in each rule",
+    ),
+    row(
+        "window_of_a_large_budget",
+        {"failurePolicy": {"windowSeconds": 60, "maxRestarts": {"application": 101}}},
+        "spec.failurePolicy.maxRestarts.application: %is 101, but with windowSeconds it is at most"
+        " 100; lower it or remove windowSeconds",
+    ),
     *(
         row(
             f"not_yet_{field}",

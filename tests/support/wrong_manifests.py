@@ -219,6 +219,7 @@ METADATA = [
     ),
 ]
 
+ALTERNATIVES = "and onReasons are alternatives; give exactly one of the two in each rule"
 RESTARTS = "use spec.failurePolicy.maxRestarts.application"
 FIELDS_MISSPELT = [
     (field, value, f"line 8: spec.{field}: unknown field '{field}'{remedy}")
@@ -263,6 +264,28 @@ FIELDS = [
         job("failurePolicy: {maxRestarts: 3}"),
         "spec.failurePolicy.maxRestarts: must be a mapping: {application: 3}",
         'spec.failurePolicy.maxRestarts in body must be of type object: "integer"',
+    ),
+    Wrong(
+        "rule_about_two_things",
+        job(
+            "failurePolicy:\n  rules:\n  - {action: Ignore, onReasons: [Evicted], "
+            "onExitCodes: {operator: In, values: [3]}}"
+        ),
+        f"spec.failurePolicy.rules[0].onExitCodes: {ALTERNATIVES}",
+        ALTERNATIVES,
+    ),
+    Wrong(
+        "rule_about_nothing",
+        job("failurePolicy: {rules: [{action: FailJob}]}"),
+        f"spec.failurePolicy.rules[0].onExitCodes: {ALTERNATIVES}",
+        ALTERNATIVES,
+    ),
+    Wrong(
+        "window_of_a_large_budget",
+        job("failurePolicy: {windowSeconds: 60, maxRestarts: {application: 101}}"),
+        "spec.failurePolicy.maxRestarts.application: is 101, but with windowSeconds it is at most"
+        " 100; lower it or remove windowSeconds",
+        "is 101, but with windowSeconds it is at most 100; lower it or remove windowSeconds",
     ),
     Wrong(
         "account_of_a_group",

@@ -12,6 +12,7 @@ import functools
 import itertools
 from collections.abc import Mapping
 
+from ddpjob_protocol.failure_rules import FailureRule
 from ddpjob_protocol.membership import Membership
 from ddpjob_protocol.messages import Failure
 from ddpjob_protocol.warnings import JobWarning
@@ -99,6 +100,7 @@ class Report:
     workers: tuple[str, ...]  # registered now
     membership: Membership | None = None
     failures: int = 0
+    failure_times: tuple[int, ...] = ()  # of the last ones; seconds since the epoch
     losses: int = 0
     step: int | None = None
     step_at: float | None = None  # when the report of the step arrived; seconds since the epoch
@@ -166,6 +168,8 @@ class Policy:
     max_join_wait: float = 900
     max_failures: int = 3
     max_losses: int | None = None  # None: unlimited
+    window: float | None = None  # max_failures within this time; None: over the whole job
+    rules: tuple[FailureRule, ...] = ()
     backoff: float = 5
     reconnect_grace: float = 0.5  # time in which a closed connection may reconnect
     heartbeat_deadline: float = 10  # silence after which a worker is lost
@@ -186,6 +190,7 @@ class Expectation:
     draining: tuple[str, ...] = ()  # excluded from the next membership, which forms now
     policy: Policy = Policy()
     failures: int = 0  # lower bound: the operator's status outlives every agent
+    failure_times: tuple[int, ...] = ()  # at least these; seconds since the epoch
 
     @functools.cached_property
     def known(self) -> frozenset[str]:

@@ -20,9 +20,16 @@ from ddpjob_protocol.checks import (
 )
 from ddpjob_protocol.codec import DecodeError, decode, show
 from ddpjob_protocol.control import Expectation
-from ddpjob_protocol.report_check import MAX_RESTARTS, MAX_WORKERS
+from ddpjob_protocol.failure_rules import MAX_RULES
+from ddpjob_protocol.report_check import (
+    FAILURE_TIMES,
+    MAX_RESTARTS,
+    MAX_WORKERS,
+    check_exit_code,
+)
 
 MAX_GROUPS = 1000
+MAX_EXIT_CODES = 255
 
 
 def parse_expectation(data: Any) -> Expectation:
@@ -42,6 +49,15 @@ def _steps(data: Any, where: str) -> float:
     return float(data)
 
 
+_RULE = fields(
+    {
+        "action": name,
+        "exit_codes": each(check_exit_code, MAX_EXIT_CODES),
+        "other_codes": flag,
+        "reasons": each(name, MAX_RULES),
+    },
+    "action",
+)
 _POLICY = fields(
     {
         "minimum": count,
@@ -53,6 +69,8 @@ _POLICY = fields(
         "max_join_wait": seconds,
         "max_failures": count,
         "max_losses": count,
+        "window": seconds,
+        "rules": each(_RULE, MAX_RULES),
         "backoff": seconds,
         "reconnect_grace": seconds,
         "heartbeat_deadline": seconds,
@@ -70,6 +88,7 @@ _EXPECTATION = fields(
         "draining": each(name, MAX_WORKERS),
         "policy": _POLICY,
         "failures": count_to(MAX_RESTARTS),
+        "failure_times": FAILURE_TIMES,
     },
     "workers",
 )

@@ -61,6 +61,7 @@ class Membership:
     cause: Cause
     detail: str  # workers that joined, left or were lost, for people
     failures: int = 0  # application failures so far; agents keep the count, the service may restart
+    failure_times: tuple[int, ...] = ()  # of the last ones; seconds since the epoch
     losses: int = 0  # memberships formed because a worker was lost
     after: int | None = None  # last step of the membership before; None: all stop at once
     snapshot_step: int | None = None  # the newest snapshot when it was formed

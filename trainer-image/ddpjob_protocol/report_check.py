@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ddpjob_protocol import checks
 from ddpjob_protocol.checks import Check, count, each, fields, flag, identity, name, text
 from ddpjob_protocol.codec import DecodeError, decode, show
+from ddpjob_protocol.failure_rules import MAX_TIMES
 from ddpjob_protocol.membership import Member, Membership
 from ddpjob_protocol.messages import Failure, Message
 from ddpjob_protocol.process import ProcessMessage
@@ -108,6 +109,7 @@ def check_reason(data: Any, where: str) -> str:
     return str(data)
 
 
+FAILURE_TIMES = each(checks.count_to(int(checks.MAX_SECONDS)), MAX_TIMES)
 _FAILURE = fields(
     {
         "at": checks.seconds,
@@ -124,6 +126,7 @@ MEMBERSHIP = fields(
         "members": each(_MEMBER, MAX_WORKERS),
         "detail": checks.text_to(MAX_WARNING),
         "failures": checks.count_to(MAX_RESTARTS),
+        "failure_times": FAILURE_TIMES,
         "losses": checks.count_to(MAX_RESTARTS),
         "after": count,
         "snapshot_step": count,

@@ -15,6 +15,7 @@ from ddpjob_protocol.control import Report
 from ddpjob_protocol.membership import Cause
 from ddpjob_protocol.progress import MAX_WHERE, check_metrics
 from ddpjob_protocol.report_check import (
+    FAILURE_TIMES,
     MAX_RANKS,
     MAX_WARNING,
     MAX_WORKERS,
@@ -117,6 +118,7 @@ _REPORT = fields(
         "workers": _WORKERS,
         "membership": MEMBERSHIP,
         "failures": checks.count_to(MAX_RESTARTS),
+        "failure_times": FAILURE_TIMES,
         "losses": checks.count_to(MAX_RESTARTS),
         "step": count,
         "step_at": seconds,

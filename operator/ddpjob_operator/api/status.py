@@ -51,6 +51,10 @@ class RestartsStatus(ObservedModel):
     application: int = Field(default=0, description="Restarts because a process failed.")
     infrastructure: int = Field(default=0, description="Restarts because a worker was lost.")
     total: int = Field(default=0, description="Sum of all restarts.")
+    recent: tuple[datetime, ...] = Field(
+        default=(),
+        description="Times of the failures that failurePolicy.windowSeconds counts, oldest first.",
+    )
     repeated_steps: int = Field(
         default=0, description="Steps that ran again because the snapshot was older."
     )
@@ -146,6 +150,13 @@ class WorkerFailures(ObservedModel):
     index: int = Field(description="Index of the slot.")
     worker: str = Field(description="Name of the last one.")
     count: int = Field(description="Number of workers in a row; each doubles the pause.")
+    spent: int | None = Field(
+        default=None,
+        description="Number of them that counts against maxRestarts.application. Defaults to count.",
+    )
+    times: tuple[datetime, ...] = Field(
+        default=(), description="With failurePolicy.windowSeconds: times of those that count."
+    )
     reason: str = Field(description="Reason of the last end, in one CamelCase word.")
     exit_code: int | None = Field(default=None, description="Exit code of the last one.")
     at: datetime = Field(description="Time when the last end was observed.")

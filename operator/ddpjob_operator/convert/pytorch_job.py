@@ -7,6 +7,11 @@ from ddpjob_operator.convert.fields import ConvertError, Fields, Note, Object
 from ddpjob_operator.convert.pods import as_template, read_group
 
 KEEP_PODS = {"None": "All", "Running": "All", "All": "Never"}
+# restartPolicy ExitCode: exit codes from 128 on are restarted, the others fail the job.
+PERMANENT = {
+    "action": "FailJob",
+    "onExitCodes": {"operator": "In", "values": list(range(1, 128))},
+}
 RENDEZVOUS = "ddpjob sets the rendezvous of torchrun"
 ENTRY_POINT = "is missing, and the entry point of the image is not in the file"
 ONE_GROUP = (
@@ -57,8 +62,7 @@ def _read_groups(replicas: Fields, notes: list[Note]) -> Object:
         if policy == "Never":
             group["failurePolicy"] = {"maxRestarts": {"application": 0}}
         elif policy == "ExitCode":
-            reason = "exit codes do not decide; failurePolicy.maxRestarts limits the restarts"
-            each.note("restartPolicy", reason)
+            group["failurePolicy"] = {"rules": [PERMANENT]}
         groups[kind] = group
     replicas.close()
     if not groups:
@@ -84,7 +88,7 @@ def _join(main: Object, master: Object, replicas: Fields) -> None:
 def _read_elastic(elastic: Fields, found: Object) -> None:
     restarts = elastic.take_number("maxRestarts")
     if restarts is not None:
-        found["failurePolicy"] = {"maxRestarts": {"application": restarts}}
+        found.setdefault("failurePolicy", {})["maxRestarts"] = {"application": restarts}
     elastic.drop(RENDEZVOUS, "rdzvBackend", "rdzvHost", "rdzvPort", "rdzvId", "rdzvConf")
     elastic.drop(RENDEZVOUS, "standalone")
     elastic.drop("point a HorizontalPodAutoscaler at the DDPJob instead", "metrics")
@@ -94,7 +98,8 @@ def _read_elastic(elastic: Fields, found: Object) -> None:
 def _read_policy(policy: Fields, found: Object) -> None:
     limit = policy.take_number("backoffLimit")
     if limit is not None:
-        found.setdefault("failurePolicy", {"maxRestarts": {"application": limit}})
+        policies = found.setdefault("failurePolicy", {})
+        policies.setdefault("maxRestarts", {"application": limit})
     for key in ("activeDeadlineSeconds", "ttlSecondsAfterFinished"):
         seconds = policy.take_number(key)
         if seconds is not None:

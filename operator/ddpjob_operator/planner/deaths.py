@@ -4,13 +4,15 @@ A pod that was deleted, preempted or evicted for the sake of its node did nothin
 memory or of its disk limit, or whose agent ended with an error, most likely ends again: its successor
 waits for a backoff, and the job fails once a slot has used up the budget of the application. A worker
 that ended before it joined has only the backoff, because a correction of image or command repairs it.
+The rules of the failure policy come first: by them an end costs nothing of the budget, a preemption
+counts, or the job fails at once.
 May not: decide which workers to create.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from ddpjob_operator.api.constants import Reason
@@ -19,6 +21,14 @@ from ddpjob_operator.planner.diagnosis import LOCAL_DISK, diagnose, quote, remed
 from ddpjob_operator.planner.joined import joined_ever
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
 from ddpjob_protocol.exit_codes import Exit
+from ddpjob_protocol.failure_rules import (
+    MAX_TIMES,
+    FailureReason,
+    FailureRule,
+    RuleAction,
+    action_of,
+    count_since,
+)
 from ddpjob_protocol.text import last_lines, plural
 
 CALM_SECONDS = 600.0  # since the last failure; then the count of a slot begins again
@@ -26,7 +36,23 @@ MAX_PAUSE_SECONDS = 300.0
 MAX_SLOTS = 500
 MAX_TAILS = 5  # slots whose last words the status keeps
 MAX_TAIL = 1000  # characters
+MAX_TIMES_OF_ALL = 1000  # times of failures that the status keeps
 LOST_BY_NODE = ("ContainerStatusUnknown", "NodeLost", "NodeShutdown", "Terminated", "Unknown")
+# Reasons of the kubelet, and of the condition DisruptionTarget.
+_REASONS = {
+    "Evicted": FailureReason.EVICTED,
+    "EvictionByEvictionAPI": FailureReason.EVICTED,
+    "TerminationByKubelet": FailureReason.EVICTED,
+    "Preempting": FailureReason.PREEMPTED,
+    "PreemptionByScheduler": FailureReason.PREEMPTED,
+    "DeletionByTaintManager": FailureReason.NODE_LOST,
+    "DeletionByPodGC": FailureReason.NODE_LOST,
+    **dict.fromkeys(LOST_BY_NODE, FailureReason.NODE_LOST),
+}
+_DIAGNOSED = {
+    Reason.OUT_OF_MEMORY: FailureReason.OUT_OF_MEMORY,
+    Reason.DISK_LIMIT: FailureReason.DISK_LIMIT,
+}
 
 
 def own_doing(worker: Worker) -> bool:
@@ -43,37 +69,57 @@ def own_doing(worker: Worker) -> bool:
 def count_failures(observed: Observed, now: datetime) -> tuple[WorkerFailures, ...]:
     """Return the failures in a row of each slot, for the status; the newest come last."""
     counts = {(each.group, each.index): each for each in observed.job.status.worker_failures}
-    for worker in _failed(observed):
+    found = _judged(observed)
+    for worker, action in found:
         slot = (worker.group, worker.index)
         known = counts.get(slot)
         if known is None or known.worker != worker.name:
-            counts[slot] = _counted(observed, worker, 1 + (known.count if known else 0), now)
-    failed = {worker.name for worker in _failed(observed)}
+            counts[slot] = _counted(observed, worker, known, action, now)
+    failed = {worker.name for worker, _ in found}
     wanted = {group.name for group in observed.job.spec.groups()}
-    calm = now - timedelta(seconds=CALM_SECONDS)
+    window = observed.job.spec.failure_policy.window_seconds or 0.0
+    calm = now - timedelta(seconds=max(CALM_SECONDS, window))
     kept = [e for e in counts.values() if e.group in wanted and (e.at > calm or e.worker in failed)]
-    kept = sorted(kept, key=lambda each: each.at)[-MAX_SLOTS:]
-    silent = [each.model_copy(update={"tail": ""}) for each in kept[:-MAX_TAILS]]
-    return (*silent, *kept[-MAX_TAILS:])
+    return _bounded(sorted(kept, key=lambda each: each.at)[-MAX_SLOTS:])
 
 
-def paused(observed: Observed, now: datetime) -> dict[tuple[str, int], WorkerFailures]:
+def _bounded(kept: Sequence[WorkerFailures]) -> tuple[WorkerFailures, ...]:
+    """Drop the oldest last words and times."""
+    room, found = MAX_TIMES_OF_ALL, list[WorkerFailures]()
+    for at, each in enumerate(reversed(kept)):
+        times = each.times[-room:] if room else ()
+        room -= len(times)
+        tail = each.tail if at < MAX_TAILS else ""
+        found.append(each.model_copy(update={"tail": tail, "times": times}))
+    return tuple(reversed(found))
+
+
+def paused(
+    failures: Iterable[WorkerFailures], now: datetime
+) -> dict[tuple[str, int], WorkerFailures]:
     """Return the slots whose replacements wait for the end of their backoff."""
-    counted = count_failures(observed, now)
-    return {(each.group, each.index): each for each in counted if each.retry_at > now}
+    return {(each.group, each.index): each for each in failures if each.retry_at > now}
 
 
-def exhausted(observed: Observed, now: datetime) -> tuple[Reason, str] | None:
-    """Return reason and message of the failed job once a slot has used up the budget."""
-    most = observed.job.spec.failure_policy.max_restarts.application
+def fatal(
+    observed: Observed, failures: Sequence[WorkerFailures], now: datetime
+) -> tuple[Reason, str] | None:
+    """Return reason and message of the failed job: by a rule, or because a budget is used up."""
+    policy = observed.job.spec.failure_policy
+    most, window = policy.max_restarts.application, policy.window_seconds
     joined = joined_ever(observed.job, observed.report)
-    workers = {worker.name: worker for worker in observed.workers}
-    for each in count_failures(observed, now):
-        worker = workers.get(each.worker)
-        if worker is None or each.count <= most or worker.name not in joined:
+    counted = {each.worker: each for each in failures}
+    for worker, action in _judged(observed):
+        each = counted.get(worker.name)
+        if each is None:
             continue
-        if own_doing(worker):
-            text = f"{describe(worker, each)} (maxRestarts.application: {most})"
+        why = ""
+        if action == RuleAction.FAIL_JOB:
+            why = "failurePolicy.rules: FailJob"
+        elif _spent(each, window, now) > most and worker.name in joined:
+            why = f"maxRestarts.application: {most}" if action == RuleAction.COUNT else ""
+        if why:
+            text = f"{describe(worker, each)} ({why})"
             return Reason(each.reason), text + remedy_text(diagnose(worker.reason, worker.message))
     return None
 
@@ -86,24 +132,50 @@ def describe(worker: Worker, failures: WorkerFailures) -> str:
     return f"{worker.name} ended{like}" + (f": {words}" if words else "")
 
 
-def _failed(observed: Observed) -> Iterator[Worker]:
-    """Yield the newest worker of each slot if its end counts."""
+def _judged(observed: Observed) -> list[tuple[Worker, str]]:
+    """Return the newest worker of each slot whose end is a failure, with the action for it."""
     newest: dict[tuple[str, int], Worker] = {}
     for worker in observed.workers:
         slot = (worker.group, worker.index)
         if slot not in newest or newest[slot].incarnation < worker.incarnation:
             newest[slot] = worker
     joined = joined_ever(observed.job, observed.report)
-    for worker in newest.values():
-        before = worker.name not in joined and not (worker.deleting or worker.disrupted)
-        if worker.phase is not Phase.FAILED or observed.is_outdated(worker):
-            continue
-        if before or own_doing(worker):
-            yield worker
+    rules = [rule.to_protocol() for rule in observed.job.spec.failure_policy.rules]
+    ended = (w for w in newest.values() if w.phase is Phase.FAILED and not observed.is_outdated(w))
+    judged = ((worker, _action(worker, rules, worker.name in joined)) for worker in ended)
+    return [(worker, action) for worker, action in judged if action]
 
 
-def _counted(observed: Observed, worker: Worker, count: int, now: datetime) -> WorkerFailures:
-    seconds = observed.job.spec.failure_policy.backoff_seconds * 2 ** min(16, max(0, count - 2))
+def _action(worker: Worker, rules: Sequence[FailureRule], has_joined: bool) -> str:
+    """Return the action for the end of a worker; empty if it is no failure.
+
+    Exit codes count only for a worker that ended by its own doing.
+    """
+    fails = own_doing(worker) or not (has_joined or worker.deleting or worker.disrupted)
+    if not fails and worker.deleting and not worker.disrupted:
+        return ""
+    found = action_of(rules, worker.exit_code if fails else None, _reason(worker))
+    return found or (RuleAction.COUNT.value if fails else "")
+
+
+def _reason(worker: Worker) -> str:
+    """Return the reason of a worker's end in the terms of rules; empty if there is none."""
+    diagnosis = diagnose(worker.reason, worker.message)
+    if diagnosis and diagnosis.reason in _DIAGNOSED:
+        return str(_DIAGNOSED[diagnosis.reason])
+    return str(_REASONS.get(worker.reason, ""))
+
+
+def _counted(
+    observed: Observed, worker: Worker, known: WorkerFailures | None, action: str, now: datetime
+) -> WorkerFailures:
+    policy, whole = observed.job.spec.failure_policy, now.replace(microsecond=0)
+    in_a_row = known and known.at > now - timedelta(seconds=CALM_SECONDS)
+    count = 1 + (known.count if known and in_a_row else 0)
+    costs = action != RuleAction.IGNORE
+    before = known.times if known else ()
+    times = (*before, whole)[-MAX_TIMES:] if costs else before
+    seconds = policy.backoff_seconds * 2 ** min(16, max(0, count - 2))
     pause = min(seconds, MAX_PAUSE_SECONDS) if count > 1 else 0.0
     diagnosis = diagnose(worker.reason, worker.message)
     return WorkerFailures(
@@ -111,14 +183,22 @@ def _counted(observed: Observed, worker: Worker, count: int, now: datetime) -> W
         index=worker.index,
         worker=worker.name,
         count=count,
+        spent=costs + (_spent(known, None, now) if known and in_a_row else 0),
+        times=times if policy.window_seconds is not None else (),
         reason=(diagnosis.reason if diagnosis else Reason.WORKERS_FAIL).value,
         exit_code=worker.exit_code,
-        at=now.replace(microsecond=0),
-        retry_at=_rounded_up(now + timedelta(seconds=pause))
-        if pause
-        else now.replace(microsecond=0),
+        at=whole,
+        retry_at=_rounded_up(now + timedelta(seconds=pause)) if pause else whole,
         tail=last_lines(worker.message, MAX_TAIL),
     )
+
+
+def _spent(failures: WorkerFailures, window: float | None, now: datetime) -> int:
+    """Return how many failures of a slot count against the budget now."""
+    if window is None:
+        return failures.count if failures.spent is None else failures.spent
+    times = [at.timestamp() for at in failures.times]
+    return count_since(times, now.timestamp() - window)
 
 
 def _rounded_up(moment: datetime) -> datetime:

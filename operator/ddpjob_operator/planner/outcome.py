@@ -6,11 +6,13 @@ May not: count restarts. The rendezvous service counts them, because it observes
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Literal
 
 from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.api.status import WorkerFailures
 from ddpjob_operator.planner import deaths
 from ddpjob_operator.planner.observed import Observed, Phase
 from ddpjob_protocol.control import Report, ServiceState
@@ -29,7 +31,12 @@ class JobOutcome:
     message: str
 
 
-def decide_outcome(observed: Observed, report: Report | None, now: datetime) -> JobOutcome | None:
+def decide_outcome(
+    observed: Observed,
+    report: Report | None,
+    failures: Sequence[WorkerFailures],
+    now: datetime,
+) -> JobOutcome | None:
     """Return the outcome of the job, or None if the job has not ended."""
     if report is not None and report.state is ServiceState.COMPLETE:
         return JobOutcome(ConditionType.COMPLETE, Reason.COMPLETED, report.reason)
@@ -43,8 +50,8 @@ def decide_outcome(observed: Observed, report: Report | None, now: datetime) -> 
         seconds = observed.job.spec.active_deadline_seconds
         message = f"the job ran for longer than activeDeadlineSeconds ({seconds})"
         return JobOutcome(ConditionType.FAILED, Reason.DEADLINE_EXCEEDED, message)
-    if spent := deaths.exhausted(observed, now):
-        return JobOutcome(ConditionType.FAILED, *spent)
+    if fatal := deaths.fatal(observed, failures, now):
+        return JobOutcome(ConditionType.FAILED, *fatal)
     return None
 
 

@@ -29,6 +29,7 @@ from datetime import datetime, timedelta
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.spec.worker_groups import Group
+from ddpjob_operator.api.status import WorkerFailures
 from ddpjob_operator.planner import deaths, silent_workers
 from ddpjob_operator.planner.actions import CreateWorker, DeleteWorker
 from ddpjob_operator.planner.joined import joined_ever, members_of
@@ -49,6 +50,7 @@ class WorkerPlan:
     delete: tuple[DeleteWorker, ...]
     failing: tuple[Worker, ...]  # ended by their own doing; replaced after the backoff
     replace_after: datetime | None  # end of the backoff
+    failures: tuple[WorkerFailures, ...] = ()  # of each slot
     stuck: tuple[Worker, ...] = ()  # kept workers without a node
     stuck_at: datetime | None = None  # time at which the next worker becomes stuck
 
@@ -58,7 +60,9 @@ class WorkerPlan:
         return frozenset(worker.name for worker in self.stuck)
 
 
-def plan_workers(observed: Observed, now: datetime) -> WorkerPlan:
+def plan_workers(
+    observed: Observed, failures: tuple[WorkerFailures, ...], now: datetime
+) -> WorkerPlan:
     """Return the plan for all workers of a job."""
     kept, draining, missing = [], [], list[Slot]()
     groups = observed.job.spec.groups()
@@ -75,7 +79,7 @@ def plan_workers(observed: Observed, now: datetime) -> WorkerPlan:
         missing += slots
     known = {group.name for group in groups}
     draining += [w for w in current if w.live and w.group not in known]
-    pauses = deaths.paused(observed, now)
+    pauses = deaths.paused(failures, now)
     last = {worker.name: worker for worker in observed.workers}
     waiting_slots = {slot: pauses[slot] for slot in missing if slot in pauses}
     waiting_slots = {slot: each for slot, each in waiting_slots.items() if each.worker in last}
@@ -96,6 +100,7 @@ def plan_workers(observed: Observed, now: datetime) -> WorkerPlan:
         delete=tuple(DeleteWorker(worker.name) for worker in (*removable, *done)),
         failing=failing,
         replace_after=replace_after,
+        failures=failures,
     )
 
 

@@ -28,9 +28,10 @@ from datetime import datetime
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import ConditionType
-from ddpjob_operator.api.status import DDPJobStatus
+from ddpjob_operator.api.status import DDPJobStatus, WorkerFailures
 from ddpjob_operator.planner import (
     conditions,
+    deaths,
     events,
     outcome,
     silence,
@@ -93,24 +94,30 @@ def plan(observed: Observed, now: datetime) -> Plan:
     if conditions.finished(status.conditions):
         return _plan_finished(observed, now)
     report = _current_report(observed)
-    verdict = outcome.decide_outcome(observed, report, now)
+    failures = deaths.count_failures(observed, now)
+    verdict = outcome.decide_outcome(observed, report, failures, now)
     complete = verdict is not None and verdict.type is ConditionType.COMPLETE
     if job.spec.paused and not complete:
         return _plan_suspended(observed, now)
     if verdict is not None:
-        final = status_builder.build_finished_status(observed, report, verdict, now)
+        final = status_builder.build_finished_status(observed, report, verdict, failures, now)
         new_events = (
             *events.membership_events(observed, report),
             *new_warning_events(observed, final),
             events.end_event(verdict),
         )
         return Plan((), final, new_events, requeue_after=0)
-    return _plan_active(observed, report, now)
+    return _plan_active(observed, report, failures, now)
 
 
-def _plan_active(observed: Observed, report: Report | None, now: datetime) -> Plan:
+def _plan_active(
+    observed: Observed,
+    report: Report | None,
+    deaths_of_slots: tuple[WorkerFailures, ...],
+    now: datetime,
+) -> Plan:
     observed = dataclasses.replace(observed, report=report)
-    worker_plan = plan_workers(observed, now)
+    worker_plan = plan_workers(observed, deaths_of_slots, now)
     status = status_builder.build_active_status(observed, report, worker_plan, now)
     term, noticed = _next_term(observed)
     failures = takeover.update_failures(observed, now)
@@ -283,6 +290,7 @@ def _expectation(observed: Observed, worker_plan: WorkerPlan) -> Expectation | N
         draining=tuple(sorted(go)),
         policy=observed.job.policy(),
         failures=status.restarts.application,
+        failure_times=tuple(int(at.timestamp()) for at in status.restarts.recent),
     )
 
 

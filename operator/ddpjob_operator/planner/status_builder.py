@@ -18,8 +18,9 @@ from ddpjob_operator.api.status import (
     MembershipStatus,
     RestartsStatus,
     SnapshotStatus,
+    WorkerFailures,
 )
-from ddpjob_operator.planner import conditions, deaths
+from ddpjob_operator.planner import conditions
 from ddpjob_operator.planner.observed import Observed, Phase
 from ddpjob_operator.planner.outcome import JobOutcome
 from ddpjob_operator.planner.placement import WorkerPlan
@@ -28,6 +29,7 @@ from ddpjob_operator.planner.training.history import update_history
 from ddpjob_operator.planner.training.progress import build_progress
 from ddpjob_operator.planner.warnings import current_warnings
 from ddpjob_protocol.control import FileSyncReport, Report
+from ddpjob_protocol.failure_rules import merge_times
 
 AFTER_THE_END = "-"  # in place of the number of workers that run
 
@@ -42,7 +44,7 @@ def build_active_status(
         {
             **_reported(observed, report, now),
             "warnings": current_warnings(observed, report, now),
-            "worker_failures": deaths.count_failures(observed, now),
+            "worker_failures": worker_plan.failures,
             "start_time": old.start_time or _whole(now),
             "replace_after": worker_plan.replace_after,
         },
@@ -70,7 +72,11 @@ def build_suspended_status(observed: Observed, now: datetime) -> DDPJobStatus:
 
 
 def build_finished_status(
-    observed: Observed, report: Report | None, verdict: JobOutcome, now: datetime
+    observed: Observed,
+    report: Report | None,
+    verdict: JobOutcome,
+    failures: tuple[WorkerFailures, ...],
+    now: datetime,
 ) -> DDPJobStatus:
     """Return the status of a job that has just completed or failed."""
     status = _counted(
@@ -78,7 +84,7 @@ def build_finished_status(
         {
             **_reported(observed, report, now),
             "warnings": current_warnings(observed, report, now),
-            "worker_failures": deaths.count_failures(observed, now),
+            "worker_failures": failures,
             "completion_time": _whole(now),
             "replace_after": None,
             "ready": AFTER_THE_END,
@@ -159,8 +165,10 @@ def _counted(observed: Observed, changes: dict[str, Any]) -> DDPJobStatus:
 def _reported(observed: Observed, report: Report | None, now: datetime) -> dict[str, Any]:
     job, old = observed.job, observed.job.status
     history = update_history(old, report, observed.workers)
+    recent = _recent_failures(observed, report, now)
     if report is None:
-        return {"history": history}
+        restarts = old.restarts.model_copy(update={"recent": recent})
+        return {"history": history, "restarts": restarts}
     failures = max(report.failures, old.restarts.application)
     losses = max(report.losses, old.restarts.infrastructure)
     news: dict[str, Any] = {
@@ -170,6 +178,7 @@ def _reported(observed: Observed, report: Report | None, now: datetime) -> dict[
             application=failures,
             infrastructure=losses,
             total=failures + losses,
+            recent=recent,
             repeated_steps=max(report.repeated_steps, old.restarts.repeated_steps),
         ),
     }
@@ -178,6 +187,18 @@ def _reported(observed: Observed, report: Report | None, now: datetime) -> dict[
     if report.snapshot_step is not None or report.files is not None:
         news["snapshot"] = _snapshot(old.snapshot or SnapshotStatus(), report)
     return news
+
+
+def _recent_failures(
+    observed: Observed, report: Report | None, now: datetime
+) -> tuple[datetime, ...]:
+    """Return the times of the failures within the window of the budget; none without a window."""
+    window = observed.job.spec.failure_policy.window_seconds
+    if window is None:
+        return ()
+    known = [int(at.timestamp()) for at in observed.job.status.restarts.recent]
+    times = merge_times(known, report.failure_times if report else ())
+    return tuple(datetime.fromtimestamp(at, UTC) for at in times if at > now.timestamp() - window)
 
 
 def _snapshot(old: SnapshotStatus, report: Report) -> SnapshotStatus:

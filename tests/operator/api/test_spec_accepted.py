@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_protocol.codec import decode, encode
 from ddpjob_protocol.control import Policy
+from ddpjob_protocol.failure_rules import FailureRule
 from support.builders import make_job
 
 SPOT = {"name": "spot", "replicas": 2}
@@ -137,11 +138,23 @@ def test_policy_is_what_the_service_decides_by() -> None:
         minReplicas=2,
         extraWorkerGroups=[{**SPOT, "minReplicas": 1}],
         elastic={"joinPolicy": "Never", "settleSeconds": 1},
-        failurePolicy={"maxRestarts": {"infrastructure": 9}, "backoffSeconds": 0.5},
+        failurePolicy={
+            "maxRestarts": {"infrastructure": 9},
+            "backoffSeconds": 0.5,
+            "windowSeconds": 3600,
+            "rules": [
+                {"action": "FailJob", "onExitCodes": {"operator": "NotIn", "values": [3, 137]}},
+                {"action": "Ignore", "onReasons": ["NodeLost"]},
+            ],
+        },
     )
     expected = Policy(
         minimum=3, minimums=(("digits-spot", 1),), join_policy="Never",
-        settle=1, max_losses=9, backoff=0.5,
+        settle=1, max_losses=9, backoff=0.5, window=3600,
+        rules=(
+            FailureRule("FailJob", exit_codes=(3, 137), other_codes=True),
+            FailureRule("Ignore", reasons=("NodeLost",)),
+        ),
     )  # fmt: skip
     assert job.policy() == expected
     assert decode(Policy, json.loads(json.dumps(encode(expected)))) == expected

@@ -131,6 +131,17 @@ def test_a_master_that_differs_is_a_group_of_its_own() -> None:
     assert notes["spec.unheard"] == "a DDPJob has no such field"
 
 
+def test_exit_codes_that_are_permanent_fail_the_job() -> None:
+    text = (FILES / "elastic.yaml").read_text()
+    [found], _ = converter.convert(
+        text.replace("restartPolicy: OnFailure", "restartPolicy: ExitCode", 1)
+    )
+    policy = jobfile.parse(found.to_yaml()).spec.failure_policy
+    [rule] = (each.to_protocol() for each in policy.rules)
+    matched = [code for code in (1, 127, 128, 137) if rule.matches(code, "")]
+    assert (rule.action, matched, policy.max_restarts.application) == ("FailJob", [1, 127], 10)
+
+
 def test_a_train_job() -> None:
     job, notes, _ = converted("trainjob")
     spec = job["spec"]

@@ -140,3 +140,120 @@ def test_the_last_words_are_kept_within_limits() -> None:
     tails = [each.tail for each in failures if each.tail]
     assert len(tails) == 5
     assert all(tail.endswith("line 999") and len(tail) <= 1000 for tail in tails)
+
+
+# --- the rules and the window of the failure policy ----------------------------------------------
+
+PREEMPTED = {
+    "exit_code": 137, "disrupted": True, "deleting": True, "reason": "PreemptionByScheduler",
+}  # fmt: skip
+
+
+def policy(*rules: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"failurePolicy": {"rules": list(rules), **more}}
+
+
+def by_codes(action: str, *values: int, operator: str = "In") -> dict[str, Any]:
+    return {"action": action, "onExitCodes": {"operator": operator, "values": list(values)}}
+
+
+def by_reasons(action: str, *reasons: str) -> dict[str, Any]:
+    return {"action": action, "onReasons": list(reasons)}
+
+
+@pytest.mark.parametrize(
+    ("rules", "end", "counted"),
+    [
+        pytest.param([], OOM, (1, 1), id="no_rule"),
+        pytest.param([by_reasons("Ignore", "OutOfMemory")], OOM, (1, 0), id="ignored_by_reason"),
+        pytest.param([by_codes("Ignore", 137)], OOM, (1, 0), id="ignored_by_code"),
+        pytest.param([by_codes("Ignore", 1, operator="NotIn")], OOM, (1, 0), id="not_in"),
+        pytest.param(
+            [by_codes("Count", 137), by_reasons("Ignore", "OutOfMemory")], OOM, (1, 1), id="first"
+        ),
+        pytest.param([by_reasons("Ignore", "Evicted")], OOM, (1, 1), id="another_reason"),
+        pytest.param([by_reasons("Count", "Preempted")], PREEMPTED, (1, 1), id="preemption_counts"),
+        pytest.param([by_codes("Count", 137)], PREEMPTED, None, id="its_exit_code_says_nothing"),
+        pytest.param([by_reasons("Count", "NodeLost")], {"reason": "NodeLost"}, (1, 1), id="node"),
+        pytest.param(
+            [by_reasons("FailJob", "NodeLost"), by_codes("FailJob", 137)],
+            {"exit_code": 137, "deleting": True, "reason": "NodeLost"},
+            None,
+            id="a_planned_end_is_no_failure",
+        ),
+    ],
+)
+def test_rules_decide_which_ends_cost_the_budget(
+    rules: list[dict[str, Any]], end: dict[str, Any], counted: tuple[int, int] | None
+) -> None:
+    planned = plan_after(dead(1, 1, **end), 0, **policy(*rules))
+    found = [(each.count, each.spent) for each in planned.status.worker_failures]
+    assert found == ([counted] if counted else [])
+    assert told(planned.status, "Failed")[0] == "False"
+
+
+@pytest.mark.parametrize(
+    ("rule", "end", "reason"),
+    [
+        pytest.param(by_reasons("FailJob", "OutOfMemory"), OOM, "OutOfMemory", id="reason"),
+        pytest.param(by_codes("FailJob", 3), {"exit_code": 3}, "WorkersFail", id="code"),
+        pytest.param(by_reasons("FailJob", "Preempted"), PREEMPTED, "WorkersFail", id="preempted"),
+    ],
+)
+def test_a_rule_fails_the_job_at_the_first_such_end(
+    rule: dict[str, Any], end: dict[str, Any], reason: str
+) -> None:
+    planned = plan_after(dead(1, 1, **end), 0, **policy(rule))
+    status, found, text = told(planned.status, "Failed")
+    assert (status, found) == ("True", reason)
+    assert "(failurePolicy.rules: FailJob)" in text
+
+
+def test_ends_that_a_rule_ignores_have_pauses_and_no_limit() -> None:
+    planned = plan_after(dead(1, 9, **OOM), 0, **policy(by_codes("Ignore", 137)))
+    for incarnation in range(10, 20):
+        failures = planned.status.worker_failures
+        worker = dead(1, incarnation, **OOM)
+        status = make_status(membership=membership_of(W0, worker), worker_failures=failures)
+        job = make_job(2, status=status, **policy(by_codes("Ignore", 137)))
+        report = make_report(W0, membership=make_membership(W0, n=2))
+        planned = decide(job, (W0, worker), report=report)
+        assert told(planned.status, "Failed")[0] == "False"
+    assert planned.status.replace_after == NOW + timedelta(seconds=300)
+    assert [(each.count, each.spent) for each in planned.status.worker_failures] == [(11, 0)]
+
+
+@pytest.mark.parametrize(("minutes", "failed"), [(30, True), (61, False)])
+def test_the_budget_counts_ends_within_the_window(minutes: int, *, failed: bool) -> None:
+    """The first of three ends is `minutes` ago; two are allowed within an hour."""
+    times = [NOW - timedelta(minutes=at) for at in (minutes, 20)]
+    before = make_failures(
+        make_worker(1, 8), count=2, spent=2, times=times, at=NOW - timedelta(minutes=20)
+    )
+    worker = dead(1, 9, **OOM)
+    status = make_status(membership=membership_of(W0, worker), worker_failures=(before,))
+    job = make_job(
+        2, status=status, **policy(windowSeconds=3600, maxRestarts={"application": 2})
+    )  # fmt: skip
+    planned = decide(job, (W0, worker), report=make_report(W0, membership=make_membership(W0, n=2)))
+    assert (told(planned.status, "Failed")[0] == "True") is failed
+    [after] = planned.status.worker_failures
+    assert (after.count, len(after.times)) == (1, 3), "a pause is for failures in a row only"
+
+
+def test_the_times_of_reported_failures_are_kept_and_handed_to_the_next_service() -> None:
+    age = [4000, 600, 30]
+    seconds = tuple(int(NOW.timestamp()) - each for each in age)
+    job = make_job(
+        2, status=make_status(membership=membership_of(W0, W1)), **policy(windowSeconds=3600)
+    )  # fmt: skip
+    first = decide(job, (W0, W1), report=make_report(W0, W1, failures=3, failure_times=seconds))
+    assert first.status.restarts.application == 3
+    recent = first.status.restarts.recent
+    assert [(NOW - each).total_seconds() for each in recent] == [600, 30]
+
+    without = job.model_copy(update={"status": first.status})
+    restarted = decide(without, (W0, W1), report=make_report(W0, W1, failures=0))
+    assert restarted.status.restarts.recent == recent
+    assert restarted.expectation is not None
+    assert restarted.expectation.failure_times == seconds[1:]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ddpjob_agent.membership.forming import is_lost, suspects
 from ddpjob_agent.membership.state import Action, Decision
+from ddpjob_protocol.failure_rules import RuleAction, action_of
 from ddpjob_protocol.text import plural, some
 
 if TYPE_CHECKING:
@@ -78,11 +79,26 @@ def root_failure_of(failed: Sequence[WorkerState]) -> Failure | None:
 
 
 def fail_job(failure: Failure, count: int, policy: Policy) -> Decision | None:
-    """Return the decision to fail the job if failure number `count` is one too many."""
+    """Return the decision to fail the job if failure number `count` is one too many.
+
+    A rule may decide so, too. A failure that is ignored has number 0.
+    """
     reason = failure.summary
-    if not failure.permanent:
+    if _action(failure, policy) == RuleAction.FAIL_JOB:
+        reason = f"{failure.summary} (failurePolicy.rules: FailJob)"
+    elif not failure.permanent:
         if count <= policy.max_failures:
             return None
         allowed = plural(policy.max_failures, "restart")
-        reason = f"{failure.summary} (failure {count}, {allowed} allowed)"
+        within = "" if policy.window is None else f" within {policy.window:g} s"
+        reason = f"{failure.summary} (failure {count}{within}, {allowed} allowed)"
     return Decision(Action.FAIL, reason, failure=failure)
+
+
+def is_ignored(failure: Failure | None, policy: Policy) -> bool:
+    """Return whether a rule spares the budget this failure."""
+    return failure is not None and _action(failure, policy) == RuleAction.IGNORE
+
+
+def _action(failure: Failure, policy: Policy) -> str:
+    return action_of(policy.rules, failure.exit_code, "")

@@ -21,6 +21,7 @@ from ddpjob_agent.membership.failures import (
     delay_for_suspects,
     fail_job,
     failures_in_a_row,
+    is_ignored,
     lost_of,
     root_failure_of,
 )
@@ -104,8 +105,9 @@ def _regroup(
     counts = not lost and any((w.failed_in or current) != view.counted_in for w in failed)
     counts = counts or broken is not None
     failure = root_failure_of(failed) or broken
-    count = view.failures + counts
-    end = fail_job(failure, count if counts else 0, policy) if failure is not None else None
+    ignored = is_ignored(failure, policy)
+    costs = counts and not ignored
+    end = fail_job(failure, view.spent + 1 if costs else 0, policy) if failure is not None else None
     if end is not None:
         return end
     row = failures_in_a_row(view, failed) if counts else view.failures_in_a_row
@@ -118,11 +120,12 @@ def _regroup(
         failed=names,
         rest_until=now if lost else now + backoff_after(row, policy),
         counts=counts,
+        ignored=ignored,
         failures_in_a_row=row,
     )
     view = dataclasses.replace(
         view,
-        failures=count,
+        failures=view.failures + costs,
         root_failure=facts.failure,
         workers=tuple(w for w in view.workers if w.member.worker not in names),
     )

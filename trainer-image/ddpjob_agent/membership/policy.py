@@ -34,6 +34,7 @@ from ddpjob_agent.membership.failures import (
     delay_for_suspects,
     fail_job,
     failures_in_a_row,
+    is_ignored,
     lost_of,
     root_failure_of,
 )
@@ -157,16 +158,23 @@ def _decide_failure(
         return wait
     failure = root_failure_of(failed)
     assert failure is not None
-    count = view.failures + 1
+    ignored = is_ignored(failure, view.policy)
+    count = 0 if ignored else view.spent + 1
     end = fail_job(failure, count, view.policy)
     if end is not None:
         return end
     row = failures_in_a_row(view, failed)
     pause = backoff_after(row, view.policy)
     when = f"in {pause:.0f} s" if pause else "now"
-    reason = f"{failure.summary}; restart {count} of {view.policy.max_failures} {when}"
+    number = "that a rule ignores" if ignored else f"{count} of {view.policy.max_failures}"
     return Decision(
-        Action.BACKOFF, reason, now + pause, failure=failure, failures_in_a_row=row, counts=True
+        Action.BACKOFF,
+        f"{failure.summary}; restart {number} {when}",
+        now + pause,
+        failure=failure,
+        failures_in_a_row=row,
+        counts=True,
+        ignored=ignored,
     )
 
 

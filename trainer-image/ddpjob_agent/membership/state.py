@@ -76,6 +76,7 @@ class MembershipState:
     running: bool = False  # the processes of `current` are meant to run
     formed_at: float = 0.0
     failures: int = 0
+    in_window: int | None = None  # failures within the policy's window; None: there is none
     failures_in_a_row: int = 0  # after the last one that ended a healthy membership
     root_failure: Failure | None = None  # the failure whose backoff runs
     resume_at: float = 0.0  # end of that backoff
@@ -89,6 +90,11 @@ class MembershipState:
     broken_at: float = 0.0
     asked_at: float | None = None  # since when the processes are asked for a stop step
     counted_in: str = ""  # membership whose failures have been counted
+
+    @property
+    def spent(self) -> int:
+        """Number of failures that count against the budget."""
+        return self.failures if self.in_window is None else self.in_window
 
 
 class Action(enum.Enum):
@@ -117,6 +123,7 @@ class Decision:
     failed: tuple[str, ...] = ()  # workers in backoff until `rest_until`, in live mode
     rest_until: float = 0.0
     counts: bool = False  # the application has one more failure
+    ignored: bool = False
     failures_in_a_row: int = 0  # with this one
     awaited: tuple[str, ...] = ()  # decide again when all these workers have sent a message
     awaited_since: float = 0.0  # earlier messages do not count

@@ -9,6 +9,7 @@ from ddpjob_agent.membership.last_step import LastStep
 from ddpjob_agent.membership.policy import decide_membership
 from ddpjob_agent.membership.state import Action
 from ddpjob_protocol.control import ServiceState
+from ddpjob_protocol.failure_rules import MAX_TIMES
 from ddpjob_protocol.membership import Cause
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def _decide(state: RegistryState, now: float) -> float | None:
         state.update(
             workers=state.workers.rows(),
             policy=_policy(state.view),
+            in_window=state.failures_in_window(now),
             snapshot_step=state.history.snapshot_step,
             repeated_steps=state.history.repeated_steps,
         )
@@ -80,12 +82,7 @@ def _apply(state: RegistryState, decision: Decision, now: float) -> None:
     if decision.failure:
         state.failure = decision.failure
     if decision.counts:
-        counted_in = str(state.current.id) if state.current else ""
-        state.update(
-            failures=state.view.failures + 1,
-            failures_in_a_row=decision.failures_in_a_row,
-            counted_in=counted_in,
-        )
+        _count_failure(state, decision, now)
     for worker in decision.failed:
         state.workers.back_off(worker, decision.rest_until)
     if decision.action is Action.FORM:
@@ -114,6 +111,15 @@ def _apply(state: RegistryState, decision: Decision, now: float) -> None:
         state.update(running=False)
 
 
+def _count_failure(state: RegistryState, decision: Decision, now: float) -> None:
+    counted_in = str(state.current.id) if state.current else ""
+    state.update(failures_in_a_row=decision.failures_in_a_row, counted_in=counted_in)
+    if not decision.ignored:
+        state.update(failures=state.view.failures + 1)
+        times = (*state.failure_times, int(state.wall(now)))
+        state.failure_times = times[-MAX_TIMES:]
+
+
 def _agree_last_step(state: RegistryState, after: int | None, *, broken: bool) -> None:
     """Keep the last step of the ending membership; forget it if the membership is broken.
 
@@ -126,6 +132,7 @@ def _agree_last_step(state: RegistryState, after: int | None, *, broken: bool) -
 
 
 def _start_membership(state: RegistryState, membership: Membership, now: float) -> None:
+    membership = dataclasses.replace(membership, failure_times=state.failure_times)
     state.phase = ServiceState.RUNNING
     broken = membership.cause in (Cause.LOST, Cause.FAILED)
     _agree_last_step(state, membership.after, broken=broken)

@@ -19,6 +19,7 @@ from ddpjob_agent.registry.messages import (
 )
 from ddpjob_protocol.codec import DecodeError, decode
 from ddpjob_protocol.control import ServiceState
+from ddpjob_protocol.failure_rules import merge_times
 from ddpjob_protocol.membership import Membership, MembershipId
 from ddpjob_protocol.messages import Failure
 from ddpjob_protocol.report_check import check_hello, check_member, check_membership
@@ -52,6 +53,7 @@ def on_expectation(state: RegistryState, expectation: Expectation, now: float) -
         policy=expectation.policy,
         failures=max(state.view.failures, expectation.failures),
     )
+    state.failure_times = merge_times(state.failure_times, expectation.failure_times)
     state.workers.on_expectation(expectation, now)
     return Effect.TURN
 
@@ -102,6 +104,7 @@ def on_hello(state: RegistryState, message: Message, now: float) -> str:
 def _adopt(state: RegistryState, membership: Membership, now: float) -> None:
     """Relearn a membership that was formed before this service started."""
     state.update(current=membership, running=True, formed_at=now, failures=membership.failures)
+    state.failure_times = merge_times(state.failure_times, membership.failure_times)
     state.history.on_membership(membership, state.wall(now))
     state.warnings.on_membership({member.worker for member in membership.members})
     state.stalls.on_membership(membership, None)

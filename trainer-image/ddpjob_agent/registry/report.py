@@ -28,6 +28,7 @@ def build_report(state: RegistryState, version: int) -> Report:
         workers=tuple(sorted(connected)),
         membership=view.current,
         failures=view.failures,
+        failure_times=state.failure_times,
         losses=view.current.losses if view.current else 0,
         step=history.step,
         step_at=history.step_at,

@@ -27,6 +27,7 @@ from ddpjob_agent.registry.stall_detector import StallDetector
 from ddpjob_agent.registry.warning_log import WarningLog
 from ddpjob_agent.registry.worker_table import WorkerTable
 from ddpjob_protocol.control import Policy, ServiceState
+from ddpjob_protocol.failure_rules import count_since
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,6 +53,7 @@ class RegistryState:
     phase: ServiceState = ServiceState.WAITING
     reason: str = ""
     failure: Failure | None = None
+    failure_times: tuple[int, ...] = ()  # of the last failures; seconds since the epoch
     silent: frozenset[str] = frozenset()  # lost workers whose connections are open
     history: MembershipHistory = dataclasses.field(default_factory=MembershipHistory)
     stalls: StallDetector = dataclasses.field(default_factory=StallDetector)
@@ -73,6 +75,11 @@ class RegistryState:
     def wall(self, now: float) -> float:
         """Return `now` in seconds since the epoch."""
         return now + self.wall_offset
+
+    def failures_in_window(self, now: float) -> int | None:
+        """Return the number of failures in the policy's window; None if it has none."""
+        window = self.view.policy.window
+        return None if window is None else count_since(self.failure_times, self.wall(now) - window)
 
     def knows(self, worker: str) -> bool:
         """Return whether this worker is in the table; otherwise it must register again."""

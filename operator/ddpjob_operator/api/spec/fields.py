@@ -228,29 +228,6 @@ class SnapshotSpec(Model):
     )
 
 
-class MaxRestarts(Model):
-    """The number of restarts that a job may have before it fails, for each cause."""
-
-    application: Count = Field(default=3, description="Maximum restarts because a process failed.")
-    infrastructure: Count | None = Field(
-        default=None,
-        description="Maximum restarts because a worker was lost. Defaults to no limit.",
-    )
-
-
-class FailurePolicy(Model):
-    """The limits of restarts after failures."""
-
-    max_restarts: MaxRestarts = Field(
-        default=MaxRestarts(), description="Maximum number of restarts before the job fails."
-    )
-    backoff_seconds: Seconds = Field(
-        default=5,
-        description="Seconds before a restart after a failure. Doubles with each further failure in "
-        "a row. The first failure after 30 seconds of training restarts at once.",
-    )
-
-
 class Network(Model):
     """Network settings of the processes."""
 

@@ -20,13 +20,13 @@ from ddpjob_operator.api.base import Model, ObservedModel
 from ddpjob_operator.api.problem import InvalidError
 from ddpjob_operator.api.rule import Rule
 from ddpjob_operator.api.spec import cel
+from ddpjob_operator.api.spec.failure_policy import FailurePolicy
 from ddpjob_operator.api.spec.fields import (
     GPU_RESOURCE,
     MAX_GROUPS,
     MAX_NAME,
     Count,
     Elastic,
-    FailurePolicy,
     Flag,
     Network,
     Positive,
@@ -220,6 +220,8 @@ class DDPJob(Model):
             max_join_wait=spec.elastic.max_join_wait_seconds,
             max_failures=spec.failure_policy.max_restarts.application,
             max_losses=spec.failure_policy.max_restarts.infrastructure,
+            window=spec.failure_policy.window_seconds,
+            rules=tuple(rule.to_protocol() for rule in spec.failure_policy.rules),
             backoff=spec.failure_policy.backoff_seconds,
             files=bool(spec.snapshot.files),
         )
