@@ -2,7 +2,7 @@
 
 `--tier=NAME` (given by the Makefile) makes a run strict: it fails when a test is skipped,
 deselected or expected to fail, and when fewer pass than tests/tiers.toml demands. It leaves
-a report in build/tiers: counts, failures, leaked processes, seconds of each test. Without it,
+a report in build/tiers: counts, failures, leaked processes, seconds and CPU seconds of each test. Without it,
 `pytest -k something` is free to select.
 
 Processes are recognised by an environment variable that pytest hands down, because one that
@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import time
 import tomllib
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import hypothesis
@@ -106,6 +107,7 @@ class Tier:
         self.outcomes: dict[str, str] = {}
         self.failures: dict[str, list[str]] = {}  # the end of pytest's own words
         self.seconds: defaultdict[str, float] = defaultdict(float)  # set-up and tear-down included
+        self.cpu_seconds: dict[str, float] = {}  # the same, with the processes that the test reaped
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         self.skipped_modules += report.skipped
@@ -117,6 +119,13 @@ class Tier:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.collected = len(session.items) + self.deselected
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        before = cpu_seconds()
+        result = yield
+        self.cpu_seconds[item.nodeid] = cpu_seconds() - before
+        return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if isinstance(report, pytest.SubtestReport):  # its time is a part of its test's
@@ -163,6 +172,7 @@ class Tier:
             "failures": self.failures,
             "leaked": self.leaks.leaked,
             "seconds": {test: round(seconds, 3) for test, seconds in self.seconds.items()},
+            "cpu_seconds": {test: round(used, 3) for test, used in self.cpu_seconds.items()},
         }
         (REPORTS / f"{self.name}.json").write_text(json.dumps(told) + "\n")
 
@@ -175,6 +185,12 @@ class Tier:
         )
         for complaint in self.complaints():
             terminalreporter.write_line(f"tier {self.name} FAILS: {complaint}", red=True)
+
+
+def cpu_seconds() -> float:
+    """Return what this process and the processes that it reaped have used."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def name_of(report: pytest.TestReport | pytest.CollectReport) -> str:

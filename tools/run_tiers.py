@@ -1,4 +1,4 @@
-"""Runs Make targets, all of them and two at a time, and ends with one table and what failed.
+"""Runs Make targets, all of them and DDPJOB_AT_ONCE (2) at a time, and ends with one table and what failed.
 
 Tests wait for processes and pods more than they compute: one after the other they leave a machine
 of two cores idle half of the time. Targets begin in the order in which they are given, but one with
@@ -35,7 +35,7 @@ REPORTS = ROOT / "build" / "tiers"
 COUNTED = [sys.executable, str(ROOT / "tools" / "cpu_seconds.py")]
 COUNTS = ("collected", "passed", "failed", "skipped", "deselected", "minimum")
 TIER = "test-"
-AT_ONCE = 2
+AT_ONCE = int(os.environ.get("DDPJOB_AT_ONCE", "2"))
 PREPARATION = {"test-e2e": "kind-build"}
 SLOWEST = 10
 CLEANUP_SECONDS = 600.0  # namespaces of a cluster take minutes; after SIGTERM, before SIGKILL
@@ -166,9 +166,9 @@ def table(outcomes: list[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def slowest(outcomes: list[Outcome]) -> list[str]:
-    """The tests that took longest, set-up and tear-down included."""
-    tests = [each for o in outcomes for each in o.report.get("seconds", {}).items()]
+def most(outcomes: list[Outcome], measure: str) -> list[str]:
+    """The tests with the largest figures of a report, set-up and tear-down included."""
+    tests = [each for o in outcomes for each in o.report.get(measure, {}).items()]
     tests.sort(key=lambda each: -each[1])
     return [f"{seconds:>8.1f} s  {test}" for test, seconds in tests[:SLOWEST]]
 
@@ -265,7 +265,8 @@ def main(targets: list[str]) -> int:
 def judge(outcomes: list[Outcome]) -> bool:
     """Print the table and the failures, and return whether the run has succeeded."""
     print("\n" + table(outcomes))
-    print(f"\nThe {SLOWEST} slowest tests:", *slowest(outcomes), "", sep="\n")
+    print(f"\nThe {SLOWEST} slowest tests:", *most(outcomes, "seconds"), sep="\n")
+    print("\nWith the most CPU seconds:", *most(outcomes, "cpu_seconds"), "", sep="\n")
     for line in over_budget(outcomes):
         print(line)
     for outcome in outcomes:
