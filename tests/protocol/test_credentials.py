@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from ddpjob_protocol.credentials import JobKey, WorkerKeys
-from support.keys import KEY, OPERATOR_KEY
+from ddpjob_protocol.credentials import JobKey, WorkerKeys, derive
+from ddpjob_protocol.membership import Cause, Membership, MembershipId
+from ddpjob_protocol.membership_seal import MembershipSeal
+from support.keys import KEY, OPERATOR_KEY, SEAL
 
 
 def test_no_two_parties_have_one_key() -> None:
@@ -50,3 +54,22 @@ def test_a_file_without_keys_is_refused(text: str) -> None:
     for parse in (WorkerKeys.parse, JobKey.parse):
         with pytest.raises(ValueError, match=r".+"):
             parse(text)
+
+
+def test_no_key_of_a_worker_makes_the_seal() -> None:
+    membership = Membership(MembershipId(1, 1, 1), (), Cause.STARTED, "")
+    keys, seal = KEY.worker_keys("a"), SEAL.of(membership)
+    held = (keys.own.key, keys.peers.key, KEY.operator)
+    for key in (*held, *(derive(key, "memberships") for key in held)):
+        assert MembershipSeal(key).of(membership) != seal
+
+
+def test_a_seal_is_for_one_membership_with_all_its_facts() -> None:
+    membership = Membership(MembershipId(1, 1, 1), (), Cause.STARTED, "")
+    seal = SEAL.of(membership)
+    assert SEAL.is_genuine(membership, seal)
+    for change in ({"failures": 1}, {"detail": "x"}, {"id": MembershipId(1, 1, 2)}, {"after": 5}):
+        assert not SEAL.is_genuine(dataclasses.replace(membership, **change), seal)
+    odds: tuple[object, ...] = ("", None, 7, [], "\ud800", seal.upper())
+    for odd in odds:
+        assert not SEAL.is_genuine(membership, odd)

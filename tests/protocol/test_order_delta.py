@@ -27,7 +27,7 @@ def part(names: str, reach: dict[str, int], n: int = 1) -> RunPart:
     members = tuple(map(member, names))
     membership = Membership(MembershipId(1, 1, n), members, Cause.JOINED, "")
     key = {"type": "run", "id": str(membership.id), "last": None}
-    return RunPart(key, Members(membership), 7, {name: reach[name] for name in names if name in reach})  # fmt: skip
+    return RunPart(key, Members(membership, "seal"), 7, {name: reach[name] for name in names if name in reach})  # fmt: skip
 
 
 @given(ORDERS, st.lists(REACHES, min_size=5, max_size=5))

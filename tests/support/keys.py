@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from ddpjob_protocol.credentials import Credential, JobKey
+from ddpjob_protocol.membership_seal import MembershipSeal
 
 OPERATOR_KEY = b"the operator's key in tests, 32 or more bytes"
 KEY = JobKey.of(OPERATOR_KEY, "the job of a test")
 ANOTHER_KEY = JobKey.of(OPERATOR_KEY, "another job of a test")
+SEAL = MembershipSeal(KEY.memberships)
 PEERS = KEY.worker_keys("w").peers
 
 

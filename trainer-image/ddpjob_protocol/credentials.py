@@ -1,6 +1,6 @@
 """The keys of a job: the operator derives all of them from its own key.
 
-    operator's key ─ UID ─► job's key ─► operator's proof, service
+    operator's key ─ UID ─► job's key ─► operator's proof, seal of memberships, service
                                      └─► one key for each worker, one for the transfers of workers
 
 The rendezvous service has the job's key, because it verifies every worker. A worker has its own key
@@ -70,6 +70,11 @@ class JobKey:
     def operator(self) -> bytes:
         """Key with which the operator signs its requests, and the service its answers."""
         return derive(self._key, "operator")
+
+    @property
+    def memberships(self) -> bytes:
+        """Key of the seal of this job's memberships, which no worker has."""
+        return derive(self._key, "memberships")
 
     @property
     def fingerprint(self) -> str:

@@ -23,6 +23,7 @@ from ddpjob_protocol.control import Expectation, Policy
 from ddpjob_protocol.membership import Member
 from ddpjob_protocol.service_report import parse_report
 from support.fuzzing import DEEP, fuzz, measured, mutated_json, size_of
+from support.keys import SEAL
 
 FIRST = "1.1.1"
 WORKERS = ("a", "b")
@@ -91,7 +92,7 @@ def check(state: RegistryState) -> None:
         for worker in WORKERS:
             on_heartbeat(state, worker, NOW + seconds)
         decide(state, NOW + seconds)
-        orders = Orders(state)
+        orders = Orders(state, SEAL)
         orders.update(NOW + seconds)
         for row in state.workers.rows():
             json.loads(orders.order_for(row.member.worker).to_json())

@@ -11,6 +11,7 @@ from ddpjob_agent.registry.orders import Orders
 from ddpjob_protocol.control import Expectation, Policy
 from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
 from ddpjob_protocol.messages import Failure
+from support.keys import SEAL
 
 if TYPE_CHECKING:
     from ddpjob_agent.registry.state import RegistryState
@@ -36,7 +37,7 @@ def hello(member: Member, **changes: Any) -> dict[str, Any]:
 
 def order_for(state: RegistryState, worker: str, now: float) -> dict[str, Any]:
     """Return the order for one worker, as its agent reads it."""
-    orders = Orders(state)
+    orders = Orders(state, SEAL)
     orders.update(now)
     order: dict[str, Any] = json.loads(orders.order_for(worker).to_json())
     return order

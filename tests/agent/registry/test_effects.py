@@ -119,3 +119,16 @@ def test_an_expectation_causes_a_turn_if_it_differs() -> None:
 
 def test_a_heartbeat_of_an_unknown_worker_has_no_effect() -> None:
     assert on_heartbeat(job(), "c", NOW) is Effect.NOTHING
+
+
+def test_a_worker_that_is_no_member_says_nothing_about_the_membership() -> None:
+    state = job()
+    on_hello(state, hello(Member("c", "c-first", "127.0.0.1", 1), live=True), NOW)
+    for message in (
+        {"type": "live"},
+        {"type": "broken", "membership": FIRST, "why": "it says so"},
+        {"type": "steps_done", "membership": FIRST, "step": 10**6},
+        {"type": "steps_done", "membership": OTHER, "step": 10**6},
+    ):
+        assert on_message(state, "c", message, NOW) is Effect.NOTHING
+    assert (state.view.live, state.view.broken) == (False, None)

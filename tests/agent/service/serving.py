@@ -86,6 +86,7 @@ class Agent:
     def __init__(self, worker: str, port: int, host: str = "127.0.0.1") -> None:
         self.member = Member(worker, uuid.uuid4().hex, "127.0.0.1", 1)
         self.membership: Membership | None = None
+        self.seal = ""
         self.running = False
         self.orders: list[str] = []
         self.known: Message = {}  # further fields of its hello when it returns
@@ -97,6 +98,7 @@ class Agent:
             **hello_of(self.member.worker),
             "member": dataclasses.asdict(self.member),
             "membership": encode(self.membership),
+            "seal": self.seal,
             "running": self.running,
             **self.known,
         }
@@ -106,6 +108,7 @@ class Agent:
         self.running = order["type"] == "run"
         if self.running:
             self.membership = decode(Membership, order["membership"])
+            self.seal = order["seal"]
             self.link.bind_store(str(self.membership.id))
 
     async def do(self, op: Op, *keys: bytes, values: tuple[bytes, ...] = (), n: int = 0) -> bytes:

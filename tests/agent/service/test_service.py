@@ -348,6 +348,7 @@ def test_a_worker_with_a_superseded_membership_is_stopped(tmp_path: Path) -> Non
         await job.formed(2)
         back = job.agent("b")
         back.member, back.membership, back.running = b.member, b.membership, True
+        back.seal = b.seal
         back.link.bind_store(b.link.membership)
 
         async def halted() -> None:

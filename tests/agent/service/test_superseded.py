@@ -11,6 +11,7 @@ from agent.service.serving import Job, run
 from ddpjob_agent.service.boot_count import next_boot
 from ddpjob_protocol.exit_codes import Exit
 from ddpjob_protocol.membership import Cause, Membership, MembershipId
+from support.keys import SEAL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,6 +28,7 @@ def test_a_service_that_no_agent_would_obey_ends(
         job.agent("a")
         b = job.agent("b")
         b.membership = Membership(MembershipId(*held), (b.member,), Cause.STARTED, "")
+        b.seal = SEAL.of(b.membership)
         b.running = True
         ended = await asyncio.wait_for(job.service.process.wait(), 30)
         assert ended == Exit.SUPERSEDED

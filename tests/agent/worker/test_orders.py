@@ -45,7 +45,7 @@ def run(
     """The order to run membership n."""
     return {
         "type": "run", "membership": encode(membership(n, me, cause)), "live": live, "asked": asked,
-        "last": None, "files": None, "port": 4000 + n, "reach": {},
+        "last": None, "files": None, "port": 4000 + n, "reach": {}, "seal": f"seal {n}",
     }  # fmt: skip
 
 
@@ -136,6 +136,22 @@ def test_an_agent_holds_the_highest_membership_of_its_own(
     assert processes_of(state) == processes
     assert hello["running"] == bool(processes)
     assert hello["live"] == (processes == "live")
+
+
+@pytest.mark.parametrize(
+    ("steps", "seal"),
+    [
+        ([HALT], ""),
+        ([run(2), HALT], "seal 2"),
+        ([run(2), run(3)], "seal 3"),
+        ([run(3), run(2)], "seal 3"),
+        ([run(2), run(3, BEFORE)], "seal 2"),
+    ],
+)
+def test_an_agent_returns_the_seal_of_the_membership_that_it_holds(
+    steps: Sequence[Step], seal: str
+) -> None:
+    assert hello_message(after(steps))["seal"] == seal
 
 
 @pytest.mark.parametrize(

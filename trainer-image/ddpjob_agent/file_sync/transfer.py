@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ddpjob_protocol.credentials import Credential
     from ddpjob_protocol.messages import Message
 
+MAX_REQUEST_BYTES = 4096  # a digest
 SILENCE_SECONDS = 20.0  # without a byte; then the other agent or its disk has failed
 
 log = logging.getLogger("ddpjob.files")
@@ -90,7 +91,9 @@ class ReplicaServer:
             if first == MAGIC:
                 connection = await accept(reader, writer, lambda _: self._key)
                 authenticated()
-                request = await asyncio.wait_for(connection.receive(), HANDSHAKE_SECONDS)
+                request = await asyncio.wait_for(
+                    connection.receive(_request_limit), HANDSHAKE_SECONDS
+                )
                 if request is not None and request["type"] == "give":
                     await self._serve(connection, str(request["digest"]))
         except (FramingError, RejectedError, KeyError) as error:
@@ -143,6 +146,10 @@ class ReplicaServer:
             await loop.run_in_executor(None, digest.update, data)
             await asyncio.wait_for(connection.send_bytes(data), SILENCE_SECONDS)
         return digest.hexdigest() == part.digest
+
+
+def _request_limit() -> int:
+    return MAX_REQUEST_BYTES
 
 
 def _read(file: IO[bytes], size: int) -> bytes:

@@ -91,12 +91,15 @@ class Connection:
         async with self._draining:
             await self._writer.drain()
 
-    async def receive(self) -> Message | None:
-        """Return the next message, or None if the connection is closed; raise FramingError."""
+    async def receive(self, most: Callable[[], int] = lambda: MAX_FRAME_BYTES) -> Message | None:
+        """Return the next message, or None if the connection is closed; raise FramingError.
+
+        `most` returns the limit for the bytes of the message, once they are announced.
+        """
         try:
             (length,) = struct.unpack(">I", await self._reader.readexactly(4))
-            if length > MAX_FRAME_BYTES:
-                raise FramingError(f"a frame of {length} bytes")
+            if length > most():
+                raise FramingError(f"a frame of {length} bytes, not {most()} at most")
             data = await self._reader.readexactly(length)
             tag = await self._reader.readexactly(TAG_BYTES)
             if not hmac.compare_digest(tag, _tag(self._keys.receive, next(self._received), data)):

@@ -65,6 +65,10 @@ class MembershipHistory:
         self._samples.clear()
         self._repeats.on_membership(membership.id, membership.repeated_steps)
 
+    def had(self, worker: str, membership: str) -> bool:
+        """Return whether this worker was a member of a recorded membership."""
+        return any(each.id == membership and worker in each.workers for each in self.records)
+
     def on_steps_done(self, membership: str, step: int) -> None:
         """Record the last step of a worker's stopped processes in this membership."""
         self._repeats.on_steps_done(MembershipId.parse(membership), step)

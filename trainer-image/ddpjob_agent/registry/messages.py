@@ -84,9 +84,9 @@ def _on_bye(state: RegistryState, worker: str, _message: _Content, _now: float) 
     return Effect.turn_if(state.workers.change(worker, leaving=True))
 
 
-def _on_live(state: RegistryState, _worker: str, _message: _Content, _now: float) -> Effect:
-    """Switch the job to live mode; all processes restart once."""
-    if state.view.live:
+def _on_live(state: RegistryState, worker: str, _message: _Content, _now: float) -> Effect:
+    """Switch the job to live mode, as a member asks; all processes restart once."""
+    if state.view.live or not state.is_member(worker):
         return Effect.NOTHING
     state.update(live=True)
     state.workers.change_all(done=False, exit_at=None, failure=None, ready_at=None)
@@ -104,9 +104,9 @@ def _on_finished(state: RegistryState, worker: str, _message: _Content, _now: fl
 
 
 def _on_broken(state: RegistryState, worker: str, message: _Content, now: float) -> Effect:
-    """Record that this worker's processes lost connections in this membership."""
+    """Record that this member's processes lost connections in this membership."""
     current = state.current
-    is_news = state.view.broken is None
+    is_news = state.view.broken is None and state.is_member(worker)
     if not is_news or current is None or message["membership"] != str(current.id):
         return Effect.NOTHING
     summary = f"{worker} lost its connection to others: {message['why']}"
@@ -162,6 +162,13 @@ def on_steps_done(state: RegistryState, _worker: str, message: _Content, _now: f
     """Record the last step of stopped processes in their membership."""
     state.history.on_steps_done(message["membership"], message["step"])
     return Effect.REPORT
+
+
+def _on_steps_done(state: RegistryState, worker: str, message: _Content, now: float) -> Effect:
+    """Record the last step in a membership, if this worker is or was a member."""
+    if not state.is_member(worker) and not state.history.had(worker, message["membership"]):
+        return Effect.NOTHING
+    return on_steps_done(state, worker, message, now)
 
 
 def on_inventory(state: RegistryState, worker: str, message: _Content, now: float) -> Effect:
@@ -230,7 +237,7 @@ _HANDLERS: dict[str, Callable[[RegistryState, str, _Content, float], Effect]] = 
     "stops": _on_stops,
     "promise": _on_promise,
     "stopped": on_stopped,
-    "steps_done": on_steps_done,
+    "steps_done": _on_steps_done,
     "files": on_inventory,
     "report": _on_progress,
     "beat": _on_beat,

@@ -59,8 +59,9 @@ class CommonPart:
 class Members:
     """The members of one membership; encoded as a whole at most once."""
 
-    def __init__(self, membership: Membership) -> None:
+    def __init__(self, membership: Membership, seal: str) -> None:
         self.membership = membership
+        self.seal = seal
 
     @functools.cached_property
     def whole(self) -> str:
@@ -93,7 +94,7 @@ class RunPart(CommonPart):
             reach = changed_reach(base.reach, reach)
         about = encode(dataclasses.replace(membership, members=()))
         del about["members"]
-        rest = {**self.key, "port": self.port, "reach": reach}
+        rest = {**self.key, "seal": self.members.seal, "port": self.port, "reach": reach}
         kind = {"type": rest.pop("type")}
         return (
             f'{_json(kind)[:-1]},"membership":{_json(about)[:-1]},"members":{members}}},'

@@ -14,14 +14,16 @@ if TYPE_CHECKING:
     from ddpjob_agent.membership.state import WorkerState
     from ddpjob_agent.registry.state import RegistryState
     from ddpjob_protocol.membership import Membership
+    from ddpjob_protocol.membership_seal import MembershipSeal
     from ddpjob_protocol.messages import Message
 
 
 class Orders:
     """The orders of one state; `update` reads what many orders have in common."""
 
-    def __init__(self, state: RegistryState) -> None:
+    def __init__(self, state: RegistryState, seal: MembershipSeal) -> None:
         self._state = state
+        self._seal = seal
         self._now = 0.0
         self._files: Callable[[str], str] = lambda _: NO_INSTRUCTION
         self._common: dict[str, CommonPart] = {}  # by type of the order
@@ -51,7 +53,7 @@ class Orders:
     def _update_run(self, current: Membership, last: Message | None) -> None:
         view = self._state.view
         if self._members is None or self._members.membership is not current:
-            self._members = Members(current)
+            self._members = Members(current, self._seal.of(current))
         key = {
             "type": "run",
             "id": str(current.id),

@@ -85,7 +85,8 @@ def on_hello(state: RegistryState, message: Message, now: float) -> str:
         on_inventory(state, member.worker, message["files"], now)
     if message["stopped"]:
         on_stopped(state, member.worker, {"membership": message["stopped"]}, now)
-    if message["live"]:
+    expectation = state.view.expectation
+    if message["live"] and (expectation is None or member.worker in expectation.known):
         state.update(live=True)
     known = dataclasses.replace(
         known,
@@ -97,7 +98,7 @@ def on_hello(state: RegistryState, message: Message, now: float) -> str:
         port=message["port"],
         reach=message["reach"],
     )
-    state.workers.put(known, state.view.expectation, now)
+    state.workers.put(known, expectation, now)
     return member.worker
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from ddpjob_agent.net.framing import (
 from ddpjob_agent.net.listening import Listener, bind
 from ddpjob_agent.registry.decisions import decide
 from ddpjob_agent.registry.effects import Effect
+from ddpjob_agent.registry.held_membership import without_forged
 from ddpjob_agent.registry.messages import on_message
 from ddpjob_agent.registry.order_text import Order, RunPart
 from ddpjob_agent.registry.orders import Orders
@@ -35,6 +37,7 @@ from ddpjob_agent.registry.registration import (
     on_hello,
     on_silent_hosts,
 )
+from ddpjob_agent.service import frame_limits
 from ddpjob_agent.service.c10d_session import STORE_MESSAGES, StoreSession
 from ddpjob_agent.service.c10d_stores import MembershipStores
 from ddpjob_agent.service.host_watch import HostTimer, HostWatch
@@ -42,6 +45,7 @@ from ddpjob_agent.service.http_api import METHODS, OperatorApi
 from ddpjob_agent.service.report_board import ReportBoard
 from ddpjob_agent.service.turns import Turns
 from ddpjob_protocol.codec import DecodeError
+from ddpjob_protocol.membership_seal import MembershipSeal
 from ddpjob_protocol.messages import PROTOCOL, Message
 from ddpjob_protocol.report_check import check_member, check_message
 from ddpjob_protocol.warnings import rendezvous_fails
@@ -99,8 +103,10 @@ class RendezvousServer:
         self._board = ReportBoard(state)
         self._controller = OperatorApi(key.operator, self._board.report_after, self._on_expectation)
         self._sessions: dict[str, _Session] = {}
+        self._registering: dict[str, Connection] = {}  # by worker; their hello has not arrived
         self._store = MembershipStores(state)
-        self._orders = Orders(state)
+        self._seal = MembershipSeal(key.memberships)
+        self._orders = Orders(state, self._seal)
         self._turns = Turns(self)
         self._superseded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._hosts = HostWatch()
@@ -145,7 +151,7 @@ class RendezvousServer:
             writer.close()
 
     async def _serve_agent(self, connection: Connection) -> None:
-        hello = await asyncio.wait_for(connection.receive(), HANDSHAKE_SECONDS)
+        hello = await self._first_message(connection)
         if hello is None:
             return
         try:
@@ -158,11 +164,28 @@ class RendezvousServer:
             raise FramingError(f"a hello that cannot be read: {error!r}") from error
         try:
             self._turns.on_effect(Effect.TURN)
-            while (message := await connection.receive()) is not None:
+            limit = functools.partial(self._limit, session.worker)
+            while (message := await connection.receive(limit)) is not None:
                 self._handle(session, message)
                 await connection.drain()
         finally:
             self._unregister(session)
+
+    async def _first_message(self, connection: Connection) -> Message | None:
+        """Return the hello; of two connections of one worker, only the newer may send one."""
+        older = self._registering.pop(connection.peer, None)
+        if older is not None:
+            older.close()
+        self._registering[connection.peer] = connection
+        try:
+            receiving = connection.receive(frame_limits.hello)
+            return await asyncio.wait_for(receiving, HANDSHAKE_SECONDS)
+        finally:
+            if self._registering.get(connection.peer) is connection:
+                del self._registering[connection.peer]
+
+    def _limit(self, worker: str) -> int:
+        return frame_limits.message(is_member=self._state.is_member(worker))
 
     def _register(self, connection: Connection, hello: Message) -> _Session:
         if hello["type"] != "hello" or hello["protocol"] != PROTOCOL:
@@ -171,7 +194,11 @@ class RendezvousServer:
             raise FramingError(reason)
         if check_member(hello["member"]).worker != connection.peer:
             raise FramingError(f"{connection.peer} registers as another worker")
-        worker = on_hello(self._state, hello, time.monotonic())
+        hello, problem = without_forged(hello, self._seal, self._state.current)
+        now = time.monotonic()
+        worker = on_hello(self._state, hello, now)
+        if problem:
+            self._state.refuse(worker, "hello.membership", problem, now)
         deltas = hello.get("deltas") is True
         session = _Session(connection, check_member(hello["member"]), deltas)
         older = self._sessions.pop(worker, None)

@@ -52,6 +52,7 @@ class AgentState:
 
     me: Member
     membership: Membership | None = None  # the highest membership seen
+    seal: str = ""  # of that membership, by the service; the agent cannot make or read it
     order: tuple[str, str] = ("", "")  # type and membership of the newest order
     wanted: Run | None = None
     steps_done: Message | None = None  # last step of the processes that ended last
@@ -123,6 +124,7 @@ def _enter(state: AgentState, new: Membership, order: Message, *, finished: bool
     if state.me not in new.members or (held and new.id < held.id):
         return Effects()  # the order is for an earlier incarnation, or superseded
     is_higher = held is None or new.id > held.id
+    state.seal = order.get("seal", "")
     if is_higher:
         state.membership = new
         state.done, state.failure = False, None
@@ -182,6 +184,7 @@ def hello_message(state: AgentState) -> Message:
         "protocol": PROTOCOL,
         "member": encode(state.me),
         "membership": encode(state.membership),
+        "seal": state.seal,
         "running": state.wanted is not None,
         "live": state.is_live,
         "steps_done": state.steps_done,
