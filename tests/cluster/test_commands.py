@@ -206,6 +206,12 @@ echo "${COMPREPLY[@]}"
         ["bash", "-c", script], env=environment, capture_output=True, text=True, check=True
     )
     assert (done.stdout, done.stderr) == ("describe delete\ndigits\n", "")
+    code = "from ddpjob_operator.cli.kubectl_completion import main; main()"
+    by_kubectl = subprocess.run(
+        [sys.executable, "-c", code, "describe", "di"],
+        env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert (by_kubectl.stdout, by_kubectl.stderr) == ("digits\n:4\n", "")
 
 
 STATUS = make_status(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -129,7 +130,7 @@ REFUSED: list[tuple[str, str | bytes | None, str, str]] = [
         job_text("[torchrum, train.py]"),
         "",
         (
-            "spec.command: there is no program 'torchrum' (group worker, looked in PATH); "
+            "spec.command: group worker: there is no program 'torchrum', looked in PATH; "
             "install it or correct the command"
         ),
     ),
@@ -138,9 +139,24 @@ REFUSED: list[tuple[str, str | bytes | None, str, str]] = [
         job_text("[./train.sh]"),
         "",
         (
-            "spec.command: there is no program './train.sh' (group worker, looked in {folder}); "
+            "spec.command: group worker: there is no program './train.sh', looked in {folder}; "
             "install it or correct the command"
         ),
+    ),
+    (
+        "program_that_is_not_executable",
+        job_text("[./train.py]"),
+        "",
+        (
+            "spec.command: group worker: {folder}/train.py is not executable; run `chmod +x "
+            "{folder}/train.py`, or name its interpreter first, for example [bash, ./train.py]"
+        ),
+    ),
+    (
+        "program_that_is_a_folder",
+        job_text("[../]"),
+        "",
+        "is a folder; name a program in it",
     ),
     (
         "no_such_script",
@@ -225,6 +241,60 @@ def test_refused_before_anything_starts(
     assert code == ExitCode.INVALID
     assert "Traceback" not in output
     assert not (tmp_path / ".ddpjob").exists()
+
+
+def test_a_folder_is_no_job_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "job.yaml").write_text(GOOD)
+    for command in (("run", "--local", "."), ("apply", "-f", ".")):
+        code, output = in_process(tmp_path, monkeypatch, capsys, *command)
+        assert output == "cannot read .: it is a folder; give a file, for example job.yaml\n"
+        assert code == ExitCode.INVALID
+
+
+def test_folders_that_may_not_be_used_are_named_before_the_start(tmp_path: Path) -> None:
+    write_job(tmp_path, PLAIN)
+    logs = tmp_path / ".ddpjob" / "default" / "probe" / "logs"
+    logs.mkdir(parents=True)
+    (tmp_path / "locked").mkdir(mode=0o444)
+    try:
+        logs.chmod(0o555)
+        code, command = run_to_end(tmp_path, prefix=without_capabilities())
+        assert command.output == (
+            f"cannot keep the job's state in {logs.parent}: Permission denied; repair the folder, or"
+            " choose another folder with --state-dir\n"
+        )
+        assert code == ExitCode.INVALID
+        code, command = run_to_end(
+            tmp_path, *RUN, "--workdir", "locked", prefix=without_capabilities()
+        )
+        assert f"--workdir: you may not enter the folder {tmp_path}/locked; " in command.output
+        assert code == ExitCode.INVALID
+    finally:
+        for folder in (logs, tmp_path / "locked"):
+            folder.chmod(0o755)
+
+
+# A Python that lost its right to be executed since `ddpjob` started.
+DENIED_PYTHON = """
+import sys
+sys.executable = sys.argv[1]
+del sys.argv[:2]
+from ddpjob_operator.cli.entry import main
+main()
+"""
+
+
+def test_an_agent_that_cannot_be_started_at_all_ends_the_run(tmp_path: Path) -> None:
+    write_job(tmp_path, PLAIN)
+    prefix = (sys.executable, "-c", DENIED_PYTHON, str(tmp_path / "train.py"))
+    code, command = run_to_end(tmp_path, prefix=prefix)
+    assert command.output.endswith(
+        f"\n{tmp_path}/train.py cannot be started here: Permission denied: '{tmp_path}/train.py'. "
+        "Correct the path or its permissions, and repeat the command\n"
+    )
+    assert code == ExitCode.INVALID
 
 
 @pytest.mark.parametrize("image", [None, "trainer:1"], ids=["this_machine", "an_image_has_it"])

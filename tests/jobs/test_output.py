@@ -165,6 +165,17 @@ def test_a_reader_that_ends_does_not_end_the_training(plain_job: Path) -> None:
     assert last["kind"] == "Complete"
 
 
+@pytest.mark.parametrize("streams", [">/dev/full 2>/dev/full", ">&- 2>&- <&-"])
+def test_a_run_whose_output_nobody_can_read_completes(plain_job: Path, streams: str) -> None:
+    (plain_job / "end").touch()
+    code, command = run_to_end(plain_job, *RUN, prefix=("sh", "-c", f'exec "$@" {streams}', "sh"))
+    assert code == ExitCode.OK
+    assert command.output == ""
+    timeline = (command.state / "timeline.jsonl").read_text()
+    assert json.loads(timeline.splitlines()[-1])["kind"] == "Complete"
+    assert (command.state / "lock").read_text().isdigit(), "no line went into another file"
+
+
 def test_quiet_prints_the_result_only(plain_job: Path) -> None:
     (plain_job / "end").touch()
     code, command = run_to_end(plain_job, *RUN, "--quiet")

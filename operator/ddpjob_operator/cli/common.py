@@ -1,16 +1,11 @@
-"""Exit codes, errors and standard output of all commands.
+"""Exit codes and errors of all commands.
 
 May not: import a package that is not in the standard library, so that `ddpjob` starts quickly.
 """
 
 from __future__ import annotations
 
-import io
-import os
-import sys
-from contextlib import suppress
 from enum import IntEnum
-from typing import IO
 
 CLUSTER_PACKAGES = frozenset(["kopf", "kubernetes", "prometheus_client", "urllib3"])
 
@@ -62,59 +57,6 @@ class JobEndedError(CommandError):
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(ExitCode.JOB_FAILED, message)
         self.reason = reason
-
-
-def print_error(message: str) -> None:
-    """Print a message to stderr, in red on a terminal."""
-    colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    try:
-        print(f"\033[31m{message}\033[0m" if colour else message, file=sys.stderr, flush=True)
-    except (OSError, ValueError):
-        discard(sys.stderr)  # the exit code remains
-
-
-class OutputError(OSError):
-    """A failure to write standard output."""
-
-    def __init__(self, cause: OSError) -> None:
-        super().__init__(str(cause))
-        self.is_closed_pipe = isinstance(cause, BrokenPipeError)
-
-
-class _Stdout(io.FileIO):
-    """Standard output whose failures differ from those of every other file."""
-
-    def write(self, data: bytes, /) -> int:  # type: ignore[override] # any buffer
-        try:
-            return super().write(data)
-        except OSError as error:
-            raise OutputError(error) from error
-
-
-def identify_output_errors() -> None:
-    """Let each failure to write standard output raise OutputError."""
-    old = sys.stdout
-    if old is None or old is not sys.__stdout__ or not isinstance(old, io.TextIOWrapper):
-        return
-    sys.stdout = io.TextIOWrapper(
-        io.BufferedWriter(_Stdout(old.fileno(), "w", closefd=False)),
-        encoding=old.encoding,
-        errors=old.errors,
-        line_buffering=old.line_buffering,
-        write_through=old.write_through,
-    )
-
-
-def flush_output() -> None:
-    """Write what standard output still holds, if it is open."""
-    if sys.stdout is not None:
-        sys.stdout.flush()
-
-
-def discard(stream: IO[str]) -> None:
-    """Discard what a stream holds and gets from now on, so that the interpreter ends quietly."""
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def installed_version() -> str:

@@ -75,6 +75,10 @@ def read_text(file: Path) -> str:
     try:
         data = sys.stdin.buffer.read() if str(file) == STDIN else file.read_bytes()
         return data.decode()
+    except IsADirectoryError as error:
+        inner = next(iter(sorted(file.glob("*.yaml"))), file / "job.yaml")
+        message = f"cannot read {file}: it is a folder; give a file, for example {inner}"
+        raise CommandError(ExitCode.INVALID, message) from error
     except OSError as error:
         message = f"cannot read {file}: {error.strerror}; give the path of a job file"
         raise CommandError(ExitCode.INVALID, message) from error

@@ -30,11 +30,13 @@ from ddpjob_operator.local.output.receiver import OutputReceiver
 from ddpjob_operator.local.output.screen import Screen, open_screen
 from ddpjob_operator.local.output.summary import describe_failure, worker_of
 from ddpjob_operator.local.output.view import LogMode, OutputView
+from ddpjob_operator.local.processes import CannotStartError
 from ddpjob_operator.local.rendezvous_process import PortInUseError
 from ddpjob_operator.local.saved.advice import NAMES_SHOWN, RunAdvice
 from ddpjob_operator.local.saved.own_files import OwnFiles
 from ddpjob_operator.local.state_dir import AlreadyRunningError, JobStateDir, StateDirError
 from ddpjob_operator.local.timeline import Timeline
+from ddpjob_operator.terminal import print_error
 from ddpjob_protocol.text import plural, some
 
 SHOWN = {
@@ -101,8 +103,7 @@ def run(
     wanted = sum(group.replicas for group in job.spec.groups())
     count = wanted if nodes is None else nodes
     devices = find_gpus(job, file, count, use=not no_gpus)
-    state = _locked_state(job, state_dir or file.parent / ".ddpjob")
-    resumed = state.begin(fresh=fresh)
+    state, resumed = _begin(job, state_dir or file.parent / ".ddpjob", fresh=fresh)
     view = OutputView(job.metadata.name, LogMode.NONE if quiet else logs)
     screen = open_screen(quiet=quiet)
     size = f"{plural(wanted, 'worker')}, {plural(count, 'node')}"
@@ -121,6 +122,8 @@ def run(
             code = asyncio.run(_run(job, state, folder, count, port, events, devices, screen, view))
     except PortInUseError as error:
         raise CommandError(ExitCode.PORT_IN_USE, str(error)) from error
+    except CannotStartError as error:
+        raise CommandError(ExitCode.INVALID, str(error)) from error
     finally:
         state.unlock()
     if code is ExitCode.INTERRUPTED:
@@ -131,16 +134,16 @@ def run(
     raise typer.Exit(code)
 
 
-def _locked_state(job: DDPJob, root: Path) -> JobStateDir:
-    """Return the job's folder, locked for this run."""
+def _begin(job: DDPJob, root: Path, *, fresh: bool) -> tuple[JobStateDir, bool]:
+    """Return the job's folder, locked for this run, and whether the run resumes an earlier one."""
     state = JobStateDir(root, job.metadata.namespace, job.metadata.name)
     try:
         state.lock()
+        return state, state.begin(fresh=fresh)
     except AlreadyRunningError as error:
         raise CommandError(ExitCode.ALREADY_RUNNING, str(error)) from error
     except StateDirError as error:
         raise CommandError(ExitCode.INVALID, str(error)) from error
-    return state
 
 
 @contextlib.contextmanager
@@ -206,14 +209,13 @@ async def _run(
     if status.completion_time is None:
         return ExitCode.INTERRUPTED
     screen.quiet = False
-    return _print_end(status, backend, timeline, screen, view)
+    return _print_end(status, backend, timeline, view)
 
 
 def _print_end(
     status: DDPJobStatus,
     backend: LocalBackend,
     timeline: Timeline,
-    screen: Screen,
     view: OutputView,
 ) -> ExitCode:
     if status.state == "Complete":
@@ -227,5 +229,5 @@ def _print_end(
         "Failed", f"{condition.reason}: {describe_failure(condition.message, failure, view)}"
     )
     worker = worker_of(failure, view)
-    screen.print_error(f"logs: {backend.logs / f'{worker}.log' if worker else backend.logs}")
+    print_error(f"logs: {backend.logs / f'{worker}.log' if worker else backend.logs}")
     return ExitCode.JOB_FAILED

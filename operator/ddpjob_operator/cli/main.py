@@ -23,12 +23,14 @@ from ddpjob_operator.cli.common import (
     CommandError,
     ExitCode,
     MissingExtraError,
-    OutputError,
-    discard,
-    flush_output,
-    identify_output_errors,
     installed_version,
     is_of_extra,
+)
+from ddpjob_operator.terminal import (
+    OutputError,
+    discard_output,
+    flush_output,
+    prepare,
     print_error,
 )
 
@@ -217,7 +219,7 @@ def _ddpjob(
 
 def main() -> NoReturn:
     """Run the command; end quietly if the reader of the output has closed it."""
-    identify_output_errors()
+    prepare()
     try:
         try:
             _run()
@@ -232,7 +234,7 @@ def main() -> NoReturn:
         print_error(str(MissingExtraError(error)))
         sys.exit(ExitCode.INVALID)
     except OutputError as error:
-        discard(sys.stdout)
+        discard_output()
         if error.is_closed_pipe:
             sys.exit(ExitCode.BROKEN_PIPE)
         print_error(f"stdout cannot be written: {error}; the output is incomplete")
@@ -242,6 +244,11 @@ def main() -> NoReturn:
 
 def _run() -> None:
     is_plugin = Path(sys.argv[0]).name.startswith("kubectl")
+    run_app("kubectl ddp" if is_plugin else PROGRAM)
+
+
+def run_app(name: str) -> None:
+    """Run the command, or complete its words for a shell; raise SystemExit."""
     if ENV_COMPLETE in os.environ:
         completion_init()
-    app(prog_name="kubectl ddp" if is_plugin else PROGRAM, complete_var=ENV_COMPLETE)
+    app(prog_name=name, complete_var=ENV_COMPLETE)

@@ -29,6 +29,12 @@ def check_before_start(job: DDPJob, file: Path, workdir: Path | None) -> Path:
     if not folder.is_dir():
         message = f"--workdir: there is no folder {folder}; make it or correct the path"
         raise CommandError(ExitCode.INVALID, message)
+    if not os.access(folder, os.R_OK | os.X_OK):
+        message = (
+            f"--workdir: you may not enter the folder {folder}; correct its permissions, or choose"
+            " another one"
+        )
+        raise CommandError(ExitCode.INVALID, message)
     _check_programs(job, folder)
     for missing in find_missing(job, folder):
         message = f"{missing}; correct the command, or pass --workdir"
@@ -63,9 +69,29 @@ def _check_programs(job: DDPJob, workdir: Path) -> None:
         program = group.command[0]
         path = str(workdir / program) if "/" in program else program
         own = {entry.name: entry.value for entry in group.env}
-        if shutil.which(path, path=own.get("PATH", search_path())) is None:
-            message = (
-                f"spec.command: there is no program '{program}' (group {group.name}, looked in"
-                f" {workdir if '/' in program else 'PATH'}); install it or correct the command"
-            )
-            raise CommandError(ExitCode.INVALID, message)
+        folders = own.get("PATH", search_path())
+        if shutil.which(path, path=folders) is None:
+            message = _explain_program(program, path, folders)
+            raise CommandError(ExitCode.INVALID, f"spec.command: group {group.name}: {message}")
+
+
+def _explain_program(program: str, path: str, folders: str) -> str:
+    """Return why a program cannot be run, and what to do."""
+    is_path = "/" in program
+    places = (
+        [os.path.normpath(path)]
+        if is_path
+        else [f"{each}/{program}" for each in folders.split(os.pathsep)]
+    )
+    found = next((each for each in places if os.access(each, os.F_OK)), None)
+    if found is None:
+        where = Path(path).parent if is_path else "PATH"
+        return (
+            f"there is no program '{program}', looked in {where}; install it or correct the command"
+        )
+    if Path(found).is_dir():
+        return f"{found} is a folder; name a program in it"
+    return (
+        f"{found} is not executable; run `chmod +x {found}`, or name its interpreter first, for"
+        f" example [bash, {program}]"
+    )

@@ -1,10 +1,11 @@
-"""Finds the scripts of a job that are not on this machine.
+"""Finds the scripts of a job that are not on this machine, or that its user may not read.
 
 May not: import the local back end, which `ddpjob validate` does not need.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,9 +21,14 @@ def find_missing_beside(job: DDPJob, file: Path) -> Iterator[str]:
 
 
 def find_missing(job: DDPJob, workdir: Path) -> Iterator[str]:
-    """Yield the failure for each script that is not in the working directory."""
+    """Yield the failure for each script that cannot be read in the working directory."""
     for group in job.spec.groups():
         script = script_path(group.command)
-        if script and not (workdir / script).exists():
-            where = "" if Path(script).is_absolute() else f", looked in {workdir}"
-            yield f"spec.command: there is no script '{script}' (group {group.name}{where})"
+        if not script or os.access(workdir / script, os.R_OK):
+            continue
+        where = "" if Path(script).is_absolute() else f", looked in {workdir}"
+        if os.access(workdir / script, os.F_OK):
+            what = f"you may not read the script '{script}'"
+        else:
+            what = f"there is no script '{script}'"
+        yield f"spec.command: {what} (group {group.name}{where})"

@@ -1,8 +1,8 @@
-"""`ddpjob snapshots`: becomes the command of the trainer library, which reads snapshots."""
+"""`ddpjob snapshots`: runs the command of the trainer library, which reads snapshots."""
 
 from __future__ import annotations
 
-import os
+import runpy
 import sys
 from importlib.util import find_spec
 
@@ -24,4 +24,5 @@ def snapshots(context: typer.Context) -> None:
             f"snapshots are read by {missing[0]}, and there is no {missing[0]} here: run this "
             "where the training runs, as `python3 -m ddpjob_trainer`",
         )
-    os.execv(sys.executable, [sys.executable, "-m", "ddpjob_trainer", *context.args])  # noqa: S606
+    sys.argv = ["ddpjob snapshots", *context.args]
+    runpy.run_module("ddpjob_trainer", run_name="__main__", alter_sys=True)

@@ -38,7 +38,7 @@ from ddpjob_operator.local.networks import NodeNetwork, SeparateNetworks
 from ddpjob_operator.local.nodes import SimulatedNodes
 from ddpjob_operator.local.output.receiver import OutputReceiver
 from ddpjob_operator.local.pods import SimulatedPod, TrainingProcess
-from ddpjob_operator.local.processes import sweep
+from ddpjob_operator.local.processes import CannotStartError, sweep
 from ddpjob_operator.local.rendezvous_process import RendezvousProcess
 from ddpjob_operator.local.state_dir import JobStateDir
 from ddpjob_operator.local.timeline import Timeline
@@ -144,13 +144,15 @@ class LocalBackend:
         return self._state.logs
 
     async def run(self) -> DDPJobStatus:
-        """Run until the job is finished or `stop` is called; leave no process running."""
+        """Run until the job is finished or `stop` is called; leave no process; raise CannotStartError."""
         build_agent(self._agent, compiled=True)
         sweep(self._uid)
         if self._output is not None:
             await self._output.listen(self._output_socket)
         try:
             while not self._stopping and not (self._session and self._session.failed):
+                if problem := self.nodes.problem or self.service.problem:
+                    raise CannotStartError(problem)
                 requeue_after = await self._reconcile()
                 if self.status.completion_time and not self._has_workers():
                     break

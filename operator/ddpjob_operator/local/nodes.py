@@ -20,6 +20,7 @@ from ddpjob_operator.local.devices.pool import DevicePool
 from ddpjob_operator.local.networks import NodeNetwork, within
 from ddpjob_operator.local.pods import NO_NODE, SimulatedPod
 from ddpjob_operator.local.processes import (
+    explain_lasting,
     kill_all,
     pod_processes,
     rank_of,
@@ -53,6 +54,7 @@ class SimulatedNodes:
         self.up = [f"node-{i}" for i in range(count)]
         self._made = count
         self.pods: dict[str, SimulatedPod] = {}
+        self.problem = ""  # the reason why no agent can be started here
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- pods -----------------------------------------------------------------------------------
@@ -100,6 +102,7 @@ class SimulatedNodes:
             pod.process = await self._start(pod, node)
         except OSError as error:
             pod.phase, pod.message = Phase.FAILED, f"its agent cannot be started: {error}"
+            self.problem = explain_lasting(error, pod.command[0])
         else:
             if self.pods.get(pod.name) is not pod:  # the node was killed meanwhile
                 self._kill(pod)

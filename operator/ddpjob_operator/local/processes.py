@@ -6,6 +6,7 @@ May not: know pods or nodes.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 from collections.abc import Iterable
@@ -20,6 +21,16 @@ from ddpjob_protocol.environment import ENV_JOB_UID, ENV_WORKER
 RANKS = (("RANK", "LOCAL_RANK"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"))
 
 
+# Failures to start a process that another attempt may not have.
+PASSING = frozenset(
+    [errno.EAGAIN, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC]
+)
+
+
+class CannotStartError(Exception):
+    """An agent or the service cannot be started on this machine, and further attempts would not help."""
+
+
 class Child(Protocol):
     """A child process, as the event loop or a fork server gives it."""
 
@@ -30,6 +41,17 @@ class Child(Protocol):
     @property
     def returncode(self) -> int | None:
         """Exit code, once the process has been reaped."""
+
+
+def explain_lasting(error: OSError, program: str) -> str:
+    """Return why this program cannot be started, or nothing if another attempt may help."""
+    if error.errno in PASSING:
+        return ""
+    what = error.filename if error.filename is not None else program
+    return (
+        f"{program} cannot be started here: {error.strerror}: '{what}'. Correct the path or its"
+        " permissions, and repeat the command"
+    )
 
 
 def marked(uid: str) -> list[psutil.Process]:

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ddpjob_operator.local.processes import send_signal
+from ddpjob_operator.local.processes import explain_lasting, send_signal
 from ddpjob_operator.planner.observed import Rendezvous
 from ddpjob_protocol.exit_codes import Exit
 
@@ -52,6 +52,7 @@ class RendezvousProcess:
         self._term: int | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._keeper: asyncio.Task[None] | None = None
+        self.problem = ""  # the reason why it cannot be started here
 
     def observe(self) -> Rendezvous | None:
         """Return the service as the operator observes it."""
@@ -96,21 +97,30 @@ class RendezvousProcess:
             "--port", str(self.port), "--term", str(term),
             "--boot-file", str(self._folder / f"boots-{term}"),
         )  # fmt: skip
-        while True:
-            with (self._logs / "rendezvous.log").open("ab") as log:
-                self._process = await asyncio.create_subprocess_exec(
-                    *self._command,
-                    *arguments,
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=self._environment,
-                    start_new_session=True,
-                )
+        while not self.problem:
+            pause = 1.0
+            try:
+                self._process = await self._start(arguments)
+            except OSError as error:
+                self.problem = explain_lasting(error, self._command[0])
+            else:
+                self._changed()
+                if await self._process.wait() != Exit.PORT_IN_USE:
+                    pause = RESTART_SECONDS
             self._changed()
-            code = await self._process.wait()
-            self._changed()
-            await asyncio.sleep(1.0 if code == Exit.PORT_IN_USE else RESTART_SECONDS)
+            await asyncio.sleep(pause)
+
+    async def _start(self, arguments: Sequence[str]) -> asyncio.subprocess.Process:
+        with (self._logs / "rendezvous.log").open("ab") as log:
+            return await asyncio.create_subprocess_exec(
+                *self._command,
+                *arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+                start_new_session=True,
+            )
 
 
 def free_port() -> int:

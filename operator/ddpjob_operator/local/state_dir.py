@@ -9,6 +9,7 @@ May not: start processes or decide anything about the job.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -51,10 +52,19 @@ class JobStateDir:
         try:
             self._lock_folder()
         except OSError as error:
-            raise StateDirError(
-                f"cannot keep the job's state in {self.path}: {error.strerror}; repair the folder, or"
-                " choose another folder with --state-dir"
-            ) from error
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> StateDirError:
+        """Return the error for a folder of which a part cannot be used."""
+        where = Path(error.filename) if isinstance(error.filename, str) else self.path
+        owner = ""
+        with contextlib.suppress(OSError):
+            if isinstance(error, PermissionError) and (user := where.stat().st_uid) != os.geteuid():
+                owner = f" ('{where}' belongs to user {user}, and you are user {os.geteuid()})"
+        return StateDirError(
+            f"cannot keep the job's state in {self.path}: {error.strerror}{owner}; repair the folder,"
+            " or choose another folder with --state-dir"
+        )
 
     def _lock_folder(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
@@ -81,8 +91,15 @@ class JobStateDir:
     def begin(self, *, fresh: bool) -> bool:
         """Prepare a run; return whether the run resumes an earlier one.
 
-        A completed run is archived, an interrupted or failed run is resumed.
+        A completed run is archived, an interrupted or failed run is resumed. Raise StateDirError
+        if the folder cannot be used.
         """
+        try:
+            return self._begin(fresh=fresh)
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _begin(self, *, fresh: bool) -> bool:
         status = self.read("status.json")
         saved = self.has_snapshots()
         self.archived = status.get("state") == "Complete"
@@ -93,6 +110,9 @@ class JobStateDir:
             self.term = int(status.get("rendezvousTerm", 0))
         self.logs.mkdir(exist_ok=True)
         self.snapshots.mkdir(exist_ok=True)
+        for folder in (self.logs, self.snapshots):
+            if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
         for name in ("status.json", "report.json", "timeline.jsonl", "course.jsonl"):
             (self.path / name).unlink(missing_ok=True)
         if self.term:

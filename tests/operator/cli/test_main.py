@@ -13,6 +13,7 @@ import typer.testing
 
 from ddpjob_operator.cli.common import ExitCode
 from ddpjob_operator.cli.main import COMMANDS, app, main
+from support.http_server import kubeconfig
 
 ROOT = Path(__file__).resolve().parents[3]
 HEAVY = {"aiohttp", "kopf", "kubernetes", "psutil", "pydantic", "yaml", "urllib3", "asyncio"}
@@ -62,11 +63,41 @@ def test_as_a_plugin_it_has_the_name_of_the_plugin(
 ) -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts["kubectl-ddp"] == scripts["ddpjob"]
+    assert scripts["kubectl_complete-ddp"] == "ddpjob_operator.cli.kubectl_completion:main"
     monkeypatch.setattr("sys.argv", ["/bin/kubectl-ddp", "get", "-h"])
     with pytest.raises(SystemExit) as end:
         main()
     assert not end.value.code
     assert "Usage: kubectl ddp get" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "candidates"),
+    [
+        (["vers"], ["version\tPrint the version."]),
+        (["completion", ""], ["bash", "zsh", "fish"]),
+        (["get", "--out"], ["--output\tForm."]),
+        (["get", "-o", "y"], ["yaml"]),
+    ],
+)
+def test_kubectl_completes_the_plugin(words: list[str], candidates: list[str]) -> None:
+    assert _completed(*words) == [*candidates, ":4"]
+
+
+def test_without_candidates_files_are_completed(tmp_path: Path) -> None:
+    """Nothing else is printed if the cluster cannot be asked."""
+    assert _completed("validate", "job.y") == [":0"]
+    config = kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1")
+    assert _completed("describe", "--kubeconfig", config, "di") == [":0"]
+
+
+def _completed(*words: str) -> list[str]:
+    code = "from ddpjob_operator.cli.kubectl_completion import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    return done.stdout.splitlines()
 
 
 def test_an_unknown_command_names_a_near_one() -> None:

@@ -71,6 +71,7 @@ class Cluster:
         configuration.keep_alive = True
         configuration.connection_pool_maxsize = 1000  # a stream for each worker
         self.namespace = namespace
+        self.limits = (CONNECT_SECONDS, ANSWER_SECONDS)
         self.host: str = configuration.host
         self._api: Any = client.ApiClient(configuration)
         self._api.user_agent = "ddpjob"
@@ -85,8 +86,7 @@ class Cluster:
         kind: str = "application/json",
     ) -> Any:
         """Return the JSON of the answer; print warnings of the server; raise CommandError."""
-        limits = (CONNECT_SECONDS, ANSWER_SECONDS)
-        response = self._send(method, path, query, body, kind, limits)
+        response = self._send(method, path, query, body, kind, self.limits)
         try:
             data = response.read()
         except self._failures as error:

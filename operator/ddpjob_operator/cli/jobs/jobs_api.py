@@ -23,6 +23,7 @@ OWNER = {"fieldManager": "ddpjob"}
 PAUSE_SECONDS = 1.0  # until a watch that has ended begins again
 SHORTEST_SECONDS = 0.001
 GONE = 410
+COMPLETION_SECONDS = 2.0  # a shell that completes a name waits
 
 
 class Change(StrEnum):
@@ -186,6 +187,7 @@ def complete_names(context: typer.Context, incomplete: str) -> list[str]:
     with contextlib.suppress(CommandError):
         options = (given.get(option) for option in ("namespace", "context", "kubeconfig"))
         cluster = connect(*options)
+        cluster.limits = (COMPLETION_SECONDS, COMPLETION_SECONDS)
         names = [str(job["metadata"]["name"]) for job in read_all(cluster, cluster.namespace)]
         return [name for name in names if name.startswith(incomplete)]
     return []

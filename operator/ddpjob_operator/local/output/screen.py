@@ -7,12 +7,11 @@ May not: choose the lines.
 from __future__ import annotations
 
 import io
-import os
 import sys
 import time
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -23,6 +22,7 @@ from rich.text import Text
 
 from ddpjob_operator.local.output.rate import StepRate, describe_seconds
 from ddpjob_operator.local.output.view import OutputLine
+from ddpjob_operator.terminal import discard_output, print_error
 from ddpjob_protocol.control import Report
 
 COLOURS = ("cyan", "magenta", "blue", "green", "yellow", "bright_blue", "bright_magenta")
@@ -78,12 +78,6 @@ class Screen:
         if not self._is_broken:
             with self._guard():
                 self._console.print(text, soft_wrap=True)
-
-    def print_error(self, text: str) -> None:
-        """Print a line to stderr."""
-        with suppress(OSError, ValueError):
-            sys.stderr.write(f"{text}\n")
-            sys.stderr.flush()
 
     def show(self, lines: Sequence[OutputLine]) -> None:
         """Print lines of the ranks."""
@@ -154,10 +148,9 @@ class Screen:
             return
         self._is_broken = True
         self._live = None
-        with suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         if not isinstance(error.__cause__ or error, BrokenPipeError):
-            self.print_error(f"stdout cannot be written: {error}; the training continues")
+            print_error(f"stdout cannot be written: {error}; the training continues")
 
 
 def _plain(text: str) -> str:
