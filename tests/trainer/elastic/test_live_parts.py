@@ -14,6 +14,7 @@ from ddpjob_protocol.membership import MembershipId
 from ddpjob_trainer.elastic.state.train_state import TrainState
 from ddpjob_trainer.tensors.rng_state import draw_from
 from ddpjob_trainer.transfer.agreement import Agreement, StateVersion
+from ddpjob_trainer.transfer.broadcast import joined
 from support.forked import Forks, Program
 from trainer.runs import Counter, Run, assert_same
 
@@ -95,6 +96,35 @@ def test_a_state_arrives_as_it_was(
     script = Path(__file__).with_name("giver_and_taker.py")
     ranks = [forks.start(script, rank, tmp_path, env=python_env) for rank in range(2)]
     assert [rank.wait() for rank in ranks] == [0, 0]
+
+
+class OnGpu(torch.Tensor):
+    """A tensor of the CPU in the role of one on a GPU, which no other tensor may be joined with."""
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("cuda", 0)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function is torch.cat and not all(isinstance(each, OnGpu) for each in args[0]):
+            raise RuntimeError("Expected all tensors to be on the same device")
+        found = super().__torch_function__(function, types, args, kwargs or {})
+        return found.as_subclass(torch.Tensor) if function is torch.Tensor.to else found
+
+
+def test_a_pack_joins_tensors_of_several_devices_in_their_order() -> None:
+    """Adam's steps are on the CPU, its moments on a GPU."""
+    plain = [torch.full((size,), size, dtype=torch.uint8) for size in range(6)]
+    mixed = [each.as_subclass(OnGpu) if each.numel() % 2 else each for each in plain]
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.cat(mixed)
+    pack = joined(mixed, torch.device("cpu"))
+    assert type(pack) is torch.Tensor
+    assert pack.tolist() == torch.cat(plain).tolist()
+    assert type(joined([mixed[3]], torch.device("cpu"))) is torch.Tensor, "alone in its pack"
 
 
 LOOP = """

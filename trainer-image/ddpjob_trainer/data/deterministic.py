@@ -128,7 +128,7 @@ class DeterministicReducer:
     def _pack(self) -> torch.Tensor:
         """Return a flat tensor of all gradients, then a flag per parameter: 1 with a gradient."""
         found = [parameter.grad for parameter in self._parameters]
-        used = torch.tensor([float(each is not None) for each in found])
+        used = torch.tensor([float(each is not None) for each in found], device="cpu")
         flat = [
             torch.zeros(_count(parameter), device=parameter.device) if each is None else _real(each)
             for parameter, each in zip(self._parameters, found, strict=True)

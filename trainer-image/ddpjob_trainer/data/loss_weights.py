@@ -32,7 +32,9 @@ class LossWeights:
     def begin(self) -> None:
         """Begin a batch."""
         self._weight, self._is_last, self._is_sum = 1.0, True, False
-        self._total = torch.zeros((), dtype=torch.float64)  # counts of this rank's parts so far
+        self._total = torch.zeros(
+            (), dtype=torch.float64, device="cpu"
+        )  # counts of this rank's parts so far
         self._first: torch.Tensor | None = None  # count of the first of several parts
         self._by_count: bool | None = None  # None: no loss so far
         self._has_count = False  # the current part has a loss with a count
@@ -111,7 +113,7 @@ class LossWeights:
 
 def _as_tensor(count: Count) -> torch.Tensor:
     device = collectives.device() if collectives.is_initialized() else torch.device("cpu")
-    return torch.as_tensor(count).detach().to(device, torch.float64)
+    return torch.as_tensor(count, device=device).detach().to(torch.float64)
 
 
 def _run(loss: torch.Tensor, weight: float | torch.Tensor) -> None:

@@ -80,7 +80,7 @@ class EpochOrder:
         return self._current[1]
 
     def _own(self, order: Order, epoch: int) -> torch.Tensor:
-        found = torch.as_tensor(order(epoch)).to("cpu", torch.int64)
+        found = torch.as_tensor(order(epoch), device="cpu").to(torch.int64)
         if found.dim() != 1 or not len(found):
             raise ValueError(
                 f"order({epoch}) has the shape {[*found.shape]}: give one row of indices"
@@ -100,7 +100,7 @@ class EpochOrder:
 
 def weighted(weights: Any, samples: int, *, seed: int = 0) -> Order:
     """Return an order of `samples` draws per epoch, with repetitions, in proportion to `weights`."""
-    chances = torch.as_tensor(weights, dtype=torch.float64)
+    chances = torch.as_tensor(weights, dtype=torch.float64, device="cpu")
     return lambda epoch: torch.multinomial(
         chances, samples, replacement=True, generator=epoch_generator(seed, epoch)
     )
@@ -108,7 +108,7 @@ def weighted(weights: Any, samples: int, *, seed: int = 0) -> Order:
 
 def by_length(lengths: Any, size: int, *, seed: int = 0) -> Order:
     """Return an order whose batches of `size` samples have similar lengths, and vary by epoch."""
-    known = torch.as_tensor(lengths)
+    known = torch.as_tensor(lengths, device="cpu")
 
     def order(epoch: int) -> torch.Tensor:
         chunks = epoch_order(len(known), seed, epoch).split(_CHUNK * size)

@@ -33,13 +33,13 @@ class BatchShare(NamedTuple):
 
 def epoch_order(samples: int, seed: int, epoch: int) -> torch.Tensor:
     """Return the samples of an epoch in training order; int64, on the CPU."""
-    return torch.randperm(samples, generator=epoch_generator(seed, epoch))
+    return torch.randperm(samples, generator=epoch_generator(seed, epoch), device="cpu")
 
 
 def epoch_generator(seed: int, epoch: int) -> torch.Generator:
     """Return a generator whose numbers follow from the seed and the epoch alone."""
     digest = hashlib.sha256(f"{seed}/{epoch}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    return torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
 def split(count: int, weights: Sequence[float], least: int = 1) -> list[int]:

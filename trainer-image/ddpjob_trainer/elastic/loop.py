@@ -110,7 +110,7 @@ class Loop(ScriptControl):
         )
         is_exact = self._training.schedule.needs_metric or deterministic is not None
         self._signals = Signals(every_step=is_exact)
-        device = next(iter(model.parameters()), torch.empty(0)).device
+        device = next((each.device for each in model.parameters()), torch.device("cpu"))
         if device.type == "cuda":
             torch.cuda.set_device(device)  # or all ranks of a node would communicate by GPU 0
         group = ElasticProcessGroup(backend_for(device), device)
@@ -261,7 +261,7 @@ class Loop(ScriptControl):
         self._snapshots.save_before_exit()
         try:
             self._replicas.check()
-            distributed.all_reduce(torch.zeros(1))  # on the CPU, where an abort raises an error
+            distributed.all_reduce(torch.zeros(1, device="cpu"))  # where an abort raises an error
         except Exception as error:  # noqa: BLE001 - raised again if it is no break
             self._breaks.handle(error)
             return False

@@ -65,7 +65,7 @@ class CudaAccelerator:
 
     def pin(self, size: int) -> torch.Tensor:
         """Allocate pinned memory."""
-        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
 
 
 # Type of device → the object for one device of that type.

@@ -51,27 +51,27 @@ def to_plain(found: dict[str, Any]) -> dict[str, Any]:
 def from_plain(plain: dict[str, Any]) -> dict[str, Any]:
     """Return the states from the result of to_plain()."""
     found: dict[str, Any] = {
-        name: torch.tensor([*bytes.fromhex(plain[name])], dtype=torch.uint8)
+        name: torch.tensor([*bytes.fromhex(plain[name])], dtype=torch.uint8, device="cpu")
         for name in _TENSORS
         if name in plain
     }
     if isinstance(plain.get("numpy"), tuple):
         kind, keys, *rest = plain["numpy"]
-        found["numpy"] = (kind, torch.tensor(keys), *rest)
+        found["numpy"] = (kind, torch.tensor(keys, device="cpu"), *rest)
     return {**plain, **found}
 
 
 def check(found: dict[str, Any]) -> None:
     """Raise TypeError, ValueError, KeyError or RuntimeError for states that no generator takes."""
-    torch.Generator().set_state(found["torch"])
+    torch.Generator("cpu").set_state(found["torch"])
     random.Random().setstate(found["python"])  # noqa: S311 - no secret
 
 
 def draw_from(state: torch.Tensor, rank: int) -> None:
     """Seed all generators from another rank's state, without repeating that rank's numbers."""
-    generator = torch.Generator()
+    generator = torch.Generator("cpu")
     generator.set_state(state)
-    seed(int(torch.randint(2**62, (1,), generator=generator)) ^ rank)
+    seed(int(torch.randint(2**62, (1,), generator=generator, device="cpu")) ^ rank)
 
 
 def draw(*source: int) -> None:

@@ -63,7 +63,10 @@ class SafetensorsReader:
         diverge from an undisturbed one. Call `each` with every tensor, before its verification.
         Raise OSError, ValueError, RuntimeError, and the exceptions of `each`.
         """
-        found = {name: torch.empty(shape, dtype=kind) for name, kind, shape in self.outlines}
+        found = {
+            name: torch.empty(shape, dtype=kind, device="cpu")
+            for name, kind, shape in self.outlines
+        }
         pieces = list(_pieces(found.values()))
         with self._path.open("rb", buffering=0) as file:
             file.seek(self._begin)

@@ -46,7 +46,7 @@ class StagingBuffer:
     """A block of host memory that grows to the largest request and is never freed."""
 
     def __init__(self) -> None:
-        self._block = torch.empty(0, dtype=torch.uint8)
+        self._block = torch.empty(0, dtype=torch.uint8, device="cpu")
 
     @property
     def size(self) -> int:
@@ -56,8 +56,8 @@ class StagingBuffer:
     def allocate(self, size: int) -> torch.Tensor:
         """Return `size` bytes of the block; the previous allocation becomes invalid."""
         if self._block.numel() < size:
-            self._block = torch.empty(0, dtype=torch.uint8)
-            self._block = torch.empty(size, dtype=torch.uint8)
+            self._block = torch.empty(0, dtype=torch.uint8, device="cpu")
+            self._block = torch.empty(size, dtype=torch.uint8, device="cpu")
         return self._block[:size]
 
 

@@ -50,7 +50,7 @@ class StateSender:
         if self._ends and self._count == self._ends[0]:
             del self._ends[0]
             parts, self._waiting = self._waiting, []
-            self._send(parts[0] if len(parts) == 1 else torch.cat(parts))
+            self._send(joined(parts, self._device))
 
     def send_state(self, state: Any) -> None:
         """Send a complete state."""
@@ -67,12 +67,12 @@ class StateSender:
         if not self.has_begun:
             self._send_head(b"")
         for outline in self._outlines[self._count :]:
-            self.add(torch.zeros(outline.shape, dtype=outline.kind))
+            self.add(torch.zeros(outline.shape, dtype=outline.kind, device="cpu"))
         while self._works:
             self._works.popleft().wait()
 
     def _send_head(self, text: bytes) -> None:
-        self._send(torch.tensor([len(text)]))
+        self._send(torch.tensor([len(text)], device="cpu"))
         if text:
             self._send(torch.frombuffer(bytearray(text), dtype=torch.uint8))
 
@@ -93,7 +93,10 @@ def receive_state(source: int, device: torch.device) -> Any:
     head = torch.zeros(int(size), dtype=torch.uint8, device=device)
     distributed.recv(head, source)
     node, shapes = json.loads(bytes(head.cpu().numpy()))
-    tensors = {name: torch.empty(shape, dtype=getattr(torch, kind)) for name, kind, shape in shapes}
+    tensors = {
+        name: torch.empty(shape, dtype=getattr(torch, kind), device="cpu")
+        for name, kind, shape in shapes
+    }
     parts = [_bytes(tensor) for tensor in tensors.values()]
     for first, last in _packs([part.numel() for part in parts]):
         if last - first == 1 and device.type == "cpu":
@@ -108,6 +111,20 @@ def receive_state(source: int, device: torch.device) -> Any:
         return serialization.restore(node, tensors)
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def joined(parts: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """Join flat tensors of any devices on this one, with one copy from each other device."""
+    if len(parts) == 1:
+        return parts[0].to(device)
+    moved: list[torch.Tensor] = [*parts]
+    for other in {part.device for part in parts} - {device}:
+        numbers = [number for number, part in enumerate(parts) if part.device == other]
+        pieces = torch.cat([parts[number] for number in numbers]).to(device)
+        sizes = [parts[number].numel() for number in numbers]
+        for number, piece in zip(numbers, pieces.split(sizes), strict=True):
+            moved[number] = piece
+    return torch.cat(moved)
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -93,6 +93,7 @@ def test_some_were_in_groups_that_were_not_formed(
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[ElasticProcessGroup]:
     """A group of one, with a backend for the CPU and one for GPUs, which need not exist."""
     monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # torchrun's
+    monkeypatch.setenv("TORCH_NCCL_ENABLE_MONITORING", "1")  # torch's default
     group = ElasticProcessGroup("cpu:gloo,cuda:gloo")
     group.init(distributed.HashStore(), 0, 1)
     yield group
@@ -103,13 +104,23 @@ def test_collectives_may_take_long_on_every_backend(alone: ElasticProcessGroup) 
     world = distributed.group.WORLD
     assert alone.backend == "cpu:gloo,cuda:gloo"
     assert world is not None
-    limits = {world._get_backend(torch.device(kind)).options._timeout for kind in ("cpu", "cuda")}
-    assert limits == {dt.timedelta(seconds=process_group.COLLECTIVE_SECONDS)}
+    long = dt.timedelta(seconds=process_group.COLLECTIVE_SECONDS)
+    for kind in ("cpu", "cuda"):
+        assert world._get_backend(torch.device(kind)).options._timeout == long
+
+
+def test_older_torch_has_another_function_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(distributed, "set_timeout")
+    group = ElasticProcessGroup("gloo")
+    with pytest.warns(FutureWarning, match="_set_pg_timeout"):
+        group.init(distributed.HashStore(), 0, 1)
+    group.destroy()
 
 
 @pytest.mark.usefixtures("alone")
 def test_nccls_watchdog_does_not_end_a_survivor() -> None:
-    assert os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
+    names = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING")
+    assert [os.environ[name] for name in names] == ["0", "0"]
 
 
 def test_torch_knows_an_aborted_group_until_it_is_left(alone: ElasticProcessGroup) -> None:

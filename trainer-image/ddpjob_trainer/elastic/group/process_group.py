@@ -11,9 +11,9 @@ knows the group until `destroy`. This module does not depend on agents or traini
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import json
+import logging
 import os
 import socket
 import sys
@@ -26,15 +26,25 @@ from torch.distributed import distributed_c10d
 
 from ddpjob_protocol.addresses import split_address
 from ddpjob_trainer.elastic.group import sockets
+from ddpjob_trainer.elastic.group.aborts import Aborts
 from ddpjob_trainer.elastic.group.break_errors import GroupAbortedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_log = logging.getLogger("ddpjob")
+
 ENTER_SECONDS = 20.0  # seconds to connect to all peers: gloo's own wait cannot be aborted
 ENTER_SECONDS_ON_DEVICES = 120.0  # NCCL may connect when the group forms, which takes longer
 STORE_SECONDS = 7 * 86400.0  # seconds; workers may start late; a new membership aborts it
 COLLECTIVE_SECONDS = 1800.0  # seconds; torch's default for gloo
+ABORT_SECONDS = 5.0  # seconds for the aborts of all groups; NCCL takes 0.5 s
+# NCCL would end this process when a peer is lost, before the agent assigns another group, or when
+# its watchdog waits for an abort.
+NCCL_ENDS_NO_PROCESS = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+}
 
 
 class ElasticProcessGroup:
@@ -48,6 +58,7 @@ class ElasticProcessGroup:
         self._store: frozenset[int] = frozenset()  # sockets, by their inode numbers
         self._peers: frozenset[int] = frozenset()
         self._held: dict[int, socket.socket] = {}
+        self._aborts = Aborts()
         self.connecting = False
         self._is_half_made = False
         self._is_aborted = False
@@ -72,8 +83,7 @@ class ElasticProcessGroup:
         """
         self._release()
         self._hook = sys.excepthook
-        # NCCL would end this process when a peer is lost, before the agent assigns another group.
-        os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
+        os.environ.update(NCCL_ENDS_NO_PROCESS)
         before = sockets.find_sockets()
         self.connecting = self._is_half_made = True
         seconds = ENTER_SECONDS if self._device is None else ENTER_SECONDS_ON_DEVICES
@@ -85,7 +95,7 @@ class ElasticProcessGroup:
         finally:
             self.connecting = False
         self._is_half_made = False
-        distributed.set_timeout(dt.timedelta(seconds=COLLECTIVE_SECONDS))
+        _set_timeout(COLLECTIVE_SECONDS)
         peers = _find_peers(store, rank, world_size, _new(before))
         with self._lock:
             self._peers = peers
@@ -119,7 +129,8 @@ class ElasticProcessGroup:
         connection during its setup, gloo would end the process.
         """
         self._is_aborted = True  # before collectives on devices return wrong values
-        _abort_backends()
+        # Torch knows the groups until `destroy`: without them it would raise ValueErrors.
+        self._aborts.start([*distributed_c10d._world.pg_names])  # noqa: SLF001 - no public list
         with self._lock:
             self._hold_peers()
             for connection in self._held.values():
@@ -129,6 +140,8 @@ class ElasticProcessGroup:
                 if client is not None:
                     sockets.shut_down(client, socket.SHUT_RDWR)
                     client.close()
+        if not self._aborts.wait(ABORT_SECONDS):
+            _log.warning("the abort of a process group has not returned for %g s", ABORT_SECONDS)
 
     def destroy(self) -> None:
         """Leave and destroy the group."""
@@ -189,15 +202,10 @@ def _find_peers(
     return sockets.connections_to(opened, ranks[rank], others)
 
 
-def _abort_backends() -> None:
-    """Abort the collectives of all groups, but let torch know the groups until `destroy`.
-
-    Without them torch would raise ValueErrors. gloo has no abort and ignores the call.
-    """
-    names = distributed_c10d._world.pg_names  # noqa: SLF001 - no public list of groups
-    for group in sorted(names, key=lambda each: names[each], reverse=True):  # torch's order
-        with contextlib.suppress(RuntimeError):
-            group.abort()
+def _set_timeout(seconds: float) -> None:
+    """Limit each collective of the group to this time, on all backends."""
+    older = distributed_c10d._set_pg_timeout  # noqa: SLF001 - the only one before torch 2.15
+    getattr(distributed, "set_timeout", older)(dt.timedelta(seconds=seconds))
 
 
 def _backend_error(device: torch.device | None) -> str | None:

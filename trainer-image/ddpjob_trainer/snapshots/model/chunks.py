@@ -142,7 +142,7 @@ def assemble(
     rest = {**tensors}
     for name, saved in chunked.items():
         parts = {chunk: rest.pop(name_of(name, chunk)) for chunk in saved.chunks}
-        rest[name] = torch.empty(saved.shape, dtype=NAMES[saved.kind])
+        rest[name] = torch.empty(saved.shape, dtype=NAMES[saved.kind], device="cpu")
         for chunk, part in parts.items():
             rest[name][whole(saved.shape).slices_of(chunk)] = part
     return rest

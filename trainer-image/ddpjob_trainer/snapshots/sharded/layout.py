@@ -65,7 +65,7 @@ def hollow(state: Any, found: dict[int, tuple[torch.Tensor, Any]]) -> Any:
 
     def visit(value: Any) -> Any:
         if is_dtensor(value):
-            stand_in = torch.empty((), dtype=value.dtype).expand(value.shape)
+            stand_in = torch.empty((), dtype=value.dtype, device="cpu").expand(value.shape)
             found[stand_in.untyped_storage().data_ptr()] = stand_in, value
             return stand_in
         if isinstance(value, dict):

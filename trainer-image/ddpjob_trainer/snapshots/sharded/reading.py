@@ -64,13 +64,13 @@ class ShardedReader:
             for source in self._sources(name)
             if (part := source.chunk.overlap(target.chunk))
         ]
-        scratch = torch.empty(BLOCK_BYTES, dtype=torch.uint8)
+        scratch = torch.empty(BLOCK_BYTES, dtype=torch.uint8, device="cpu")
         for source, part, target in sorted(found, key=lambda each: each[0][:2]):
             for box, dim in _pieces(source.chunk, part, source.kind.itemsize):
                 begin, shape = _span(source.chunk, box, dim)
                 size = math.prod(shape) * source.kind.itemsize
                 if size > scratch.numel():
-                    scratch = torch.empty(size, dtype=torch.uint8)
+                    scratch = torch.empty(size, dtype=torch.uint8, device="cpu")
                 self._files.read(
                     source.file, source.begin + begin * source.kind.itemsize, raw(scratch[:size])
                 )

@@ -117,7 +117,9 @@ class _Placing:
 
     def _place(self, spec: TensorSpec, found: Any, path: str) -> torch.Tensor:
         own: torch.Tensor = (
-            found if isinstance(found, torch.Tensor) else torch.empty(spec.shape, dtype=spec.kind)
+            found
+            if isinstance(found, torch.Tensor)
+            else torch.empty(spec.shape, dtype=spec.kind, device="cpu")
         )
         if tuple(own.shape) != spec.shape:
             raise StateMismatchError(

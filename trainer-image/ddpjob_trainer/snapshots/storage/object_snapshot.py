@@ -132,7 +132,7 @@ class ObjectListing:
                 digest = safetensors_writer.hasher(expected.kind)
             except ValueError as error:
                 raise UnusableError(str(error)) from None
-            block = torch.empty(expected.size, dtype=torch.uint8)
+            block = torch.empty(expected.size, dtype=torch.uint8, device="cpu")
             if not self._objects.fetch(
                 f"{copy.folder}/{name}", safetensors_writer.raw(block), digest.update
             ):

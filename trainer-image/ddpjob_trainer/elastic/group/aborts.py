@@ -1,0 +1,50 @@
+"""Aborts of several groups at once.
+
+An abort of NCCL waits for the device, and the device may wait for a collective of another group. So
+the groups of a process are aborted at the same time, each by a thread. A thread that never returns
+is left behind. This module does not depend on torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+
+
+class Group(Protocol):
+    """A process group of torch."""
+
+    def abort(self) -> None: ...  # noqa: D102 - see torch
+
+
+class Aborts:
+    """The aborts of the groups of one process."""
+
+    def __init__(self) -> None:
+        self._threads: dict[Hashable, threading.Thread] = {}
+
+    def start(self, groups: Iterable[Group]) -> None:
+        """Abort these groups at the same time, except those whose last abort has not returned."""
+        self._threads = {group: each for group, each in self._threads.items() if each.is_alive()}
+        for group in groups:
+            if group not in self._threads:
+                thread = threading.Thread(target=_abort, args=[group], daemon=True)
+                self._threads[group] = thread
+                thread.start()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for all aborts; return whether they have returned within this time."""
+        until = time.monotonic() + seconds
+        for thread in self._threads.values():
+            thread.join(max(0.0, until - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads.values())
+
+
+def _abort(group: Group) -> None:
+    with contextlib.suppress(RuntimeError):  # a backend without an abort
+        group.abort()
