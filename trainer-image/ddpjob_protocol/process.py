@@ -43,7 +43,7 @@ class ProcessMessage(str, enum.Enum):
     ENTERED = "entered"  # "membership": has joined it
     STOPS = "stops"  # "membership", "rank": its own; accepts a stop step; no rank: not known
     STOPPED = "stopped"  # stopped at the stop step, and its state is saved
-    FINISHED = "finished"  # all steps are done; joins no more memberships
+    FINISHED = "finished"  # "membership": has done its last step there; joins no more
     LEFT = "left"  # "step": of the state it left after DUMP_STATE; None: it could not
 
 

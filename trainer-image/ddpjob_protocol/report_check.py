@@ -146,6 +146,7 @@ _PROCESS_MESSAGES: Mapping[ProcessMessage, Check] = {
     ProcessMessage.ARRIVED: fields({"membership": name}, "membership"),
     ProcessMessage.ENTERED: fields({"membership": identity}, "membership"),
     ProcessMessage.STOPS: fields({"membership": name, "rank": count}, "membership"),
+    ProcessMessage.FINISHED: fields({"membership": identity}),  # an older library names none
     ProcessMessage.LEFT: fields({"step": count}),
 }
 _PORT = checks.count_to(checks.MAX_PORT)
@@ -175,6 +176,7 @@ _MESSAGES: Mapping[str, Check] = {
     "broken": fields({"membership": name, "why": checks.text_to(MAX_WARNING)}, "membership", "why"),
     "asks": fields({"membership": name, "rank": count}, "membership"),
     "stops": fields({"membership": name}, "membership"),
+    "finished": fields({"membership": name}, "membership"),
     "promise": fields({"step": count}, "step"),
     "stopped": fields({"membership": name}, "membership"),
     "steps_done": _STEPS_DONE,

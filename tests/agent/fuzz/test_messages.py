@@ -65,7 +65,7 @@ MESSAGES: tuple[dict[str, Any], ...] = (
     {"type": "steps_done", "membership": FIRST, "step": 9},
     {"type": "live"},
     {"type": "ready"},
-    {"type": "finished"},
+    {"type": "finished", "membership": FIRST},
     {"type": "bye"},
 )  # fmt: skip
 HELLO: dict[str, Any] = {

@@ -65,7 +65,8 @@ EXITED = {"type": "exited", "membership": FIRST, "live": False, "failure": None}
         ({"type": "bye"}, Effect.TURN),
         ({"type": "live"}, Effect.TURN),
         ({"type": "ready"}, Effect.TURN),
-        ({"type": "finished"}, Effect.TURN),
+        ({"type": "finished", "membership": FIRST}, Effect.TURN),
+        ({"type": "finished", "membership": OTHER}, Effect.NOTHING),
         ({"type": "broken", "membership": FIRST, "why": "reset"}, Effect.TURN),
         ({"type": "broken", "membership": OTHER, "why": "reset"}, Effect.NOTHING),
         (STOPS, Effect.TURN),
@@ -78,6 +79,20 @@ EXITED = {"type": "exited", "membership": FIRST, "live": False, "failure": None}
 )
 def test_effect_of_a_message(message: dict[str, Any], effect: Effect) -> None:
     assert on_message(job(), "a", message, NOW) is effect
+
+
+@pytest.mark.parametrize(("finished_in", "counts"), [(FIRST, True), (OTHER, False)])
+def test_who_finished_in_an_older_membership_has_not_finished_this_one(
+    finished_in: str, *, counts: bool
+) -> None:
+    """By a message, and when the agent registers again."""
+    state = job(live=True)
+    on_message(state, "a", {"type": "finished", "membership": finished_in}, NOW)
+    held = {"id": finished_in}
+    again = hello(Member("b", "b-first", "127.0.0.1", 1), live=True, membership=held, finished=True)
+    on_hello(state, again, NOW)
+    rows = [state.workers.get(name) for name in "ab"]
+    assert [row is not None and row.finished for row in rows] == [counts, counts]
 
 
 @pytest.mark.parametrize("message", [{"type": "bye"}, STOPS, EXITED, SAVED])

@@ -111,7 +111,8 @@ class OnGpu(torch.Tensor):
     ) -> Any:
         if function is torch.cat and not all(isinstance(each, OnGpu) for each in args[0]):
             raise RuntimeError("Expected all tensors to be on the same device")
-        found = super().__torch_function__(function, types, args, kwargs or {})
+        plain: Any = super()  # torch's stubs lack its types
+        found = plain.__torch_function__(function, types, args, kwargs or {})
         return found.as_subclass(torch.Tensor) if function is torch.Tensor.to else found
 
 

@@ -249,7 +249,7 @@ class Job:
     @property
     def is_ending(self) -> bool:
         """True if a member has ended, or has done all its steps."""
-        return self.has_lost_one or any(each.agent.finished for each in self.members)
+        return self.has_lost_one or any(bool(each.agent.finished_in) for each in self.members)
 
     async def finish(self) -> Run:
         """Wait for the end of all, or of one by an error."""

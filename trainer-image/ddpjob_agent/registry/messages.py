@@ -98,9 +98,10 @@ def _on_ready(state: RegistryState, worker: str, _message: _Content, now: float)
     return Effect.turn_if(state.workers.change(worker, ready_at=now))
 
 
-def _on_finished(state: RegistryState, worker: str, _message: _Content, _now: float) -> Effect:
-    """Record that a process of this worker has done all steps."""
-    return Effect.turn_if(state.workers.change(worker, finished=True))
+def _on_finished(state: RegistryState, worker: str, message: _Content, _now: float) -> Effect:
+    """Record that a process of this worker has done all steps, unless in an older membership."""
+    is_current = state.is_current(worker, message)
+    return Effect.turn_if(is_current and state.workers.change(worker, finished=True))
 
 
 def _on_broken(state: RegistryState, worker: str, message: _Content, now: float) -> Effect:

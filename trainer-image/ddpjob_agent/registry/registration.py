@@ -79,7 +79,8 @@ def on_hello(state: RegistryState, message: Message, now: float) -> str:
         state.refuse(member.worker, f"hello.{fact}", problem, now)
     known = state.workers.row_for(member, now)
     current = state.current
-    if current and held_id == current.id and current.has(known.member):
+    is_current = bool(current and held_id == current.id and current.has(known.member))
+    if is_current:
         known = _relearn(state, known, message, now)
     if message["files"]:
         on_inventory(state, member.worker, message["files"], now)
@@ -94,7 +95,7 @@ def on_hello(state: RegistryState, message: Message, now: float) -> str:
         closed_at=None,
         host_silent_since=None,
         ready_at=(known.ready_at or now) if message["ready"] else None,
-        finished=message["finished"],
+        finished=is_current and message["finished"],
         port=message["port"],
         reach=message["reach"],
     )

@@ -33,7 +33,7 @@ class LiveProcess:
         self.line = ""  # of the script, at which the main thread is
         self.moved_at = 0.0
         self.last_message_at = 0.0
-        self.finished = False
+        self.finished_in = ""  # the membership in which it has done its last step
         self.stops = False  # the process does not stay, but accepts a last step
         self.stopped = False
         self.asked_to_leave = False  # True until the process answers the request for its state
@@ -52,11 +52,12 @@ class LiveProcess:
             self.arrived, self.entered = message["membership"], ""
         elif answer is ProcessMessage.ENTERED:
             self.arrived = self.entered = message["membership"]
+        elif answer is ProcessMessage.FINISHED:
+            self.finished_in = message.get("membership") or self.entered
         elif answer is ProcessMessage.LEFT:
             self.asked_to_leave, self.left = False, message.get("step")
         self.stops |= answer is ProcessMessage.STOPS
         self.stopped |= answer is ProcessMessage.STOPPED
-        self.finished |= answer is ProcessMessage.FINISHED
 
     def assign(self, assignment: Assignment) -> None:
         """Send an assignment to the process."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Callable
 
 from ddpjob_agent.worker.live_process import LiveProcess, is_superseded
 from ddpjob_protocol.environment import STUCK_SECONDS
+from ddpjob_protocol.membership import MembershipId
 from ddpjob_protocol.process import DUMP_STATE, Assignment, ProcessMessage
 from ddpjob_protocol.report_check import check_process_message
 from ddpjob_protocol.text import shorten
@@ -95,9 +96,10 @@ class LiveProcesses:
         return len(self._processes) == self._count
 
     @property
-    def finished(self) -> bool:
-        """True if a process has done all its steps and enters no other membership."""
-        return any(process.finished for process in self._processes.values())
+    def finished_in(self) -> str:
+        """The membership in which a process has done its last step; it enters no other one."""
+        found = [each.finished_in for each in self._processes.values() if each.finished_in]
+        return max(found, key=MembershipId.parse, default="")
 
     @property
     def first_rank(self) -> int:
@@ -205,7 +207,7 @@ class LiveProcesses:
             if self.stops:
                 self._send({"type": "stops", "membership": message["membership"]})
         elif answer is ProcessMessage.FINISHED:
-            self._send({"type": "finished"})
+            self._send({"type": "finished", "membership": process.finished_in})
         if self.ready and not self._was_ready:
             self._send({"type": "ready"})
         self._was_ready = self.ready
@@ -253,7 +255,7 @@ class LiveProcesses:
 
     def _is_stuck(self, process: LiveProcess) -> bool:
         if (
-            process.finished
+            process.finished_in
             or not process.entered
             or not is_superseded(process.entered, self._assignment)
         ):

@@ -116,7 +116,7 @@ class Supervisor:
         """Return what the agent reports of its processes when it registers."""
         return {
             "ready": self._live.ready,
-            "finished": self._live.finished,
+            "finished": self._has_finished(),
             "stops": self._live.stops,
             "stopped": self._stopping.stopped_in,
             "reports": self._reports.last_messages(),
@@ -124,13 +124,18 @@ class Supervisor:
             "port": self._launches.port.number,
         }
 
+    def _has_finished(self) -> bool:
+        """Return whether a process has done its last step in the membership of this agent."""
+        membership = self._state.membership
+        return membership is not None and self._live.finished_in == str(membership.id)
+
     def heartbeat_message(self) -> Message:
         """Return what a heartbeat of the agent reports."""
         return {"processes": self._reports.alive()}
 
     def follow(self, order: Message) -> Effects:
         """Change the state by an order, pass the order to the processes, and return its effects."""
-        effects = orders.follow(self._state, order, finished=self._live.finished)
+        effects = orders.follow(self._state, order, finished=bool(self._live.finished_in))
         if effects.syncs_files:
             self._files.on_order(order)
         if effects.store:

@@ -152,6 +152,12 @@ class AgentConnection:
             )
             return not self._is_superseded()
 
+    def finished(self) -> None:
+        """Report that this process has done all steps, in the membership that it entered."""
+        with self._condition:
+            entered = self._entered
+        self.send(ProcessMessage.FINISHED, **({"membership": str(entered.id)} if entered else {}))
+
     def is_superseded(self) -> bool:
         """Return whether this process must leave its current or forming group at once."""
         with self._condition:

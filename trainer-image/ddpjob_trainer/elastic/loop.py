@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed
 
-from ddpjob_protocol.process import ProcessMessage
 from ddpjob_trainer.agent_link import connection
 from ddpjob_trainer.data.stream import Stream
 from ddpjob_trainer.elastic.control import left_loop
@@ -266,7 +265,7 @@ class Loop(ScriptControl):
             self._breaks.handle(error)
             return False
         if self._agent is not None:
-            self._agent.send(ProcessMessage.FINISHED)
+            self._agent.finished()
         self._member.leave()
         self._training.schedule.finish()
         return True

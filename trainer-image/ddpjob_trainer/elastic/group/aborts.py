@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Iterable
 
 
 class Group(Protocol):
@@ -26,7 +26,7 @@ class Aborts:
     """The aborts of the groups of one process."""
 
     def __init__(self) -> None:
-        self._threads: dict[Hashable, threading.Thread] = {}
+        self._threads: dict[Group, threading.Thread] = {}
 
     def start(self, groups: Iterable[Group]) -> None:
         """Abort these groups at the same time, except those whose last abort has not returned."""
