@@ -12,6 +12,7 @@ from ddpjob_operator.api.status import (
     GroupStatus,
     HistoryEntry,
     MembershipStatus,
+    NodeFailures,
     ProgressStatus,
     RendezvousFailures,
     RestartsStatus,
@@ -93,6 +94,7 @@ STATUS = make_status(
             tail="Killed",
         ),
     ),
+    node_failures=(NodeFailures(node="a", count=2, at=NOW, avoided=True),),
     rendezvous_failures=RendezvousFailures(term=1, count=1, message="it is not ready"),
     silent_workers=(SilentWorkerStatus(name="digits-worker-001-1", since=NOW),),
 )

@@ -42,6 +42,7 @@ class WarningReason(str, enum.Enum):
     RENDEZVOUS_FAILS = "RendezvousFails"
     WORKER_SILENT = "WorkerSilent"
     NOT_CONNECTED = "NotConnected"
+    NODES_AVOIDED = "NodesAvoided"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,6 +182,14 @@ def invalid_spec(problems: str) -> str:
         f"this version of the operator refuses the spec: {shorten(problems, MAX_PROBLEM)}. The job"
         " runs to its end without the refused fields. Correct them before it is suspended or run"
         " again"
+    )
+
+
+def nodes_avoided(nodes: str, workers: str) -> str:
+    """Return the message that a worker has no node because bad nodes are avoided."""
+    return (
+        f"no node takes a worker, and new pods avoid {nodes}, because {workers} of the job failed on"
+        " each (failurePolicy.avoidNodes). Repair these nodes, add others, or raise avoidNodes"
     )
 
 

@@ -167,6 +167,15 @@ class WorkerFailures(ObservedModel):
     )
 
 
+class NodeFailures(ObservedModel):
+    """Workers of the job that failed on one node by their own doing."""
+
+    node: str = Field(description="Name of the node.")
+    count: int = Field(description="Number of these workers.")
+    at: datetime = Field(description="Time when the last end was observed.")
+    avoided: bool = Field(default=False, description="True if new pods of the job avoid the node.")
+
+
 class RendezvousFailures(ObservedModel):
     """Rendezvous pods that the operator replaced because they did not work."""
 
@@ -223,6 +232,10 @@ class DDPJobStatus(ObservedModel):
     worker_failures: tuple[WorkerFailures, ...] = Field(
         default=(),
         description="Slots whose workers ended by their own doing within the last ten minutes.",
+    )
+    node_failures: tuple[NodeFailures, ...] = Field(
+        default=(),
+        description="With failurePolicy.avoidNodes: nodes on which workers failed, up to 50.",
     )
     silent_workers: tuple[SilentWorkerStatus, ...] = Field(
         default=(),

@@ -22,6 +22,8 @@ def find_ignored_fields(job: DDPJob) -> Iterator[str]:
     spec = job.spec
     if spec.scheduling.priority_class_name is not None:
         yield "spec.scheduling.priorityClassName"
+    if spec.failure_policy.avoid_nodes is not None:
+        yield "spec.failurePolicy.avoidNodes"
     if spec.ttl_seconds_after_finished is not None:
         yield "spec.ttlSecondsAfterFinished"
     main, *extra = spec.groups()

@@ -37,7 +37,14 @@ from ddpjob_operator.manifests.pieces import (
     tolerate_unreachable,
     variables,
 )
-from ddpjob_operator.manifests.scheduling import MAY_BE_EVICTED, inherited, priority
+from ddpjob_operator.manifests.scheduling import (
+    HOST_NAME,
+    MAY_BE_EVICTED,
+    PREFERRED,
+    inherited,
+    keep_off,
+    priority,
+)
 from ddpjob_operator.manifests.secrets import KEYS_FILE, KEYS_FOLDER, secret_volume
 from ddpjob_operator.manifests.security import (
     CONFINED,
@@ -99,7 +106,8 @@ def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, key: Job
         constants.LABEL_KEY: key.fingerprint,
     }
     workers = {constants.LABEL_JOB: job.metadata.name, constants.LABEL_ROLE: constants.ROLE_WORKER}
-    apart = {"labelSelector": {"matchLabels": workers}, "topologyKey": "kubernetes.io/hostname"}
+    term = {"labelSelector": {"matchLabels": workers}, "topologyKey": HOST_NAME}
+    apart = {"weight": 100, "podAffinityTerm": term}
     container = {
         "name": "rendezvous",
         "image": image,
@@ -148,13 +156,7 @@ def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, key: Job
             "securityContext": SECCOMP,
             "terminationGracePeriodSeconds": 5,
             "tolerations": tolerations,
-            "affinity": {
-                "podAntiAffinity": {
-                    "preferredDuringSchedulingIgnoredDuringExecution": [
-                        {"weight": 100, "podAffinityTerm": apart}
-                    ]
-                }
-            },
+            **keep_off({"podAntiAffinity": {PREFERRED: [apart]}}, action.avoid),
         },
     }
 
@@ -176,6 +178,7 @@ def build_worker(job: DDPJob, action: CreateWorker, image: str, key: JobKey) -> 
     container = trainer(template).get("name")
     metadata = pod_metadata(job, action.name, labels, container, template.get("metadata"))
     spec = _worker_spec(job, group, action.name, template["spec"], image, key)
+    spec |= keep_off(spec.get("affinity"), action.avoid)
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     return {**pod, **without_nulls({"metadata": metadata, "spec": spec})}
 

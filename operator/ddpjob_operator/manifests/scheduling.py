@@ -1,6 +1,6 @@
-"""Determines on which nodes a rendezvous pod may run.
+"""Determines on which nodes pods may run: all pods avoid the same nodes.
 
-The fields are those of the main group's template. Of its nodeSelector, only the architecture and the
+The fields of a rendezvous pod are those of the main group's template. Of its nodeSelector, only the architecture and the
 operating system count, because the service's image must run there, but the pod needs no GPU.
 May not: call the API server.
 """
@@ -12,6 +12,9 @@ from ddpjob_operator.api.spec.pod.strategic_merge import without_nulls
 from ddpjob_operator.manifests.pieces import UNREACHABLE, Manifest, as_list, as_mapping
 
 INHERITED = ("tolerations", "imagePullSecrets", "priorityClassName", "schedulerName")
+HOST_NAME = "kubernetes.io/hostname"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 NODE_LABELS = ("kubernetes.io/arch", "kubernetes.io/os")
 # The cluster autoscaler may remove its node: the next service learns everything from the agents.
 MAY_BE_EVICTED = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
@@ -31,6 +34,28 @@ def inherited(job: DDPJob) -> Manifest:
             if as_mapping(each).get("key") not in UNREACHABLE  # the limits of workers are not ours
         ]
     return dict(without_nulls({**priority(job), **given, **selector}))
+
+
+def keep_off(affinity: object, nodes: tuple[str, ...]) -> Manifest:
+    """Return the affinity of a pod that avoids these nodes, too; as a field of its spec.
+
+    The terms of a required node affinity are alternatives, so each of them gets the requirement.
+    """
+    if not nodes:
+        return {} if affinity is None else {"affinity": affinity}
+    rule = {"key": HOST_NAME, "operator": "NotIn", "values": list(nodes)}
+    given = as_mapping(affinity)
+    on_nodes = as_mapping(given.get("nodeAffinity"))
+    required = as_mapping(on_nodes.get(REQUIRED))
+    terms = [
+        {**term, "matchExpressions": [*as_list(term.get("matchExpressions")), rule]}
+        for term in as_list(required.get("nodeSelectorTerms"))
+        if isinstance(term, dict) and term  # an empty one matches no node
+    ]
+    if "nodeSelectorTerms" not in required:
+        terms = [{"matchExpressions": [rule]}]
+    required = {**required, "nodeSelectorTerms": terms}
+    return {"affinity": {**given, "nodeAffinity": {**on_nodes, REQUIRED: required}}}
 
 
 def priority(job: DDPJob) -> Manifest:

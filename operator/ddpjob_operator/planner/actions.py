@@ -24,6 +24,7 @@ class CreateRendezvous:
 
     name: str
     term: int
+    avoid: tuple[str, ...] = ()  # nodes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +42,7 @@ class CreateWorker:
     group: str
     index: int
     incarnation: int
+    avoid: tuple[str, ...] = ()  # nodes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,12 +11,15 @@ May not: decide which workers to create.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from ddpjob_operator.api.constants import Reason
-from ddpjob_operator.api.status import WorkerFailures
+from ddpjob_operator.api.status import NodeFailures, WorkerFailures
+from ddpjob_operator.planner import bad_nodes
 from ddpjob_operator.planner.diagnosis import LOCAL_DISK, diagnose, quote, remedy_text
 from ddpjob_operator.planner.joined import joined_ever
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
@@ -66,21 +69,40 @@ def own_doing(worker: Worker) -> bool:
     return worker.exit_code not in (None, Exit.OK, Exit.STOPPED)
 
 
-def count_failures(observed: Observed, now: datetime) -> tuple[WorkerFailures, ...]:
-    """Return the failures in a row of each slot, for the status; the newest come last."""
+@dataclasses.dataclass(frozen=True)
+class Deaths:
+    """The failures of workers, by slot and by node; the newest come last."""
+
+    slots: tuple[WorkerFailures, ...] = ()
+    nodes: tuple[NodeFailures, ...] = ()
+
+    @functools.cached_property
+    def avoided(self) -> tuple[str, ...]:
+        """The nodes that new pods avoid."""
+        return bad_nodes.avoided(self.nodes)
+
+
+def count_failures(observed: Observed, now: datetime) -> Deaths:
+    """Return the failures for the status: those that it has, and those of this pass."""
     counts = {(each.group, each.index): each for each in observed.job.status.worker_failures}
     found = _judged(observed)
+    new = list[Worker]()
     for worker, action in found:
         slot = (worker.group, worker.index)
         known = counts.get(slot)
         if known is None or known.worker != worker.name:
             counts[slot] = _counted(observed, worker, known, action, now)
+            of_node = worker.disrupted or worker.reason in LOST_BY_NODE
+            if action == RuleAction.COUNT and not of_node:
+                new.append(worker)
     failed = {worker.name for worker, _ in found}
     wanted = {group.name for group in observed.job.spec.groups()}
-    window = observed.job.spec.failure_policy.window_seconds or 0.0
-    calm = now - timedelta(seconds=max(CALM_SECONDS, window))
+    policy = observed.job.spec.failure_policy
+    calm = now - timedelta(seconds=max(CALM_SECONDS, policy.window_seconds or 0.0))
     kept = [e for e in counts.values() if e.group in wanted and (e.at > calm or e.worker in failed)]
-    return _bounded(sorted(kept, key=lambda each: each.at)[-MAX_SLOTS:])
+    slots = _bounded(sorted(kept, key=lambda each: each.at)[-MAX_SLOTS:])
+    nodes = bad_nodes.count_nodes(observed.job.status.node_failures, new, policy, now)
+    return Deaths(slots, nodes)
 
 
 def _bounded(kept: Sequence[WorkerFailures]) -> tuple[WorkerFailures, ...]:

@@ -6,13 +6,11 @@ May not: count restarts. The rendezvous service counts them, because it observes
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Literal
 
 from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.api.status import WorkerFailures
 from ddpjob_operator.planner import deaths
 from ddpjob_operator.planner.observed import Observed, Phase
 from ddpjob_protocol.control import Report, ServiceState
@@ -34,7 +32,7 @@ class JobOutcome:
 def decide_outcome(
     observed: Observed,
     report: Report | None,
-    failures: Sequence[WorkerFailures],
+    ended: deaths.Deaths,
     now: datetime,
 ) -> JobOutcome | None:
     """Return the outcome of the job, or None if the job has not ended."""
@@ -50,7 +48,7 @@ def decide_outcome(
         seconds = observed.job.spec.active_deadline_seconds
         message = f"the job ran for longer than activeDeadlineSeconds ({seconds})"
         return JobOutcome(ConditionType.FAILED, Reason.DEADLINE_EXCEEDED, message)
-    if fatal := deaths.fatal(observed, failures, now):
+    if fatal := deaths.fatal(observed, ended.slots, now):
         return JobOutcome(ConditionType.FAILED, *fatal)
     return None
 

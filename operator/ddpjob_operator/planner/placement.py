@@ -29,9 +29,9 @@ from datetime import datetime, timedelta
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.spec.worker_groups import Group
-from ddpjob_operator.api.status import WorkerFailures
-from ddpjob_operator.planner import deaths, silent_workers
+from ddpjob_operator.planner import silent_workers
 from ddpjob_operator.planner.actions import CreateWorker, DeleteWorker
+from ddpjob_operator.planner.deaths import Deaths, paused
 from ddpjob_operator.planner.joined import joined_ever, members_of
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
 from ddpjob_protocol.control import Report, ServiceState
@@ -50,7 +50,7 @@ class WorkerPlan:
     delete: tuple[DeleteWorker, ...]
     failing: tuple[Worker, ...]  # ended by their own doing; replaced after the backoff
     replace_after: datetime | None  # end of the backoff
-    failures: tuple[WorkerFailures, ...] = ()  # of each slot
+    deaths: Deaths  # so far
     stuck: tuple[Worker, ...] = ()  # kept workers without a node
     stuck_at: datetime | None = None  # time at which the next worker becomes stuck
 
@@ -60,9 +60,7 @@ class WorkerPlan:
         return frozenset(worker.name for worker in self.stuck)
 
 
-def plan_workers(
-    observed: Observed, failures: tuple[WorkerFailures, ...], now: datetime
-) -> WorkerPlan:
+def plan_workers(observed: Observed, ended: Deaths, now: datetime) -> WorkerPlan:
     """Return the plan for all workers of a job."""
     kept, draining, missing = [], [], list[Slot]()
     groups = observed.job.spec.groups()
@@ -79,7 +77,7 @@ def plan_workers(
         missing += slots
     known = {group.name for group in groups}
     draining += [w for w in current if w.live and w.group not in known]
-    pauses = deaths.paused(failures, now)
+    pauses = paused(ended.slots, now)
     last = {worker.name: worker for worker in observed.workers}
     waiting_slots = {slot: pauses[slot] for slot in missing if slot in pauses}
     waiting_slots = {slot: each for slot, each in waiting_slots.items() if each.worker in last}
@@ -87,8 +85,8 @@ def plan_workers(
     replace_after = min((each.retry_at for each in waiting_slots.values()), default=None)
     missing = [slot for slot in missing if slot not in waiting_slots]
     paused_names = {worker.name for worker in failing}
-    ended = (w for w in observed.workers if w.terminal and not w.deleting)
-    done = [worker for worker in ended if worker.name not in paused_names]
+    over = (w for w in observed.workers if w.terminal and not w.deleting)
+    done = [worker for worker in over if worker.name not in paused_names]
     removable = [w for w in draining if _may_delete(w, observed.report)] + outdated
     waiting = {w.name: _stuck_at(w, now) for w in kept if w.unschedulable or w.gates}
     return WorkerPlan(
@@ -96,11 +94,11 @@ def plan_workers(
         stuck_at=min((at for at in waiting.values() if at > now), default=None),
         kept=tuple(kept),
         draining=(*draining, *outdated),
-        create=_creations(observed, missing),
+        create=_creations(observed, missing, ended.avoided),
         delete=tuple(DeleteWorker(worker.name) for worker in (*removable, *done)),
         failing=failing,
         replace_after=replace_after,
-        failures=failures,
+        deaths=ended,
     )
 
 
@@ -134,7 +132,9 @@ def _may_delete(worker: Worker, report: Report | None) -> bool:
     return report.state is not ServiceState.RUNNING or worker.name not in members_of(report)
 
 
-def _creations(observed: Observed, missing: Iterable[Slot]) -> tuple[CreateWorker, ...]:
+def _creations(
+    observed: Observed, missing: Iterable[Slot], avoid: tuple[str, ...]
+) -> tuple[CreateWorker, ...]:
     job = observed.job.metadata.name
     size = {group.name: group.gpus for group in observed.job.spec.groups()}
     highest: dict[Slot, int] = {}
@@ -142,7 +142,7 @@ def _creations(observed: Observed, missing: Iterable[Slot]) -> tuple[CreateWorke
         slot = (group, index)
         highest[slot] = max(incarnation, highest.get(slot, 0))
     return tuple(
-        CreateWorker(constants.worker_name(job, group, index, n), group, index, n)
+        CreateWorker(constants.worker_name(job, group, index, n), group, index, n, avoid)
         # Large workers first: small workers could occupy the only nodes with enough GPUs.
         for group, index in sorted(missing, key=lambda slot: -size[slot[0]])
         for n in (1 + highest.get((group, index), 0),)

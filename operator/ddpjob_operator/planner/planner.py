@@ -28,7 +28,7 @@ from datetime import datetime
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import ConditionType
-from ddpjob_operator.api.status import DDPJobStatus, WorkerFailures
+from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.planner import (
     conditions,
     deaths,
@@ -94,30 +94,27 @@ def plan(observed: Observed, now: datetime) -> Plan:
     if conditions.finished(status.conditions):
         return _plan_finished(observed, now)
     report = _current_report(observed)
-    failures = deaths.count_failures(observed, now)
-    verdict = outcome.decide_outcome(observed, report, failures, now)
+    ended = deaths.count_failures(observed, now)
+    verdict = outcome.decide_outcome(observed, report, ended, now)
     complete = verdict is not None and verdict.type is ConditionType.COMPLETE
     if job.spec.paused and not complete:
         return _plan_suspended(observed, now)
     if verdict is not None:
-        final = status_builder.build_finished_status(observed, report, verdict, failures, now)
+        final = status_builder.build_finished_status(observed, report, verdict, ended, now)
         new_events = (
             *events.membership_events(observed, report),
             *new_warning_events(observed, final),
             events.end_event(verdict),
         )
         return Plan((), final, new_events, requeue_after=0)
-    return _plan_active(observed, report, failures, now)
+    return _plan_active(observed, report, ended, now)
 
 
 def _plan_active(
-    observed: Observed,
-    report: Report | None,
-    deaths_of_slots: tuple[WorkerFailures, ...],
-    now: datetime,
+    observed: Observed, report: Report | None, ended: deaths.Deaths, now: datetime
 ) -> Plan:
     observed = dataclasses.replace(observed, report=report)
-    worker_plan = plan_workers(observed, deaths_of_slots, now)
+    worker_plan = plan_workers(observed, ended, now)
     status = status_builder.build_active_status(observed, report, worker_plan, now)
     term, noticed = _next_term(observed)
     failures = takeover.update_failures(observed, now)
@@ -136,7 +133,7 @@ def _plan_active(
         return Plan((), status, requeue_after=0)
     actions = (
         *_service_actions(observed),
-        *_rendezvous(observed, now),
+        *_rendezvous(observed, ended.avoided, now),
         *worker_plan.create,
         *worker_plan.delete,
     )
@@ -259,7 +256,7 @@ def _service_actions(observed: Observed) -> Iterator[Action]:
         yield CreateService()
 
 
-def _rendezvous(observed: Observed, now: datetime) -> Iterator[Action]:
+def _rendezvous(observed: Observed, avoid: tuple[str, ...], now: datetime) -> Iterator[Action]:
     seen, status = observed.rendezvous, observed.job.status
     term = status.rendezvous_term
     for ended in observed.terminated_terms:
@@ -272,7 +269,8 @@ def _rendezvous(observed: Observed, now: datetime) -> Iterator[Action]:
         if seen.term >= term:
             return  # the next pass counts its successor
     if status.observed_rendezvous_term < term:
-        yield CreateRendezvous(constants.rendezvous_name(observed.job.metadata.name, term), term)
+        name = constants.rendezvous_name(observed.job.metadata.name, term)
+        yield CreateRendezvous(name, term, avoid)
 
 
 def _expectation(observed: Observed, worker_plan: WorkerPlan) -> Expectation | None:

@@ -36,7 +36,7 @@ def stalled(
     if report is not None and report.stall is not None and found is None:
         return condition(kind, True, Reason.NO_PROGRESS, describe_stall(report.stall))
     if worker_plan.failing and worker_plan.replace_after is not None:
-        counted = {each.worker: each for each in worker_plan.failures}
+        counted = {each.worker: each for each in worker_plan.deaths.slots}
         worker = min(worker_plan.failing, key=lambda each: counted[each.name].retry_at)
         diagnosis = diagnose(worker.reason, worker.message)
         text = deaths.describe(worker, counted[worker.name])

@@ -18,9 +18,9 @@ from ddpjob_operator.api.status import (
     MembershipStatus,
     RestartsStatus,
     SnapshotStatus,
-    WorkerFailures,
 )
-from ddpjob_operator.planner import conditions
+from ddpjob_operator.planner import bad_nodes, conditions
+from ddpjob_operator.planner.deaths import Deaths
 from ddpjob_operator.planner.observed import Observed, Phase
 from ddpjob_operator.planner.outcome import JobOutcome
 from ddpjob_operator.planner.placement import WorkerPlan
@@ -38,13 +38,15 @@ def build_active_status(
     observed: Observed, report: Report | None, worker_plan: WorkerPlan, now: datetime
 ) -> DDPJobStatus:
     """Return the status of a job that runs or waits to run."""
-    old = observed.job.status
+    old, policy = observed.job.status, observed.job.spec.failure_policy
+    avoided = bad_nodes.why_pending(worker_plan.stuck, worker_plan.deaths.nodes, policy)
     status = _counted(
         observed,
         {
             **_reported(observed, report, now),
-            "warnings": current_warnings(observed, report, now),
-            "worker_failures": worker_plan.failures,
+            "warnings": current_warnings(observed, report, now, avoided=avoided),
+            "worker_failures": worker_plan.deaths.slots,
+            "node_failures": worker_plan.deaths.nodes,
             "start_time": old.start_time or _whole(now),
             "replace_after": worker_plan.replace_after,
         },
@@ -60,7 +62,12 @@ def build_active_status(
 def build_suspended_status(observed: Observed, now: datetime) -> DDPJobStatus:
     """Return the status of a suspended job; a resumed job starts from its snapshot."""
     cleared: dict[str, Any] = {"start_time": None, "membership": None, "replace_after": None}
-    cleared |= {"rendezvous_failures": None, "silent_workers": (), "worker_failures": ()}
+    cleared |= {
+        "rendezvous_failures": None,
+        "silent_workers": (),
+        "worker_failures": (),
+        "node_failures": (),
+    }
     status = _counted(observed, {**cleared, "restarts": RestartsStatus()})
     until = "spec.suspend is false" if observed.job.spec.suspend else "spec.replicas is above 0"
     text = f"the job is suspended; it resumes when {until}"
@@ -75,7 +82,7 @@ def build_finished_status(
     observed: Observed,
     report: Report | None,
     verdict: JobOutcome,
-    failures: tuple[WorkerFailures, ...],
+    ended: Deaths,
     now: datetime,
 ) -> DDPJobStatus:
     """Return the status of a job that has just completed or failed."""
@@ -84,7 +91,8 @@ def build_finished_status(
         {
             **_reported(observed, report, now),
             "warnings": current_warnings(observed, report, now),
-            "worker_failures": failures,
+            "worker_failures": ended.slots,
+            "node_failures": ended.nodes,
             "completion_time": _whole(now),
             "replace_after": None,
             "ready": AFTER_THE_END,

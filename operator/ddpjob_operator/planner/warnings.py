@@ -38,17 +38,24 @@ OWN = frozenset(
         WarningReason.INVALID_REPORT,
         WarningReason.NOT_ISOLATED,
         WarningReason.INVALID_SPEC,
+        WarningReason.NODES_AVOIDED,
     )
 )
 MAX_SHOWN = 3  # warnings in the message of Running; the others are counted
 
 
 def current_warnings(
-    observed: Observed, report: Report | None, now: datetime
+    observed: Observed, report: Report | None, now: datetime, *, avoided: str = ""
 ) -> tuple[WarningStatus, ...]:
-    """Return the problems that hold and the last incidents; without a report, the known ones."""
+    """Return the problems that hold and the last incidents; without a report, the known ones.
+
+    `avoided` is the problem that a worker has no node because some are avoided.
+    """
     known = {_identity(each): each for each in observed.job.status.warnings}
     found = [_status(each) for each in _own_warnings(observed, report, now)]
+    if avoided:
+        since = now.timestamp()
+        found.append(_status(JobWarning(WarningReason.NODES_AVOIDED.value, avoided, since=since)))
     if report is None:
         found += (w for w in known.values() if w.worker or w.reason not in OWN)
     else:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ddpjob_operator.manifests.build import build_rendezvous, build_worker
+from ddpjob_operator.planner.actions import CreateRendezvous, CreateWorker
 from support.keys import KEY
 from support.rawpods import (
     IMAGE,
@@ -294,3 +296,45 @@ def test_modules_to_import_in_advance_are_named_to_the_agent() -> None:
     modules = ["transformers.trainer", "accelerate"]
     pod = worker_manifest(make_cluster_job(elastic={"warmImports": modules}))
     assert values(trainer(pod))["DDPJOB_WARM_IMPORTS"] == "transformers.trainer accelerate"
+
+
+# --- nodes that pods avoid -------------------------------------------------------------------------
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+NOT_THERE = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["a", "b"]}
+A100 = {"key": "gpu", "operator": "In", "values": ["a100"]}
+H100 = {"key": "gpu", "operator": "In", "values": ["h100"]}
+
+
+@pytest.mark.parametrize(
+    ("terms", "expected"),
+    [
+        pytest.param(None, [[NOT_THERE]], id="no_terms"),
+        pytest.param([[A100]], [[A100, NOT_THERE]], id="one_term"),
+        pytest.param([[A100], [H100]], [[A100, NOT_THERE], [H100, NOT_THERE]], id="alternatives"),
+    ],
+)
+def test_workers_avoid_nodes_beside_the_templates_own_affinity(
+    terms: list[list[JSON]] | None, expected: list[list[JSON]]
+) -> None:
+    required = {"nodeSelectorTerms": [{"matchExpressions": each} for each in terms or ()]}
+    others = {"podAntiAffinity": {"x": 1}}
+    given = {**others, **({"nodeAffinity": {REQUIRED: required, "y": 2}} if terms else {})}
+    job = template_job({"spec": {"containers": [TRAIN], "affinity": given}})
+    action = CreateWorker("digits-worker-000-2", "worker", 0, 2, ("a", "b"))
+    affinity = build_worker(job, action, IMAGE, KEY)["spec"]["affinity"]
+    found = affinity["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    assert [each["matchExpressions"] for each in found] == expected
+    assert affinity["podAntiAffinity"] == {"x": 1}
+    assert affinity["nodeAffinity"].get("y") == (2 if terms else None)
+    assert worker_manifest(job)["spec"]["affinity"] == given
+
+
+def test_the_rendezvous_pod_avoids_the_nodes_of_its_action() -> None:
+    action = CreateRendezvous("digits-rendezvous-3", 3, ("a", "b"))
+    affinity = build_rendezvous(make_cluster_job(), action, IMAGE, KEY)["spec"]["affinity"]
+    assert affinity["nodeAffinity"][REQUIRED] == {
+        "nodeSelectorTerms": [{"matchExpressions": [NOT_THERE]}]
+    }
+    assert affinity["podAntiAffinity"]
+    assert "affinity" not in worker_manifest()["spec"]

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from ddpjob_operator.api.status import NodeFailures
 from ddpjob_operator.planner.observed import Worker
-from ddpjob_operator.planner.planner import DeleteWorker, Plan
+from ddpjob_operator.planner.planner import CreateRendezvous, CreateWorker, DeleteWorker, Plan
 from support.builders import (
     NOW,
     make_failures,
@@ -19,7 +20,7 @@ from support.builders import (
     make_status,
     make_worker,
 )  # fmt: skip
-from support.planning import FAILED, W0, W1, create, decide, events_of, membership_of, told
+from support.planning import FAILED, PENDING, W0, W1, create, decide, events_of, membership_of, told
 
 EMPTY_DIR = 'Usage of EmptyDir volume "snapshots" exceeds the limit "1Gi".'
 EPHEMERAL = "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi."
@@ -144,7 +145,7 @@ def test_the_last_words_are_kept_within_limits() -> None:
 
 # --- the rules and the window of the failure policy ----------------------------------------------
 
-PREEMPTED = {
+PREEMPTED: dict[str, Any] = {
     "exit_code": 137, "disrupted": True, "deleting": True, "reason": "PreemptionByScheduler",
 }  # fmt: skip
 
@@ -257,3 +258,109 @@ def test_the_times_of_reported_failures_are_kept_and_handed_to_the_next_service(
     assert restarted.status.restarts.recent == recent
     assert restarted.expectation is not None
     assert restarted.expectation.failure_times == seconds[1:]
+
+
+# --- nodes that new pods avoid ---------------------------------------------------------------------
+
+
+def on(node: str, index: int, incarnation: int = 1, **end: Any) -> Worker:
+    return dead(index, incarnation, node=node, **(end or OOM))
+
+
+def avoiding(
+    workers: tuple[Worker, ...], *known: NodeFailures, most: int | None = 2, **policy: Any
+) -> Plan:
+    """The plan for a job that trained with these workers."""
+    status = make_status(membership=membership_of(*workers), node_failures=known)
+    spec = {"failurePolicy": {"avoidNodes": most, **policy}} if most else {}
+    job = make_job(len(workers), status=status, **spec)
+    return decide(job, workers, report=make_report(W0, membership=make_membership(W0, n=2)))
+
+
+def bad(node: str, count: int, **fields: Any) -> NodeFailures:
+    return NodeFailures(**{"node": node, "count": count, "at": NOW, **fields})
+
+
+def created_avoiding(planned: Plan) -> set[tuple[str, ...]]:
+    return {each.avoid for each in planned.actions if isinstance(each, CreateWorker)}
+
+
+@pytest.mark.parametrize(
+    ("workers", "known", "counts", "avoided"),
+    [
+        pytest.param((on("a", 1),), (), {"a": 1}, (), id="the_first"),
+        pytest.param((on("a", 1), on("a", 2)), (), {"a": 2}, ("a",), id="two_at_once"),
+        pytest.param((on("a", 1),), (bad("a", 1),), {"a": 2}, ("a",), id="the_second_later"),
+        pytest.param((on("b", 1),), (bad("a", 1),), {"a": 1, "b": 1}, (), id="another_node"),
+        pytest.param(
+            (on("b", 1),), (bad("a", 2, avoided=True),), {"a": 2, "b": 1}, ("a",), id="it_is_kept"
+        ),
+        pytest.param((on("a", 1, **PREEMPTED),), (bad("a", 1),), {"a": 1}, (), id="preempted"),
+        pytest.param((on("a", 1, exit_code=143),), (bad("a", 1),), {"a": 1}, (), id="stopped"),
+    ],
+)
+def test_new_pods_avoid_a_node_on_which_workers_failed(
+    workers: tuple[Worker, ...],
+    known: tuple[NodeFailures, ...],
+    counts: dict[str, int],
+    avoided: tuple[str, ...],
+) -> None:
+    planned = avoiding((W0, *workers), *known)
+    nodes = planned.status.node_failures
+    assert {each.node: each.count for each in nodes} == counts
+    assert tuple(each.node for each in nodes if each.avoided) == avoided
+    assert created_avoiding(planned) == {avoided}
+
+
+def test_a_worker_is_counted_once_for_its_node() -> None:
+    worker = on("a", 1, 3)
+    failures = (make_failures(worker, count=3, retry_at=NOW + timedelta(seconds=9)),)
+    status = make_status(
+        membership=membership_of(W0, worker),
+        worker_failures=failures,
+        node_failures=(bad("a", 1),),
+    )
+    job = make_job(2, status=status, failurePolicy={"avoidNodes": 2})
+    planned = decide(job, (W0, worker), report=make_report(W0, membership=make_membership(W0, n=2)))
+    assert [each.count for each in planned.status.node_failures] == [1]
+
+
+def test_no_node_is_avoided_unless_the_job_asks_for_it() -> None:
+    planned = avoiding((W0, on("a", 1), on("a", 2)), bad("a", 9, avoided=True), most=None)
+    assert planned.status.node_failures == ()
+    assert created_avoiding(planned) == {()}
+
+
+def test_nodes_are_few_and_forgotten_after_the_window() -> None:
+    old = bad("old", 9, at=NOW - timedelta(seconds=61))
+    assert avoiding((W0, W1), old, windowSeconds=60).status.node_failures == ()
+    many = [bad(f"n{n}", 2) for n in range(50)]
+    kept = avoiding((W0, on("a", 1)), *many).status.node_failures
+    assert len(kept) == 50
+    assert kept[-1].node == "a"
+
+
+def test_the_rendezvous_pod_avoids_the_same_nodes() -> None:
+    status = make_status(
+        rendezvous_term=2, membership=membership_of(W0, W1), node_failures=(bad("a", 2),)
+    )
+    job = make_job(2, status=status, failurePolicy={"avoidNodes": 2})
+    planned = decide(job, (W0, W1), rendezvous=None)
+    assert CreateRendezvous("digits-rendezvous-2", 2, ("a",)) in planned.actions
+
+
+def test_a_pending_worker_and_avoided_nodes_are_a_warning() -> None:
+    waiting = make_worker(
+        1,
+        2,
+        phase=PENDING,
+        unschedulable="0/3 nodes are available",
+        unschedulable_since=NOW - timedelta(seconds=10),
+    )
+    planned = avoiding((W0, waiting), bad("a", 2), bad("b", 1))
+    [warning] = planned.status.warnings
+    assert warning.reason == "NodesAvoided"
+    assert "new pods avoid a, because 2 workers of the job failed on each" in warning.message
+    assert warning.reason in [each[0] for each in events_of(planned)]
+    assert avoiding((W0, waiting), bad("b", 1)).status.warnings == ()
+    assert avoiding((W0, W1), bad("a", 2)).status.warnings == ()

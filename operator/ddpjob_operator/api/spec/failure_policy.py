@@ -12,7 +12,7 @@ from pydantic import Field, Strict
 
 from ddpjob_operator.api.base import Model
 from ddpjob_operator.api.rule import Rule
-from ddpjob_operator.api.spec.fields import Count, Seconds
+from ddpjob_operator.api.spec.fields import Count, Positive, Seconds
 from ddpjob_protocol import failure_rules
 from ddpjob_protocol.failure_rules import MAX_RULES, MAX_TIMES, FailureReason, RuleAction
 
@@ -113,6 +113,11 @@ class FailurePolicy(Model):
         default=5,
         description="Seconds before a restart after a failure. Doubles with each further failure in "
         "a row. The first failure after 30 seconds of training restarts at once.",
+    )
+    avoid_nodes: Annotated[Positive, Le(MAX_TIMES)] | None = Field(
+        default=None,
+        description="Number of workers that may fail on a node by their own doing. Then new pods of "
+        "the job avoid the node, by a node affinity. By default, no node is avoided.",
     )
     rules: Annotated[tuple[FailureRule, ...], MaxLen(MAX_RULES)] = Field(
         default=(),
