@@ -95,6 +95,11 @@ COMMANDS = {
     "delete": Entry(
         "jobs.change:delete", "Delete jobs and their pods.", "ddpjob delete digits --wait"
     ),
+    "explain": Entry(
+        "explain:explain",
+        "Explain a reason that a job shows, or a field: what it means, and what to do.",
+        "ddpjob explain WorkerSilent",
+    ),
     "report": Entry(
         "report:report",
         "Write one HTML page about a run: memberships, progress, and where the time went.",

@@ -106,6 +106,45 @@ def test_an_unknown_command_names_a_near_one() -> None:
     assert "Did you mean 'get'?" in done.output
 
 
+def test_a_reason_is_explained_with_its_remedy() -> None:
+    done = run("explain", "workersilent")
+    assert done.exit_code == ExitCode.OK
+    head, cause, *_ = done.output.splitlines()
+    assert head == "WorkerSilent (reason of a condition and a warning)"
+    assert cause.startswith("cause:  The pod of a worker is Running, but the rendezvous service")
+    assert "\nremedy: Look at the node and at its network." in done.output
+    assert "docs/reasons.md#workersilent\n" in done.output
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("failurePolicy.maxRestarts", "spec.failurePolicy.maxRestarts (object)\n"),
+        ("spec.failurePolicy.maxRestarts", "  fields: application, infrastructure\n"),
+        ("replicas", "spec.replicas (integer, 0 to "),
+        ("extraWorkerGroups[].name", "spec.extraWorkerGroups.name (string, required)\n"),
+        ("everySteps", "spec.snapshot.everySteps (integer, at least 1)\n"),
+    ],
+)
+def test_a_field_is_explained_by_its_path_or_its_name(word: str, expected: str) -> None:
+    done = run("explain", word)
+    assert done.exit_code == ExitCode.OK
+    assert expected in done.output
+
+
+def test_an_unknown_word_has_near_ones(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for word, near in {"WorkerSilnt": "WorkerSilent", "maxRestart": "maxRestarts"}.items():
+        monkeypatch.setattr("sys.argv", ["ddpjob", "explain", word])
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert end.value.code == ExitCode.INVALID
+        said = capsys.readouterr().err
+        assert said.startswith(f"'{word}' is neither a reason nor a field of a job; did you mean")
+        assert f" {near}" in said
+
+
 def test_every_exit_code_is_explained() -> None:
     page = (ROOT / "docs" / "exit-codes.md").read_text().partition("## The agent")[0]
     table = dict(re.findall(r"^\| (\d+) \| (\w+) \|", page, re.MULTILINE))

@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from ddpjob_operator.cli.common import CommandError, ExitCode
-from ddpjob_operator.cli.jobs import jobs_api, text, workers
+from ddpjob_operator.cli.jobs import jobs_api, rows, text, workers
 from ddpjob_operator.cli.jobs.access import (
     Cluster,
     Context,
@@ -108,7 +108,7 @@ def read_logs(
         raise CommandError(ExitCode.REJECTED, reason)
     for pod in chosen:
         if not workers.is_started(pod):
-            print(f"{pod_name(pod)} has not started: {text.pod_state(pod)}", file=sys.stderr)
+            print(f"{pod_name(pod)} has not started: {rows.pod_state(pod)}", file=sys.stderr)
             continue
         for line in read_lines(cluster, pod, _query(tail)):
             on_line(_prefixed(name, pod_name(pod), line, everyone=wanted.everyone))

@@ -12,7 +12,7 @@ import typer
 import yaml
 
 from ddpjob_operator.cli.common import CommandError, ExitCode
-from ddpjob_operator.cli.jobs import cells, jobs_api, text
+from ddpjob_operator.cli.jobs import cells, jobs_api, rows, text
 from ddpjob_operator.cli.jobs.access import (
     Context,
     Kubeconfig,
@@ -111,7 +111,7 @@ def events(
     if not found:
         typer.echo(f"no events of {name}; the cluster keeps them for an hour or so", err=True)
         return
-    for line in cells.Table(*text.EVENT_HEADS).lines(text.event_row(each, now) for each in found):
+    for line in cells.Table(*rows.EVENT_HEADS).lines(rows.event_row(each, now) for each in found):
         print(line)
 
 

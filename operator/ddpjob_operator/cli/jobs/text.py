@@ -10,6 +10,13 @@ from datetime import datetime
 from typing import Any
 
 from ddpjob_operator.cli.jobs.cells import NONE, Table, age, parse
+from ddpjob_operator.cli.jobs.rows import (
+    EVENT_HEADS,
+    HISTORY_HEADS,
+    event_row,
+    history_row,
+    pod_row,
+)
 from ddpjob_protocol.text import duration, plural
 
 Object = dict[str, Any]
@@ -158,6 +165,8 @@ def _facts(job: Object, now: datetime) -> Iterator[tuple[str, str]]:
     yield "", _indented("\n".join((first, *rest)), 12)
     if waits := _waits(job):
         yield "Waits for", waits
+    if commands := ", ".join(f"ddpjob explain {each}" for each in reasons(job)):
+        yield "Explained", commands
     if status.get("ready") and state(job) not in ENDED:
         yield "Workers", f"{status['ready']} run"
     if found := status.get("membership"):
@@ -182,68 +191,22 @@ def _facts(job: Object, now: datetime) -> Iterator[tuple[str, str]]:
 
 def problems(job: Object) -> Iterator[str]:
     """Yield the warnings that hold; incidents are events."""
-    for each in (job.get("status") or {}).get("warnings") or ():
-        if each.get("ongoing", True):
-            worker = each.get("worker")
-            yield f"{worker}: {each['message']}" if worker else str(each["message"])
+    for each in _ongoing(job):
+        worker = each.get("worker")
+        yield f"{worker}: {each['message']}" if worker else str(each["message"])
 
 
-def pod_row(job: Object, pod: Object, now: datetime) -> tuple[str, ...]:
-    """Return name, node rank, state, node and age of a pod."""
-    name = pod["metadata"]["name"]
-    members = ((job.get("status") or {}).get("membership") or {}).get("workers") or ()
-    rank = str(list(members).index(name)) if name in members else NONE
-    node = (pod.get("spec") or {}).get("nodeName") or NONE
-    return name, rank, pod_state(pod), node, age(pod["metadata"].get("creationTimestamp"), now)
+def reasons(job: Object) -> list[str]:
+    """Return the reasons of a stall or a failure, and of the warnings that hold, each once."""
+    found = [str(each["reason"]) for each in _ongoing(job)]
+    if state(job) in ("Stalled", "Failed"):
+        found.insert(0, str(conditions(job)[state(job)]["reason"]))
+    return list(dict.fromkeys(found))
 
 
-def pod_state(pod: Object) -> str:
-    """Return the phase of a pod, or the reason why a container waits or has ended."""
-    if pod["metadata"].get("deletionTimestamp"):
-        return "Terminating"
-    status = pod.get("status") or {}
-    for each in (
-        *(status.get("initContainerStatuses") or ()),
-        *(status.get("containerStatuses") or ()),
-    ):
-        current = each.get("state") or {}
-        if reason := (current.get("waiting") or {}).get("reason"):
-            return str(reason)
-        if (ended := current.get("terminated")) and ended.get("exitCode"):
-            return f"{ended.get('reason') or 'Error'} (exit code {ended['exitCode']})"
-    return str(status.get("phase") or "Pending")
-
-
-HISTORY_HEADS = ("AGE", "MEMBERSHIP", "CAUSE", "WORLD", "STALL", "STEPS", "MESSAGE")
-
-
-def history_row(entry: Object, before: Object, now: datetime) -> tuple[str, ...]:
-    """Return the cells of a membership for HISTORY_HEADS; `before` is the one it replaced."""
-    stall, first, resumed = (entry.get(n) for n in ("stallSeconds", "firstStep", "resumedStep"))
-    steps = NONE if first is None else f"from {first}"
-    if entry.get("repeatedSteps"):
-        steps += f", {entry['repeatedSteps']} again"
-    elif first is None and resumed is not None:
-        steps = f"after {resumed}"
-    return (
-        age(entry["since"], now),
-        entry["membership"],
-        entry["cause"],
-        str(entry["worldSize"]),
-        NONE if stall is None else f"{stall:.3g}s",
-        steps,
-        "; ".join(filter(None, (entry.get("message"), *before.get("ended", ())))) or NONE,
-    )
-
-
-EVENT_HEADS = ("AGE", "REASON", "MESSAGE")
-
-
-def event_row(event: Object, now: datetime) -> tuple[str, ...]:
-    """Return age, reason and message of an event; a mark shows a warning."""
-    moment = event.get("lastTimestamp") or event["metadata"]["creationTimestamp"]
-    mark = "! " if event.get("type") == "Warning" else ""
-    return age(moment, now), event["reason"], mark + " ".join(event["message"].split())
+def _ongoing(job: Object) -> list[Object]:
+    warnings = (job.get("status") or {}).get("warnings") or ()
+    return [each for each in warnings if each.get("ongoing", True)]
 
 
 def news(job: Object) -> str:
