@@ -36,7 +36,8 @@ class ElasticBatchSampler(DataPosition, Sampler[list[int]]):
     ) -> None:  # fmt: skip
         """Take the data set or its length as `data`, and `size` samples per batch.
 
-        `max_samples_per_rank` is the number of samples that a rank can hold at a time. With
+        `seed` and `shuffle` make the order of each epoch. With `drop_last`, a last batch with fewer
+        samples is left out. `max_samples_per_rank` is the number of samples that a rank can hold at a time. With
         `min_samples_per_rank`, a rank trains on that many at a time, or has no share. `speed` is
         the speed of this rank in any unit; if one rank has a speed, all ranks need one. With
         `per_process`, a batch has `size` samples for each process; see `scale_lr`. `order(epoch)`
@@ -159,7 +160,7 @@ class ElasticBatchSampler(DataPosition, Sampler[list[int]]):
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of state_dict(); `size` may differ.
+        """Restore `state`, the result of state_dict(); `size` may differ.
 
         Raise ValueError if the samples, the seed, `shuffle` or the order differ.
         """

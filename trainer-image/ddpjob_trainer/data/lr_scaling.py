@@ -20,7 +20,7 @@ def scale_lr(
 ) -> None:
     """Multiply the learning rates in each step by `by(samples of a batch)`, as `lambda n: n / 256`.
 
-    Outside of `optimizer.step()` the rates are unchanged. So schedulers and snapshots do not depend
+    `optimizer` is any optimizer, and `batches` the sampler of its batches. Outside of `optimizer.step()` the rates are unchanged. So schedulers and snapshots do not depend
     on the number of processes.
     """
     own: list[Any] = []  # unscaled rates, a number or a tensor each

@@ -99,7 +99,10 @@ class EpochOrder:
 
 
 def weighted(weights: Any, samples: int, *, seed: int = 0) -> Order:
-    """Return an order of `samples` draws per epoch, with repetitions, in proportion to `weights`."""
+    """Return an order of `samples` draws per epoch, with repetitions, in proportion to `weights`.
+
+    `weights` has one number for each sample of the data set. `seed` and the epoch determine the draws.
+    """
     chances = torch.as_tensor(weights, dtype=torch.float64, device="cpu")
     return lambda epoch: torch.multinomial(
         chances, samples, replacement=True, generator=epoch_generator(seed, epoch)
@@ -107,7 +110,11 @@ def weighted(weights: Any, samples: int, *, seed: int = 0) -> Order:
 
 
 def by_length(lengths: Any, size: int, *, seed: int = 0) -> Order:
-    """Return an order whose batches of `size` samples have similar lengths, and vary by epoch."""
+    """Return an order whose batches of `size` samples have similar lengths, and vary by epoch.
+
+    `lengths` has one number for each sample of the data set, in any unit. `seed` and the epoch
+    determine the order.
+    """
     known = torch.as_tensor(lengths, device="cpu")
 
     def order(epoch: int) -> torch.Tensor:

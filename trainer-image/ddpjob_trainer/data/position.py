@@ -36,7 +36,7 @@ class MicroBatch:
         self._weights = weights
 
     def backward(self, loss: torch.Tensor, count: Count | None = None) -> None:
-        """Run backward on the part's mean loss, times its weight; see `Step.backward`."""
+        """Run backward on the part's mean `loss`, times its weight; `count` as in `Step.backward`."""
         self._weights.backward(loss, count)
 
 
@@ -172,7 +172,8 @@ class DataPosition(abc.ABC):
     def part(self, model: torch.nn.Module | None = None) -> Iterator[MicroBatch]:
         """Wrap forward and backward of one part; the end of the last part commits the batch.
 
-        If the model is a DistributedDataParallel, only the last part exchanges gradients.
+        If `model` is a DistributedDataParallel, only the last part exchanges gradients. Raise
+        RuntimeError if the group breaks, or if a part's samples are not those in turn.
         """
         share = self.share()
         is_last = self._parts_done == len(share.parts) - 1

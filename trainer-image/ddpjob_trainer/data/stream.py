@@ -32,6 +32,7 @@ class Stream(DataPosition):
     ) -> None:  # fmt: skip
         """Take a `loader` that yields lists of samples.
 
+        `collate_fn` makes a part of a list of samples, as that of DataLoader does.
         `max_samples_per_rank` is the number of samples that a rank can hold at a time. With
         `min_samples_per_rank`, a rank trains on that many at a time, or has no share. `speed` is
         the speed of this rank in any unit; if one rank has a speed, all ranks need one.
@@ -102,7 +103,7 @@ class Stream(DataPosition):
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of state_dict(). Keep an iterator that is not past the position."""
+        """Restore `state`, the result of state_dict(). Keep an iterator that is not past the position."""
         ahead = state["position"] - self.position
         if self._iterator is None or state["epoch"] != self.epoch or ahead < 0:
             self._close()

@@ -75,11 +75,12 @@ class Loop(ScriptControl):
     ) -> None:
         """Loop over `steps`, or over `epochs` of a `loader`.
 
+        `steps` and `epochs` count those of the whole job. `model` is on its device, and the loop
+        wraps it; it may be an nn.ModuleDict, as of a generator and a critic: `loop.model["critic"](x)`.
         `optimizer` may be a list; then a step counts at the end of its body, and each step begins
-        with a copy of the weights and of the optimizers' states. `model` may be an nn.ModuleDict,
-        as of a generator and a critic: `loop.model["critic"](x)`. With `accumulate`, that many
+        with a copy of the weights and of the optimizers' states. With `accumulate`, that many
         batches of the loader are one batch, which each rank takes in as many parts.
-        The loader is a Stream, or its batch_sampler is an ElasticBatchSampler. `deterministic` is a
+        `loader` is a Stream, or its batch_sampler is an ElasticBatchSampler. `deterministic` is a
         number of shards, a power of two; the result has equal bits for any membership. With
         `balance`, slower processes take less of each batch, as measured after each change. The loop
         steps `scheduler`, or each of several, once per "step" or "epoch" (`scheduler_every`), and
@@ -88,7 +89,8 @@ class Loop(ScriptControl):
         optimizers' states in each new group, after its first step, and at each save; ReplicaError
         names a difference. `snapshots` defaults to the job's snapshots. `ddp_options` are passed to
         DistributedDataParallel. Return once the agent has registered this process. If this
-        process was started for one membership only, restart it once.
+        process was started for one membership only, restart it once. Raise ValueError if options
+        exclude each other, and SnapshotError if a snapshot cannot hold the state.
         """
         check_length(steps, epochs, loader)
         check_division(loader, accumulate, deterministic, ddp_options, balance=balance)

@@ -27,25 +27,33 @@ class Step:
         self.was_tried = False  # True once the body has run in `with step:`
         self._epoch = 0
         self.number = number  # steps done before
-        self.rank = distributed.get_rank()
-        self.world_size = distributed.get_world_size()
+        self.rank = distributed.get_rank()  # of this process, from 0; may change between steps
+        self.world_size = distributed.get_world_size()  # processes of the membership
         self.metrics: dict[str, float] = {}
         self.done = False  # False after `with step:` if the step broke and will be repeated
 
     def parts(self) -> Iterator[Any]:
-        """Yield this rank's parts of the batch: mostly one, more if memory is short."""
+        """Yield this rank's parts of the batch: mostly one, more if memory is short.
+
+        A part is what the loader's collate_fn makes, such as a pair of tensors; their first
+        dimension is the number of samples, which differs between ranks and steps. Raise
+        RuntimeError if the loop has no loader.
+        """
         return self._loop.feed.parts()
 
     def backward(self, loss: torch.Tensor, count: Count | None = None) -> None:
         """Run backward on the current part's mean loss; gradients add up to the whole batch.
 
-        `count` is the number that the loss is a mean over, if that is not the number of samples:
+        `loss` is a tensor with one element, and `count` is the number that the loss is a mean over, if that is not the number of samples:
         the tokens of a language model that are not padding. A sum is a mean times its count.
         """
         self._loop.feed.backward(loss, count)
 
     def report(self, **metrics: float) -> None:
-        """Add numbers to this step's progress report."""
+        """Add numbers to this step's progress report.
+
+        `metrics` are finite numbers or tensors with one element, for at most 64 names.
+        """
         self.metrics.update(metrics)
 
     def __enter__(self) -> Self:

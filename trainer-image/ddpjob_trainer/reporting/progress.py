@@ -77,7 +77,7 @@ os.register_at_fork(after_in_child=_steps.reset)
 def step_done(step: int, total: int | None = None, **metrics: float) -> None:
     """Report that `step` steps of `total` are done; sends the newest report a few times a second.
 
-    A report has the newest finite value of each metric, at most `MAX_METRICS` of them. Only the
+    `metrics` are numbers, such as a loss: a report has the newest finite value of each, at most `MAX_METRICS` of them. Only the
     report of the last step, which has the result, waits if the agent is busy.
     """
     heartbeat.set_step(step)

@@ -47,7 +47,7 @@ class Loaded:
     """The step and the extra state of a snapshot, whose other state is already restored."""
 
     step: int  # steps done at the time of the save
-    extra: Any
+    extra: Any  # what save() was given as `extra`
 
 
 class Snapshots:
@@ -61,10 +61,12 @@ class Snapshots:
         share: bool = False,
         other_job: bool = False,
     ) -> None:
-        """Take the directory and the number to keep, by default from the job. Raise SnapshotError.
+        """Take the directory and the number to keep, by default from the job.
 
+        `directory` is a path or a URI, such as s3://bucket/prefix. `keep` is a number of snapshots.
         With `share`, each rank writes a part of a large state, so each rank must call save(). A
-        Loop uses `share`. With `other_job`, resume from the snapshot of a job of another name.
+        Loop uses `share`. With `other_job`, resume from the snapshot of a job of another name. Raise
+        SnapshotError if there is no directory, or if the storage cannot be used.
         """
         self._storage = resolve.resolve_storage(
             settings.where(directory), settings.keep(keep), settings.limit(directory)
@@ -82,7 +84,7 @@ class Snapshots:
         self._check = FirstCheck()
 
     def due(self, step: int) -> bool:
-        """Return whether a snapshot is due after this many steps; the result is equal on each rank.
+        """Return whether a snapshot is due after `step` steps; the result is equal on each rank.
 
         Call this after each step on each rank. Then a planned change of the workers waits for the
         end of a step and for its snapshot, and loses no step. `save` does not return from the last
@@ -111,8 +113,9 @@ class Snapshots:
         Training continues during the write. With `wait`, return once the snapshot is durable; with
         `share`, once this rank's part is durable. Return False if an earlier write is still in
         progress, or if this run has saved or loaded this step already: then this step is skipped.
-        `scaler` is a GradScaler, `data` is an `ElasticBatchSampler` or a `Stream`. Random states are
-        saved, too. Raise SnapshotError, also for the previous save, unless that one only was skipped;
+        `model` and each `optimizer` are written with all of their tensors; `optimizer` and `scheduler`
+        may be lists. `scaler` is a GradScaler, `data` is an `ElasticBatchSampler` or a `Stream`. `extra`
+        is made of tensors, numbers, texts, lists, tuples and dicts. Random states are saved, too. Raise SnapshotError, also for the previous save, unless that one only was skipped;
         earlier snapshots stay intact. With `share`, raise RuntimeError if the group breaks.
         """
         if not 0 <= step < 10**12:
@@ -251,7 +254,8 @@ class Snapshots:
     ) -> Loaded | None:  # fmt: skip
         """Restore the newest whole snapshot in place, equal on each rank; None if there is none.
 
-        Rank 0 continues with the saved random state; the other ranks derive theirs from that state.
+        `model`, `optimizer`, `scheduler`, `scaler` and `data` are those that save() gets, with the same
+        shapes. Rank 0 continues with the saved random state; the other ranks derive theirs from that state.
         Raise SnapshotError if no snapshot is usable, if the snapshot does not fit the script, if a
         snapshot cannot hold the script's state, or before init_process_group.
         """

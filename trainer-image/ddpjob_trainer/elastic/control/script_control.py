@@ -34,7 +34,7 @@ class ScriptControl:
     def metric(self, value: float) -> None:
         """Give ReduceLROnPlateau a value, on one rank or on several: their mean counts.
 
-        The scheduler steps at the end of the next step but one, on all ranks. Raise RuntimeError
+        `value` is a number or a tensor with one element. The scheduler steps at the end of the next step but one, on all ranks. Raise RuntimeError
         without such a scheduler.
         """
         self._training.schedule.check_metric()
