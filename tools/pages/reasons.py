@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ddpjob_operator.api.reasons import PARTS, kinds_of
+from ddpjob_operator.api.reasons import CATALOGUE, KINDS, PARTS, kinds_of
 
 HEAD = """\
 # Reasons
@@ -14,7 +14,9 @@ Each condition, event and warning of a job has a reason: one word, which stays t
 
 
 def build() -> str:
-    """Return the text of the page."""
+    """Return the text of the page; raise ValueError if a reason has no explanation."""
+    if missing := {each.value for words in KINDS.values() for each in words} - set(CATALOGUE):
+        raise ValueError(f"operator/ddpjob_operator/api/reasons lacks {', '.join(sorted(missing))}")
     return "\n".join([HEAD, *(line for part in PARTS for line in _part(part))])
 
 

@@ -81,4 +81,11 @@ WARNINGS = {
         "The agent tries again for 16 s. After that it is a failure of the application.",
         "Nothing if it was once. Else follow the message.",
     ),
+    WarningReason.NODES_AVOIDED: Entry(
+        "A worker waits for a node, and new pods of the job avoid nodes on which its workers failed"
+        " (failurePolicy.avoidNodes).",
+        "The job trains without the worker if minReplicas allows it.",
+        "Repair the nodes that the message names, add others, or raise failurePolicy.avoidNodes."
+        " A suspension of the job ends the avoidance.",
+    ),
 }
