@@ -1,8 +1,9 @@
-"""Starts and stops the runs of the command, as `orders` decides, and reports their ends."""
+"""Starts and stops the runs of the command, as `orders` and `next_action` decide."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import os
@@ -22,16 +23,19 @@ from ddpjob_agent.output.capture import OutputCapture
 from ddpjob_agent.worker import orders, start_attempts
 from ddpjob_agent.worker.ends.end_report import EndReport
 from ddpjob_agent.worker.graceful_stop import GracefulStop
-from ddpjob_agent.worker.launch import Command, RunFactory, import_environment, steps_done
+from ddpjob_agent.worker.launch import Command, RunFactory, import_environment
 from ddpjob_agent.worker.live_processes import LiveProcesses
+from ddpjob_agent.worker.next_action import Action, View, next_action
 from ddpjob_agent.worker.process_tree import ProcessTree
 from ddpjob_agent.worker.progress_socket import ProgressSocket
 from ddpjob_agent.worker.settings import LEAVE_SECONDS, RESERVE_SECONDS
 from ddpjob_protocol.environment import GROUP_SOCKET, REPORT_SOCKET
-from ddpjob_protocol.messages import Failure, Message
+from ddpjob_protocol.messages import Message
 from ddpjob_protocol.warnings import invalid_report, start_delayed
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
     from ddpjob_agent.net.service_connection import ServiceConnection
     from ddpjob_agent.worker.orders import AgentState, Effects, Run
     from ddpjob_agent.worker.settings import AgentSettings
@@ -59,7 +63,8 @@ class Supervisor:
         self._state = state
         self._link = link
         self._started: Run | None = None  # the run whose processes may exist
-        self._ended = asyncio.Event()  # set when the command that started last has ended
+        self._has_ended = False  # the command that started last
+        self._has_left = False  # the processes were stopped after SIGTERM
         self._wake = asyncio.Event()
         self._relay = StoreRelay(link)
         program, peers = settings.program, keys.peers
@@ -163,46 +168,78 @@ class Supervisor:
 
     async def run(self) -> None:
         """Run what the state wants until the job is over or the worker leaves."""
-        state = self._state
-        while not state.finish and not state.is_leaving:
-            await self._wake.wait()
-            self._wake.clear()
-            if self._started is not None and self._started is not state.wanted:
-                await self._stop_gracefully(self._started)
-                await self._processes.stop(state.grace_seconds)
-                self._report_steps(self._started)
-                self._started = None
-                self._files.on_idle()
-            if self._must_start():
-                await self._stopping.wait_for_save()
-            if self._must_start():
-                assert state.wanted is not None
-                membership = state.wanted.membership
-                if membership is None or self._files.may_start(membership):
-                    await self._start(state.wanted)
-        if state.left_at is not None:
-            if self._started is not None:
-                await self._stop_gracefully(self._started)
-            await self._processes.stop(LEAVE_SECONDS)
-            self._files.on_idle()
-            await self._hand_over(state.left_at)
+        actions: Mapping[Action, Callable[[], Awaitable[None]]] = {
+            Action.WAIT: self._wait_for_change, Action.PREPARE_STOP: self._prepare_stop,
+            Action.AWAIT_LAST_STEP: functools.partial(asyncio.sleep, 0.01),
+            Action.CUT_OFF: self._cut_off, Action.STOP: self._stop,
+            Action.AWAIT_SAVES: self._await_saves, Action.FAIL: self._fail,
+            Action.START: self._start, Action.HAND_OVER: functools.partial(asyncio.sleep, 0.05),
+        }  # fmt: skip
+        while (action := self._next_action(time.monotonic())) is not Action.END:
+            await actions[action]()
 
-    def _must_start(self) -> bool:
-        state = self._state
-        return state.wanted is not None and self._started is None and not state.is_leaving
+    def _next_action(self, now: float) -> Action:
+        state, files = self._state, self._files
+        wanted, grace = state.wanted, self._settings.grace_seconds
+        membership = wanted.membership if wanted is not None else None
+        left_for = now - state.left_at if state.left_at is not None else 0.0
+        others_copy = state.is_leaving and files.must_wait_for_copy(left_for)
+        view = View(
+            wanted=wanted, started=self._started, has_ended=self._has_ended,
+            is_over=state.finish is not None, is_leaving=state.is_leaving, has_left=self._has_left,
+            is_planned=state.stops_by_plan, steps=self._stopping.steps(),
+            is_writing=files.is_writing,
+            may_start=membership is None or files.may_start(membership),
+            cannot_install=membership is not None and bool(files.install_error),
+            others_copy=others_copy and self._link.connected,
+            copies_until=now - left_for + grace - RESERVE_SECONDS,
+        )  # fmt: skip
+        return next_action(view, now)
 
-    async def _start(self, run: Run) -> None:
-        self._started = run
-        if run.membership is not None and self._files.install_error:
-            text = f"{self._settings.worker}: {self._files.install_error}"
-            self._ends.fail(run, Failure(time.time(), text))
-            return
+    async def _wait_for_change(self) -> None:
+        await self._wake.wait()
+        self._wake.clear()
+
+    async def _prepare_stop(self) -> None:
+        self._files.hurry()
+        self._stopping.begin(time.monotonic())
+
+    async def _cut_off(self) -> None:
+        self._stopping.cut_off()
+        await self._stop()
+
+    async def _stop(self) -> None:
+        run, state, is_leaving = self._started, self._state, self._state.is_leaving
+        if run is not None and run.membership is not None:
+            self._stopping.on_stopped(run.membership)
+            if not state.is_live:
+                self._link.unbind_store(str(run.membership.id))
+        await self._processes.stop(LEAVE_SECONDS if is_leaving else state.grace_seconds)
+        if run is not None and not is_leaving:
+            self._ends.report_steps(run, self._launches.logs)
+        self._started, self._has_left = None, is_leaving
+        self._stopping.on_ended()
+        self._files.on_idle()
+
+    async def _await_saves(self) -> None:
+        left = self._stopping.await_saves(time.monotonic())
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._wait_for_change(), left)
+
+    async def _fail(self) -> None:
+        run = self._started = self._state.wanted
+        assert run is not None
+        self._ends.fail_to_install(run, self._files.install_error)
+
+    async def _start(self) -> None:
+        run = self._started = self._state.wanted
+        assert run is not None
         if run.membership is not None:
             self._files.start(run.membership)
             # A torchrun that loses its store would end the processes in their last step.
             self._link.bind_store(str(run.membership.id), block_stale_requests=True)
         self._stopping.reset(run.membership)
-        self._ended.clear()
+        self._has_ended = False
         self._reports.reset()
         self._live.reset()
         self._relay.on_start(self._launches.expected_use(run, self._state.me))
@@ -212,7 +249,7 @@ class Supervisor:
         )
         try:
             if not await start_attempts.start_with_retries(execute, pause, self._on_delay):
-                self._ended.set()
+                self._has_ended = True
         except OSError as error:
             subject = f"{self._settings.worker} cannot start {self._user.argv[0]!r}"
             self._ends.fail(run, start_attempts.start_failure(subject, error, time.time()))
@@ -232,35 +269,6 @@ class Supervisor:
         log.warning("%s", warning.message)
         self._link.send(warning.to_message())
 
-    async def _stop_gracefully(self, run: Run) -> None:
-        """Wait until the processes have done their last step and their saves."""
-        self._files.hurry()
-        await self._stopping.wait(lambda: self._must_wait(run))
-        if run.membership is None:
-            return
-        self._stopping.on_stopped(run.membership)
-        if not self._state.is_live:
-            self._link.unbind_store(str(run.membership.id))
-
-    def _must_wait(self, run: Run) -> bool:
-        state = self._state
-        if self._ended.is_set():
-            return False
-        if run.live:
-            return state.is_leaving
-        if self._live.stops:
-            awaits_word = state.is_leaving and state.wanted is run
-            return self._stopping.has_step_to_do(awaits_word=awaits_word)
-        return state.stops_by_plan and self._files.is_writing
-
-    async def _hand_over(self, since: float) -> None:
-        """Wait until other workers have copied the replicas that only this worker holds."""
-        until = since + self._settings.grace_seconds - RESERVE_SECONDS
-        while self._files.must_wait_for_copy(time.monotonic() - since) and self._link.connected:
-            if self._state.finish is not None or time.monotonic() > until:
-                break
-            await asyncio.sleep(0.05)
-
     def _restart_live(self, has_left: bool) -> None:
         """Replace stuck live processes: with the state that they left, or by a new incarnation."""
         if not has_left:
@@ -276,7 +284,7 @@ class Supervisor:
         run = self._started
         self._reports.end()
         self._relay.on_exit(succeeded=code == 0)
-        self._ended.set()
+        self._has_ended = True
         if run is not None:
             is_silent = not self._reports.last_messages()
             self._ends.on_exit(run, code, self._launches.logs, is_silent=is_silent)
@@ -284,16 +292,6 @@ class Supervisor:
     def _ended_early(self, local_rank: int) -> None:
         if self._started is not None:
             self._ends.on_early_end(self._started, local_rank, self._launches.logs)
-
-    def _report_steps(self, run: Run) -> None:
-        """Report the last step in the steps file; the processes may have ended before a report."""
-        membership, step = self._membership_of(run), steps_done(self._launches.logs)
-        if membership and step is not None:
-            self._state.steps_done = {"membership": membership, "step": step}
-            self._link.send({"type": "steps_done", **self._state.steps_done})
-
-    def _membership_of(self, run: Run) -> str:
-        return str(run.membership.id) if run.membership else self._live.entered
 
     def _refused(self, problem: str) -> None:
         self._link.send(invalid_report(problem).to_message())

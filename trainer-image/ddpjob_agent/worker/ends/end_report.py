@@ -17,7 +17,9 @@ from ddpjob_agent.worker import orders
 from ddpjob_agent.worker.denied_folder import explain_denied
 from ddpjob_agent.worker.ends.early_end import early_end
 from ddpjob_agent.worker.failure_report import explain_missing_script, read_failure
+from ddpjob_agent.worker.launch import steps_done
 from ddpjob_protocol.codec import encode
+from ddpjob_protocol.messages import Failure
 
 if TYPE_CHECKING:
     from ddpjob_agent.net.service_connection import ServiceConnection
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from ddpjob_agent.worker.live_processes import LiveProcesses
     from ddpjob_agent.worker.orders import AgentState, Run
     from ddpjob_agent.worker.settings import AgentSettings
-    from ddpjob_protocol.messages import Failure
 
 log = logging.getLogger("ddpjob.agent")
 
@@ -72,6 +73,17 @@ class EndReport:
             rank = self._live.first_rank + local_rank
             self.fail(run, early_end(rank, local_rank, self._settings.worker, logs))
 
+    def report_steps(self, run: Run, logs: str) -> None:
+        """Report the last step in the steps file; the processes may have ended before a report."""
+        membership, step = self._membership_of(run), steps_done(logs)
+        if membership and step is not None:
+            self._state.steps_done = {"membership": membership, "step": step}
+            self._link.send({"type": "steps_done", **self._state.steps_done})
+
+    def fail_to_install(self, run: Run, problem: str) -> None:
+        """Report that the replica of a run could not be installed."""
+        self.fail(run, Failure(time.time(), f"{self._settings.worker}: {problem}"))
+
     def fail(self, run: Run, failure: Failure) -> None:
         """Report the failure of a run."""
         log.warning("%s", failure.summary)
@@ -89,12 +101,14 @@ class EndReport:
 
     def _report(self, run: Run, failure: Failure | None) -> None:
         orders.on_exit(self._state, run, failure)
-        membership = str(run.membership.id) if run.membership else self._live.entered
         self._link.send(
             {
                 "type": "exited",
-                "membership": membership,
+                "membership": self._membership_of(run),
                 "live": run.live,
                 "failure": encode(self._state.failure),
             }
         )
+
+    def _membership_of(self, run: Run) -> str:
+        return str(run.membership.id) if run.membership else self._live.entered
