@@ -108,6 +108,28 @@ def test_images(helm: Helm, settings: list[str], operator: str, agent: str) -> N
     assert f"--agent-image={agent}" in container["args"]
 
 
+def test_a_rotation_brings_the_earlier_keys_and_keeps_the_charts_own(helm: Helm) -> None:
+    [secret] = of_kind(render(helm, []), "Secret")
+    own = secret["metadata"]["name"]
+    assert of_kind(render(helm, ["operatorKey.existingSecret=new"]), "Secret") == []
+    earlier = f"operatorKey.previousSecrets={{{own},older}}"
+    objects = render(helm, ["operatorKey.existingSecret=new", earlier])
+    [kept] = of_kind(objects, "Secret")
+    assert kept["metadata"]["name"] == own
+    pod = pod_of(objects)
+    [container] = pod["containers"]
+    folders = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    assert volumes["key"]["secret"]["secretName"] == "new"
+    files = {}
+    for source in volumes["previous-keys"]["projected"]["sources"]:
+        [item] = source["secret"]["items"]
+        assert item["key"] == "key"
+        files[f"{folders['previous-keys']}/{item['path']}"] = source["secret"]["name"]
+    given = [each for each in container["args"] if each.startswith("--previous-key-file=")]
+    assert [files[each.partition("=")[2]] for each in given] == [own, "older"]
+
+
 @pytest.mark.parametrize(
     ("settings", "namespaces"), [([], ()), ([NAMED], TEAMS)], ids=["all", "named"]
 )

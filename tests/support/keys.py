@@ -8,6 +8,7 @@ from ddpjob_protocol.credentials import Credential, JobKey
 from ddpjob_protocol.membership_seal import MembershipSeal
 
 OPERATOR_KEY = b"the operator's key in tests, 32 or more bytes"
+ANOTHER_OPERATOR_KEY = b"another key of the operator of 32 bytes or more"
 KEY = JobKey.of(OPERATOR_KEY, "the job of a test")
 ANOTHER_KEY = JobKey.of(OPERATOR_KEY, "another job of a test")
 SEAL = MembershipSeal(KEY.memberships)

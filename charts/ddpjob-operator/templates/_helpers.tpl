@@ -33,8 +33,12 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- default (include "ddpjob-operator.fullname" .) .Values.serviceAccount.name -}}
 {{- end }}
 
+{{- define "ddpjob-operator.ownKeySecret" -}}
+{{- printf "%s-key" (include "ddpjob-operator.fullname" . | trunc 59) -}}
+{{- end }}
+
 {{- define "ddpjob-operator.keySecret" -}}
-{{- default (printf "%s-key" (include "ddpjob-operator.fullname" . | trunc 59)) .Values.operatorKey.existingSecret -}}
+{{- default (include "ddpjob-operator.ownKeySecret" .) .Values.operatorKey.existingSecret -}}
 {{- end }}
 
 {{/* Called with a list: an image of values.yaml, and the root. */}}

@@ -66,6 +66,14 @@ def run(
             show_default=False,
         ),
     ] = None,
+    previous_key_file: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="File with an earlier key of the operator, for jobs whose pods have keys of it; "
+            "may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     health_port: Port = None,
     metrics_port: Port = None,
     network_policies: Annotated[
@@ -96,6 +104,7 @@ def run(
         agent_image=agent_image,
         namespaces=tuple(namespace or ()),
         key_file=key_file,
+        previous_key_files=tuple(previous_key_file or ()),
         kubeconfig=kubeconfig,
         context=context,
         lease=lease,

@@ -21,6 +21,7 @@ from ddpjob_operator.api.stored_job import ENDS
 from ddpjob_operator.controller.children import Children, Plural, path_of
 from ddpjob_operator.controller.claims import single_node_claim
 from ddpjob_operator.controller.foreign import describe_foreign
+from ddpjob_operator.controller.job_keys import JobKeys
 from ddpjob_operator.controller.pod_secrets import create_secret
 from ddpjob_operator.controller.posts import post
 from ddpjob_operator.controller.rejections import rejection_of
@@ -78,13 +79,13 @@ class Cluster:
         namespaces: tuple[str, ...],
         sessions: SessionPool,
         on_change: Callable[[str, str], None],
-        key: bytes,
+        keys: JobKeys,
         clock: Callable[[], float] = time.monotonic,
         operator_pods: OperatorPods | None = None,
     ) -> None:
-        """`key` is the operator's key. With `operator_pods` each job gets a NetworkPolicy."""
+        """With `operator_pods` each job gets a NetworkPolicy."""
         self._kube = kube
-        self._key = key
+        self._keys = keys
         self._agent_image = agent_image
         self._scopes = {each: f"/namespaces/{each}" for each in namespaces} or {"": ""}
         self._operator_pods = operator_pods
@@ -156,7 +157,7 @@ class Cluster:
         self._sessions.close(key)
 
     def _job_key(self, job: DDPJob) -> JobKey:
-        return JobKey.of(self._key, job.metadata.uid)
+        return self._keys.key_of(job.metadata.uid, self._children.pods(job))
 
     def _session(self, job: DDPJob, newest: Rendezvous | None) -> RendezvousSession | None:
         """Return the session with this service; keep the session while the service is not ready."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 
 from ddpjob_operator.controller.cluster import Cluster
+from ddpjob_operator.controller.job_keys import JobKeys
 from ddpjob_operator.controller.metrics import InstrumentedApiServer, Metrics
 from ddpjob_operator.controller.progress import ON_ANSWER, ObservedApiServer
 from ddpjob_operator.controller.reconciler import Reconciler, utc_now
@@ -38,14 +39,14 @@ class Controller:
         self,
         kube: ApiServer,
         settings: Settings,
-        key: bytes,
+        keys: JobKeys,
         transport_for: Callable[[Key, ServiceId], Transport] | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         leads: bool = True,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
-        """`key` is the operator's key.
+        """`keys` are derived from the operator's key.
 
         `transport_for` defaults to a direct connection or to the API server's proxy.
         With `leads=False`, the operator only watches until `lead()`.
@@ -68,7 +69,7 @@ class Controller:
             settings.namespaces,
             self._sessions,
             self.changed,
-            key,
+            keys,
             clock,
             settings.operator_pods,
         )

@@ -1,7 +1,7 @@
 """The operator's secret key, from which the keys of all jobs are derived.
 
-If the key changes, the pods of every job are replaced. So it has to outlive the operator: the chart
-keeps it in a Secret. An operator outside a cluster keeps it in a file of its user.
+If the key changes and the earlier one is not given, too, the pods of every job are replaced. So it
+has to outlive the operator: the chart keeps it in a Secret. An operator outside a cluster keeps it in a file of its user.
 May not: log the key or send it.
 """
 
@@ -36,8 +36,8 @@ def read_operator_key(path: str | None) -> bytes:
             key = stream.read(MAX_KEY_BYTES).strip()
     except OSError as error:
         raise OperatorKeyError(
-            f"cannot read the operator's key from {file}: {error.strerror}; give --key-file a file"
-            " that the operator can read"
+            f"cannot read the operator's key from {file}: {error.strerror}; give --key-file, or"
+            " --previous-key-file, a file that the operator can read"
         ) from error
     if len(key) < MIN_KEY_BYTES:
         raise OperatorKeyError(

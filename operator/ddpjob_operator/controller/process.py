@@ -18,6 +18,7 @@ from typing import Any
 from ddpjob_operator.controller.controller import Controller
 from ddpjob_operator.controller.handlers import stop_at_signals, watch_jobs
 from ddpjob_operator.controller.health import health_app, metrics_app, serve
+from ddpjob_operator.controller.job_keys import JobKeys
 from ddpjob_operator.controller.leadership import Leadership, LeaseName
 from ddpjob_operator.controller.operator_key import read_operator_key
 from ddpjob_operator.controller.served import ServedJobs
@@ -32,11 +33,12 @@ log = logging.getLogger("ddpjob.process")
 async def run_operator(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT; raise the error of a failed part, such as a lost Lease."""
     key = read_operator_key(settings.key_file)
+    keys = JobKeys(key, [read_operator_key(each) for each in settings.previous_key_files])
     async with _leadership(settings) as leadership:
         may_write = leadership.is_sure if leadership else None
         kube = await KubeClient.connect(settings.kubeconfig, settings.context, may_write)
         try:
-            controller = Controller(kube, settings, key, leads=leadership is None)
+            controller = Controller(kube, settings, keys, leads=leadership is None)
             served = ServedJobs(kube, controller.cluster.scopes)
             async with _pages(settings, controller, served, leadership):
                 await _run(settings, kube, controller, served, leadership)

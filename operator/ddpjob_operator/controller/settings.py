@@ -23,6 +23,7 @@ class Settings:
     agent_image: str  # holds the agent; used by init containers and rendezvous pods
     namespaces: tuple[str, ...] = ()  # empty: all
     key_file: str | None = None  # None: a key of this user, for an operator outside the cluster
+    previous_key_files: tuple[str, ...] = ()  # of keys that pods may still have
     kubeconfig: str | None = None
     context: str | None = None
     health_port: int | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ddpjob_operator.api.constants import MAIN_GROUP
 from ddpjob_operator.controller.cluster import Cluster
+from ddpjob_operator.controller.job_keys import JobKeys
 from ddpjob_operator.controller.transports import direct_transport
 from ddpjob_operator.kube.interface import ApiServer
 from ddpjob_operator.planner.actions import CreateWorker, DeleteWorker
@@ -28,7 +29,12 @@ def test_a_successor_of_the_same_name_is_not_deleted(api: Api) -> None:
     async def body(kube: ApiServer) -> None:
         late, prompt = (
             Cluster(
-                kube, "agent:1", (), SessionPool(direct_transport, nobody), nobody, OPERATOR_KEY
+                kube,
+                "agent:1",
+                (),
+                SessionPool(direct_transport, nobody),
+                nobody,
+                JobKeys(OPERATOR_KEY),
             )
             for _ in range(2)
         )

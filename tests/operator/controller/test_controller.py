@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from ddpjob_operator.controller.controller import Controller
+from ddpjob_operator.controller.job_keys import JobKeys
 from ddpjob_operator.controller.settings import Settings
 from ddpjob_operator.kube.interface import ApiError, UnreachableError
 from ddpjob_operator.request import Request
@@ -29,7 +30,9 @@ ENDED = {
 @contextlib.asynccontextmanager
 async def running(wire: Wire, **settings: Any) -> AsyncIterator[Controller]:
     clock = asyncio.get_running_loop().time
-    controller = Controller(wire, Settings(agent_image="x", **settings), OPERATOR_KEY, clock=clock)
+    controller = Controller(
+        wire, Settings(agent_image="x", **settings), JobKeys(OPERATOR_KEY), clock=clock
+    )
     task = asyncio.ensure_future(controller.run())
     try:
         yield controller
@@ -159,7 +162,7 @@ def test_a_standby_is_ready_plans_nothing_and_leads_with_all_jobs() -> None:
     async def story(kube: FakeKube, wire: Wire) -> None:
         clock = asyncio.get_running_loop().time
         settings = Settings(agent_image="x")
-        controller = Controller(wire, settings, OPERATOR_KEY, clock=clock, leads=False)
+        controller = Controller(wire, settings, JobKeys(OPERATOR_KEY), clock=clock, leads=False)
         task = asyncio.ensure_future(controller.run())
         await kube.send(Request("POST", JOBS.format("default"), body=job("digits")))
         controller.changed("default", "digits")

@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
+from ddpjob_operator.controller.job_keys import JobKeys
 from ddpjob_operator.kube.interface import ApiError, UnreachableError
+from support.keys import ANOTHER_OPERATOR_KEY
 from support.reconciling.in_memory import CheckingKube, play_in_memory
 from support.reconciling.life import RENDEZVOUS, training, worker
 from support.reconciling.nodes import key_of
@@ -134,7 +136,7 @@ def test_another_key_of_the_operator_replaces_all_pods_of_a_job() -> None:
     async def story(stage: Stage) -> None:
         before = await training(stage, "000-1", "001-1")
         await stage.stop_operator()
-        stage.key = b"another key of the operator of 32 bytes or more"
+        stage.keys = JobKeys(ANOTHER_OPERATOR_KEY)
         await stage.start_operator()
         after = await stage.until(
             lambda v: not v.uids().items() & before.uids().items() and v.trains("000-2", "001-2"),

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from ddpjob_operator.controller.job_keys import JobKeys
 from ddpjob_operator.rendezvous.session_pool import Key
+from support.keys import ANOTHER_OPERATOR_KEY, OPERATOR_KEY
 from support.reconciling.nodes import ended, key_of
 from support.reconciling.stage import Play, Stage
 from support.reconciling.view import View
@@ -218,5 +220,34 @@ def test_an_operator_that_comes_anew_writes_nothing_to_a_job_that_runs(play: Pla
         assert not writes
         assert (after.job, after.uids()) == (before.job, before.uids())
         assert await stage.events() == told
+
+    play(story)
+
+
+def test_a_rotated_key_replaces_no_pod(play: Play) -> None:
+    """A job with pods keeps its key, also for later pods; one without pods takes the new one."""
+
+    async def story(stage: Stage) -> None:
+        before = await training(stage, "000-1", "001-1")
+        (old,) = {key_of(pod) for pod in before.pods.values()}
+        await stage.stop_operator()
+        stage.keys = JobKeys(ANOTHER_OPERATOR_KEY, [b"one that no pod has" * 2, OPERATOR_KEY])
+        await stage.start_operator()
+        await stage.delete_pod(worker(1), vanishes=True)
+        after = await stage.until(lambda v: v.trains("000-1", "001-2"), "one pod is new")
+        lost = before.uids().items() - after.uids().items()
+        assert {name for name, _ in lost} == {worker(1)}
+        await stage.delete_pod(RENDEZVOUS, vanishes=True)
+        later = await stage.until(
+            lambda v: v.rendezvous == ["digits-rendezvous-2"] and v.trains("000-1", "001-2"),
+            "the service is new",
+        )
+        assert {key_of(pod) for pod in (*after.pods.values(), *later.pods.values())} == {old}
+        await stage.change(suspend=True)
+        await stage.until(lambda v: not v.pods, "all pods have ended")
+        await stage.change(suspend=False)
+        again = await stage.until(lambda v: v.state == "Running", "it trains again")
+        (new,) = {key_of(pod) for pod in again.pods.values()}
+        assert new != old
 
     play(story)

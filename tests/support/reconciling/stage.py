@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.controller.controller import Controller
+from ddpjob_operator.controller.job_keys import JobKeys
 from ddpjob_operator.controller.metrics.catalogue import CONTROLLER, DEPTH, PASSES
 from ddpjob_operator.controller.reconciler import utc_now
 from ddpjob_operator.controller.settings import Settings
@@ -53,7 +54,7 @@ class Stage:
         self.nodes = Nodes(kube, namespaces)
         self.operator_pods: OperatorPods | None = None  # None: the operator makes no policies
         self.agent_image = "ddpjob/operator:test"
-        self.key = OPERATOR_KEY
+        self.keys = JobKeys(OPERATOR_KEY)
         self.clock: Callable[[], float] = time.monotonic
         self.now: Callable[[], datetime] = utc_now
         self.patience, self.longest_pause = PATIENCE_SECONDS, LONGEST_PAUSE_SECONDS
@@ -74,7 +75,7 @@ class Stage:
         self.controller = Controller(
             wire,
             settings,
-            self.key,
+            self.keys,
             lambda key, _: nodes.way(key, wire),
             clock=self.clock,
             now=self._present,
