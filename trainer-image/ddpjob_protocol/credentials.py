@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 KEY_BYTES = 32
 FINGERPRINT_LETTERS = 16
+MAX_NAME = 255  # a handshake has one byte for the length
 
 
 def derive(key: bytes, purpose: str, name: str = "") -> bytes:
@@ -50,8 +51,8 @@ class WorkerKeys(NamedTuple):
         """Return the keys in a worker's file; raise ValueError."""
         found = _parse(text)
         name = found.get("worker")
-        if not isinstance(name, str) or not name:
-            raise ValueError("no name of a worker")
+        if not isinstance(name, str) or not name or not name.isascii() or len(name) > MAX_NAME:
+            raise ValueError(f"no name of a worker, of up to {MAX_NAME} ASCII letters")
         return cls(Credential(name, _key(found, "key")), Credential(name, _key(found, "peers")))
 
 

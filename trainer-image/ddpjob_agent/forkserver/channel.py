@@ -12,11 +12,14 @@ import contextlib
 import json
 import os
 import socket
+import stat
 import struct
 from typing import NamedTuple
 
 LENGTH = struct.Struct("!I")
 FDS = 4  # stdin, stdout, stderr, line
+MAX_BYTES = 16 << 20  # of a request; Linux takes 6 MiB of arguments and environment
+PIECE_BYTES = 64 << 10  # a read takes the memory that it asks for
 LINE_BYTES = 64  # longer than all events of one process
 PID, EXIT = "pid", "exit"
 # The greeting of a fork server on the request socket: `ready` and, in JSON, its Python and the
@@ -46,7 +49,10 @@ def send(channel: socket.socket, request: ForkRequest, descriptors: list[int]) -
 
 
 def receive(channel: socket.socket) -> tuple[ForkRequest, list[int]] | None:
-    """Return the next whole request; None if the other side has disconnected."""
+    """Return the next whole request, with FDS descriptors of which the last one is a socket.
+
+    Return None if the other side has disconnected or sends something else.
+    """
     room = socket.CMSG_SPACE(FDS * array.array("i").itemsize)
     descriptors = array.array("i")
     with contextlib.suppress(ConnectionError):  # the other side closed with unread data
@@ -56,18 +62,40 @@ def receive(channel: socket.socket) -> tuple[ForkRequest, list[int]] | None:
         head += _receive_exactly(channel, LENGTH.size - len(head))
         if len(head) == LENGTH.size:
             (length,) = LENGTH.unpack(head)
-            body = _receive_exactly(channel, length)
-            if len(body) == length:
-                return ForkRequest(*json.loads(body)), list(descriptors)
+            body = _receive_exactly(channel, length) if length <= MAX_BYTES else b""
+            request = _parse(body) if len(body) == length else None
+            if request is not None and _are_whole(descriptors):
+                return request, list(descriptors)
     for descriptor in descriptors:
         os.close(descriptor)
     return None
 
 
+def _parse(body: bytes) -> ForkRequest | None:
+    try:
+        kind, arguments, environment, directory, network = json.loads(body)
+    except (RecursionError, TypeError, ValueError):
+        return None
+    is_request = kind in (TORCHRUN, PROGRAM, AGENT) and _are_texts([directory, network])
+    if not is_request or not arguments or not _are_texts(arguments):
+        return None
+    if type(environment) is not dict or not _are_texts([*environment.values()]):
+        return None
+    return ForkRequest(kind, arguments, environment, directory, network)
+
+
+def _are_texts(values: object) -> bool:
+    return type(values) is list and all(type(each) is str for each in values)
+
+
+def _are_whole(descriptors: array.array[int]) -> bool:
+    return len(descriptors) == FDS and stat.S_ISSOCK(os.fstat(descriptors[-1]).st_mode)
+
+
 def _receive_exactly(channel: socket.socket, length: int) -> bytes:
     data = bytearray()
     while len(data) < length:
-        piece = channel.recv(length - len(data))
+        piece = channel.recv(min(length - len(data), PIECE_BYTES))
         if not piece:
             break
         data += piece
