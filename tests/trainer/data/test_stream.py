@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from ddpjob_trainer import Loop, Stream
@@ -183,3 +184,27 @@ def test_several_batches_are_one(monkeypatch: pytest.MonkeyPatch, ranks: int) ->
             batches += 1
         assert batches == 2
     assert sorted(taken) == list(range(10))
+
+
+class OfOneNode(Lines):
+    """The result of Hugging Face's split_dataset_by_node()."""
+
+    def __init__(self, world_size: int) -> None:
+        super().__init__(8)
+        self._distributed = SimpleNamespace(rank=0, world_size=world_size)
+
+
+def test_a_loader_of_one_ranks_samples_is_refused() -> None:
+    numbers: Any = [*range(8)]
+    sampler: Any = DistributedSampler(numbers, num_replicas=2, rank=0)
+    for own in (
+        DataLoader(numbers, batch_size=2, collate_fn=list, sampler=sampler),
+        DataLoader(OfOneNode(2), batch_size=2, collate_fn=list),
+    ):
+        with pytest.raises(ValueError, match="Give a loader of the whole data"):
+            Stream(own)
+    with pytest.raises(ValueError, match="the ranks would read different batches"):
+        Stream(DataLoader(numbers, batch_size=2, collate_fn=list, shuffle=True))
+    one_seed = torch.Generator().manual_seed(0)
+    Stream(DataLoader(numbers, batch_size=2, collate_fn=list, shuffle=True, generator=one_seed))
+    Stream(DataLoader(OfOneNode(1), batch_size=2, collate_fn=list))

@@ -112,6 +112,30 @@ def test_a_communication_hook_is_made_for_each_group() -> None:
     assert not any(torch.count_nonzero(each) for each in gradients if each is not None)
 
 
+def test_buckets_are_exchanged_one_at_a_time(
+    forks: Forks, tmp_path: Path, python_env: dict[str, str]
+) -> None:
+    """With the bits of DDP, and with gloo's own error when a peer is lost."""
+    script = Path(__file__).with_name("two_buckets.py")
+    ranks = [forks.start(script, rank, tmp_path, env=python_env) for rank in range(2)]
+    assert [rank.wait() for rank in ranks] == [0, 0]
+
+
+def test_layers_that_are_frozen_amid_a_step_are_refused() -> None:
+    """Before the first call of the model they are not."""
+    net = Net()
+    loop = loop_of(net)
+    with loop_step(loop):
+        net.first.requires_grad_(False)
+        loss = loop.model(torch.ones(1, 3)).sum()
+        net.first.requires_grad_(True)
+        with pytest.raises(RuntimeError, match="layers were frozen or unfrozen between a forward"):
+            loop.model(torch.ones(1, 3))
+        loss.backward()
+        loop.model(torch.ones(1, 3)).sum().backward()
+    assert net.first.weight.grad is not None
+
+
 def loop_step(loop: Loop) -> Any:
     """Begin the first step of the loop."""
     return next(iter(loop))

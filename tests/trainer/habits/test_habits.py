@@ -68,6 +68,8 @@ LIVE = [
     Script("models.communication_hook"),
     Script("models.shared_parameters"),
     Script("models.layers_unfrozen_in_mid_run"),
+    Script("models.layers_frozen_and_unfrozen_once"),
+    Script("models.several_buckets"),
     Script("models.dropout"),
     Script("data.mean_over_counted_tokens"),
     Script("data.loss_without_its_weight", "call `step.backward(loss)`"),

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from torch.utils.data import default_collate
+from torch.utils.data import DistributedSampler, RandomSampler, default_collate
 
 from ddpjob_trainer.data.partition import BatchShare
 from ddpjob_trainer.data.position import DataPosition
@@ -35,8 +35,10 @@ class Stream(DataPosition):
         `collate_fn` makes a part of a list of samples, as that of DataLoader does.
         `max_samples_per_rank` is the number of samples that a rank can hold at a time. With
         `min_samples_per_rank`, a rank trains on that many at a time, or has no share. `speed` is
-        the speed of this rank in any unit; if one rank has a speed, all ranks need one.
+        the speed of this rank in any unit; if one rank has a speed, all ranks need one. Raise
+        ValueError if the loader yields other batches on other ranks.
         """
+        _check_equal_on_all_ranks(loader)
         super().__init__(max_samples_per_rank, speed, min_samples_per_rank)
         self._loader = loader
         self._collate = collate_fn
@@ -169,3 +171,22 @@ class Stream(DataPosition):
     def _close(self) -> None:
         self._iterator = self._batch = self._loader_state = self._before = None
         self._skip = 0
+
+
+def _check_equal_on_all_ranks(loader: Any) -> None:
+    """Raise ValueError if the loader yields only the samples of its rank, or shuffles by itself."""
+    sampler, dataset = getattr(loader, "sampler", None), getattr(loader, "dataset", None)
+    part = getattr(dataset, "_distributed", None)  # of Hugging Face's split_dataset_by_node()
+    if isinstance(sampler, DistributedSampler) or getattr(part, "world_size", 1) > 1:
+        raise ValueError(
+            "the loader yields one rank's samples, and Stream divides them among the ranks once more: "
+            "most samples would never be trained on, and the position in them means nothing to another "
+            "rank. Give a loader of the whole data: without DistributedSampler and without "
+            "split_dataset_by_node()"
+        )
+    if isinstance(sampler, RandomSampler) and sampler.generator is None:
+        raise ValueError(
+            "the loader shuffles by the random numbers of its own process, so the ranks would read "
+            "different batches. Use ElasticBatchSampler, which shuffles equally on all ranks, or give the "
+            "loader a generator with the same seed on all ranks"
+        )

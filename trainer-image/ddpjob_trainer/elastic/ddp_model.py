@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ddpjob_trainer.elastic.bucket_exchange import hook_for
 from ddpjob_trainer.elastic.gradient_exchange import GradientExchange
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class ElasticModel(nn.Module):
         self._hook: tuple[Callable[[], object], Any] | None = None
         self._exchange = GradientExchange(module, alone=alone, may_repeat=self.is_static_graph)
         self._trained = {id(each) for each in module.parameters() if each.requires_grad}
-        self._untrained: list[nn.Parameter] = []  # parameters that DDP leaves out
+        self._parameters_now: list[nn.Parameter] = []  # when the model was wrapped
+        self._flags: list[bool] = []  # which of them were trained then
         self._stepped: dict[int, set[int]] = {}  # parameters that an optimizer changes, by ids
         self._models: dict[str, ElasticModel] = {}
         if isinstance(module, (nn.ModuleDict, nn.ModuleList)):
@@ -97,8 +99,8 @@ class ElasticModel(nn.Module):
         self._hook = make_state, hook
         for each in self._leaves():
             each._hook = self._hook  # noqa: SLF001 - its own class
-        for wrapper in self._wrappers():
-            wrapper.exchange_by(*self._hook)
+            if each._current:  # noqa: SLF001 - its own class
+                each._wrap()  # noqa: SLF001 - its own class
 
     @property
     def wrapped(self) -> nn.Module:
@@ -109,8 +111,10 @@ class ElasticModel(nn.Module):
             raise RuntimeError(f"loop.model has several models: call {calls}")
         if not self._current:
             raise RuntimeError("the model can be called in `with step:` only: now it has no group")
-        if torch.is_grad_enabled() and any(each.requires_grad for each in self._untrained):
-            self.wrap()
+        if torch.is_grad_enabled() and self._flags != [
+            each.requires_grad for each in self._parameters_now
+        ]:
+            self._wrap_others()
         return self._current[0]
 
     # --- what the loop calls ----------------------------------------------------------------------
@@ -157,23 +161,30 @@ class ElasticModel(nn.Module):
     # --- internal ---------------------------------------------------------------------------------
 
     def _wrap(self) -> None:
-        parameters = [*self.module.parameters()]
-        self._trained |= {id(each) for each in parameters if each.requires_grad}
-        self._untrained = [each for each in parameters if id(each) not in self._trained]
+        self._parameters_now = [*self.module.parameters()]
+        self._flags = [each.requires_grad for each in self._parameters_now]
+        trained = [each for each in self._parameters_now if each.requires_grad]
+        self._trained |= set(map(id, trained))
         self._exchange.watch()
-        if self._alone or not self._trained:
+        if self._alone or not trained:
             self._current = [self.module]
             return
-        frozen = [p for p in parameters if id(p) in self._trained and not p.requires_grad]
-        for parameter in frozen:  # a script may train it in the next step
-            parameter.requires_grad_(True)
         wrapper = _Wrapper(self.module, self._exchange, self._options)
-        for parameter in frozen:
-            parameter.requires_grad_(False)
         wrapper.require_backward_grad_sync = self._syncs
-        if self._hook is not None:
-            wrapper.exchange_by(*self._hook)
+        hook = self._hook or hook_for(trained, self._options)
+        if hook is not None:
+            wrapper.exchange_by(*hook)
         self._current = [wrapper]
+
+    def _wrap_others(self) -> None:
+        """Wrap the model again: the script has frozen or unfrozen layers, on all ranks."""
+        if self._exchange.is_open and not self._alone:
+            raise RuntimeError(
+                "layers were frozen or unfrozen between a forward pass and the exchange of its "
+                "gradients. Do it before the first `loop.model(...)` of a step, on every rank in the "
+                "same step"
+            )
+        self._wrap()
 
     def _check(self, optimizer: torch.optim.Optimizer) -> None:
         stepped = self._changed_by(optimizer)

@@ -71,6 +71,13 @@ class GradientExchange:
         """Record a forward pass whose gradients will be exchanged."""
         self._forwards.append(len(self._gradients))
 
+    @property
+    def is_open(self) -> bool:
+        """True if gradients since the step began, or those of a forward pass, are not exchanged."""
+        if not self._forwards:
+            return bool(self._gradients)
+        return self._forwards[-1] >= len(self._gradients)
+
     def check(self, stepped: Collection[int]) -> None:
         """Raise RuntimeError if a gradient of these parameters, by id, was not exchanged."""
         repeated, bypassed = self._missing()

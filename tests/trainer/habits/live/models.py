@@ -211,6 +211,45 @@ def layers_unfrozen_in_mid_run():
             log(step.number + 1)
 
 
+def layers_frozen_and_unfrozen_once():
+    data = regression()
+    loader = DataLoader(data, batch_sampler=ElasticBatchSampler(data, BATCH))
+    model = mlp()
+    model[0].requires_grad_(False)
+    optimizer = SGD(model.parameters(), lr=0.05, momentum=0.9)
+    watch(model)
+    loop = Loop(model, optimizer, loader=loader, epochs=EPOCHS)
+    for step in loop:
+        if step.number == 12:
+            model[0].requires_grad_(True)
+        if step.number == 26:
+            model[2].requires_grad_(False)
+        with step:
+            optimizer.zero_grad()
+            for x, y in step.parts():
+                step.backward(mse(loop.model(x), y))
+            optimizer.step()
+        if step.done:
+            log(step.number + 1)
+
+
+def several_buckets():
+    data = regression()
+    loader = DataLoader(data, batch_sampler=ElasticBatchSampler(data, BATCH))
+    model = mlp(nn.Tanh(), nn.Linear(8, 400), nn.Tanh(), nn.Linear(400, 400), nn.Linear(400, 8))
+    optimizer = SGD(model.parameters(), lr=0.01, momentum=0.9)
+    watch(model)
+    loop = Loop(model, optimizer, loader=loader, epochs=EPOCHS, bucket_cap_mb=0.01)
+    for step in loop:
+        with step:
+            optimizer.zero_grad()
+            for x, y in step.parts():
+                step.backward(mse(loop.model(x), y))
+            optimizer.step()
+        if step.done:
+            log(step.number + 1)
+
+
 def dropout():
     data = regression()
     loader = DataLoader(data, batch_sampler=ElasticBatchSampler(data, BATCH))

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
 
-_GLOO_SOURCE = re.compile(r"\[/\S*/gloo/\S+:\d+\] ")
+_GLOO_SOURCE = re.compile(  # torch puts words before it if DDP exchanges gradients by a hook
+    r"(Got the following error when running the callback: RuntimeError: )?\[/\S*/gloo/\S+:\d+\] "
+)
 _TORCH = Path(torch.__file__).parent
 _FOLDERS = tuple(f"{_TORCH / each}/" for each in ("distributed", "autograd", "nn/parallel"))
 _RAISES = {dis.opmap[name] for name in ("RAISE_VARARGS", "RERAISE")}

@@ -1,7 +1,8 @@
-"""Parameters and buffers that a model's state_dict() leaves out, for processes that join.
+"""The facts that a model's state_dict() leaves out, for processes that join.
 
-Those are buffers with persistent=False, and what a state_dict() of the model's own leaves out, such
-as frozen weights. Each process makes them itself, and they may differ.
+They are which parameters are trained, and tensors: buffers with persistent=False, and what a
+state_dict() of the model's own leaves out, such as frozen weights. Each process makes these tensors
+itself, and they may differ.
 """
 
 from __future__ import annotations
@@ -34,3 +35,14 @@ def restore_left_out(model: torch.nn.Module, found: dict[str, torch.Tensor]) -> 
             device = next(iter(model.parameters()), value).device
             is_persistent = False
             model.get_submodule(path).register_buffer(own, value.to(device), is_persistent)
+
+
+def trained_parameters(model: torch.nn.Module) -> dict[str, bool]:
+    """Return for each parameter by name whether it is trained: a script may freeze layers."""
+    return {name: each.requires_grad for name, each in model.named_parameters()}
+
+
+def restore_trained(model: torch.nn.Module, found: dict[str, bool]) -> None:
+    """Freeze and unfreeze the parameters as in the result of trained_parameters()."""
+    for name, each in model.named_parameters():
+        each.requires_grad_(found.get(name, each.requires_grad))

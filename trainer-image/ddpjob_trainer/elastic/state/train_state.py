@@ -19,8 +19,8 @@ import torch
 
 from ddpjob_protocol.membership import MembershipId
 from ddpjob_trainer.elastic.control.schedule import Schedule
+from ddpjob_trainer.elastic.state import left_out
 from ddpjob_trainer.elastic.state.extra_backup import ExtraBackup
-from ddpjob_trainer.elastic.state.left_out import left_out_of_state_dict, restore_left_out
 from ddpjob_trainer.elastic.state.leftover_gradients import LeftoverGradients
 from ddpjob_trainer.elastic.state.optimizer_check import check_optimizers
 from ddpjob_trainer.elastic.state.state_copy import StateCopy
@@ -245,14 +245,16 @@ class TrainState:
             "random": torch.get_rng_state(),
             "is_known": self._is_known,
             "changes_weights": self.changes_weights,
-            "left_out": left_out_of_state_dict(self.model),
+            "left_out": left_out.left_out_of_state_dict(self.model),
+            "trained": left_out.trained_parameters(self.model),
         }
         return training_state.collect(self.model, extra, **self.parts)
 
     def restore(self, found: dict[str, Any]) -> None:
         """Restore the state of collect(), except random states. Raise StateMismatchError."""
         training_state.restore(found, self.model, **self.parts)
-        restore_left_out(self.model, found["extra"]["left_out"])
+        left_out.restore_left_out(self.model, found["extra"]["left_out"])
+        left_out.restore_trained(self.model, found["extra"]["trained"])
         self.changes_weights |= found["extra"]["changes_weights"]
         self._is_known |= found["extra"]["is_known"]
         training_state.restore_extra(found["extra"]["own"], self.extra)
