@@ -164,6 +164,25 @@ def test_two_jobs_with_state_folders_of_their_own(tmp_path: Path) -> None:
         assert second.processes() == []
 
 
+def test_two_runs_never_write_the_same_files(tmp_path: Path) -> None:
+    """The second one has a state folder of its own, and another path to the working directory."""
+    waits = "import pathlib, time\nwhile not pathlib.Path('end').exists(): time.sleep(0.02)"
+    own = {"snapshot": "{files: [snapshot.pt]}"}
+    write_job(tmp_path, "[python3, train.py]", waits, replicas=1, **own)
+    (tmp_path / "elsewhere").symlink_to(tmp_path)
+    options = ("--state-dir", "other", "--workdir", "elsewhere")
+    with started(tmp_path) as first:
+        first.until(lambda: "started" in first.output, "a membership")
+        second = Command(tmp_path, [*RUN, *options], ())
+        assert second.wait() == ExitCode.ALREADY_RUNNING
+        assert second.output == (
+            f"another run on this machine writes 'snapshot.pt' in {tmp_path} (snapshot.files); wait "
+            "for its end, or choose another folder with --workdir\n"
+        )
+        (tmp_path / "end").touch()
+        assert first.wait() == ExitCode.OK, first.output
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
 def test_interrupted_and_continued(tmp_path: Path, number: signal.Signals) -> None:
     with started(tmp_path) as command:

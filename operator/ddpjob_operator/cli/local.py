@@ -33,6 +33,7 @@ from ddpjob_operator.local.output.view import LogMode, OutputView
 from ddpjob_operator.local.processes import CannotStartError
 from ddpjob_operator.local.rendezvous_process import PortInUseError
 from ddpjob_operator.local.saved.advice import NAMES_SHOWN, RunAdvice
+from ddpjob_operator.local.saved.claims import FileClaims, FilesInUseError
 from ddpjob_operator.local.saved.own_files import OwnFiles
 from ddpjob_operator.local.state_dir import AlreadyRunningError, JobStateDir, StateDirError
 from ddpjob_operator.local.timeline import Timeline
@@ -103,7 +104,9 @@ def run(
     wanted = sum(group.replicas for group in job.spec.groups())
     count = wanted if nodes is None else nodes
     devices = find_gpus(job, file, count, use=not no_gpus)
-    state, resumed = _begin(job, state_dir or file.parent / ".ddpjob", fresh=fresh)
+    claims = FileClaims()
+    state = _locked_state(job, state_dir or file.parent / ".ddpjob", folder, claims)
+    resumed = _begin(state, fresh=fresh)
     view = OutputView(job.metadata.name, LogMode.NONE if quiet else logs)
     screen = open_screen(quiet=quiet)
     size = f"{plural(wanted, 'worker')}, {plural(count, 'node')}"
@@ -126,6 +129,7 @@ def run(
         raise CommandError(ExitCode.INVALID, str(error)) from error
     finally:
         state.unlock()
+        claims.release()
     if code is ExitCode.INTERRUPTED:
         again = shlex.join(["ddpjob", *(a for a in sys.argv[1:] if a != "--fresh")])
         screen.print_result(advice.after_interruption(again))
@@ -134,14 +138,23 @@ def run(
     raise typer.Exit(code)
 
 
-def _begin(job: DDPJob, root: Path, *, fresh: bool) -> tuple[JobStateDir, bool]:
-    """Return the job's folder, locked for this run, and whether the run resumes an earlier one."""
+def _locked_state(job: DDPJob, root: Path, workdir: Path, claims: FileClaims) -> JobStateDir:
+    """Return the job's folder, locked for this run, as are the script's own files."""
     state = JobStateDir(root, job.metadata.namespace, job.metadata.name)
     try:
         state.lock()
-        return state, state.begin(fresh=fresh)
-    except AlreadyRunningError as error:
+        claims.take(job.spec.snapshot.files, workdir)
+    except (AlreadyRunningError, FilesInUseError) as error:
         raise CommandError(ExitCode.ALREADY_RUNNING, str(error)) from error
+    except StateDirError as error:
+        raise CommandError(ExitCode.INVALID, str(error)) from error
+    return state
+
+
+def _begin(state: JobStateDir, *, fresh: bool) -> bool:
+    """Prepare the job's folder; return whether the run resumes an earlier one."""
+    try:
+        return state.begin(fresh=fresh)
     except StateDirError as error:
         raise CommandError(ExitCode.INVALID, str(error)) from error
 

@@ -78,6 +78,7 @@ def test_as_a_plugin_it_has_the_name_of_the_plugin(
         (["completion", ""], ["bash", "zsh", "fish"]),
         (["get", "--out"], ["--output\tForm."]),
         (["get", "-o", "y"], ["yaml"]),
+        (["explain", "WorkerS"], ["WorkerSilent"]),
     ],
 )
 def test_kubectl_completes_the_plugin(words: list[str], candidates: list[str]) -> None:
