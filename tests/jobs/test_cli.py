@@ -174,11 +174,15 @@ def test_two_runs_never_write_the_same_files(tmp_path: Path) -> None:
     with started(tmp_path) as first:
         first.until(lambda: "started" in first.output, "a membership")
         second = Command(tmp_path, [*RUN, *options], ())
-        assert second.wait() == ExitCode.ALREADY_RUNNING
-        assert second.output == (
-            f"another run on this machine writes 'snapshot.pt' in {tmp_path} (snapshot.files); wait "
-            "for its end, or choose another folder with --workdir\n"
-        )
+        try:
+            second.until(lambda: second.output.endswith("\n"), "its end, or a start")
+            assert second.output == (
+                f"another run on this machine writes 'snapshot.pt' in {tmp_path} (snapshot.files); "
+                "wait for its end, or choose another folder with --workdir\n"
+            )
+            assert second.wait() == ExitCode.ALREADY_RUNNING
+        finally:
+            second.kill()
         (tmp_path / "end").touch()
         assert first.wait() == ExitCode.OK, first.output
 

@@ -29,6 +29,7 @@ print("\\n", *sorted(sys.modules), file=sys.stderr)
 NEVER = {"kopf", "aiohttp", "torch", "numpy", "prometheus_client"}
 CLUSTER = {"kubernetes", "urllib3"}
 MODELS = {"ddpjob_operator.api.spec"}
+OAUTH = {"oauthlib", "requests", "requests_oauthlib"}
 LOCAL = {"asyncio", "ddpjob_operator.local.backend", "psutil"}
 
 
@@ -54,7 +55,8 @@ def imported(script: str, *arguments: str) -> set[str]:
         (f"convert {PYTORCHJOB}", "ddpjob_operator.convert", NEVER | CLUSTER | LOCAL | {"rich"}),
         ("get --help", "ddpjob_operator.cli.jobs.access", NEVER | CLUSTER | MODELS),
         ("logs --help", "ddpjob_operator.cli.jobs.access", NEVER | CLUSTER | MODELS),
-        ("get --kubeconfig CONFIG", "kubernetes", NEVER | MODELS),
+        ("get --kubeconfig CONFIG", "kubernetes", NEVER | MODELS | OAUTH | {"rich"}),
+        ("explain WorkerSilent", "ddpjob_operator.api.reasons", NEVER | CLUSTER | MODELS | LOCAL),
         ("doctor --help", "ddpjob_operator.cli.doctor", NEVER | CLUSTER),
         ("run --help", "ddpjob_operator.local", {"kopf", "kubernetes", "torch"}),
     ],
@@ -66,6 +68,23 @@ def test_a_command_imports_only_what_it_needs(
     found = imported(RUN, *arguments.replace("CONFIG", config).split())
     assert needed in found
     assert found & unneeded == set()
+
+
+LATER = """
+from ddpjob_operator.cli.jobs.kubernetes_import import config
+session = config.kube_config.OAuth2Session(client_id="me")
+errors = config.kube_config.oauthlib.oauth2.rfc6749.errors
+from kubernetes.stream.ws_client import should_bypass_proxies
+import oauthlib.oauth2, requests, requests_oauthlib
+assert type(session) is requests_oauthlib.OAuth2Session
+assert errors is oauthlib.oauth2.rfc6749.errors
+assert should_bypass_proxies("http://a", no_proxy="a") is requests.utils.should_bypass_proxies("http://a", no_proxy="a")
+assert requests.get
+"""
+
+
+def test_packages_that_few_kubeconfigs_need_are_imported_when_they_are_used() -> None:
+    subprocess.run([sys.executable, "-c", LATER], check=True)
 
 
 WITHOUT_EXTRA = """

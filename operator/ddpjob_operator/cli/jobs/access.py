@@ -62,7 +62,8 @@ class Cluster:
     def __init__(self, configuration: Any, namespace: str) -> None:
         # Help and mistakes in options need no cluster, and this import takes most of the time.
         import urllib3  # noqa: PLC0415
-        from kubernetes import client  # noqa: PLC0415
+
+        from ddpjob_operator.cli.jobs.kubernetes_import import client  # noqa: PLC0415
 
         self._failures = (client.ApiException, urllib3.exceptions.HTTPError, OSError)
         if not configuration.verify_ssl:
@@ -187,7 +188,10 @@ class Cluster:
 def connect(namespace: str | None, context: str | None, kubeconfig: str | None) -> Cluster:
     """Return the cluster that the options name, as kubectl does; raise CommandError."""
     try:
-        from kubernetes import client, config  # noqa: PLC0415 - as above
+        from ddpjob_operator.cli.jobs.kubernetes_import import (  # noqa: PLC0415 - as above
+            client,
+            config,
+        )
     except ModuleNotFoundError as error:
         raise MissingExtraError(error) from error
 
