@@ -57,7 +57,9 @@ def test_its_metadata(wheel: zipfile.ZipFile) -> None:
     assert not [each for each in plain if each.startswith(("kopf", "kubernetes", "torch"))]
     assert any(name.endswith("/licenses/LICENSE") for name in wheel.namelist())
     (scripts,) = (n for n in wheel.namelist() if n.endswith("entry_points.txt"))
-    assert "ddpjob = ddpjob_operator.cli.entry:main" in wheel.read(scripts).decode()
+    text = wheel.read(scripts).decode()
+    assert "ddpjob = ddpjob_operator.cli.entry:main" in text
+    assert "kubectl_complete-ddp = ddpjob_operator.cli.kubectl_completion:main" in text
 
 
 def test_it_builds_the_same_agent(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
