@@ -105,3 +105,28 @@ async def test_a_process_sleeps_at_a_step(tmp_path: Path) -> None:
         assert point in stalled(run)[2]
         assert await run.finish() == "Complete"
         assert stalled(run) == DOES_NOT_HOLD
+
+
+@in_background
+async def test_a_job_that_hangs_is_restarted_after_its_stacks_were_collected(
+    tmp_path: Path,
+) -> None:
+    """The first membership hangs: one rank sleeps, and one is stopped. The second one completes."""
+    policy = {"failurePolicy": "{onHang: Restart, backoffSeconds: 0.1}"}
+    text = job_text("[python, train.py, end]", replicas=2, **QUICK, **policy)
+    async with running(tmp_path, text, script=SLEEPER) as run:
+        await run.until(lambda: bool(run.backend.status.progress), "it has done a step")
+        await run.until(lambda: run.report.step == 10, "the job hangs")
+        _, stopped = last_worker(run)
+        stopped.send_signal(signal.SIGSTOP)
+        await run.until(lambda: run.history() == [("started", 2), ("failed", 2)], "it restarts")
+        assert run.report.failures == 1
+        await run.until(lambda: bool(run.backend.status.warnings), "the status has the stacks")
+        [hung] = run.backend.status.warnings
+        assert (hung.reason, hung.worker) == ("HangStacks", "probe-worker-001-1")
+        assert "T (stopped)" in hung.message
+        log = run.output()
+        assert log.count("the job hangs in membership 1.1.1; stacks of this worker:") == 2
+        assert "in sleep_for_ever" in log
+        assert "no Python stack; in the kernel: " in log
+        assert await run.finish() == "Complete"

@@ -179,6 +179,7 @@ class Policy:
     live_host_deadline: float = 0.6
     stall_steps: float = 20  # hang: no step for the usual time of this number of steps
     stall_seconds: float = 60  # and at least for this time
+    on_hang: str = "Report"  # or Restart
     files: bool = False  # the agents keep replicas of the script's files
 
 

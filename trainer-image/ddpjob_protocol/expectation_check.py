@@ -79,6 +79,7 @@ _POLICY = fields(
         "live_host_deadline": seconds,
         "stall_steps": _steps,
         "stall_seconds": seconds,
+        "on_hang": name,
         "files": flag,
     }
 )

@@ -37,6 +37,7 @@ class FailureReason(str, enum.Enum):
     EVICTED = "Evicted"
     PREEMPTED = "Preempted"
     NODE_LOST = "NodeLost"
+    HANG = "NoProgress"  # with `failurePolicy.onHang: Restart`
 
     def __str__(self) -> str:
         return self.value

@@ -20,3 +20,4 @@ class Failure:
     exit_code: int | None = None
     secondary: bool = False  # probably a result of another process's death
     permanent: bool = False  # a restart cannot help
+    reason: str = ""  # a `FailureReason`, if one is known

@@ -24,6 +24,8 @@ class Assignment:
     stop_requested: bool = False  # promise a step; begin no later step before the next assignment
 
 
+STACK_SIGNAL = 50  # a real-time signal: scripts have SIGUSR1 and SIGUSR2 for themselves
+STACK_FILE = "stacks"  # with the process id, beside the steps file
 DUMP_STATE = {
     "dump_state": True
 }  # sent instead of an Assignment: write the state to the node's disk

@@ -17,6 +17,7 @@ from ddpjob_protocol.messages import Failure, Message
 from ddpjob_protocol.process import ProcessMessage
 from ddpjob_protocol.progress import MAX_WHERE, Position, ProgressReport
 from ddpjob_protocol.text import last_lines
+from ddpjob_protocol.warnings import MAX_STACKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -117,6 +118,7 @@ _FAILURE = fields(
         "traceback": _traceback,
         "rank": count,
         "exit_code": check_exit_code,
+        "reason": name,
     }
 )
 _MEMBER = fields({"worker": name, "incarnation": name, "address": name, "processes": _processes})
@@ -196,6 +198,9 @@ _MESSAGES: Mapping[str, Check] = {
         },
         "reason",
         "message",
+    ),
+    "stacks": fields(
+        {"membership": name, "text": checks.text_to(MAX_STACKS)}, "membership", "text"
     ),
     "store": fields(
         {"id": count, "membership": name, "data": text, "more": flag, "settled": count},

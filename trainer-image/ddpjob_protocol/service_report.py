@@ -63,6 +63,7 @@ _FAILURE = fields(
         "traceback": _long_text,
         "rank": count,
         "exit_code": check_exit_code,
+        "reason": name,
     }
 )
 _RECORD = fields(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MAX_NAMES = 5  # workers in a message; the others are counted
 MAX_PROBLEM = 300  # characters of a refused report's problem
+MAX_STACKS = 4000  # characters of the stacks of one worker
 MAX_INCIDENTS = 6  # the last ones in a report and in the status
 
 
@@ -42,6 +43,7 @@ class WarningReason(str, enum.Enum):
     RENDEZVOUS_FAILS = "RendezvousFails"
     WORKER_SILENT = "WorkerSilent"
     NOT_CONNECTED = "NotConnected"
+    HANG_STACKS = "HangStacks"
     NODES_AVOIDED = "NodesAvoided"
 
 
@@ -144,6 +146,15 @@ def files_not_kept(problem: str) -> AgentWarning:
 def files_refused(refusal: str) -> AgentWarning:
     """Return the warning that a worker does not use a replica; `refusal` has reason and remedy."""
     return AgentWarning(WarningReason.FILES_REFUSED.value, refusal, ongoing=False)
+
+
+def hang_stacks(membership: str, stacks: str) -> AgentWarning:
+    """Return the warning that a worker hung and starts again, with its shortened stacks."""
+    text = (
+        f"hung in membership {membership} and is started again (failurePolicy.onHang); the log of the"
+        f" worker has all stacks. {stacks or 'It sent none'}"
+    )
+    return AgentWarning(WarningReason.HANG_STACKS.value, text, ongoing=False)
 
 
 def start_delayed(problem: str) -> AgentWarning:

@@ -142,6 +142,7 @@ def test_policy_is_what_the_service_decides_by() -> None:
             "maxRestarts": {"infrastructure": 9},
             "backoffSeconds": 0.5,
             "windowSeconds": 3600,
+            "onHang": "Restart",
             "rules": [
                 {"action": "FailJob", "onExitCodes": {"operator": "NotIn", "values": [3, 137]}},
                 {"action": "Ignore", "onReasons": ["NodeLost"]},
@@ -150,7 +151,7 @@ def test_policy_is_what_the_service_decides_by() -> None:
     )
     expected = Policy(
         minimum=3, minimums=(("digits-spot", 1),), join_policy="Never",
-        settle=1, max_losses=9, backoff=0.5, window=3600,
+        settle=1, max_losses=9, backoff=0.5, window=3600, on_hang="Restart",
         rules=(
             FailureRule("FailJob", exit_codes=(3, 137), other_codes=True),
             FailureRule("Ignore", reasons=("NodeLost",)),

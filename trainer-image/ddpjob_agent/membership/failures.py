@@ -64,9 +64,10 @@ def delay_for_messages(
     return Decision(Action.KEEP, reason, again, awaited=names, awaited_since=since)
 
 
-def failures_in_a_row(view: MembershipState, failed: Sequence[WorkerState]) -> int:
+def failures_in_a_row(view: MembershipState, failed: Sequence[WorkerState], now: float) -> int:
     """Return the number of failures in a row with this one; 0 if it ended a healthy membership."""
     exits = [worker.exit_at for worker in failed if worker.exit_at is not None]
+    exits += [now] if view.hang is not None else []
     if exits and min(exits) - view.formed_at >= HEALTHY_SECONDS:
         return 0
     return view.failures_in_a_row + 1
@@ -101,4 +102,4 @@ def is_ignored(failure: Failure | None, policy: Policy) -> bool:
 
 
 def _action(failure: Failure, policy: Policy) -> str:
-    return action_of(policy.rules, failure.exit_code, "")
+    return action_of(policy.rules, failure.exit_code, failure.reason)

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from ddpjob_protocol.messages import Failure
 
 BROKEN_SECONDS = 5.0  # if connections broke and no member is lost in this time, only they failed
+HUNG_SECONDS = 2.0
 ECHO_SECONDS = 1.0  # a secondary failure waits this time for the report of the root failure
 
 
@@ -64,6 +65,9 @@ def supervise_live(view: MembershipState, current: Membership, now: float) -> De
         return wait or _regroup(view, now, lost, failed)
     if any(worker.done or worker.finished for worker in members):
         return _finish(view, members, now)
+    if view.hang is not None:
+        hung = [worker for worker in members if worker.member.worker in view.hung]
+        return _regroup(view, now, (), hung or members, view.hang)
     if view.broken is not None:
         return _reconnect(view, view.broken, now)
     return plan_change(view, current, members, _present(view, now), now)
@@ -110,15 +114,18 @@ def _regroup(
     end = fail_job(failure, view.spent + 1 if costs else 0, policy) if failure is not None else None
     if end is not None:
         return end
-    row = failures_in_a_row(view, failed) if counts else view.failures_in_a_row
+    row = failures_in_a_row(view, failed, now) if counts else view.failures_in_a_row
     names = tuple(worker.member.worker for worker in failed)
+    pause = backoff_after(row, policy)
+    if broken is not None and failed:  # they hang: their processes have to be ended first
+        pause = max(pause, HUNG_SECONDS)
     facts = Decision(
         Action.HALT,
         "",
         lost=tuple(lost),
         failure=None if lost else failure,
         failed=names,
-        rest_until=now if lost else now + backoff_after(row, policy),
+        rest_until=now if lost else now + pause,
         counts=counts,
         ignored=ignored,
         failures_in_a_row=row,

@@ -127,7 +127,7 @@ def _supervise(view: MembershipState, current: Membership, now: float) -> Decisi
     if members and all(worker.done for worker in members):
         return Decision(Action.COMPLETE, "every worker ended with exit code 0")
     failed = [worker for worker in members if worker.exit_at is not None]
-    if failed:
+    if failed or view.hang is not None:
         return _decide_failure(view, members, failed, now)
     if any(worker.done for worker in members):
         return Decision(Action.KEEP, "some workers have finished", next_loss(view, now))
@@ -153,17 +153,17 @@ def _shrink(
 def _decide_failure(
     view: MembershipState, members: Sequence[WorkerState], failed: Sequence[WorkerState], now: float
 ) -> Decision:
-    wait = delay_for_messages(view, members, failed, CONFIRM_SECONDS, now)
+    wait = delay_for_messages(view, members, failed, CONFIRM_SECONDS, now) if failed else None
     if wait is not None:
         return wait
-    failure = root_failure_of(failed)
+    failure = root_failure_of(failed) or view.hang
     assert failure is not None
     ignored = is_ignored(failure, view.policy)
     count = 0 if ignored else view.spent + 1
     end = fail_job(failure, count, view.policy)
     if end is not None:
         return end
-    row = failures_in_a_row(view, failed)
+    row = failures_in_a_row(view, failed, now)
     pause = backoff_after(row, view.policy)
     when = f"in {pause:.0f} s" if pause else "now"
     number = "that a rule ignores" if ignored else f"{count} of {view.policy.max_failures}"

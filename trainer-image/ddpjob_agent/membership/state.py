@@ -90,6 +90,9 @@ class MembershipState:
     broken_at: float = 0.0
     asked_at: float | None = None  # since when the processes are asked for a stop step
     counted_in: str = ""  # membership whose failures have been counted
+    # Set once `current` hangs and its stacks are known: the failure, and the workers to start again.
+    hang: Failure | None = None
+    hung: tuple[str, ...] = ()
 
     @property
     def spent(self) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ddpjob_agent.membership.last_step import LastStep
 from ddpjob_agent.membership.policy import decide_membership
 from ddpjob_agent.membership.state import Action
+from ddpjob_agent.registry.hang_restart import restart_if_hung
 from ddpjob_protocol.control import ServiceState
 from ddpjob_protocol.failure_rules import MAX_TIMES
 from ddpjob_protocol.membership import Cause
@@ -34,7 +35,7 @@ def decide(state: RegistryState, now: float) -> float | None:
         due=_step_is_due(state),
         changing=state.view.asked_at is not None,
     )
-    return again_at
+    return _decide(state, now) if restart_if_hung(state, now) else again_at
 
 
 def _step_is_due(state: RegistryState) -> bool:
@@ -79,6 +80,9 @@ def _policy(view: MembershipState) -> Policy:
 
 
 def _apply(state: RegistryState, decision: Decision, now: float) -> None:
+    if decision.action in (Action.FORM, Action.HALT, Action.BACKOFF):
+        state.update(hang=None, hung=())
+        state.hang.reset()
     if decision.failure:
         state.failure = decision.failure
     if decision.counts:

@@ -218,6 +218,14 @@ def _on_beat(state: RegistryState, worker: str, message: _Content, now: float) -
     return Effect.NOTHING
 
 
+def _on_stacks(state: RegistryState, worker: str, message: _Content, _now: float) -> Effect:
+    """Record the stacks of this worker's processes, if the orders ask for them."""
+    if state.hang.asked_at is None or not state.is_current(worker, message):
+        return Effect.NOTHING
+    state.hang.stacks[worker] = message["text"]
+    return Effect.TURN
+
+
 def _on_warning(state: RegistryState, worker: str, message: _Content, now: float) -> Effect:
     """Record a problem of this worker, unless it ended with an earlier membership."""
     warning = decode(AgentWarning, message)
@@ -243,4 +251,5 @@ _HANDLERS: dict[str, Callable[[RegistryState, str, _Content, float], Effect]] = 
     "report": _on_progress,
     "beat": _on_beat,
     "warning": _on_warning,
+    "stacks": _on_stacks,
 }

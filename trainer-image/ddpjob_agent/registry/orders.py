@@ -60,6 +60,7 @@ class Orders:
             "live": view.live,
             "asked": view.asked_at is not None,
             "last": last,
+            "stacks": self._state.hang.asked_at is not None,
         }
         port, reach = _port(self._state, current), _reach(self._state, current)
         self._keep(RunPart(key, self._members, port, reach))

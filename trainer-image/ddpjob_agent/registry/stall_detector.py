@@ -2,7 +2,7 @@
 
 The first process reports steps; each process reports its position every second. A job hangs when
 its next step takes a multiple of the usual step time, and twice the longest pause that ended by
-itself, such as an evaluation. A hang is only reported; the service changes nothing.
+itself, such as an evaluation. What follows is the matter of `hang_restart`.
 """
 
 from __future__ import annotations

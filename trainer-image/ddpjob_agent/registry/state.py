@@ -21,6 +21,7 @@ from ddpjob_agent.c10d.torchrun_ranks import TorchrunRanks
 from ddpjob_agent.membership.state import MembershipState
 from ddpjob_agent.membership.stop_askers import StopAskers
 from ddpjob_agent.registry.file_sync import FileSyncCoordinator
+from ddpjob_agent.registry.hang_restart import HangRestart
 from ddpjob_agent.registry.history import MembershipHistory
 from ddpjob_agent.registry.refusals import Refusals
 from ddpjob_agent.registry.stall_detector import StallDetector
@@ -57,6 +58,7 @@ class RegistryState:
     silent: frozenset[str] = frozenset()  # lost workers whose connections are open
     history: MembershipHistory = dataclasses.field(default_factory=MembershipHistory)
     stalls: StallDetector = dataclasses.field(default_factory=StallDetector)
+    hang: HangRestart = dataclasses.field(default_factory=HangRestart)
     askers: StopAskers = dataclasses.field(default_factory=StopAskers)
     warnings: WarningLog = dataclasses.field(default_factory=WarningLog)
     refusals: Refusals = dataclasses.field(default_factory=Refusals)

@@ -94,6 +94,7 @@ class Effects(NamedTuple):
     assignment: Assignment | None = None  # of live processes
     syncs_files: bool = False  # the order instructs about the script's files
     sets_last_step: bool = False  # of processes that run for one membership
+    stacks: str = ""
 
 
 def follow(state: AgentState, order: Message, *, finished: bool) -> Effects:
@@ -133,14 +134,15 @@ def _enter(state: AgentState, new: Membership, order: Message, *, finished: bool
         elif finished:  # the processes change no more; new ones load the last save
             state.wanted = Run(None)
     check = new if is_higher else None
+    stacks = str(new.id) if order.get("stacks") else ""
     if not order["live"]:
-        return Effects(check, syncs_files=True, sets_last_step=True)
+        return Effects(check, syncs_files=True, sets_last_step=True, stacks=stacks)
     state.order = ("run", str(new.id))
     _want_live(state)
     before = new.members[: new.members.index(state.me)]
     first_rank = sum(member.processes for member in before)
     assignment = Assignment(new, first_rank, stop_requested=order["asked"])
-    return Effects(check, str(new.id), assignment, syncs_files=True)
+    return Effects(check, str(new.id), assignment, syncs_files=True, stacks=stacks)
 
 
 def _want_live(state: AgentState) -> None:

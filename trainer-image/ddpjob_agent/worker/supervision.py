@@ -29,6 +29,7 @@ from ddpjob_agent.worker.next_action import Action, View, next_action
 from ddpjob_agent.worker.process_tree import ProcessTree
 from ddpjob_agent.worker.progress_socket import ProgressSocket
 from ddpjob_agent.worker.settings import LEAVE_SECONDS, RESERVE_SECONDS
+from ddpjob_agent.worker.stacks import StackCollector
 from ddpjob_protocol.environment import GROUP_SOCKET, REPORT_SOCKET
 from ddpjob_protocol.messages import Message
 from ddpjob_protocol.warnings import invalid_report, start_delayed
@@ -81,6 +82,7 @@ class Supervisor:
         store = open_replica_store((shared, folder), settings.worker, settings.files)
         self._files = FileSyncer(LocalReplicas(files, store), peers, link.send, self._wake.set)
         self._fork_server = ForkServerClient()
+        self._stacks = StackCollector(link.send)
         self._output = OutputCapture(settings.launcher, settings.processes)
         self._ends = EndReport(settings, state, link, self._live, self._output)
 
@@ -149,6 +151,7 @@ class Supervisor:
             self._live.assign(effects.assignment)
             if effects.assignment.membership is not None:
                 self._output.set_first_rank(effects.assignment.first_rank)
+        self._stacks.on_order(effects.stacks, self._launches.logs)
         if effects.sets_last_step:
             running = self._started.membership if self._started is not None else None
             self._stopping.on_order(order, running)

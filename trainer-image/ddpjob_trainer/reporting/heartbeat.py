@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpjob_protocol.process import ProgressEvent
-from ddpjob_trainer.reporting import datagram, step_counter
+from ddpjob_trainer.reporting import datagram, stacks, step_counter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +41,7 @@ class _Heartbeat:
 
     def start(self) -> None:
         if self._thread is None:
+            stacks.register()
             self._thread = threading.Thread(target=self._beat, name="ddpjob-pulse", daemon=True)
             self._thread.start()
 

@@ -81,6 +81,13 @@ WARNINGS = {
         "The agent tries again for 16 s. After that it is a failure of the application.",
         "Nothing if it was once. Else follow the message.",
     ),
+    WarningReason.HANG_STACKS: Entry(
+        "The job hung, and failurePolicy.onHang is Restart.",
+        "The job restarts, and that counts as one failure. In live mode only the workers that the"
+        " others wait for start again.",
+        "Read the stacks: the message has their start, the log of each worker the whole. The rank that"
+        " lags is at another line than the others.",
+    ),
     WarningReason.NODES_AVOIDED: Entry(
         "A worker waits for a node, and new pods of the job avoid nodes on which its workers failed"
         " (failurePolicy.avoidNodes).",

@@ -69,7 +69,11 @@ class FailureRule(Model):
             MaxLen(len(FailureReason)),
         ]
         | None
-    ) = Field(default=None, description="Reasons for the end of a pod.")
+    ) = Field(
+        default=None,
+        description="Reasons for the end of a pod; NoProgress for a job that hangs, with onHang: "
+        "Restart.",
+    )
 
     def to_protocol(self) -> failure_rules.FailureRule:
         """Return the rule as service and planner apply it."""
@@ -118,6 +122,12 @@ class FailurePolicy(Model):
         default=None,
         description="Number of workers that may fail on a node by their own doing. Then new pods of "
         "the job avoid the node, by a node affinity. By default, no node is avoided.",
+    )
+    on_hang: Literal["Report", "Restart"] = Field(
+        default="Report",
+        description="What follows if a job hangs, reason NoProgress. Report: the status names the "
+        "processes. Restart: the stacks of all processes are collected, then the job restarts, and "
+        "that counts as one failure.",
     )
     rules: Annotated[tuple[FailureRule, ...], MaxLen(MAX_RULES)] = Field(
         default=(),

@@ -221,6 +221,7 @@ class DDPJob(Model):
             max_failures=spec.failure_policy.max_restarts.application,
             max_losses=spec.failure_policy.max_restarts.infrastructure,
             window=spec.failure_policy.window_seconds,
+            on_hang=spec.failure_policy.on_hang,
             rules=tuple(rule.to_protocol() for rule in spec.failure_policy.rules),
             backoff=spec.failure_policy.backoff_seconds,
             files=bool(spec.snapshot.files),
