@@ -2,8 +2,9 @@
 # Runs at length what `make test` runs in short: writers killed at every line and 500 times, 200
 # memberships, scripts of users with 100 changes each, programs executed that are forked elsewhere, a
 # job for each scene, heavy load for 30 s, a cluster's jobs one for each thing that happens,
-# breakages of the product that tests must see, 20 random sequences of changes (SEEDS chooses
-# others), readers of foreign bytes with FUZZ times the examples.
+# 200 lives of a simulated job under two operators, breakages of the product that tests must see,
+# 20 random sequences of changes (SEEDS chooses others), readers of foreign bytes with FUZZ times the
+# examples.
 # Runs everything and then names what failed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -25,6 +26,7 @@ step lines DDPJOB_LINES=each DDPJOB_KILLS=500 "${pytest[@]}" tests/trainer/snaps
 step memberships DDPJOB_CHANGES=200 "${pytest[@]}" tests/trainer/elastic/test_many_memberships.py
 step habits DDPJOB_HABITS=all "${pytest[@]}" tests/trainer/habits
 
+step simulation DDPJOB_SIMULATIONS=200 DDPJOB_STEPS=50 "${pytest[@]}" tests/operator/controller/test_simulation.py
 step breaks DDPJOB_BREAKS=200 "${pytest[@]}" tests/trainer/elastic/group/test_random_breaks.py
 step fuzz DDPJOB_FUZZ="${FUZZ:-50}" "${pytest[@]}" --timeout=0 -o faulthandler_timeout=0 tests/agent/fuzz \
   tests/operator/rendezvous/test_fuzzed_answers.py tests/trainer/snapshots/test_fuzzed_manifests.py

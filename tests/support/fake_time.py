@@ -14,13 +14,17 @@ from typing import Any, TypeVar
 R = TypeVar("R")
 
 
+# Each turn takes time, as with a real clock: a timer that rounding made a little later is due, too.
+TICK_SECONDS = 1e-9
+
+
 class _Selector(selectors.SelectSelector):
     now = 0.0
 
     def select(self, timeout: float | None = None) -> list[Any]:
         if timeout is None:
             raise RuntimeError("everything waits, and for nothing that could still happen")
-        self.now += timeout
+        self.now += timeout + TICK_SECONDS
         return super().select(0)
 
 

@@ -95,13 +95,23 @@ class Children:
 
     def put(self, plural: Plural, obj: Mapping[str, Any]) -> None:
         """Store the result of a write, which the next pass must see."""
-        namespace = obj["metadata"]["namespace"]
+        self._reflector(plural, obj["metadata"]["namespace"]).put(obj)
+
+    def learn(self, plural: Plural, obj: Mapping[str, Any]) -> bool:
+        """Store an object that was read by itself; return whether it was not known like this."""
+        return self._reflector(plural, obj["metadata"]["namespace"]).learn(obj)
+
+    def drop_pod(self, pod: Pod) -> bool:
+        """Forget a pod that does not exist any more; return whether it was known."""
+        return self._reflector("pods", pod.namespace).drop(pod.namespace, pod.name, pod.uid)
+
+    def _reflector(self, plural: Plural, namespace: str) -> Reflector[Any]:
         followed: dict[Plural, Mapping[str, Reflector[Any]]] = {
             "pods": self._pods,
             "services": self._services,
             "networkpolicies": self._policies or {},
         }
-        _scoped(followed[plural], namespace).put(obj)
+        return _scoped(followed[plural], namespace)
 
 
 def _scoped(reflectors: Mapping[str, Reflector[T]], namespace: str) -> Reflector[T]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -37,7 +37,7 @@ from ddpjob_operator.kube.reflector import PAGE, Reflector
 from ddpjob_operator.manifests import build
 from ddpjob_operator.manifests.event import build_event
 from ddpjob_operator.manifests.network_policy import OperatorPods, build_network_policy
-from ddpjob_operator.manifests.parse import controller
+from ddpjob_operator.manifests.parse import Pod, controller
 from ddpjob_operator.manifests.pieces import Manifest
 from ddpjob_operator.planner.actions import (
     CreateNetworkPolicy,
@@ -58,6 +58,8 @@ from ddpjob_protocol.credentials import JobKey
 Create = CreateNetworkPolicy | CreateService | CreateRendezvous | CreateWorker
 Delete = DeleteRendezvous | DeleteWorker
 
+FEW_SLOTS = 8  # read one by one; for more, all pods of the job are listed
+
 log = logging.getLogger("ddpjob.cluster")
 
 
@@ -67,6 +69,7 @@ class Observation:
 
     observed: Observed
     session: RendezvousSession | None  # session with the observed rendezvous service
+    pods: Mapping[str, Pod]  # by name
 
 
 class Cluster:
@@ -132,8 +135,12 @@ class Cluster:
         claim = await single_node_claim(self._kube, job, workers)
         pods = self._children.pods(job)
         alive = [p.rendezvous for p in pods if p.rendezvous and p.live]
-        ended = [p for p in pods if p.rendezvous and not p.live and not p.deleting]
         newest = max(alive, key=lambda rendezvous: rendezvous.term, default=None)
+        useless = [
+            pod.rendezvous.term
+            for pod in pods
+            if pod.rendezvous and not pod.deleting and not (pod.live and pod.rendezvous == newest)
+        ]
         session = self._session(job, newest)
         observed = Observed(
             job=job,
@@ -142,7 +149,7 @@ class Cluster:
             report=_report(session, newest),
             invalid_report=session.invalid_report if session else "",
             silence=session.silence if session else None,
-            terminated_terms=tuple(p.rendezvous.term for p in ended if p.rendezvous),
+            terminated_terms=tuple(useless),
             service=self._children.has_service(job),
             network_policy=self._children.has_policy(job),
             single_node_claim=claim,
@@ -150,7 +157,7 @@ class Cluster:
             agent_image=self._agent_image,
             key=self._job_key(job).fingerprint,
         )
-        return Observation(observed, session)
+        return Observation(observed, session, {pod.name: pod for pod in pods})
 
     def forget(self, key: Key) -> None:
         """End the session of a job that no longer exists."""
@@ -185,7 +192,7 @@ class Cluster:
         try:
             created = await post(self._kube, path, manifest)
         except (ApiError, UnreachableError) as error:
-            if isinstance(error, ApiError) and error.status == CONFLICT:
+            if isinstance(error, ApiError) and error.exists:
                 return await self._already_there(job, plural, name, path)
             return rejection_of(name, error, "creating")
         self._children.put(plural, created)
@@ -214,30 +221,77 @@ class Cluster:
         except (ApiError, UnreachableError) as error:
             return rejection_of(name, error, "creating")
         if controller(found["metadata"]) == job.metadata.uid:
-            self._children.put(plural, found)
+            self._children.learn(plural, found)
             return None
         return Rejection(name, Reason.NAME_TAKEN, describe_foreign(job, plural, found["metadata"]))
 
-    async def delete(self, job: DDPJob, action: Delete) -> Rejection | None:
-        """Delete a pod with its grace period; return a rejection if that failed."""
-        if isinstance(action, DeleteWorker):
-            name = action.name
-        else:
-            name = constants.rendezvous_name(job.metadata.name, action.term)
-        uid = next((pod.uid for pod in self._children.pods(job) if pod.name == name), None)
-        if uid is None:
+    async def delete(self, job: DDPJob, seen: Observation, action: Delete) -> Rejection | None:
+        """Delete a pod as it was observed, with its grace period; return a rejection if that failed.
+
+        A pod that has changed since stays: the next pass decides again.
+        """
+        name = _pod_name(job, action)
+        pod = seen.pods.get(name)
+        if pod is None:
             return None
-        path = f"/api/v1/namespaces/{job.metadata.namespace}/pods/{name}"
-        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
+        path = f"{path_of(job.metadata.namespace, 'pods')}/{name}"
+        unchanged = {"uid": pod.uid, "resourceVersion": pod.version}
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": unchanged}
         try:
             deleted = await self._kube.send(Request("DELETE", path, body=body))
         except (ApiError, UnreachableError) as error:
             if isinstance(error, ApiError) and error.status in (NOT_FOUND, CONFLICT):
-                return None
+                return await self._read_again(pod)
             return rejection_of(name, error, "deleting")
         if deleted.get("kind") == "Pod" and deleted["metadata"].get("deletionTimestamp"):
             self._children.put("pods", deleted)
         return None
+
+    async def _read_again(self, pod: Pod) -> Rejection | None:
+        """Read a pod that is not as it was observed, for the next pass."""
+        try:
+            found = await self._kube.send(
+                Request("GET", f"{path_of(pod.namespace, 'pods')}/{pod.name}")
+            )
+        except ApiError as error:
+            if error.status != NOT_FOUND:
+                return rejection_of(pod.name, error, "reading")
+        except UnreachableError as error:
+            return rejection_of(pod.name, error, "reading")
+        else:
+            if found["metadata"]["uid"] == pod.uid:
+                self._children.learn("pods", found)
+                return None
+        self._children.drop_pod(pod)
+        return None
+
+    async def is_outdated(
+        self, job: DDPJob, seen: Observation, new: Sequence[CreateWorker]
+    ) -> bool:
+        """Read the pods in the place of new workers; return whether they were not as observed.
+
+        A new job has none.
+        """
+        if not new or not (seen.pods or job.status.membership):
+            return False
+        slots = {(each.group, str(each.index)) for each in new}
+        own = f"{constants.LABEL_JOB}={job.metadata.name}"
+        selectors = [own] if len(slots) > FEW_SLOTS else [
+            f"{own},{constants.LABEL_GROUP}={group},{constants.LABEL_INDEX}={index}"
+            for group, index in sorted(slots)
+        ]  # fmt: skip
+        outdated = False
+        for selector in selectors:
+            outdated |= await self._list_again(job, selector)
+        return outdated
+
+    async def _list_again(self, job: DDPJob, selector: str) -> bool:
+        path = path_of(job.metadata.namespace, "pods")
+        outdated = False
+        async for page in pages(self._kube, path, {"labelSelector": selector, "limit": PAGE}):
+            for each in page["items"]:
+                outdated |= self._children.learn("pods", each)
+        return outdated
 
     async def delete_job(self, raw: Mapping[str, Any]) -> None:
         """Delete a job with its objects; if the job has changed since the read, do nothing."""
@@ -256,11 +310,17 @@ class Cluster:
             if error.status not in (NOT_FOUND, CONFLICT):
                 raise
 
-    async def write_status(self, raw: Mapping[str, Any], status: Mapping[str, Any]) -> None:
-        """Write the status of a job; raise ApiError 409 if the job has changed since the read."""
+    async def write_status(
+        self, raw: Mapping[str, Any], status: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Write the status of a job and return it as it is stored.
+
+        Raise ApiError 409 if the job has changed since the read.
+        """
         metadata = raw["metadata"]
         path = _job(metadata["namespace"], metadata["name"]) + "/status"
-        await self._kube.send(Request("PUT", path, body={**raw, "status": status}))
+        written = await self._kube.send(Request("PUT", path, body={**raw, "status": status}))
+        return written.get("status") or {}
 
     async def emit(self, raw: Mapping[str, Any], event: Event) -> None:
         """Post an event; if the post fails, log a warning."""
@@ -279,6 +339,12 @@ def _report(session: RendezvousSession | None, newest: Rendezvous | None) -> Rep
     if report is None or newest is None or (newest.ready and report.term != newest.term):
         return None
     return report
+
+
+def _pod_name(job: DDPJob, action: Delete) -> str:
+    if isinstance(action, DeleteWorker):
+        return action.name
+    return constants.rendezvous_name(job.metadata.name, action.term)
 
 
 def _job(namespace: str, name: str) -> str:

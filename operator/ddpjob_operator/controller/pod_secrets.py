@@ -1,6 +1,6 @@
 """Creates the Secret of a pod. The operator has no right to read, change or delete a Secret.
 
-If the answer to a creation is lost, the next one is rejected as a conflict. The Secret that exists
+If the answer to a creation is lost, the next one is rejected, because the Secret exists. That Secret that exists
 has the same keys, because they are derived and its name contains their fingerprint.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.controller.rejections import rejection_of
-from ddpjob_operator.kube.interface import CONFLICT, ApiError, ApiServer, UnreachableError
+from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
 from ddpjob_operator.manifests.secrets import build_secret
 from ddpjob_operator.planner.actions import CreateRendezvous, CreateWorker
 from ddpjob_operator.planner.observed import Rejection
@@ -24,6 +24,6 @@ async def create_secret(
     try:
         await kube.send(Request("POST", path, body=build_secret(job, action, key)))
     except (ApiError, UnreachableError) as error:
-        if not isinstance(error, ApiError) or error.status != CONFLICT:
+        if not isinstance(error, ApiError) or not error.exists:
             return rejection_of(action.name, error, "creating the Secret of")
     return None

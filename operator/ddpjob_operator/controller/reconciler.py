@@ -17,7 +17,8 @@ from typing import Any
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.stored_job import StoredJob, read_stored_job
-from ddpjob_operator.controller.cluster import Cluster, Create
+from ddpjob_operator.controller.cluster import Cluster, Create, Observation
+from ddpjob_operator.controller.contested import Contested
 from ddpjob_operator.controller.creations import AT_ONCE, Creation, Creations
 from ddpjob_operator.controller.metrics import Metrics
 from ddpjob_operator.planner import conditions, status_builder
@@ -62,6 +63,7 @@ class Reconciler:
         """`at_once`: requests of one job at the same time."""
         self._cluster = cluster
         self._creations = Creations(clock, at_once)
+        self._contested = Contested(clock)
         self._now = now
         self._metrics = metrics
 
@@ -94,7 +96,10 @@ class Reconciler:
             log.info("%s/%s: deleted: ttlSecondsAfterFinished is over", *key)
             await self._cluster.delete_job(raw)
             return None
-        rejections = await self._execute(key, job, planned)
+        new = [action for action in planned.actions if isinstance(action, CreateWorker)]
+        if await self._cluster.is_outdated(job, seen, new):
+            return 0
+        rejections = await self._execute(key, job, seen, planned)
         _log_first_pods(key, seen.observed, planned.actions, rejections)
         after = planned.requeue_after
         if rejections:
@@ -104,7 +109,11 @@ class Reconciler:
         if not await _send(planned.expectation, seen.session):
             after = _earlier(after, EXPECT_SECONDS)
         if planned.status != job.status:
-            await self._cluster.write_status(raw, stored.status_to_write(planned.status))
+            pause = self._contested.seconds_left(key, raw.get("status") or {})
+            if pause > 0:
+                return pause
+            written = stored.status_to_write(planned.status)
+            self._contested.wrote(key, await self._cluster.write_status(raw, written))
         for event in planned.events:
             log.info("%s/%s: %s: %s", *key, event.reason, event.message)
             self._metrics.events.labels(event.reason).inc()
@@ -114,7 +123,9 @@ class Reconciler:
 
     # --- acting -----------------------------------------------------------------------------------
 
-    async def _execute(self, key: Key, job: DDPJob, plan: Plan) -> list[Rejection]:
+    async def _execute(
+        self, key: Key, job: DDPJob, seen: Observation, plan: Plan
+    ) -> list[Rejection]:
         """Execute the actions of a plan; return those that the API server did not execute.
 
         One that fails does not stop the others.
@@ -138,12 +149,12 @@ class Reconciler:
                     deletions.append(action)
                 case DeleteRendezvous():
                     rejections += await self._creations.send_at_once(
-                        [partial(self._cluster.delete, job, action)]
+                        [partial(self._cluster.delete, job, seen, action)]
                     )
                 case CreateNetworkPolicy() | CreateService() | CreateRendezvous():
                     rejections += await create(type(action).__name__, [action])
         rejections += await self._creations.send_at_once(
-            partial(self._cluster.delete, job, d) for d in deletions
+            partial(self._cluster.delete, job, seen, d) for d in deletions
         )
         for group, actions in itertools.groupby(workers, key=lambda action: action.group):
             rejections += await create(f"workers of {group}", list(actions))
@@ -166,6 +177,7 @@ class Reconciler:
 
     def _forget(self, key: Key) -> None:
         self._creations.forget(key)
+        self._contested.forget(key)
         self._cluster.forget(key)
         self._metrics.jobs.forget(key)
 

@@ -28,6 +28,11 @@ class ApiError(Exception):
     def __str__(self) -> str:
         return f"{self.message or 'no message'} ({self.status} {self.reason})"
 
+    @property
+    def exists(self) -> bool:
+        """True if the object of a creation exists; a quota's conflict has the same status."""
+        return self.reason == "AlreadyExists"
+
 
 class UnreachableError(Exception):
     """No answer arrived; the server may have executed a write."""

@@ -11,6 +11,8 @@ every change up to the revision `_known`.
 - The operator puts the result of its own request into the store before the watch returns it.
   The store ignores a result older than `_known`: the object is already stored or deleted. During
   a list, such a result may be newer than the list.
+- Absence from the store is no proof: a watch may be late. Before the operator acts on an absence,
+  it reads the object itself, and the store learns what was read.
 The store reports every change once, whatever its source.
 
 May not: depend on the kind of object, decide anything, or end because of a failure.
@@ -22,6 +24,7 @@ import asyncio
 import logging
 import random
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -37,6 +40,7 @@ OUTAGE_PAUSE_SECONDS = 5.0  # changes arrive as soon after an outage
 TOO_SHORT_SECONDS = 1.0  # a watch that ends sooner without an event has failed
 GONE = 410
 FEW = 3  # rejections in a row before the store lists all objects again
+DELETED_KEPT = 1000  # UIDs of the last deletions, which no late answer undoes
 MOST_LOGGED = 100  # distinct messages remembered, to log each once
 
 log = logging.getLogger(__name__)
@@ -103,6 +107,7 @@ class Reflector(Generic[T]):
         self._known = 0
         self._relist_at: float | None = None  # None: now
         self._put: set[Key] = set()  # objects put during the present list
+        self._deleted: deque[str] = deque(maxlen=DELETED_KEPT)  # UIDs
         self._seen = clock()
         self._failed = 0  # failures in a row
         self._gone = False  # one of these failures was 410
@@ -125,6 +130,25 @@ class Reflector(Generic[T]):
             return
         self._put.add((item.namespace, item.name))
         self._set(item)
+
+    def learn(self, obj: Mapping[str, Any]) -> bool:
+        """Store an object that was read by itself; return whether that has changed the store.
+
+        The watch has lost it if it is older than `_known`. Its deletion may have come meanwhile.
+        """
+        item = self._trimmed(dict(obj))
+        if item is None or item.uid in self._deleted or not self._is_newer(item):
+            return False
+        self._set(item)
+        return True
+
+    def drop(self, namespace: str, name: str, uid: str) -> bool:
+        """Remove an object that does not exist any more; return whether the store had it."""
+        old = self._items.get((namespace, name))
+        if old is None or old.uid != uid:
+            return False
+        self._remove((namespace, name))
+        return True
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -224,6 +248,7 @@ class Reflector(Generic[T]):
 
     def _remove(self, key: Key) -> None:
         item = self._items.pop(key)
+        self._deleted.append(item.uid)
         self._unindex(item)
         self._notify(item)
 

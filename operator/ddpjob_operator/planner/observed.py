@@ -111,7 +111,7 @@ class Observed:
     workers: tuple[Worker, ...] = ()
     rendezvous: Rendezvous | None = None
     report: Report | None = None  # report of that rendezvous service
-    # Terms of rendezvous pods that have ended but still exist.
+    # Terms of rendezvous pods that have ended or are older than it, but still exist.
     terminated_terms: tuple[int, ...] = ()
     service: bool = True  # the job's Service exists
     single_node_claim: str = ""  # snapshot claim that only one node can use

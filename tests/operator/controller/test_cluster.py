@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpjob_operator.api.constants import MAIN_GROUP
+from ddpjob_operator.api.constants import MAIN_GROUP, worker_name
 from ddpjob_operator.controller.cluster import Cluster
 from ddpjob_operator.controller.job_keys import JobKeys
 from ddpjob_operator.controller.transports import direct_transport
@@ -22,29 +22,53 @@ def nobody(*_: object) -> None:
     """Nobody waits for changes."""
 
 
+def two_clusters(kube: ApiServer) -> list[Cluster]:
+    """Two operators whose watches do not run."""
+    return [
+        Cluster(
+            kube,
+            "agent:1",
+            (),
+            SessionPool(direct_transport, nobody),
+            nobody,
+            JobKeys(OPERATOR_KEY),
+        )
+        for _ in range(2)
+    ]
+
+
 def test_a_successor_of_the_same_name_is_not_deleted(api: Api) -> None:
     job = make_job()
     job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": "one"})})
 
     async def body(kube: ApiServer) -> None:
-        late, prompt = (
-            Cluster(
-                kube,
-                "agent:1",
-                (),
-                SessionPool(direct_transport, nobody),
-                nobody,
-                JobKeys(OPERATOR_KEY),
-            )
-            for _ in range(2)
-        )
+        late, prompt = two_clusters(kube)
         for cluster in (late, prompt):
             assert await cluster.create(job, CreateWorker(POD, MAIN_GROUP, 0, 1)) is None
             if cluster is late:
                 await kube.send(Request("DELETE", PATH))
-        await late.delete(job, DeleteWorker(POD))
+        await late.delete(job, await late.observe(job), DeleteWorker(POD))
         assert (await kube.send(Request("GET", PATH)))["metadata"]["name"] == POD
-        await prompt.delete(job, DeleteWorker(POD))
+        await prompt.delete(job, await prompt.observe(job), DeleteWorker(POD))
         assert (await kube.send(Request("GET", PATH.rpartition("/")[0])))["items"] == []
+
+    api(body)
+
+
+def test_a_pod_in_the_place_of_a_new_worker_is_found_before_its_creation(api: Api) -> None:
+    job = make_job()
+    job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": "one"})})
+
+    async def body(kube: ApiServer) -> None:
+        late, prompt = two_clusters(kube)
+        other = worker_name(job.metadata.name, MAIN_GROUP, 1, 1)
+        await late.create(job, CreateWorker(other, MAIN_GROUP, 1, 1))
+        await prompt.create(job, CreateWorker(POD, MAIN_GROUP, 0, 1))
+        new = CreateWorker(worker_name(job.metadata.name, MAIN_GROUP, 0, 2), MAIN_GROUP, 0, 2)
+        for is_outdated in (True, False):
+            seen = await late.observe(job)
+            assert await late.is_outdated(job, seen, [new]) is is_outdated
+        seen = await late.observe(job)
+        assert {worker.name for worker in seen.observed.workers} == {POD, other}
 
     api(body)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -66,23 +66,25 @@ class Stage:
     async def start_operator(self) -> None:
         """A new process, which knows nothing."""
         self.wire.dead.clear()
+        self.controller, self._tasks = self.run_operator(self.wire)
+
+    def run_operator(self, wire: Wire) -> tuple[Controller, list[asyncio.Task[None]]]:
+        """Start an operator with a wire of its own; return it with its tasks."""
         settings = Settings(
             agent_image=self.agent_image,
             namespaces=self.namespaces,
             operator_pods=self.operator_pods,
         )
-        wire, nodes = self.wire, self.nodes
-        self.controller = Controller(
+        controller = Controller(
             wire,
             settings,
             self.keys,
-            lambda key, _: nodes.way(key, wire),
+            lambda key, _: self.nodes.way(key, wire),
             clock=self.clock,
             now=self._present,
         )
-        self._tasks = [
-            asyncio.ensure_future(each) for each in (self.controller.run(), self._kopf())
-        ]
+        parts = (controller.run(), self._kopf(controller))
+        return controller, [asyncio.ensure_future(each) for each in parts]
 
     def _present(self) -> datetime:
         """The time by `now`, which a story may change."""
@@ -90,21 +92,16 @@ class Stage:
 
     async def stop_operator(self) -> None:
         """Kill the operator: it sends and writes nothing any more."""
-        for task in self._tasks:
-            task.cancel()
-        results = await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
+        tasks, self._tasks = self._tasks, []
+        await ended(tasks)
 
     async def restart_operator(self) -> None:
         await self.stop_operator()
         await self.start_operator()
 
-    async def _kopf(self) -> None:
+    async def _kopf(self, controller: Controller) -> None:
         """Names each changed job to the operator; after our own writes, too."""
-        path, controller = f"/apis/{constants.API_VERSION}/{constants.PLURAL}", self.controller
+        path = f"/apis/{constants.API_VERSION}/{constants.PLURAL}"
         while True:
             events = self.kube.watch(path, query={}, silence=3600)
             assert isinstance(events, AsyncGenerator)
@@ -249,6 +246,15 @@ class Stage:
 
         await self.wait(holds, "nothing left to be written")
         return await self.view(name)
+
+
+async def ended(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel the tasks of an operator and wait for their end; raise what one of them raised."""
+    for task in tasks:
+        task.cancel()
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(result, Exception):
+            raise result
 
 
 @contextlib.asynccontextmanager

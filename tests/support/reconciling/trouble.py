@@ -224,7 +224,7 @@ LIMITS = {  # of a life with three workers, one lost and one more wanted
     "DELETE pods": 5,
     "PUT ddpjobs/status": 25,
     "GET ddpjobs": 75,
-    "GET pods": 2,  # lists, one for each namespace
+    "GET pods": 6,  # lists: one for each namespace, and the places of replacements
     "GET services": 2,
 }
 
