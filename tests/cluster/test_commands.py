@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster.control_plane import ControlPlane, Object
+from cluster.control_plane import ControlPlane, Object, eventually
 from cluster.jobs import Jobs
 from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.status import (
@@ -202,16 +202,38 @@ echo "${COMPREPLY[@]}"
 """
     path = f"{DDPJOB.parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "KUBECONFIG": str(ddpjob.kubeconfig), "PATH": path}
-    done = subprocess.run(
-        ["bash", "-c", script], env=environment, capture_output=True, text=True, check=True
-    )
-    assert (done.stdout, done.stderr) == ("describe delete\ndigits\n", "")
+
+    def completed() -> bool:
+        done = subprocess.run(
+            ["bash", "-c", script], env=environment, capture_output=True, text=True, check=True
+        )
+        return (done.stdout, done.stderr) == ("describe delete\ndigits\n", "")
+
+    eventually(completed, "the API server has answered in the time of a completion")
+
+
+def test_kubectl_completes_the_plugin(
+    ddpjob: Shell, jobs: Jobs, apiserver: ControlPlane, tmp_path: Path
+) -> None:
+    jobs.create(JOB)
     code = "from ddpjob_operator.cli.kubectl_completion import main; main()"
-    by_kubectl = subprocess.run(
-        [sys.executable, "-c", code, "describe", "di"],
-        env=environment, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert (by_kubectl.stdout, by_kubectl.stderr) == ("digits\n:4\n", "")
+    script = tmp_path / "kubectl_complete-ddp"
+    script.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{code}' \"$@\"\n")
+    script.chmod(0o755)
+    environment = {
+        **os.environ,
+        "KUBECONFIG": str(ddpjob.kubeconfig),
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+    }
+
+    def completed() -> bool:
+        done = subprocess.run(
+            [apiserver.programs / "kubectl", "__complete", "ddp", "describe", "di"],
+            env=environment, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return done.stdout == "digits\n:4\n"
+
+    eventually(completed, "the API server has answered in the time of a completion")
 
 
 STATUS = make_status(

@@ -23,7 +23,7 @@ OWNER = {"fieldManager": "ddpjob"}
 PAUSE_SECONDS = 1.0  # until a watch that has ended begins again
 SHORTEST_SECONDS = 0.001
 GONE = 410
-COMPLETION_SECONDS = 2.0  # a shell that completes a name waits
+COMPLETION_SECONDS = 5.0  # a shell that completes a name waits
 
 
 class Change(StrEnum):
