@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.api.spec.failure_policy import FailurePolicy
 from ddpjob_operator.local.processes import marked
 from ddpjob_protocol.control import Policy
 from ddpjob_protocol.environment import ENV_WORKER
@@ -19,6 +20,7 @@ from support.ledger import SCRIPT, Ledger
 from support.planning import DOES_NOT_HOLD, told
 
 QUICK = {"elastic": "{settleSeconds: 0.2}", "processesPerWorker": 1}
+RESTARTS = {"failurePolicy": "{onHang: Restart, backoffSeconds: 0.1}"}
 SECONDS = 8.0  # without a step; longer than a process may be silent, so that it is seen to be
 
 # Ranks go on by themselves until one of them has slept for long enough.
@@ -68,14 +70,26 @@ def stalled(run: Run) -> tuple[str, str, str]:
 
 @in_background
 async def test_a_process_is_stopped_and_goes_on(tmp_path: Path) -> None:
-    """L2: the others wait for it in their collectives, and nothing is restarted."""
-    text = job_text("[torchrun, train.py, end]", replicas=3, **QUICK)
+    """L2: the others wait for it in their collectives. It is restarted alone, or goes on."""
+    text = job_text("[torchrun, train.py, end]", replicas=3, **QUICK, **RESTARTS)
     with contextlib.closing(Ledger(tmp_path)):
         async with running(tmp_path, text, script=SCRIPT) as run:
             await run.until_stepping(1)
             await run.until(
                 lambda: (run.report.step or 0) > 20, "it is known how long a step takes"
             )
+            worker, victim = last_worker(run)
+            victim.send_signal(signal.SIGSTOP)
+            restarted = [("started", 3), ("failed", 2), ("joined", 3)]
+            await run.until(lambda: run.history() == restarted, "the worker is restarted")
+            assert run.report.failures == 1
+            [hung] = run.report.warnings
+            assert (hung.reason, hung.worker) == ("HangStacks", worker)
+
+            spec = run.backend.job.spec.model_copy(update={"failure_policy": FailurePolicy()})
+            run.backend.job = run.backend.job.model_copy(update={"spec": spec})
+            steps = run.report.step or 0
+            await run.until(lambda: (run.report.step or 0) > steps + 20, "all train again")
             worker, victim = last_worker(run)
             victim.send_signal(signal.SIGSTOP)
             await run.until(lambda: stalled(run)[0] == "True", "it is stalled")
@@ -87,9 +101,8 @@ async def test_a_process_is_stopped_and_goes_on(tmp_path: Path) -> None:
             victim.send_signal(signal.SIGCONT)
             await run.until(lambda: stalled(run) == DOES_NOT_HOLD, "it goes on")
             assert await run.finish() == "Complete"
-            assert run.history() == [("started", 3)]
-            assert run.console.getvalue().count("NoProgress") == 1
-            assert run.console.getvalue().count("ProgressResumed") == 1
+            assert run.history() == restarted
+            assert "ProgressResumed" in run.console.getvalue()
 
 
 @in_background
@@ -112,8 +125,7 @@ async def test_a_job_that_hangs_is_restarted_after_its_stacks_were_collected(
     tmp_path: Path,
 ) -> None:
     """The first membership hangs: one rank sleeps, and one is stopped. The second one completes."""
-    policy = {"failurePolicy": "{onHang: Restart, backoffSeconds: 0.1}"}
-    text = job_text("[python, train.py, end]", replicas=2, **QUICK, **policy)
+    text = job_text("[python, train.py, end]", replicas=2, **QUICK, **RESTARTS)
     async with running(tmp_path, text, script=SLEEPER) as run:
         await run.until(lambda: bool(run.backend.status.progress), "it has done a step")
         await run.until(lambda: run.report.step == 10, "the job hangs")

@@ -239,7 +239,8 @@ class LocalBackend:
         if self.report is not None:
             self._state.write("report.json", encode(self.report))
             self._timeline.follow(self.report)
-            self._course.follow(self.report)
+            restarts = self.job.spec.failure_policy.restarts_on_hang
+            self._course.follow(self.report, restarts=restarts)
             self.last_failure = self.report.failure
         self._wake.set()
 

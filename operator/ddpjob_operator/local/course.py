@@ -42,13 +42,13 @@ class Course:
         self._lines = 0
         self._write_all()
 
-    def follow(self, report: Report) -> None:
-        """Record the news in a report of the rendezvous service."""
+    def follow(self, report: Report, *, restarts: bool = False) -> None:
+        """Record the news in a report; `restarts`: a job that hangs restarts by itself."""
         for number, record in enumerate(report.memberships, 1):
             is_newest = number == len(report.memberships)
             self._membership(_without_last_step(record) if is_newest else record)
             self._newest = record
-        self._hang(report)
+        self._hang(report, restarts=restarts)
         if report.step is not None and report.step_at is not None:
             self._point(report, report.step_at)
 
@@ -67,7 +67,7 @@ class Course:
             _bound(self._memberships)
             self._append(line)
 
-    def _hang(self, report: Report) -> None:
+    def _hang(self, report: Report, *, restarts: bool) -> None:
         if report.stall == self._stall:
             return
         if self._stall is not None and report.step_at is not None:
@@ -75,7 +75,7 @@ class Course:
             self._add_hang({**self._hangs[self._stall.since], "until": until})
         self._stall = report.stall
         if report.stall is not None:
-            text, since = describe_stall(report.stall), report.stall.since
+            text, since = describe_stall(report.stall, restarts=restarts), report.stall.since
             line = {"kind": "hang", "since": since, "step": report.stall.step, "text": text}
             self._add_hang({**line, "until": None})
 

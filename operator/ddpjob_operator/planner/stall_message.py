@@ -16,12 +16,13 @@ MAX_POINTS = 4  # rank groups in a message; the others are counted
 MAX_NAMES = 3  # ranks or workers of a group; the others are counted
 REMEDY = (
     "read their logs, or their stacks with `py-spy dump`. An evaluation or a long save may be the"
-    " cause; the job restarts nothing by itself"
+    " cause; the job restarts nothing by itself (failurePolicy.onHang)"
 )
+RESTARTS = "the job restarts once the stacks of its processes are collected (failurePolicy.onHang)"
 
 
-def describe_stall(stall: Stall) -> str:
-    """Return the message about a stall, in one sentence."""
+def describe_stall(stall: Stall, *, restarts: bool = False) -> str:
+    """Return the message about a stall; `restarts`: the job restarts by itself."""
     since = datetime.fromtimestamp(stall.since, UTC)
     head = f"no step since {since:%Y-%m-%d %H:%M:%S} UTC, when step {stall.step} was done"
     usual = (
@@ -29,7 +30,7 @@ def describe_stall(stall: Stall) -> str:
         if stall.usual_step_seconds is None
         else f"; one usually takes {_seconds(stall.usual_step_seconds)}"
     )
-    return f"{head}{usual}; {_subject(stall.groups)}; {REMEDY}"
+    return f"{head}{usual}; {_subject(stall.groups)}; {RESTARTS if restarts else REMEDY}"
 
 
 def _subject(standings: Sequence[RankGroup]) -> str:

@@ -34,7 +34,9 @@ def stalled(
     trains = report is not None and report.state is ServiceState.RUNNING
     found = _without_service(observed, now, trains=trains)
     if report is not None and report.stall is not None and found is None:
-        return condition(kind, True, Reason.NO_PROGRESS, describe_stall(report.stall))
+        restarts = observed.job.spec.failure_policy.restarts_on_hang
+        text = describe_stall(report.stall, restarts=restarts)
+        return condition(kind, True, Reason.NO_PROGRESS, text)
     if worker_plan.failing and worker_plan.replace_after is not None:
         counted = {each.worker: each for each in worker_plan.deaths.slots}
         worker = min(worker_plan.failing, key=lambda each: counted[each.name].retry_at)

@@ -11,7 +11,7 @@ import pytest
 from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.planner.observed import Observed, Rejection
 from ddpjob_operator.planner.planner import plan
-from ddpjob_operator.planner.stall_message import REMEDY, describe_stall
+from ddpjob_operator.planner.stall_message import REMEDY, RESTARTS, describe_stall
 from ddpjob_protocol.control import RankGroup, Stall
 from support.builders import NOW, make_job, make_report, make_worker
 from support.planning import (
@@ -46,6 +46,12 @@ def test_a_job_that_hangs_is_stalled() -> None:
     assert told(planned.status, "Stalled") == ("True", "NoProgress", WORDS)
     assert told(planned.status, "Running")[:2] == ("True", "Training")
     assert planned.status.state == "Stalled"
+
+
+def test_the_message_of_a_job_that_restarts_by_itself_has_no_remedy() -> None:
+    job = make_job(3, failurePolicy={"onHang": "Restart"})
+    text = told(decide(job, ALL, report=HUNG).status, "Stalled")[2]
+    assert text == WORDS.replace(REMEDY, RESTARTS)
 
 
 def test_nobody_is_ended_for_it() -> None:

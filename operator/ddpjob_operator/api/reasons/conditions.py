@@ -175,7 +175,8 @@ STALLED = {
     Reason.NO_PROGRESS: Entry(
         "No step was done for 20 usual steps and at least 60 s: a process hangs in a collective, a data"
         " loader or a lock, or an evaluation takes long.",
-        "Nothing is killed or restarted. The message names the ranks that the others wait for.",
+        "Nothing is killed or restarted, unless failurePolicy.onHang is Restart. The message names the"
+        " ranks that the others wait for.",
         "Read the logs of these workers, or run py-spy dump on their processes. Nothing is to be done"
         " for an evaluation.",
     ),

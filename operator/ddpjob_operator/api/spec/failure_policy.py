@@ -134,3 +134,8 @@ class FailurePolicy(Model):
         description="Rules about failures. The first rule that matches decides; a failure without "
         "one counts.",
     )
+
+    @property
+    def restarts_on_hang(self) -> bool:
+        """True if a job that hangs restarts."""
+        return self.on_hang == "Restart"
