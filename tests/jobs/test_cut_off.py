@@ -45,7 +45,7 @@ SPEC = {
 
 def snapshots(run: Run) -> dict[int, int]:
     """Step of each, and the number of its writer's fence."""
-    manifests = run.state.snapshots.glob("step-*/manifest.json")
+    manifests = run.state.snapshots.glob("step-*/*/manifest-*.json")
     read = [json.loads(path.read_text()) for path in manifests]
     return {each["step"]: each["fence"] for each in read}
 

@@ -13,11 +13,11 @@ import psutil
 import pytest
 
 from ddpjob_trainer.snapshots.model import manifest
-from ddpjob_trainer.snapshots.storage.directory import DirectoryStorage
 from support.driving import Run, in_background, job_text, running
 from support.ledger import SCRIPT, STEPS, Ledger
 from support.scenes import Job, Scene, play
 from support.stories import stories
+from trainer.snapshots import layout
 
 COMMAND = "[torchrun, train.py, end]"
 # Every rank writes a part of each snapshot, although the state is small.
@@ -375,10 +375,10 @@ async def test_node_killed_while_all_write_snapshots(tmp_path: Path) -> None:
         await run.until(lambda: (run.report.snapshot_step or 0) > since + 10, "more of them")
         job.nodes.add()
         await run.until_stepping(3)
-    shelf = DirectoryStorage(tmp_path / "snapshots", 3)
+    shelf = layout.storage_in(tmp_path / "snapshots", 3)
     newest, *others = shelf.steps()
     assert newest == STEPS
     assert [*shelf.check(newest)["files"]] == [manifest.part_name(rank) for rank in range(3)]
     for step in others:
         shelf.check(step)
-    assert [*shelf.directory.glob(".step-*")] == []
+    assert layout.left_behind(tmp_path / "snapshots") == []

@@ -25,15 +25,15 @@ SCRIPT = """
     import json, os, pathlib, socket, sys, time
     import torch, torch.distributed as dist
     from ddpjob_trainer import Snapshots, step_done
-    from ddpjob_trainer.snapshots.storage import snapshot_dir
+    from ddpjob_trainer.snapshots.storage.directory import DirectoryFiles
 
-    write = snapshot_dir.write
+    upload = DirectoryFiles.upload
 
     def write_slowly(*what):
         time.sleep(2 if pathlib.Path("slow-writes").exists() else 0)
-        return write(*what)
+        return upload(*what)
 
-    snapshot_dir.write = write_slowly
+    DirectoryFiles.upload = write_slowly
     ledger = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     ledger.connect("ledger.sock")
     end = pathlib.Path(sys.argv[1])

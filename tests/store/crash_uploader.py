@@ -20,9 +20,9 @@ import torch
 
 from ddpjob_trainer import Snapshots
 from ddpjob_trainer.reporting import progress
-from ddpjob_trainer.snapshots.storage import obstore_client
-from ddpjob_trainer.snapshots.storage.object_store import ObjectStorage
-from ddpjob_trainer.snapshots.storage.obstore_client import ObjectClient
+from ddpjob_trainer.snapshots.storage import bucket
+from ddpjob_trainer.snapshots.storage.bucket import BucketFiles
+from ddpjob_trainer.snapshots.storage.snapshot_storage import SnapshotStorage
 
 WIDTH = 400_000
 KEEP = 2
@@ -37,7 +37,7 @@ def model(value: float) -> torch.nn.Module:
 
 def die_after(moments: int, doing: str) -> None:
     left, is_counting = moments, False
-    work = getattr(ObjectStorage, doing)
+    work = getattr(SnapshotStorage, doing)
 
     def counted(*arguments: Any) -> Any:
         nonlocal is_counting
@@ -52,17 +52,15 @@ def die_after(moments: int, doing: str) -> None:
         if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    ask, upload = ObjectClient._ask, ObjectClient.upload
+    ask, upload = BucketFiles._ask, BucketFiles.upload
 
-    def dying_ask(self: ObjectClient, request: Callable[[], Any], *, none: bool = False) -> Any:
+    def dying_ask(self: BucketFiles, request: Callable[[], Any], *, none: bool = False) -> Any:
         moment()
         answer = ask(self, request, none=none)
         moment()
         return answer
 
-    def dying_upload(
-        self: ObjectClient, name: str, chunks: Iterator[memoryview], size: int
-    ) -> None:
+    def dying_upload(self: BucketFiles, name: str, chunks: Iterator[memoryview], size: int) -> None:
         def pieces() -> Iterator[memoryview]:
             for chunk in chunks:
                 moment()
@@ -70,9 +68,9 @@ def die_after(moments: int, doing: str) -> None:
 
         upload(self, name, pieces(), size)
 
-    setattr(ObjectStorage, doing, counted)
-    ObjectClient._ask = dying_ask  # type: ignore[method-assign]
-    ObjectClient.upload = dying_upload  # type: ignore[method-assign]
+    setattr(SnapshotStorage, doing, counted)
+    BucketFiles._ask = dying_ask  # type: ignore[method-assign]
+    BucketFiles.upload = dying_upload  # type: ignore[method-assign]
 
 
 def in_a_child(work: Callable[[Callable[[object], None]], None]) -> tuple[list[Any], bool]:
@@ -96,7 +94,7 @@ def in_a_child(work: Callable[[Callable[[object], None]], None]) -> tuple[list[A
 
 def main(uri: str, doing: str) -> None:
     torch.set_num_threads(1)
-    obstore_client.PART_BYTES = 5 << 20
+    bucket.PART_BYTES = 5 << 20
     moments, killed = -1, True
     while killed:
         moments += 1  # with none left to count the first is not killed at all

@@ -7,7 +7,7 @@ from obstore.store import S3Store
 
 from ddpjob_trainer.snapshots.model.manifest import name_of
 from ddpjob_trainer.snapshots.storage import resolve
-from ddpjob_trainer.snapshots.storage.object_store import ObjectStorage
+from ddpjob_trainer.snapshots.storage.snapshot_storage import SnapshotStorage
 from trainer.runs import Run
 
 
@@ -37,10 +37,8 @@ def delete(uri: str, name: str) -> None:
     obstore.delete(store(uri), name)
 
 
-def bucket(uri: str, keep: int = 9) -> ObjectStorage:
-    found = resolve.resolve_storage(uri, keep)
-    assert isinstance(found, ObjectStorage)
-    return found
+def bucket(uri: str, keep: int = 9) -> SnapshotStorage:
+    return resolve.resolve_storage(uri, keep)
 
 
 def after(steps: int, width: int = 4) -> Run:

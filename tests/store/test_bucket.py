@@ -16,7 +16,7 @@ import safetensors.torch
 from ddpjob_trainer import SnapshotError, Snapshots
 from ddpjob_trainer.__main__ import main
 from ddpjob_trainer.snapshots.model.manifest import name_of
-from ddpjob_trainer.snapshots.storage import obstore_client
+from ddpjob_trainer.snapshots.storage import bucket as bucket_files
 from store.objects_of import after, bucket, content, delete, names, parts_of, replace, store
 from store.server import Server
 from trainer.conftest import Listener
@@ -69,7 +69,7 @@ def test_objects_match_the_documented_format(uri: str) -> None:
     """Read with nothing of ours."""
     save(uri, 3)
     manifest, tensors = parts_of(uri, 3)
-    assert names(uri) == ["fence-000000000001.json", manifest, tensors]
+    assert names(uri) == ["fence-000000000001/fence.json", manifest, tensors]
     assert re.fullmatch(r"step-000000000003/000000000001-\w{8}/tensors.safetensors", tensors)
     raw, data = content(uri, manifest), content(uri, tensors)
     digest = hashlib.sha256(raw).hexdigest()
@@ -85,7 +85,7 @@ def test_objects_match_the_documented_format(uri: str) -> None:
 def test_a_large_one_is_sent_and_fetched_in_parts(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(obstore_client, "PART_BYTES", 5 << 20)  # S3 takes none that is smaller
+    monkeypatch.setattr(bucket_files, "PART_BYTES", 5 << 20)  # S3 takes none that is smaller
     run = after(1, width=LARGE)
     Snapshots(uri).save(1, **run.parts(), wait=True)
     _, tensors = parts_of(uri, 1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,9 @@ from ddpjob_protocol.environment import ENV_SNAPSHOT_URI
 from ddpjob_trainer import FencedError, SnapshotError, Snapshots
 from ddpjob_trainer.snapshots.model.fencing import Owner
 from ddpjob_trainer.snapshots.model.manifest import name_of
-from ddpjob_trainer.snapshots.storage import obstore_client
-from ddpjob_trainer.snapshots.storage.obstore_client import ObjectClient
-from store.objects_of import bucket, names
+from ddpjob_trainer.snapshots.storage import bucket as bucket_files
+from ddpjob_trainer.snapshots.storage.bucket import BucketFiles
+from store.objects_of import bucket, content, delete, names, parts_of, replace
 from trainer.runs import Run, assert_same
 from trainer.snapshots import test_fences as in_a_directory
 
@@ -59,19 +60,29 @@ class Prefix(Directory):
     def fences(self) -> list[str]:
         return [name for name in names(self.where) if name.startswith("fence-")]
 
+    @contextlib.contextmanager
+    def hidden(self, step: int) -> Iterator[None]:
+        """Hide what is begun of a step."""
+        begun = {name: content(self.where, name) for name in parts_of(self.where, step)}
+        for name in begun:
+            delete(self.where, name)
+        yield
+        for name, data in begun.items():
+            replace(self.where, name, data)
+
     def just_before(self, name: str, action: Callable[[], None]) -> None:
         """Do it once, when something is about to get that name: a manifest shows a step."""
         kind = "put" if name.startswith("step-") else "create"
-        request = getattr(ObjectClient, kind)
+        request = getattr(BucketFiles, kind)
 
-        def late(objects: ObjectClient, target: str, content: bytes) -> bool | None:
+        def late(objects: BucketFiles, target: str, content: bytes) -> bool | None:
             if target.startswith(name) and target.endswith(".json"):
-                self._patch.setattr(ObjectClient, kind, request)
+                self._patch.setattr(BucketFiles, kind, request)
                 action()
             result: bool | None = request(objects, target, content)
             return result
 
-        self._patch.setattr(ObjectClient, kind, late)
+        self._patch.setattr(BucketFiles, kind, late)
 
 
 @pytest.fixture
@@ -85,6 +96,7 @@ def test_all_that_hold_for_a_directory_are_here() -> None:
         "test_a_fence_that_cannot_be_read_is_passed_over",
         "test_without_fences_every_snapshot_counts",
         "test_a_job_starts_where_no_fence_can_be_written",
+        "test_a_successor_clears_what_was_begun_and_the_writer_is_told",
     }
     assert {n for n in vars(in_a_directory) if n.startswith("test_")} - of_folders < {*globals()}
 
@@ -130,7 +142,10 @@ def test_a_manifest_whose_tensors_are_gone_already_is_in_nobodys_way(
 
 
 def test_two_that_both_count_save_one_step(directory: Prefix) -> None:
-    """The older writer was delayed while its successor, with that state in memory, saved it, too."""
+    """The older writer was delayed while its successor, with that state in memory, saved it, too.
+
+    The successor has not seen what the older one has begun.
+    """
     old, _ = directory.start("1.1.1")
     directory.save(old, 1)
 
@@ -138,14 +153,14 @@ def test_two_that_both_count_save_one_step(directory: Prefix) -> None:
         directory.enter("1.1.2")
         new = Snapshots()
         new.resume_from(2)
-        directory.save(new, 2)
+        with directory.hidden(2):
+            directory.save(new, 2)
         directory.enter("1.1.1")
 
     directory.just_before(name_of(2), successor)
     with pytest.raises(FencedError):
         directory.save(old, 2, trained=7)
-    place = bucket(directory.where)
-    assert len([copy for copy in place._shown() if copy.step == 2]) == 2
+    assert len(parts_of(directory.where, 2)) == 4
     run = Run(seed=1)
     directory.enter("1.1.3")
     loaded = Snapshots().load(**run.parts())
@@ -157,12 +172,12 @@ def test_two_that_both_count_save_one_step(directory: Prefix) -> None:
 def test_a_store_that_replaces_what_it_should_only_create_is_refused(
     directory: Prefix, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put = obstore_client.obstore.put
+    put = bucket_files.obstore.put
 
     def careless(*arguments: object, mode: object = None, **options: object) -> object:
         return put(*arguments, **options)
 
-    monkeypatch.setattr(obstore_client.obstore, "put", careless)
+    monkeypatch.setattr(bucket_files.obstore, "put", careless)
     with pytest.raises(SnapshotError, match=r"replaces an object .* \(If-None-Match: \*\)"):
         directory.start("1.1.1")
     monkeypatch.undo()

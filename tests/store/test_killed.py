@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -38,9 +37,7 @@ def test_killed_at_any_request_and_between_pieces(
     last = len(attempts)
     assert bucket(uri).complete()[0] == last
     assert len(bucket(uri).all_steps()) == 2, "those that are kept"
-    monkeypatch.setattr(
-        "ddpjob_trainer.snapshots.storage.object_store.STALE_AFTER", timedelta(seconds=-1)
-    )
+    monkeypatch.setattr("ddpjob_trainer.snapshots.storage.cleanup.STALE_SECONDS", -1.0)
     bucket(uri, keep=2).prune()
     left = [name for name in names(uri) if name.startswith("step-")]
     assert len(left) == 4, "a day later there are no tensors without a manifest"

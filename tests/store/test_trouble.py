@@ -7,12 +7,13 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ddpjob_trainer import SnapshotError, Snapshots, StorageUnavailableError
-from ddpjob_trainer.snapshots.storage import obstore_client
-from store.objects_of import after, delete, names
+from ddpjob_trainer.snapshots.storage import bucket as bucket_files
+from store.objects_of import after, delete, names, parts_of
 from store.server import OTHER, OTHERS_SECRET, Server
 from trainer.conftest import Listener
 from trainer.runs import Run, assert_same
@@ -22,7 +23,7 @@ LISTED = "Allow these credentials to list, read, write and delete objects there.
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(obstore_client, "REQUEST_TIMEOUT", timedelta(seconds=2))
+    monkeypatch.setattr(bucket_files, "REQUEST_TIMEOUT", timedelta(seconds=2))
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +83,7 @@ def test_an_endpoint_that_is_none(uri: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_without_the_library(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(obstore_client, "obstore", None)
+    monkeypatch.setattr(bucket_files, "obstore", None)
     with pytest.raises(SnapshotError, match="another package in this image: pip install obstore"):
         Snapshots(uri)
 
@@ -172,13 +173,13 @@ def test_what_cannot_be_read_just_now_is_not_passed_over(
     snapshots = Snapshots(uri)
     for step in (1, 2):
         snapshots.save(step, **after(step).parts(), wait=True)
-    fetch = obstore_client.ObjectClient.fetch
+    read = bucket_files.BucketFiles.read
 
-    def late(*arguments: object) -> bool:
+    def late(*arguments: Any) -> bool:
         own_server.stop()
-        return fetch(*arguments)  # type: ignore[arg-type]
+        return read(*arguments)
 
-    monkeypatch.setattr(obstore_client.ObjectClient, "fetch", late)
+    monkeypatch.setattr(bucket_files.BucketFiles, "read", late)
     with pytest.raises(SnapshotError, match=r"Cannot read .*step-000000000002: it cannot be"):
         Snapshots(uri).load(**Run().parts())
 
@@ -202,10 +203,14 @@ def test_tensors_without_a_manifest_go_when_nobody_can_still_want_them(
     assert loaded.step == 2
     snapshots.save(4, **after(4).parts(), wait=True)
     left = {int(name[5:17]) for name in names(uri) if name.startswith("step-")}
-    assert left == {1, 2, 4}, "step 1 may still get a manifest that counts, step 3 may not"
-    monkeypatch.setattr(
-        "ddpjob_trainer.snapshots.storage.object_store.STALE_AFTER", timedelta(seconds=-1)
-    )
+    assert left == {2, 4}
+    for name in parts_of(uri, 4):
+        if "manifest" in name:
+            delete(uri, name)
     snapshots.save(5, **after(5).parts(), wait=True)
     left = {int(name[5:17]) for name in names(uri) if name.startswith("step-")}
-    assert left == {2, 4, 5}
+    assert left == {2, 4, 5}, "step 4 may still get a manifest"
+    monkeypatch.setattr("ddpjob_trainer.snapshots.storage.cleanup.STALE_SECONDS", -1.0)
+    snapshots.save(6, **after(6).parts(), wait=True)
+    left = {int(name[5:17]) for name in names(uri) if name.startswith("step-")}
+    assert left == {2, 5, 6}

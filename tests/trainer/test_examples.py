@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ddpjob_protocol.environment import ENV_REPORT_SOCKET, ENV_SNAPSHOT_DIR, ENV_SNAPSHOT_EVERY
-from ddpjob_trainer.snapshots.model.manifest import name_of
-from ddpjob_trainer.snapshots.storage import snapshot_dir
-from ddpjob_trainer.snapshots.storage.directory import DirectoryStorage
 from support.forked import Forks, Program
 from trainer.runs import assert_same
+from trainer.snapshots.layout import storage_in
 
 if TYPE_CHECKING:
     from trainer.conftest import Listener
@@ -70,7 +68,7 @@ def test_digits_killed_in_mid_run_ends_as_if_it_had_not_been(
     kill_all(executed.pid)
     executed.wait()
     listener.pending()
-    newest = DirectoryStorage(tmp_path / "broken", 1).steps()[0]
+    newest = storage_in(tmp_path / "broken", 1).steps()[0]
     assert newest >= 40
     end = newest + 100
     outputs = [tmp_path / f"{name}.out" for name in RUNS]
@@ -88,7 +86,7 @@ def test_digits_killed_in_mid_run_ends_as_if_it_had_not_been(
     assert messages[0] == {"event": "resumed", "step": newest, "loaded": True}
     assert messages[1]["step"] == newest + 1
     assert ("saved", end) in [(each["event"], each["step"]) for each in messages]
-    broken, whole = (snapshot_dir.read(tmp_path / name / name_of(end)) for name in RUNS)
+    broken, whole = (storage_in(tmp_path / name, 1).read(end) for name in RUNS)
     del broken["random"]["python"], whole["random"]["python"]  # no code has seeded it
     del broken["random"]["numpy"], whole["random"]["numpy"]
     assert_same(broken, whole)
@@ -103,7 +101,7 @@ def test_digits_gives_the_same_weights_on_any_number_of_processes(
         with (tmp_path / "out").open("w") as output:
             process = forks.torchrun(*digits(10, processes), env=env, output=output)
         output_of(process, tmp_path / "out")
-        states.append(snapshot_dir.read(tmp_path / str(processes) / name_of(10))["model"])
+        states.append(storage_in(tmp_path / str(processes), 1).read(10)["model"])
     for name, tensor in states[0].items():
         assert states[1][name] == pytest.approx(tensor, abs=1e-5), name
 

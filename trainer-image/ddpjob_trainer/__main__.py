@@ -16,9 +16,9 @@ from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.snapshots import exporting, listing
 from ddpjob_trainer.snapshots.model.manifest import UnusableError
 from ddpjob_trainer.snapshots.storage import resolve
-from ddpjob_trainer.snapshots.storage.base import SnapshotStorage
-from ddpjob_trainer.snapshots.storage.directory import DirectoryStorage
-from ddpjob_trainer.snapshots.storage.obstore_client import StoreError
+from ddpjob_trainer.snapshots.storage.bucket import StoreError
+from ddpjob_trainer.snapshots.storage.directory import DirectoryFiles
+from ddpjob_trainer.snapshots.storage.snapshot_storage import SnapshotStorage
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,8 +29,8 @@ def main(arguments: list[str] | None = None) -> int:
     except SnapshotError as error:
         print(error, file=sys.stderr)
         return 1
-    if isinstance(storage, DirectoryStorage) and not storage.directory.is_dir():
-        print(f"there is no directory {storage.directory}", file=sys.stderr)
+    if isinstance(storage.files, DirectoryFiles) and not storage.files.directory.is_dir():
+        print(f"there is no directory {storage.where}", file=sys.stderr)
         return 1
     try:
         code: int = given.command(given, storage)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 _STEP = re.compile(r"step-(\d{12})")
+_WHOLE = "step-*/*/manifest-*.json"  # written last
 
 
 class AlreadyRunningError(Exception):
@@ -121,18 +122,18 @@ class JobStateDir:
 
     def has_snapshots(self) -> bool:
         """Return whether a run can resume from something in this folder."""
-        return self.snapshots.is_dir() and any(map(_is_saved, self._snapshots()))
+        return next(self._snapshots(), None) is not None
 
     def newest_step(self) -> int | None:
         """Return the step of the newest snapshot of ddpjob_trainer in this folder."""
-        names = (path.name for path in self.snapshots.glob("step-*"))
+        names = (path.parent.parent.name for path in self.snapshots.glob(_WHOLE))
         return max(
             (int(found[1]) for name in names if (found := _STEP.fullmatch(name))), default=None
         )
 
     def _snapshots(self) -> Iterator[Path]:
         """Yield the snapshots of ddpjob_trainer and the replicas of the script's own files."""
-        yield from self.snapshots.iterdir()
+        yield from self.snapshots.glob(_WHOLE)
         yield from self.snapshots.glob(".files/[0-9]*")
 
     def _archive(self) -> None:
@@ -171,8 +172,3 @@ class JobStateDir:
         with contextlib.suppress(OSError):
             aside.write_text(json.dumps(content, indent=1, default=str) + "\n")
             aside.replace(self.path / name)
-
-
-def _is_saved(path: Path) -> bool:
-    """Return whether an entry of the snapshot folder is a snapshot, not a fence or hidden."""
-    return not path.name.startswith((".", "fence-"))

@@ -122,5 +122,5 @@ def test_only_commands_for_a_cluster_need_the_extra(
 @pytest.mark.parametrize("place", ["", "s3://bucket/jobs/digits"])
 def test_a_list_of_snapshots_needs_no_torch(place: str, tmp_path: Path) -> None:
     found = imported(LIST, "list", place or str(tmp_path))
-    assert "ddpjob_trainer.snapshots.storage.object_store" in found
+    assert "ddpjob_trainer.snapshots.storage.bucket" in found
     assert "torch" not in found

@@ -69,7 +69,7 @@ class Run:
         ),
         pytest.param(
             {},
-            ".ddpjob/default/probe/snapshots/step-000000000120/manifest.json",
+            ".ddpjob/default/probe/snapshots/step-000000000120/000000000001-1f2e3d4c/manifest-00.json",
             "to resume from the snapshot of step 120",
             id="snapshot",
         ),
@@ -164,7 +164,10 @@ def test_only_a_run_that_resumes_is_the_same_job(tmp_path: Path) -> None:
     """Trackers continue one run for each UID."""
     run = Run(tmp_path, {})
     first = run.state.uid()
-    (run.state.snapshots / "step-000000000001").mkdir()
+    begun = run.state.snapshots / "step-000000000001" / "000000000001-1f2e3d4c"
+    begun.mkdir(parents=True)
+    assert not run.state.has_snapshots()
+    (begun / "manifest-00.json").touch()
     run.state.begin(fresh=False)
     assert run.state.uid() == first
     run.state.begin(fresh=True)

@@ -24,11 +24,11 @@ import torch
 
 from ddpjob_trainer.snapshots.model import fencing
 from ddpjob_trainer.snapshots.storage import (
-    dir_fences,
-    dir_lock,
+    cleanup,
     directory,
     durable,
-    snapshot_dir,
+    fence_files,
+    snapshot_storage,
     volume,
 )
 from ddpjob_trainer.tensors import safetensors_writer
@@ -38,11 +38,11 @@ TRACED = {
     each.__file__
     for each in (
         durable,
-        dir_fences,
-        dir_lock,
+        fence_files,
         volume,
         fencing,
-        snapshot_dir,
+        snapshot_storage,
+        cleanup,
         safetensors_writer,
         directory,
         shutil,

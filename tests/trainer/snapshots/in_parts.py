@@ -12,7 +12,7 @@ from ddpjob_trainer.snapshots.model.fencing import Fence
 from ddpjob_trainer.snapshots.model.flat_state import FlatState
 from ddpjob_trainer.snapshots.model.staging import StagedState
 from ddpjob_trainer.snapshots.model.write_plan import WriteAssignment, never
-from ddpjob_trainer.snapshots.storage.base import SnapshotStorage
+from ddpjob_trainer.snapshots.storage.snapshot_storage import SnapshotStorage
 from ddpjob_trainer.snapshots.write_round import WriteRound
 from ddpjob_trainer.tensors import training_state
 from trainer.runs import Run

@@ -15,6 +15,7 @@ import os
 import random
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class Recorder:
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
         """Record the calls of the trainer library and of pathlib."""
-        real = {name: getattr(os, name) for name in ("mkdir", "rename", "fsync")}
+        real = {name: getattr(os, name) for name in ("mkdir", "rename", "fsync", "unlink", "rmdir")}
         real_open, real_rmtree = io.open, shutil.rmtree
 
         def mkdir(path: Any, *rest: Any, **options: Any) -> None:
@@ -58,6 +59,11 @@ class Recorder:
         def fsync(descriptor: int) -> None:
             real["fsync"](descriptor)
             self._sync(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+        def delete(name: str, path: Any, **options: Any) -> None:
+            real[name](path, **options)
+            if not options.get("dir_fd"):  # else of rmtree
+                self._unlink(Path(path))
 
         def opened(path: Any, mode: str = "r", *rest: Any, **options: Any) -> Any:
             file = real_open(path, mode, *rest, **options)
@@ -73,6 +79,8 @@ class Recorder:
         patch.setattr(os, "mkdir", mkdir)
         patch.setattr(os, "rename", rename)
         patch.setattr(os, "fsync", fsync)
+        for name in ("unlink", "rmdir"):
+            patch.setattr(os, name, partial(delete, name))
         patch.setattr(io, "open", opened)
         patch.setattr(shutil, "rmtree", rmtree)
 
@@ -110,6 +118,10 @@ class Recorder:
         else:
             self.ops.append(Op("data", self._numbers[path], data=path.read_bytes()))
             self.ops.append(Op("sync file", self._numbers[path]))
+
+    def _unlink(self, path: Path) -> None:
+        if self._is_ours(path):
+            self.ops.append(Op("unlink", folder=self._numbers[path.parent], name=path.name))
 
     def _remove(self, path: Path) -> None:
         if not self._is_ours(path):
@@ -168,20 +180,26 @@ class Disk:
             folder.durable, folder.pending = _applied(folder.durable, folder.pending), []
 
     def after_failures(self, number: int, seed: int) -> Iterator[dict[str, Any]]:
-        """Yield trees that may exist when power is back: the two extremes, and `number` others."""
+        """Yield trees that may exist when power is back: nothing or all of what is pending, the last
+        operation of each folder alone, and `number` others.
+        """
         yield self._tree(0, None, keep=False)
         yield self._tree(0, None, keep=True)
+        yield self._tree(0, None, keep=True, most=1)
         for each in range(number):
             yield self._tree(0, random.Random(seed * 1000 + each), keep=True)
 
-    def _tree(self, number: int, chance: random.Random | None, *, keep: bool) -> dict[str, Any]:
+    def _tree(
+        self, number: int, chance: random.Random | None, *, keep: bool, most: int = 0
+    ) -> dict[str, Any]:
         folder = self._folder(number)
         tree: dict[str, Any] = {}
-        chosen = [op for op in folder.pending if (chance.random() < 0.5 if chance else keep)]
+        pending = folder.pending[-most:]
+        chosen = [op for op in pending if (chance.random() < 0.5 if chance else keep)]
         for name, node in _applied(folder.durable, chosen).items():
             held = self._nodes.get(node, _File())
             if isinstance(held, _Folder):
-                tree[name] = self._tree(node, chance, keep=keep)
+                tree[name] = self._tree(node, chance, keep=keep, most=most)
             else:
                 tree[name] = _content(held, chance, keep=keep)
         return tree

@@ -17,7 +17,7 @@ from ddpjob_trainer import FencedError, SnapshotError, Snapshots, host_memory
 from ddpjob_trainer.host_memory import MemoryHeadroom
 from ddpjob_trainer.snapshots.async_writer import AsyncWriter
 from ddpjob_trainer.snapshots.storage import durable
-from ddpjob_trainer.snapshots.storage.directory import DirectoryStorage
+from ddpjob_trainer.snapshots.storage.snapshot_storage import SnapshotStorage
 from ddpjob_trainer.tensors.safetensors_writer import SafetensorsBuffer, StagingBuffer
 from trainer.runs import Run, assert_same
 
@@ -70,7 +70,7 @@ def test_training_continues_while_a_snapshot_is_written(
     tmp_path: Path, hold: Hold, listener: Listener
 ) -> None:
     tmp_path /= "snapshots"
-    writing = hold(DirectoryStorage, "commit")
+    writing = hold(SnapshotStorage, "commit")
     run, snapshots = Run(), Snapshots(tmp_path)
     run.train(3)
     at_save = run.weights()
@@ -92,7 +92,7 @@ def test_training_continues_while_a_snapshot_is_written(
 def test_of_many_skipped_steps_few_are_logged(
     tmp_path: Path, hold: Hold, caplog: pytest.LogCaptureFixture
 ) -> None:
-    writing = hold(DirectoryStorage, "commit")
+    writing = hold(SnapshotStorage, "commit")
     run, snapshots = Run(), Snapshots(tmp_path)
     snapshots.save(1, **run.parts())
     for step in range(2, 12):
@@ -146,7 +146,7 @@ def test_the_next_call_raises_the_error(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     snapshots = Snapshots(tmp_path)
-    monkeypatch.setattr(DirectoryStorage, "commit", full)
+    monkeypatch.setattr(SnapshotStorage, "commit", full)
     snapshots.save(1, **run.parts())
     with pytest.raises(SnapshotError, match=r"Cannot save step 1 .* it is full"):
         snapshots.wait()
@@ -165,10 +165,10 @@ def test_a_script_that_just_ends_has_saved(tmp_path: Path, python_env: dict[str,
     script = f"""
 import time
 from ddpjob_trainer import Snapshots
-from ddpjob_trainer.snapshots.storage import snapshot_dir
+from ddpjob_trainer.snapshots.storage.directory import DirectoryFiles
 from trainer.runs import Run
-write = snapshot_dir.write
-snapshot_dir.write = lambda *what: (time.sleep(0.5), write(*what))
+upload = DirectoryFiles.upload
+DirectoryFiles.upload = lambda *what: (time.sleep(0.5), upload(*what))
 Snapshots({str(tmp_path)!r}).save(7, **Run().parts())
 """
     subprocess.run([sys.executable, "-c", script], env=python_env, check=True)
@@ -186,7 +186,7 @@ def test_a_new_owner_does_not_get_the_fence_error_of_the_previous_owner(
         monkeypatch.setenv("DDPJOB_MEMBERSHIP", membership)
         return Snapshots()
 
-    writing = hold(DirectoryStorage, "commit")
+    writing = hold(SnapshotStorage, "commit")
     old = saving("1.1.1")
     old.save(5, **Run().parts())
     assert writing.begun.wait(120)

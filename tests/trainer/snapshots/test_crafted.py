@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,16 +22,16 @@ from ddpjob_trainer.snapshots import listing
 from ddpjob_trainer.snapshots.loading import SnapshotLoader
 from ddpjob_trainer.snapshots.model.fencing import Owner
 from ddpjob_trainer.snapshots.model.flat_state import FlatState
-from ddpjob_trainer.snapshots.model.manifest import MANIFEST, TENSORS, name_of
+from ddpjob_trainer.snapshots.model.manifest import TENSORS, name_of
 from ddpjob_trainer.snapshots.model.staging import StagedState
-from ddpjob_trainer.snapshots.storage import snapshot_dir
-from ddpjob_trainer.snapshots.storage.base import SnapshotStorage
-from ddpjob_trainer.snapshots.storage.directory import DirectoryStorage
-from ddpjob_trainer.snapshots.storage.object_snapshot import record_name
-from ddpjob_trainer.snapshots.storage.object_store import ObjectStorage
-from ddpjob_trainer.snapshots.storage.obstore_client import ObjectClient
+from ddpjob_trainer.snapshots.storage.base import FileStore
+from ddpjob_trainer.snapshots.storage.bucket import BucketFiles
+from ddpjob_trainer.snapshots.storage.directory import DirectoryFiles
+from ddpjob_trainer.snapshots.storage.snapshot_storage import SnapshotStorage
+from ddpjob_trainer.snapshots.storage.stored import folder_of, manifest_name
 from ddpjob_trainer.tensors import training_state
 from trainer.runs import Run
+from trainer.snapshots import layout
 
 ME = Owner("", "me")
 Manifest = dict[str, Any]
@@ -115,7 +114,10 @@ HEADERS: dict[str, Callable[[bytes], bytes]] = {
 
 def crafted(good: Path) -> dict[str, tuple[bytes, bytes]]:
     """Return the manifest and the tensors of each, all of step 0."""
-    manifest, tensors = json.loads((good / MANIFEST).read_bytes()), (good / TENSORS).read_bytes()
+    manifest, tensors = (
+        json.loads(layout.manifest_in(good).read_bytes()),
+        (good / TENSORS).read_bytes(),
+    )
     found = {"[[[[": (b"[" * 100_000, tensors)}
     nested = b'{"tuple":[' * 490 + b"1" + b"]}" * 490
     for name, change in MANIFESTS.items():
@@ -133,26 +135,21 @@ def of_step(raw: bytes, step: int) -> bytes:
     return re.sub(rb'"step": 1,', f'"step": {step},'.encode(), raw)
 
 
-def in_directory(folder: Path) -> tuple[SnapshotStorage, Callable[[int, bytes, bytes], object]]:
-    def add(step: int, manifest: bytes, tensors: bytes) -> None:
-        path = folder / name_of(step)
-        path.mkdir()
-        (path / TENSORS).write_bytes(tensors)
-        (path / MANIFEST).write_bytes(manifest)
-        (path / snapshot_dir.COMMIT).write_bytes(snapshot_dir._commit_record(manifest))
-
-    return DirectoryStorage(folder, 9), add
+def in_directory(folder: Path) -> FileStore:
+    return DirectoryFiles(folder)
 
 
-def in_bucket(_: Path) -> tuple[SnapshotStorage, Callable[[int, bytes, bytes], object]]:
-    objects = ObjectClient(obstore.store.MemoryStore(), "s3://bucket/prefix")
+def in_bucket(_: Path) -> FileStore:
+    return BucketFiles(obstore.store.MemoryStore(), "s3://bucket/prefix")
 
-    def add(step: int, manifest: bytes, tensors: bytes) -> None:
-        folder = f"{name_of(step)}/{1:012d}-{step:08x}"
-        objects.put(f"{folder}/{TENSORS}", tensors)
-        objects.put(f"{folder}/{record_name(manifest)}", manifest)
 
-    return ObjectStorage(objects, 9), add
+def add(files: FileStore, step: int, content: bytes, tensors: bytes) -> str:
+    """Add a snapshot behind the first fence, and return the name of its manifest."""
+    folder = folder_of(step, 1, f"{step:08x}")
+    files.upload(f"{folder}/{TENSORS}", iter([memoryview(tensors)]), len(tensors))
+    name = f"{folder}/{manifest_name(content)}"
+    files.put(name, content)
+    return name
 
 
 def good_in(storage: SnapshotStorage) -> None:
@@ -163,16 +160,13 @@ def good_in(storage: SnapshotStorage) -> None:
 
 @pytest.mark.parametrize("make", [in_directory, in_bucket])
 def test_a_crafted_snapshot_is_ignored_with_its_reason(
-    tmp_path: Path, make: Callable[[Path], Any], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, make: Callable[[Path], FileStore], caplog: pytest.LogCaptureFixture
 ) -> None:
-    good_in(DirectoryStorage(tmp_path / "good", 9))
-    for name, (manifest, tensors) in crafted(tmp_path / "good" / name_of(1)).items():
-        folder = tmp_path / name.replace("/", "-")
-        shutil.copytree(tmp_path / "good", folder)
-        storage, add = make(folder)
-        if not storage.complete():
-            good_in(storage)
-        add(2, of_step(manifest, 2), tensors)
+    good_in(SnapshotStorage(DirectoryFiles(tmp_path / "good"), 9))
+    for name, (manifest, tensors) in crafted(layout.folder_of(tmp_path / "good", 1)).items():
+        storage = SnapshotStorage(make(tmp_path / name.replace("/", "-")), 9)
+        good_in(storage)
+        add(storage.files, 2, of_step(manifest, 2), tensors)
         caplog.clear()
         with caplog.at_level(logging.WARNING, "ddpjob"):
             loader = SnapshotLoader(storage, 0, StorageGroup((0,), (0,), 1), ME)
@@ -186,17 +180,18 @@ def test_a_crafted_snapshot_is_ignored_with_its_reason(
 
 def test_what_is_no_file_and_what_is_too_large_is_not_read(tmp_path: Path) -> None:
     """A named pipe would block, and a sparse file of 2**40 bytes would fill the memory."""
-    storage, add = in_directory(tmp_path / "snapshots")
-    good_in(storage)
     folder = tmp_path / "snapshots"
-    for step, name in ((2, MANIFEST), (3, MANIFEST), (4, snapshot_dir.COMMIT), (5, MANIFEST)):
-        add(step, b"{}", b"")
-        (folder / name_of(step) / name).unlink()
-    os.mkfifo(folder / name_of(2) / MANIFEST)
-    for step, name in ((3, MANIFEST), (4, snapshot_dir.COMMIT)):
-        (folder / name_of(step) / name).touch()
-        os.truncate(folder / name_of(step) / name, 2**40)
-    (folder / name_of(5) / MANIFEST).mkdir()
-    reasons = [each.reason for each in listing.read_entries(storage)]
-    assert [bool(reason) for reason in reasons] == [True, True, True, True, False]
-    assert "1,099,511,627,776 bytes, too many to be read" in reasons[1]
+    storage = SnapshotStorage(DirectoryFiles(folder), 9)
+    good_in(storage)
+    pipe, large, inner = (folder / add(storage.files, step, b"{}", b"") for step in (2, 3, 4))
+    for path in (pipe, inner):
+        path.unlink()
+    os.mkfifo(pipe)
+    os.truncate(large, 2**40)
+    inner.mkdir()
+    found = [(each.step, each.reason) for each in listing.read_entries(storage)]
+    assert [step for step, _ in found] == [3, 1]
+    assert "1,099,511,627,776 bytes, too many to be read" in found[0][1]
+    (large.parent / TENSORS).unlink()
+    os.mkfifo(large.parent / TENSORS)
+    assert storage.complete() == [1]

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,11 +15,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ddpjob_trainer import SnapshotError, Snapshots
-from ddpjob_trainer.snapshots.model.manifest import MANIFEST, TENSORS, name_of
-from ddpjob_trainer.snapshots.storage import dir_lock, snapshot_dir
-from ddpjob_trainer.snapshots.storage.directory import DirectoryStorage
+from ddpjob_trainer.snapshots.model.manifest import TENSORS, name_of
 from support.forked import Forks, environment
 from trainer.runs import Run, assert_same, started
+from trainer.snapshots.layout import (
+    folder_of,
+    left_behind,
+    manifest_in,
+    replace_manifest,
+    storage_in,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -57,16 +61,8 @@ def assert_loads(directory: Path, step: int) -> None:
     assert_same(weights, after(step).weights())
 
 
-def path_of(directory: Path, step: int) -> Path:
-    return directory / name_of(step)
-
-
 def steps_in(directory: Path) -> list[int]:
-    return DirectoryStorage(directory, 1).steps()
-
-
-def hidden_in(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.glob(".step-*"))
+    return storage_in(directory, 1).steps()
 
 
 # A crash
@@ -92,7 +88,7 @@ def test_a_writer_killed_at_any_line_leaves_the_older_or_the_newer(
         assert_same(loaded, weights[step])
         found[int(directory.name)] = step
         started(directory, keep=2).save(4, **following.parts(), wait=True)
-        assert hidden_in(directory) == [], f"killed at line {directory.name}"
+        assert left_behind(directory) == [], f"killed at line {directory.name}"
         assert steps_in(directory) == [4, step]
     assert [*found.values()] == sorted(found.values()), "once published it stays"
     lines = {2: 0, 3: 0}
@@ -128,29 +124,28 @@ def test_everything_is_on_the_disk_before_the_name_is(
     monkeypatch.setattr(os, "fsync", spy_fsync)
     monkeypatch.setattr(os, "rename", spy_rename)
     Snapshots(tmp_path).save(1, **run.parts(), wait=True)
-    aside = events.pop(7)
-    assert aside.startswith(".step-000000000001.")
-    assert events.pop(1).startswith(".fence-000000000001.")
-    assert events == [
-        "fence.json",
-        "rename fence-000000000001",
-        tmp_path.name,
-        "tensors.safetensors",
-        "manifest.json",
-        "COMMIT",
-        "rename step-000000000001",
-        tmp_path.name,
+    folder = folder_of(tmp_path, 1)
+    manifest = manifest_in(folder).name
+    assert [re.sub(r"^\.|\.\w{8}\.tmp$", "", event) for event in events] == [
+        *("fence.json", "fence-000000000001", "rename fence-000000000001", tmp_path.name),
+        *("step-000000000001", tmp_path.name, "tensors.safetensors", folder.name),
+        *(manifest, f"rename {manifest}", folder.name),
     ]
 
 
 def test_a_living_writer_is_left_alone_and_a_dead_one_cleared(tmp_path: Path) -> None:
-    with dir_lock.writing_in(tmp_path):
-        aside = dir_lock.hidden(path_of(tmp_path, 1))
-        aside.mkdir()
-        save(tmp_path, 2)
-        assert aside.is_dir()
-    save(tmp_path, 3)
-    assert not aside.exists()
+    living = started(tmp_path)
+    living.save(1, **after(1).parts(), wait=True)
+    begun = tmp_path / name_of(2) / "000000000001-1f2e3d4c"
+    deleted = tmp_path / name_of(1) / ".000000000001-1f2e3d4c.5a6b7c8d.tmp"
+    fence = tmp_path / ".fence-000000000002.5a6b7c8d.tmp"
+    for path in (begun, deleted, fence):
+        path.mkdir(parents=True)
+        (path / TENSORS).write_bytes(b"half")
+    living.save(3, **after(3).parts(), wait=True)
+    assert begun.is_dir()
+    save(tmp_path, 4)
+    assert left_behind(tmp_path) == []
 
 
 # Damage
@@ -168,46 +163,40 @@ def flip_bit(file: Path) -> None:
 
 
 def edit(path: Path, **changes: Any) -> None:
-    manifest = json.loads((path / MANIFEST).read_text()) | changes
-    (path / MANIFEST).write_text(json.dumps(manifest))
+    content = json.loads(manifest_in(path).read_text()) | changes
+    replace_manifest(path, json.dumps(content).encode())
 
 
 def renamed(path: Path) -> None:
-    manifest = (path / MANIFEST).read_bytes().replace(b'"step": ', b'"step": 4')
-    (path / MANIFEST).write_bytes(manifest)
-    (path / snapshot_dir.COMMIT).write_bytes(snapshot_dir._commit_record(manifest))
+    content = manifest_in(path).read_bytes()
+    replace_manifest(path, content.replace(b'"step": ', b'"step": 4'))
 
 
 def with_unknown_checksum(path: Path) -> None:
-    files = json.loads((path / MANIFEST).read_text())["files"]
+    files = json.loads(manifest_in(path).read_text())["files"]
     edit(path, files={name: {"size": each["size"], "md9": "0"} for name, each in files.items()})
-    (path / snapshot_dir.COMMIT).write_bytes(
-        snapshot_dir._commit_record((path / MANIFEST).read_bytes())
-    )
 
 
-def other_folder(path: Path) -> None:
-    shutil.rmtree(path)
-    path.mkdir()
-    (path / "model.bin").write_text("of another tool")
+def of_another_fence(path: Path) -> None:
+    path.rename(path.with_name("000000000007-1f2e3d4c"))
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "tensors cut in half": (cut_in_half, "has .* bytes instead of"),
     "bit flipped in a tensor": (lambda p: flip_bit(p / TENSORS), "checksum of tensors"),
-    "bit flipped in the manifest": (lambda p: flip_bit(p / MANIFEST), "damaged: manifest"),
-    "commit missing": (
-        lambda p: (p / snapshot_dir.COMMIT).unlink(),
-        "incomplete: COMMIT is missing",
+    "bit flipped in the manifest": (
+        lambda p: flip_bit(manifest_in(p)),
+        "its manifest does not match its name",
     ),
-    "commit empty": (lambda p: (p / snapshot_dir.COMMIT).write_text(""), "damaged: manifest"),
     "tensors missing": (lambda p: (p / TENSORS).unlink(), "tensors.safetensors is missing"),
-    "manifest cut": (lambda p: os.truncate(p / MANIFEST, 40), "is not JSON"),
+    "manifest cut": (lambda p: os.truncate(manifest_in(p), 40), "does not match its name"),
+    "manifest empty": (lambda p: os.truncate(manifest_in(p), 0), "does not match its name"),
+    "manifest of something else": (lambda p: replace_manifest(p, b"{"), "is not JSON"),
     "name of another step": (renamed, "it holds step 4"),
     "newer format": (lambda p: edit(p, version=2), "format version 2, .* reads 1"),
     "unknown checksum": (with_unknown_checksum, "its checksum is md9, which needs"),
     "foreign format": (lambda p: edit(p, format="other"), "not a ddpjob snapshot"),
-    "foreign folder": (other_folder, "manifest.json is missing"),
+    "name of another fence": (of_another_fence, "it is of fence 1"),
 }
 damage = pytest.mark.parametrize(("harm", "reason"), DAMAGE.values(), ids=DAMAGE)
 
@@ -217,11 +206,11 @@ def test_what_is_unusable_is_passed_over_with_its_reason(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, harm: Callable[[Path], None], reason: str
 ) -> None:
     save(tmp_path, 1, 2, 3)
-    harm(path_of(tmp_path, 3))
+    harm(folder_of(tmp_path, 3))
     assert_loads(tmp_path, 2)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert re.search(f"{path_of(tmp_path, 3)}: .*{reason}", record.getMessage())
+    assert re.search(f"{tmp_path / name_of(3)}.*: .*{reason}", record.getMessage())
 
 
 @damage
@@ -230,31 +219,45 @@ def test_if_all_are_unusable_training_stops_with_the_reason(
 ) -> None:
     save(tmp_path, 1, 2)
     for step in (2, 1):
-        harm(path_of(tmp_path, step))
+        harm(folder_of(tmp_path, step))
     with pytest.raises(SnapshotError, match="none is usable") as error:
         load(tmp_path)
     for step in (2, 1):
-        assert re.search(f"{path_of(tmp_path, step)}: .*{reason}", str(error.value))
+        assert re.search(f"{tmp_path / name_of(step)}.*: .*{reason}", str(error.value))
     assert f"mv {tmp_path} {tmp_path}.old" in str(error.value)
 
 
 @damage
-def test_what_is_unusable_gives_way_to_a_good_one_and_is_kept_aside(
+def test_what_is_unusable_gives_way_to_a_good_one_and_stays_beside_it(
     tmp_path: Path, harm: Callable[[Path], None], reason: str
 ) -> None:
     save(tmp_path, 1, 2)
-    harm(path_of(tmp_path, 2))
+    harm(folder_of(tmp_path, 2))
     save(tmp_path, 2)
     assert_loads(tmp_path, 2)
-    assert len(list(tmp_path.glob("unusable-step-000000000002-*"))) == 1
+    looks_whole = "checksum" in reason  # and its run has resumed from step 1
+    is_useless = reason == "tensors.safetensors is missing"
+    count = 1 if looks_whole or is_useless else 2
+    assert len([*(tmp_path / name_of(2)).iterdir()]) == count
+
+
+def test_a_folder_of_another_tool_is_ignored_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(tmp_path, 1)
+    (tmp_path / name_of(2)).mkdir()
+    (tmp_path / name_of(2) / "model.bin").write_text("of another tool")
+    assert_loads(tmp_path, 1)
+    assert f"{tmp_path / name_of(2)}/model.bin is ignored" in caplog.text
 
 
 def test_a_folder_with_another_kind_of_name_is_ignored_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "step-500").mkdir()
+    (tmp_path / "step-500" / TENSORS).touch()
     assert Snapshots(tmp_path).load(**Run().parts()) is None
-    assert "step-500 is ignored" in caplog.text
+    assert f"step-500/{TENSORS} is ignored" in caplog.text
 
 
 # What is there already, and what goes
@@ -263,19 +266,20 @@ def test_a_folder_with_another_kind_of_name_is_ignored_with_a_warning(
 def test_the_newest_stay(tmp_path: Path) -> None:
     save(tmp_path, 1, 2, 3, 10, 11, keep=3)
     assert steps_in(tmp_path) == [11, 10, 3]
-    assert hidden_in(tmp_path) == []
+    assert left_behind(tmp_path) == []
 
 
 def test_incomplete_ones_do_not_count_among_those_that_stay(tmp_path: Path) -> None:
     save(tmp_path, 1, 2, 3)
-    (path_of(tmp_path, 3) / snapshot_dir.COMMIT).unlink()
+    os.truncate(folder_of(tmp_path, 3) / TENSORS, 10)
     save(tmp_path, 4, keep=2)
-    assert steps_in(tmp_path) == [4, 3, 2]
+    assert storage_in(tmp_path, 1).all_steps() == [4, 3, 2]
+    assert steps_in(tmp_path) == [4, 2]
 
 
 def test_a_damaged_later_one_never_displaces_what_was_just_saved(tmp_path: Path) -> None:
     save(tmp_path, 1, 9)
-    flip_bit(path_of(tmp_path, 9) / TENSORS)
+    flip_bit(folder_of(tmp_path, 9) / TENSORS)
     save(tmp_path, 2, keep=1)
     assert_loads(tmp_path, 2)
 
@@ -310,7 +314,7 @@ def test_a_full_disk_is_explained_and_costs_nothing(
     needed = int(seen["message"].split("full, and ")[1].split(" bytes")[0].replace(",", ""))
     assert 2 << 20 <= needed < 2.1 * (1 << 20)
     assert "The snapshot of step 1 is intact" in seen["message"]
-    assert seen["names"] == [".lock", "fence-000000000001", "step-000000000001"]
+    assert seen["names"] == ["fence-000000000001", "step-000000000001"]
     assert seen["blocks_lost"] == 0
     assert seen["loaded"] == 1
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ import torch
 from ddpjob_protocol.environment import ENV_JOB, ENV_JOB_UID, ENV_MEMBERSHIP, ENV_SNAPSHOT_DIR
 from ddpjob_trainer import FencedError, Snapshots
 from ddpjob_trainer.snapshots.model import fencing
-from ddpjob_trainer.snapshots.model.manifest import name_of, step_of
-from ddpjob_trainer.snapshots.storage import dir_fences, durable
+from ddpjob_trainer.snapshots.model.manifest import name_of
+from ddpjob_trainer.snapshots.storage import durable
 from trainer.runs import Run, assert_same
+from trainer.snapshots.layout import committed, left_behind
 
 
 class Directory:
@@ -58,18 +60,25 @@ class Directory:
 
     def steps(self) -> list[int]:
         """Whole snapshots that are there, whether they count or not."""
-        found = (step_of(path.name) for path in self.path.glob("step-*"))
-        return sorted(step for step in found if step is not None)
+        return committed(self.path)
 
     def fences(self) -> list[str]:
         return sorted(path.name for path in self.path.glob("fence-*"))
 
+    @contextlib.contextmanager
+    def hidden(self, step: int) -> Iterator[None]:
+        """Hide what is begun of a step, as from a process that has listed the folders before."""
+        begun, aside = self.path / name_of(step), self.path / "aside"
+        begun.rename(aside)
+        yield
+        aside.rename(begun)
+
     def just_before(self, name: str, action: Callable[[], None]) -> None:
-        """Do it once, when something is about to get that name."""
+        """Do it once, when a fence, or the manifest of a step, is about to get its name."""
         rename = Path.rename
 
         def late(source: Path, target: Path) -> Path:
-            if target.name == name:
+            if name == (target.name if target.name[0] == "f" else target.parent.parent.name):
                 self._patch.setattr(Path, "rename", rename)
                 action()
             return rename(source, target)
@@ -107,13 +116,17 @@ def test_a_fenced_writer_saves_nothing(directory: Directory) -> None:
 
 
 def test_a_write_that_comes_late_counts_for_nobody(directory: Directory) -> None:
-    """The old writer is held just before the folder gets its name, when all is checked."""
+    """The old writer is held just before the manifest gets its name, when all is checked.
+
+    Its successor has not seen what it has begun.
+    """
     old, _ = directory.start("1.1.1", keep=1)
     directory.save(old, 1)
     found = []
 
     def overtake() -> None:
-        found.append(directory.start("1.1.2", keep=1))
+        with directory.hidden(5):
+            found.append(directory.start("1.1.2", keep=1))
         directory.enter("1.1.1")
 
     directory.just_before(name_of(5), overtake)
@@ -126,6 +139,16 @@ def test_a_write_that_comes_late_counts_for_nobody(directory: Directory) -> None
     new, _ = directory.start("1.1.4", keep=1)
     directory.save(new, 3)
     assert directory.steps() == [3], "and it blocks no writer"
+
+
+def test_a_successor_clears_what_was_begun_and_the_writer_is_told(directory: Directory) -> None:
+    old, _ = directory.start("1.1.1")
+    directory.save(old, 1)
+    directory.just_before(name_of(5), lambda: directory.overtake("1.1.1", by="1.1.2"))
+    with pytest.raises(FencedError, match=r"membership 1\.1\.2 has resumed from step 1"):
+        directory.save(old, 5)
+    assert directory.steps() == [1]
+    assert left_behind(directory.path) == []
 
 
 def test_the_successors_own_step_of_that_number_counts(directory: Directory) -> None:
@@ -214,10 +237,10 @@ def test_a_fence_that_cannot_be_read_is_passed_over(
     snapshots, _ = directory.start("1.1.1")
     record = directory.path / "fence-000000000007"
     record.mkdir()
-    (record / dir_fences.RECORD).write_text('{"job": "job", "membership": "first", "step": 0}')
+    (record / "fence.json").write_text('{"job": "job", "membership": "first", "step": 0}')
     with caplog.at_level(logging.WARNING, "ddpjob"):
         directory.save(snapshots, 1)
-    assert f"{record / dir_fences.RECORD} is ignored" in caplog.text
+    assert f"{record / 'fence.json'} is ignored" in caplog.text
     assert directory.start("1.1.2")[1] == 1
 
 

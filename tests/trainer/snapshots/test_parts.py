@@ -16,22 +16,27 @@ import torch
 from ddpjob_trainer import Snapshots
 from ddpjob_trainer.snapshots.model import write_plan
 from ddpjob_trainer.snapshots.model.fencing import Owner
-from ddpjob_trainer.snapshots.model.manifest import TENSORS, UnusableError, name_of
+from ddpjob_trainer.snapshots.model.manifest import TENSORS, UnusableError
 from ddpjob_trainer.snapshots.model.write_plan import (
     PartsMissingError,
     WriteAssignment,
     divide,
     wait_for_parts,
 )
-from ddpjob_trainer.snapshots.storage import snapshot_dir
-from ddpjob_trainer.snapshots.storage.directory import DirectoryStorage
+from ddpjob_trainer.snapshots.storage.directory import DirectoryFiles
 from ddpjob_trainer.tensors.file_digest import FileDigest
 from support.forked import COLD, Forks
 from trainer.runs import Run, assert_same, started
 from trainer.snapshots.in_parts import content_of, files_in, publish
+from trainer.snapshots.layout import (
+    folder_of,
+    left_behind,
+    manifest_in,
+    replace_manifest,
+    storage_in,
+)
 
 MB = 1 << 20
-WHOLE = ["COMMIT", "manifest.json", "tensors.safetensors"]
 
 
 # --- parts of each rank -----------------------------------------------------------------------------
@@ -101,13 +106,13 @@ def trained() -> Run:
 def test_both_files_together_are_what_one_alone_would_be(
     tmp_path: Path, small: None, trained: Run
 ) -> None:
-    shelf = DirectoryStorage(tmp_path / "parts", 3)
+    shelf = storage_in(tmp_path / "parts", 3)
     publish(shelf, 3, trained, shelf.fence(Owner("", "me"), 0))
     Snapshots(tmp_path / "alone").save(3, **trained.parts(), wait=True)
-    path = shelf.path(3)
-    assert files_in(path) == [*WHOLE[:2], "tensors-1.safetensors", WHOLE[2]]
-    found = [safetensors.torch.load_file(path / name) for name in files_in(path)[2:]]
-    alone = safetensors.torch.load_file(tmp_path / "alone" / path.name / TENSORS)
+    path = folder_of(tmp_path / "parts", 3)
+    assert files_in(path) == [manifest_in(path).name, "tensors-1.safetensors", TENSORS]
+    found = [safetensors.torch.load_file(path / name) for name in files_in(path)[1:]]
+    alone = safetensors.torch.load_file(folder_of(tmp_path / "alone", 3) / TENSORS)
     assert not {*found[0]} & {*found[1]}
     together = found[0] | found[1]
     assert_same({n: together[n] for n in sorted(together)}, {n: alone[n] for n in sorted(alone)})
@@ -119,11 +124,11 @@ def test_both_files_together_are_what_one_alone_would_be(
 
 
 def test_damage_in_any_file_is_found(tmp_path: Path, small: None, trained: Run) -> None:
-    shelf = DirectoryStorage(tmp_path, 3)
+    shelf = storage_in(tmp_path, 3)
     fence = shelf.fence(Owner("", "me"), 0)
     publish(shelf, 3, trained, fence)
     publish(shelf, 4, trained, fence)
-    file = shelf.path(4) / "tensors-1.safetensors"
+    file = folder_of(tmp_path, 4) / "tensors-1.safetensors"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
@@ -140,13 +145,12 @@ def test_damage_in_any_file_is_found(tmp_path: Path, small: None, trained: Run) 
 def test_a_manifest_that_names_a_file_elsewhere_is_refused(
     tmp_path: Path, small: None, trained: Run
 ) -> None:
-    shelf = DirectoryStorage(tmp_path, 3)
+    shelf = storage_in(tmp_path, 3)
     publish(shelf, 3, trained, shelf.fence(Owner("", "me"), 0))
-    record = json.loads((shelf.path(3) / "manifest.json").read_text())
+    folder = folder_of(tmp_path, 3)
+    record = json.loads(manifest_in(folder).read_text())
     record["files"]["../step/tensors-1.safetensors"] = record["files"].pop("tensors-1.safetensors")
-    raw = json.dumps(record).encode()
-    (shelf.path(3) / "manifest.json").write_bytes(raw)
-    (shelf.path(3) / "COMMIT").write_bytes(snapshot_dir._commit_record(raw))
+    replace_manifest(folder, json.dumps(record).encode())
     with pytest.raises(UnusableError, match="no name of a file in it"):
         shelf.check(3)
 
@@ -154,35 +158,34 @@ def test_a_manifest_that_names_a_file_elsewhere_is_refused(
 def test_a_part_of_a_snapshot_that_was_given_up_disappears(
     tmp_path: Path, small: None, trained: Run
 ) -> None:
-    shelf = DirectoryStorage(tmp_path, 3)
+    shelf = storage_in(tmp_path, 3)
     fence = shelf.fence(Owner("", "me"), 0)
     content, part = content_of(3, trained, 1, fence, "0" * 8)
     shelf.write_part(3, content, part)
-    [aside] = tmp_path.glob(".step-*")
-    assert files_in(aside) == ["part-1.json", "tensors-1.safetensors"]
+    assert files_in(folder_of(tmp_path, 3)) == ["part-1.json", "tensors-1.safetensors"]
+    assert shelf.all_steps() == []
+    fence = shelf.fence(Owner("", "later"), 0)
     publish(shelf, 4, trained, fence)
-    assert not aside.exists()
+    assert left_behind(tmp_path) == []
     content, part = content_of(5, trained, 0, fence, "1" * 8, over=lambda: True)
     with pytest.raises(PartsMissingError):
         shelf.commit(5, content, fence, part)
-    assert [*tmp_path.glob(".step-*")] == []
+    assert left_behind(tmp_path) == []
     assert shelf.steps() == [4]
 
 
 def test_a_late_rank_is_informed(
     tmp_path: Path, small: None, trained: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shelf = DirectoryStorage(tmp_path, 3)
+    shelf = storage_in(tmp_path, 3)
     content, part = content_of(3, trained, 1, shelf.fence(Owner("", "me"), 0), "0" * 8)
-    tell = snapshot_dir.write_part_record
+    put = DirectoryFiles.put
 
-    def given_up(path: Path, number: int, record: bytes) -> None:
-        for each in path.iterdir():
-            each.unlink()
-        path.rmdir()
-        tell(path, number, record)
+    def given_up(files: DirectoryFiles, name: str, record: bytes) -> None:
+        shutil.rmtree(folder_of(tmp_path, 3))
+        put(files, name, record)
 
-    monkeypatch.setattr(snapshot_dir, "write_part_record", given_up)
+    monkeypatch.setattr(DirectoryFiles, "put", given_up)
     with pytest.raises(PartsMissingError):
         shelf.write_part(3, content, part)
 
@@ -213,9 +216,9 @@ def test_each_rank_writes_its_part_and_what_differs_is_the_first_ones(
 ) -> None:
     seen = ranks(forks, tmp_path, "together", python_env, executed=True)
     assert seen == [{"saved": True, "step": 2, "mean": [0.0] * 4, "same": True}] * 3
-    path = tmp_path / "shared" / name_of(2)
+    path = folder_of(tmp_path / "shared", 2)
     files = [f"tensors{part}.safetensors" for part in ("-1", "-2", "")]
-    assert files_in(path) == ["COMMIT", "manifest.json", *files]
+    assert files_in(path) == [manifest_in(path).name, *files]
     whole = torch.tensor([tensor.nbytes for tensor in Run().model.parameters()]).sum() * 2
     for name in files[:2]:
         part = sum(each.nbytes for each in safetensors.torch.load_file(path / name).values())
@@ -227,7 +230,8 @@ def test_a_small_state_is_written_by_one(
 ) -> None:
     seen = ranks(forks, tmp_path, "small", python_env)
     assert seen == [{"saved": True, "step": 2, "mean": [0.0] * 4, "same": True}] * 3
-    assert files_in(tmp_path / "shared" / name_of(2)) == WHOLE
+    path = folder_of(tmp_path / "shared", 2)
+    assert files_in(path) == [manifest_in(path).name, TENSORS]
 
 
 def test_while_one_rank_writes_all_leave_the_next_one_out(
@@ -235,7 +239,7 @@ def test_while_one_rank_writes_all_leave_the_next_one_out(
 ) -> None:
     seen = ranks(forks, tmp_path, "busy", python_env)
     assert seen == [{"saved": [True, False, True, False], "skipped": 1}] * 3
-    assert DirectoryStorage(tmp_path / "shared", 3).steps() == [4, 2]
+    assert storage_in(tmp_path / "shared", 3).steps() == [4, 2]
 
 
 def test_a_state_that_is_not_the_same_everywhere_is_refused(
@@ -243,12 +247,12 @@ def test_a_state_that_is_not_the_same_everywhere_is_refused(
 ) -> None:
     first, *_ = ranks(forks, tmp_path, "other_model", python_env)
     assert "has other tensors than those of the first one" in first["problem"]
-    assert DirectoryStorage(tmp_path / "shared", 3).steps() == []
+    assert storage_in(tmp_path / "shared", 3).steps() == []
 
 
 def clears_what_is_left(directory: Path) -> None:
     started(directory).save(9, **Run().parts(), wait=True)
-    assert [*directory.glob(".step-*")] == []
+    assert left_behind(directory) == []
 
 
 def test_a_rank_that_cannot_write_reports_to_the_other_ranks(
@@ -267,17 +271,17 @@ def test_the_first_one_gives_up_while_another_one_writes(
     tmp_path: Path, small: None, trained: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second rank finds its file deleted: it, too, only leaves out that snapshot."""
-    shelf = DirectoryStorage(tmp_path, 3)
+    shelf = storage_in(tmp_path, 3)
     fence = shelf.fence(Owner("", "me"), 0)
     content, part = content_of(3, trained, 1, fence, "word")
     first_content, first_part = content_of(3, trained, 0, fence, "word", over=lambda: True)
     is_writing, is_emptied, has_ended = (threading.Event() for _ in range(3))
-    tell, rmtree = snapshot_dir.write_part_record, shutil.rmtree
+    put, rmtree = DirectoryFiles.put, shutil.rmtree
 
-    def tell_too_late(folder: Path, number: int, record: bytes) -> None:
+    def put_too_late(files: DirectoryFiles, name: str, record: bytes) -> None:
         is_writing.set()
         is_emptied.wait()
-        tell(folder, number, record)
+        put(files, name, record)
 
     def remove_slowly(path: Path, **options: Any) -> None:
         if is_writing.is_set():
@@ -287,7 +291,7 @@ def test_the_first_one_gives_up_while_another_one_writes(
             has_ended.wait()
         rmtree(path, **options)
 
-    monkeypatch.setattr(snapshot_dir, "write_part_record", tell_too_late)
+    monkeypatch.setattr(DirectoryFiles, "put", put_too_late)
     monkeypatch.setattr(shutil, "rmtree", remove_slowly)
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(shelf.write_part, 3, content, part)
@@ -303,5 +307,5 @@ def test_a_rank_that_dies_costs_that_snapshot_and_nothing_else(
 ) -> None:
     first, _ = ranks(forks, tmp_path, "lost", python_env, codes=(0, 0, 9))
     assert first["skipped"] == 1
-    assert DirectoryStorage(tmp_path / "shared", 3).steps() == [3, 1]
+    assert storage_in(tmp_path / "shared", 3).steps() == [3, 1]
     clears_what_is_left(tmp_path / "shared")

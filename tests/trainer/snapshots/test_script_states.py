@@ -18,9 +18,9 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from ddpjob_trainer import ElasticBatchSampler, Loop, SnapshotError, Snapshots
-from ddpjob_trainer.snapshots.model import manifest
-from ddpjob_trainer.snapshots.storage.directory import DirectoryStorage
+from ddpjob_trainer.snapshots.storage.snapshot_storage import SnapshotStorage
 from trainer.runs import Counter, Run
+from trainer.snapshots.layout import folder_of, manifest_in, replace_manifest
 
 
 def loaded(tmp_path: Path, run: Run, **parts: Any) -> Any:
@@ -123,13 +123,13 @@ def test_ranks_with_one_directory_are_found_again_once_there_is_a_group(
     tmp_path: Path, run: Run, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[bool] = []
-    find = DirectoryStorage.group
+    find = SnapshotStorage.group
 
-    def finding(storage: DirectoryStorage) -> Any:
+    def finding(storage: SnapshotStorage) -> Any:
         seen.append(distributed.is_initialized())
         return find(storage)
 
-    monkeypatch.setattr(DirectoryStorage, "group", finding)
+    monkeypatch.setattr(SnapshotStorage, "group", finding)
     snapshots = Snapshots(tmp_path)
     snapshots.load(**run.parts())
     request.getfixturevalue("group")
@@ -260,8 +260,8 @@ def test_a_crafted_state_is_unusable_and_an_older_snapshot_counts(
     snapshots = Snapshots(tmp_path)
     for step in (1, 2):
         snapshots.save(step, **run.parts(), wait=True)
-    folder = tmp_path / manifest.name_of(2)
-    content = json.loads((folder / "manifest.json").read_text())
+    folder = folder_of(tmp_path, 2)
+    content = json.loads(manifest_in(folder).read_text())
     if node is None:
         del content["state"][part]
     else:
@@ -275,8 +275,8 @@ def test_a_crafted_state_is_unusable_and_an_older_snapshot_counts(
 @pytest.mark.parametrize("part", ["optimizer", "parameters"])
 def test_a_crafted_optimizer_is_a_snapshot_error(tmp_path: Path, run: Run, part: str) -> None:
     Snapshots(tmp_path).save(1, **run.parts(), wait=True)
-    folder = tmp_path / manifest.name_of(1)
-    content = json.loads((folder / "manifest.json").read_text())
+    folder = folder_of(tmp_path, 1)
+    content = json.loads(manifest_in(folder).read_text())
     content["state"][part] = {"dict": [["state", [5]], ["param_groups", [[1], 2]]]}
     craft(folder, content)
     with pytest.raises(SnapshotError):
@@ -285,8 +285,4 @@ def test_a_crafted_optimizer_is_a_snapshot_error(tmp_path: Path, run: Run, part:
 
 def craft(folder: Path, content: dict[str, Any]) -> None:
     """Write a manifest of this content, with the right checksum."""
-    from ddpjob_trainer.snapshots.storage import snapshot_dir
-
-    raw = json.dumps(content).encode()
-    (folder / "manifest.json").write_bytes(raw)
-    (folder / "COMMIT").write_bytes(snapshot_dir._commit_record(raw))
+    replace_manifest(folder, json.dumps(content).encode())

@@ -15,9 +15,9 @@ import torch
 
 from ddpjob_protocol.environment import ENV_SNAPSHOT_DIR, ENV_SNAPSHOT_EVERY, ENV_SNAPSHOT_KEEP
 from ddpjob_trainer import Loaded, SnapshotError, Snapshots
-from ddpjob_trainer.snapshots.model.manifest import name_of
-from ddpjob_trainer.snapshots.storage import snapshot_dir
+from ddpjob_trainer.snapshots.model.manifest import candidate_of
 from trainer.runs import Run, assert_same
+from trainer.snapshots.layout import storage_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -158,7 +158,7 @@ def test_files_are_as_readable_as_the_umask_allows(tmp_path: Path, run: Run) -> 
         Snapshots(tmp_path).save(1, **run.parts(), wait=True)
     finally:
         os.umask(before)
-    modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.glob("step-*/*")}
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.glob("step-*/*/*")}
     assert modes == {0o640}
 
 
@@ -305,5 +305,6 @@ def test_copies_of_one_step_are_equal_on_ranks_with_other_random_numbers(tmp_pat
         torch.manual_seed(number)
         random.seed(number)
         Snapshots(tmp_path / str(number)).save(7, **run.parts(), wait=True)
-        digests.append(snapshot_dir.read_candidate(tmp_path / str(number) / name_of(7)).digest)
+        found = storage_in(tmp_path / str(number), 1).check(7)
+        digests.append(candidate_of(found).digest)
     assert digests[0] == digests[1] != digests[2]

@@ -18,8 +18,8 @@ from torch.distributed import checkpoint
 from ddpjob_trainer import Snapshots
 from ddpjob_trainer.__main__ import main
 from ddpjob_trainer.snapshots.model.manifest import TENSORS, name_of
-from ddpjob_trainer.snapshots.storage import snapshot_dir
 from trainer.runs import Run, assert_same
+from trainer.snapshots.layout import committed, folder_of
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def directory(tmp_path: Path) -> Path:
         run.train(step)
         schedule = torch.optim.lr_scheduler.MultiStepLR(run.optimizer, [2])
         snapshots.save(step, **run.parts(), scheduler=schedule, wait=True)
-    damaged = path / name_of(2) / TENSORS
+    damaged = folder_of(path, 2) / TENSORS
     content = bytearray(damaged.read_bytes())
     content[-1] ^= 1
     damaged.write_bytes(content)
@@ -40,7 +40,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_list(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (directory / name_of(1) / snapshot_dir.COMMIT).unlink()
+    (folder_of(directory, 1) / TENSORS).unlink()
     assert main(["list", str(directory)]) == 0
     heads, *lines = capsys.readouterr().out.splitlines()
     assert heads.split() == ["STEP", "SIZE", "AGE", "WRITER", "STATE"]
@@ -48,17 +48,17 @@ def test_list(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = {line[heads.index("SIZE") : heads.index("AGE")].split()[1] for line in lines}
     assert sizes <= {"B", "kB"}
     assert lines[0].endswith("   -        complete")
-    assert lines[2].endswith("unusable: it is incomplete: COMMIT is missing")
+    assert lines[2].endswith("unusable: it is incomplete: tensors.safetensors is missing")
     assert main(["list", str(directory), "-o", "json"]) == 0
     newest, _, oldest = json.loads(capsys.readouterr().out)
-    size = (directory / name_of(3) / TENSORS).stat().st_size
+    size = (folder_of(directory, 3) / TENSORS).stat().st_size
     assert newest["step"] == 3
     assert newest["size"] >= size
     assert abs(datetime.fromisoformat(newest["written"]).timestamp() - time.time()) < 3600
     assert (newest["writer"], newest["state"], newest["reason"]) == ("", "complete", "")
     assert (oldest["state"], oldest["reason"]) == (
         "unusable",
-        "it is incomplete: COMMIT is missing",
+        "it is incomplete: tensors.safetensors is missing",
     )
 
 
@@ -80,7 +80,7 @@ def test_list_marks_snapshots_that_do_not_count(
     assert newest.endswith("membership 1.1.1   fenced: does not count")
     assert older.endswith("membership 1.1.1   complete")
     assert main(["prune", str(tmp_path), "--keep", "3"]) == 0
-    assert [path.name for path in tmp_path.glob("step-*")] == [name_of(5)]
+    assert committed(tmp_path) == [5]
 
 
 def test_verify(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,7 +77,11 @@ def test_the_limit_is_that_of_the_jobs_own_directory(
 
 
 def test_what_a_dead_writer_left_does_not_count(folder: Path) -> None:
-    (folder / ".step-000000000001.1a2b.tmp").mkdir(parents=True)
-    (folder / ".step-000000000001.1a2b.tmp" / "tensors").write_bytes(bytes(LIMIT))
-    assert volume.used(folder) == 0
+    for name in (".000000000001-1f2e3d4c.5a6b7c8d.tmp", "000000000000-5a6b7c8d"):
+        left = folder / "step-000000000001" / name
+        left.mkdir(parents=True)
+        (left / "tensors.safetensors").write_bytes(bytes(LIMIT))
+    assert volume.used(folder) == LIMIT, "without what is being deleted"
     assert save(Snapshots(), 1)
+    assert steps(folder) == [1]
+    assert volume.used(folder) < LIMIT / 2, "the fence has cleared it"

@@ -18,8 +18,10 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpjob_trainer import SnapshotError, Snapshots
+from ddpjob_trainer.snapshots.storage.directory import DirectoryFiles
 from ddpjob_trainer.tensors import safetensors_reader
 from trainer.runs import Run
+from trainer.snapshots.layout import folder_of
 
 HARMED = ("numbers", "name", "disk")  # what rank 0 has of the newest one
 
@@ -34,16 +36,16 @@ def damage(file: Path, text: bytes) -> None:
 def break_off_once() -> None:
     """The disk does not give the second piece of what is read next."""
     safetensors_reader.CHUNK_BYTES = 64  # type: ignore[attr-defined]
-    fill, seen = safetensors_reader._fill, 0
+    read, seen = DirectoryFiles.read, 0
 
-    def broken(*arguments: Any) -> None:
+    def broken(*arguments: Any) -> bool:
         nonlocal seen
         seen += 1
-        if seen == 2:
+        if seen == 3:  # the header, and one piece
             raise OSError(errno.EIO, "Input/output error")
-        fill(*arguments)
+        return read(*arguments)
 
-    safetensors_reader._fill = broken  # type: ignore[assignment]
+    DirectoryFiles.read = broken  # type: ignore[assignment, method-assign]
 
 
 def main(rank: int, out: Path, kind: str) -> None:
@@ -61,12 +63,13 @@ def main(rank: int, out: Path, kind: str) -> None:
     if kind == "disk" and rank == 0:
         break_off_once()
     elif kind in HARMED and rank == 0:
-        file = directory / "step-000000000005" / "tensors.safetensors"
+        file = folder_of(directory, 5) / "tensors.safetensors"
         damage(file, b"weight" if kind == "name" else b"")
     distributed.barrier()
     names = sorted(path.name for path in directory.glob("step-*"))
     if kind == "damaged":
-        (directory / names[0] / "COMMIT").unlink(missing_ok=True)
+        if rank == 0:
+            damage(folder_of(directory, 5) / "tensors.safetensors", b"")
         distributed.barrier()
     if kind == "one damaged":
         Snapshots(directory).load(model=model)  # now both write
@@ -74,7 +77,7 @@ def main(rank: int, out: Path, kind: str) -> None:
         snapshots.save(5, model=model, optimizer=run.optimizer, wait=True)
         distributed.barrier()
         if rank == 0:
-            damage(directory / names[0] / "tensors.safetensors", b"")
+            damage(folder_of(directory, 5) / "tensors.safetensors", b"")
         distributed.barrier()
     run.first.bias.data.zero_()
     problem = step = None

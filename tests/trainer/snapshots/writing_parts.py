@@ -21,7 +21,7 @@ from torch import distributed
 from ddpjob_trainer import SnapshotError, Snapshots
 from ddpjob_trainer.snapshots.model import write_plan
 from ddpjob_trainer.snapshots.storage import durable
-from ddpjob_trainer.snapshots.storage.directory import DirectoryStorage
+from ddpjob_trainer.snapshots.storage.snapshot_storage import SnapshotStorage
 from trainer.runs import Run
 
 RANKS = 3
@@ -89,11 +89,15 @@ class Rank:
         self.seen["problem"] = self._problem(lambda: self.save(2, wait=True))
 
     def full(self) -> None:
-        def no_room(*_: Any) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
+        write_all = durable.write_all
+
+        def no_room(chunks: Any, path: Path) -> None:
+            if path.name.startswith("tensors"):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            write_all(chunks, path)
 
         if self.rank == 1:
-            durable.write_all = no_room  # type: ignore[assignment]
+            durable.write_all = no_room
         self.seen["problem"] = self._problem(lambda: self.save(2, wait=True))
 
     def lost(self) -> None:
@@ -101,7 +105,7 @@ class Rank:
         os.environ.update(DDPJOB_JOB_UID="job", DDPJOB_MEMBERSHIP="1.1.1")
         self.save(1, wait=True)
         if self.rank == 2:
-            DirectoryStorage.write_part = lambda *_: os._exit(9)  # type: ignore[method-assign]
+            SnapshotStorage.write_part = lambda *_: os._exit(9)  # type: ignore[method-assign]
         assert self.save(2)
         self.snapshots.share = False  # as many as are left cannot agree here: there is no group
         os.environ.update(DDPJOB_MEMBERSHIP="1.1.2")

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from ddpjob_trainer.snapshots.model.fencing import Fence, Owner
     from ddpjob_trainer.snapshots.model.staging import StagedState
-    from ddpjob_trainer.snapshots.storage.base import SnapshotStorage
+    from ddpjob_trainer.snapshots.storage.snapshot_storage import SnapshotStorage
 
 _log = logging.getLogger("ddpjob")
 
@@ -244,9 +244,9 @@ class AsyncWriter:
 
     def _problem(self, step: int, size: int, error: OSError) -> SnapshotError:
         where = self._storage.where
-        cause, remedy = self._storage.explain_error(error, size)
+        cause, remedy = self._storage.files.explain_error(error, size)
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        if self._storage.is_transient(error) or (is_full and self.survives_full_volume):
+        if self._storage.files.is_transient(error) or (is_full and self.survives_full_volume):
             self.skipped += 1
             text = f"Step {step} is not saved in {where}: {cause}"
             return StorageUnavailableError(f"{text}. {remedy}" if is_full else text)

@@ -16,7 +16,7 @@ from ddpjob_trainer.snapshots.model.manifest import UnusableError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddpjob_trainer.snapshots.storage.base import SnapshotStorage
+    from ddpjob_trainer.snapshots.storage.snapshot_storage import SnapshotStorage
 
 HEADS = ("STEP", "SIZE", "AGE", "WRITER", "STATE")
 COMPLETE, FENCED, UNUSABLE = "complete", "fenced", "unusable"

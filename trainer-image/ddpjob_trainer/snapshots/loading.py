@@ -22,7 +22,8 @@ from ddpjob_trainer.transfer.broadcast import StateSender, receive_state
 if TYPE_CHECKING:
     from ddpjob_trainer.collectives import StorageGroup
     from ddpjob_trainer.snapshots.model.fencing import Owner
-    from ddpjob_trainer.snapshots.storage.base import OpenSnapshot, SnapshotStorage
+    from ddpjob_trainer.snapshots.storage.snapshot_storage import SnapshotStorage
+    from ddpjob_trainer.snapshots.storage.stored import OpenSnapshot
 
 _log = logging.getLogger("ddpjob")
 

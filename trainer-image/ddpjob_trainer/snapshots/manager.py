@@ -1,6 +1,6 @@
 """Saving and loading a training run: its state, the duties of each rank, and the reports.
 
-The modules `directory` and `snapshot_dir` handle files, and `object_store` handles objects.
+The module `storage.snapshot_storage` handles files and objects.
 `async_writer` writes while training continues, and `loading` agrees on a snapshot. Each rank calls
 both save() and load(). Of the ranks with one directory, the lowest rank writes, or each rank writes
 a part. After a load, earlier memberships cannot add snapshots (see `writer_fence`).

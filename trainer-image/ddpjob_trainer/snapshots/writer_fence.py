@@ -15,7 +15,7 @@ from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.snapshots.model.fencing import Fence, Owner
 
 if TYPE_CHECKING:
-    from ddpjob_trainer.snapshots.storage.base import SnapshotStorage
+    from ddpjob_trainer.snapshots.storage.snapshot_storage import SnapshotStorage
 
 _log = logging.getLogger("ddpjob")
 

@@ -1,13 +1,14 @@
 """Reads tensors from a safetensors file and computes its checksum, in one pass.
 
-This module does not know training state or folders. `safetensors_writer` writes such files.
+The file is on a disk or in a bucket: the caller gives a function that reads a range of it. This
+module does not know training state or folders. `safetensors_writer` writes such files.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,12 +17,12 @@ import torch
 from ddpjob_trainer.tensors.safetensors_writer import CHUNK_BYTES, NAMES, hasher, raw
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from io import FileIO
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    ReadRange = Callable[[int, Sequence[memoryview]], None]  # fills memory from a byte on
 
 HEADER_BYTES = 1 << 28  # a larger header is not read
+FIRST_BYTES = 64 << 10  # are read at once; most headers are shorter
 
 
 class TensorSpec(NamedTuple):
@@ -40,19 +41,26 @@ class TensorSpec(NamedTuple):
 class SafetensorsReader:
     """A safetensors file, read once: first its outlines, then its tensors."""
 
-    def __init__(self, path: Path, kind: str) -> None:
-        """Read the header; `kind` is that of the checksum.
+    def __init__(self, read: ReadRange, end: int, kind: str, readers: int = 1) -> None:
+        """Read the header of a file of `end` bytes; `kind` is that of the checksum.
 
-        Raise OSError, KeyError, TypeError or ValueError.
+        `readers` reads may run at the same time. Raise KeyError, TypeError or ValueError, and the
+        exceptions of `read`.
         """
         self._digest = hasher(kind)
-        with path.open("rb", buffering=0) as file:
-            end = os.fstat(file.fileno()).st_size
-            size = file.read(8)
-            header = size + file.read(_header_size(size, end))
+        if end < 8:
+            raise ValueError(f"it has {end} bytes, fewer than its header")
+        header = memoryview(bytearray(min(end, FIRST_BYTES)))
+        read(0, [header])
+        size = 8 + _header_size(header[:8], end)
+        if size > len(header):
+            header = memoryview(bytearray(size))
+            read(0, [header])
+        header = header[:size]
         self._digest.update(header)
-        self._path = path
-        self._begin, self.outlines = read_header(memoryview(header), end)
+        self._read = read
+        self._readers = readers
+        self._begin, self.outlines = read_header(header, end)
 
     def read(
         self, each: Callable[[torch.Tensor], None] | None = None
@@ -61,40 +69,26 @@ class SafetensorsReader:
 
         Mapped tensors would not be aligned: their sums round differently, and the resumed run would
         diverge from an undisturbed one. Call `each` with every tensor, before its verification.
-        Raise OSError, ValueError, RuntimeError, and the exceptions of `each`.
+        Raise ValueError or RuntimeError, and the exceptions of `each` and of the reads.
         """
         found = {
             name: torch.empty(shape, dtype=kind, device="cpu")
             for name, kind, shape in self.outlines
         }
         pieces = list(_pieces(found.values()))
-        with self._path.open("rb", buffering=0) as file:
-            file.seek(self._begin)
-            reader = ThreadPoolExecutor(1)  # reads while this thread computes the checksum
-            try:
-                filled = reader.map(lambda piece: _fill(file, piece), pieces)
-                for piece, _ in zip(pieces, filled, strict=True):
-                    for view in piece.views:
-                        self._digest.update(view)
-                    if each is not None:
-                        for tensor in piece.whole:
-                            each(tensor)
-            finally:
-                reader.shutdown(cancel_futures=True)
+        begins = itertools.accumulate((piece.size for piece in pieces), initial=self._begin)
+        reader = ThreadPoolExecutor(self._readers)  # while this thread computes the checksum
+        try:
+            filled = reader.map(lambda at, piece: self._read(at, piece.views), begins, pieces)
+            for piece, _ in zip(pieces, filled, strict=True):
+                for view in piece.views:
+                    self._digest.update(view)
+                if each is not None:
+                    for tensor in piece.whole:
+                        each(tensor)
+        finally:
+            reader.shutdown(cancel_futures=True)
         return found, self._digest.hexdigest()
-
-
-def tensors(block: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return aligned copies of the tensors of a safetensors file in memory.
-
-    Raise KeyError, TypeError, ValueError or RuntimeError for an invalid file.
-    """
-    at, outlines = read_header(raw(block), block.numel())
-    found = {}
-    for each in outlines:
-        found[each.name] = block[at : at + each.size].clone().view(each.kind).view(each.shape)
-        at += each.size
-    return found
 
 
 def _header_size(content: bytes | memoryview, end: int) -> int:
@@ -134,6 +128,11 @@ class _Piece(NamedTuple):
     views: list[memoryview]  # memory to fill, in order
     whole: list[torch.Tensor]  # complete with this piece
 
+    @property
+    def size(self) -> int:
+        """Size in bytes."""
+        return sum(map(len, self.views))
+
 
 def _pieces(tensors: Iterable[torch.Tensor]) -> Iterator[_Piece]:
     piece, size = _Piece([], []), 0
@@ -154,21 +153,20 @@ def _pieces(tensors: Iterable[torch.Tensor]) -> Iterator[_Piece]:
     yield piece
 
 
-def _fill(file: FileIO, piece: _Piece) -> None:
-    for view in piece.views:
-        rest = view
-        while rest:
-            count = file.readinto(rest)
-            if not count:
-                raise ValueError("the file ends early")
-            rest = rest[count:]
+def checksum(read: ReadRange, end: int, kind: str, readers: int = 1) -> str:
+    """Return the checksum of a file of `end` bytes. Raise ValueError for an unavailable kind.
 
-
-def checksum(path: Path, kind: str) -> str:
-    """Return the checksum of a file. Raise OSError, or ValueError for an unavailable kind."""
+    `readers` reads may run at the same time. Raise also the exceptions of `read`.
+    """
     digest = hasher(kind)
-    with path.open("rb", buffering=0) as file:
-        while block := file.read(CHUNK_BYTES):
-            digest.update(block)
+    blocks = [memoryview(bytearray(min(CHUNK_BYTES, end))) for _ in range(readers)]
+    with ThreadPoolExecutor(readers) as reader:
+        for begin in range(0, end, readers * CHUNK_BYTES):
+            begins = range(begin, min(end, begin + readers * CHUNK_BYTES), CHUNK_BYTES)
+            views = [block[: end - at] for block, at in zip(blocks, begins, strict=False)]
+            for view, _ in zip(
+                views, reader.map(lambda at, v: read(at, [v]), begins, views), strict=True
+            ):
+                digest.update(view)
     found: str = digest.hexdigest()
     return found

@@ -29,8 +29,8 @@ from ddpjob_protocol.environment import ENV_JOB_UID, ENV_MEMBERSHIP
 from ddpjob_trainer import SnapshotError, Snapshots
 from ddpjob_trainer.snapshots.model.fencing import Owner
 from ddpjob_trainer.snapshots.sharded.layout import local_of
-from ddpjob_trainer.snapshots.storage import snapshot_dir
-from ddpjob_trainer.snapshots.storage.directory import DirectoryStorage
+from ddpjob_trainer.snapshots.storage.directory import DirectoryFiles
+from trainer.snapshots.layout import folder_of, storage_in
 
 BATCH = 12  # of all ranks
 
@@ -209,14 +209,14 @@ def two(out: Path, rank: int, seen: dict[str, Any]) -> None:
     folder = out / "harmed"
     if rank == 0:
         shutil.copytree(out / "shared", folder)
-        damage(folder / "step-000000000005" / "tensors-2.safetensors")
+        damage(folder_of(folder, 5) / "tensors-2.safetensors")
     distributed.barrier()
     training, snapshots = Training(4), Snapshots(folder)
     loaded = snapshots.load(**training.parts)
     seen["damaged"] = loaded and loaded.step, training.loss()
     distributed.barrier()
     if rank == 0:
-        DirectoryStorage(folder, 3).fence(Owner("job", "1.2.2"), 3)
+        storage_in(folder, 3).fence(Owner("job", "1.2.2"), 3)
     distributed.barrier()
     seen["fenced"] = error_of(lambda: snapshots.save(7, **training.parts, wait=True))
     seen["steps"] = sorted(path.name for path in folder.glob("step-*"))
@@ -229,7 +229,7 @@ def killed(out: Path, rank: int) -> None:
     training, snapshots = Training(4), Snapshots(out / "shared")
     snapshots.load(**training.parts)
     if rank == 1:
-        snapshot_dir.write_part_record = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        DirectoryFiles.put = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
     snapshots.save(7, **training.parts)
     if rank == 1:
         snapshots.wait()

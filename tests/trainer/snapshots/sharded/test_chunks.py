@@ -20,7 +20,7 @@ from ddpjob_trainer.snapshots.sharded import block_digests, reading
 from ddpjob_trainer.snapshots.sharded.block_digests import BlockDigests
 from ddpjob_trainer.snapshots.sharded.reading import ShardedReader, Target
 from ddpjob_trainer.snapshots.sharded.write_plan import HeldTensor, plan_write
-from ddpjob_trainer.snapshots.storage.base import OpenSnapshot
+from ddpjob_trainer.snapshots.storage.stored import OpenSnapshot
 from ddpjob_trainer.tensors.safetensors_writer import CHECKSUM, hasher
 
 BLOCK = 64  # bytes; small, so that tensors of a test have many

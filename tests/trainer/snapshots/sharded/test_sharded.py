@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from ddpjob_trainer import Snapshots
 from ddpjob_trainer.__main__ import main
 from ddpjob_trainer.snapshots.model.manifest import UnusableError, name_of
-from ddpjob_trainer.snapshots.storage.directory import DirectoryStorage
 from support.forked import Forks, environment
+from trainer.snapshots.layout import folder_of, storage_in
 from trainer.snapshots.sharded.ranks import Training
 
 SCRIPT = Path(__file__).with_name("ranks.py")
@@ -88,7 +88,7 @@ def test_two_dimensions_of_ranks_hold_each_element_once(story: Story) -> None:
         assert is_close(loss, story.alone[0])
     for folder in ("shared", "both"):
         files = [
-            load_file(path) for path in (story.folder / folder / name_of(5)).glob("*.safetensors")
+            load_file(path) for path in folder_of(story.folder / folder, 5).glob("*.safetensors")
         ]
         weights = [
             tensor.numel()
@@ -121,7 +121,7 @@ def test_a_damaged_chunk_is_found_by_the_rank_that_needs_it(story: Story) -> Non
     alone.train(0, 3)
     assert is_close(loss, alone.loss())
     with pytest.raises(UnusableError, match=r"the checksum of tensors-2\.safetensors"):
-        DirectoryStorage(story.folder / "harmed", 3).check(5)
+        storage_in(story.folder / "harmed", 3).check(5)
 
 
 def test_a_fenced_membership_adds_no_snapshot(story: Story) -> None:
@@ -130,7 +130,7 @@ def test_a_fenced_membership_adds_no_snapshot(story: Story) -> None:
 
 
 def test_a_rank_that_dies_in_a_save_costs_that_snapshot_and_nothing_else(story: Story) -> None:
-    storage = DirectoryStorage(story.folder / "shared", 3)
+    storage = storage_in(story.folder / "shared", 3)
     assert storage.steps() == [5, 3]
     storage.check(5)
     step, loss, _ = story.of("shared, 1 fsdp", 1)

@@ -6,7 +6,7 @@ snapshot names its writer and the writer's fence, and a later fence limits all e
 memberships of one job, the order of the memberships decides which fence is later. Between other
 owners, the number decides, which means nothing in another storage. So a late write never wins. The
 only requirement is that two processes cannot create the same record: no clock, no lock, no service.
-This module must not depend on the storage of the records; see `dir_fences` and `object_fences`.
+This module must not depend on the storage of the records; see `storage.fence_files`.
 """
 
 from __future__ import annotations
@@ -85,6 +85,11 @@ def is_fenced(origin: Origin, fences: Iterable[Fence], chooser: Owner | None = N
         fence.step < origin.step and _is_later(fence, origin.writer, origin.number)
         for fence in last.values()
     )
+
+
+def is_overtaken(origin: Origin, fences: Iterable[Fence]) -> bool:
+    """Return whether a later owner has resumed, whatever its step: the writer adds no snapshot."""
+    return any(_is_later(fence, origin.writer, origin.number) for fence in fences)
 
 
 def _is_later(fence: Fence, owner: Owner | None, number: int | None) -> bool:

@@ -1,7 +1,7 @@
 """The manifest of a snapshot: built, parsed and checked here, for each kind of storage.
 
 The format is described in docs/snapshot-format.md. This module must not open a file or an object;
-`snapshot_dir` and `object_store` do.
+`storage.stored` does.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from ddpjob_trainer.tensors.safetensors_writer import CHECKSUM, hasher
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ddpjob_trainer.snapshots.storage.base import OpenSnapshot
+    from ddpjob_trainer.snapshots.storage.stored import OpenSnapshot
     from ddpjob_trainer.tensors.file_digest import FileDigest
 
 

@@ -20,7 +20,7 @@ from ddpjob_trainer.tensors.safetensors_writer import NAMES, raw
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ddpjob_trainer.snapshots.storage.base import OpenSnapshot
+    from ddpjob_trainer.snapshots.storage.stored import OpenSnapshot
 
 
 class Target(NamedTuple):

@@ -20,7 +20,7 @@ from ddpjob_trainer.tensors import rng_state, training_state
 if TYPE_CHECKING:
     from ddpjob_trainer.collectives import StorageGroup
     from ddpjob_trainer.snapshots.async_writer import AsyncWriter
-    from ddpjob_trainer.snapshots.storage.base import SnapshotStorage
+    from ddpjob_trainer.snapshots.storage.snapshot_storage import SnapshotStorage
     from ddpjob_trainer.snapshots.writer_fence import WriterFence
 
 
@@ -119,8 +119,8 @@ class ShardedSave:
         try:
             return self._writer_fence.fence().number
         except OSError as error:
-            cause, remedy = self._storage.explain_error(error, 0)
-            is_transient = self._storage.is_transient(error)
+            cause, remedy = self._storage.files.explain_error(error, 0)
+            is_transient = self._storage.files.is_transient(error)
             kind = StorageUnavailableError if is_transient else SnapshotError
             raise kind(
                 f"Step {step} is not saved in {self._storage.where}: {cause}. {remedy}"

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ddpjob_trainer.collectives import StorageGroup
-    from ddpjob_trainer.snapshots.storage.base import OpenSnapshot, SnapshotStorage
+    from ddpjob_trainer.snapshots.storage.snapshot_storage import SnapshotStorage
+    from ddpjob_trainer.snapshots.storage.stored import OpenSnapshot
     from ddpjob_trainer.tensors.safetensors_reader import TensorSpec
 
 

@@ -1,4 +1,4 @@
-"""The choice of a storage by its text: a directory or an object store's URI; see `base`."""
+"""The choice of a storage by its text: a directory or an object store's URI."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 from ddpjob_protocol.environment import SNAPSHOT_URI
 from ddpjob_trainer.errors import SnapshotError
-from ddpjob_trainer.snapshots.storage.base import SnapshotStorage
-from ddpjob_trainer.snapshots.storage.directory import DirectoryStorage
-from ddpjob_trainer.snapshots.storage.object_store import ObjectStorage
-from ddpjob_trainer.snapshots.storage.obstore_client import connect
+from ddpjob_trainer.snapshots.storage.base import FileStore
+from ddpjob_trainer.snapshots.storage.bucket import connect
+from ddpjob_trainer.snapshots.storage.directory import DirectoryFiles
+from ddpjob_trainer.snapshots.storage.snapshot_storage import SnapshotStorage
 
 
 def resolve_storage(where: str, keep: int, limit: int | None = None) -> SnapshotStorage:
@@ -18,10 +18,14 @@ def resolve_storage(where: str, keep: int, limit: int | None = None) -> Snapshot
 
     `limit` is that of the directory's volume, in bytes.
     """
+    return SnapshotStorage(_files_of(where, limit), keep)
+
+
+def _files_of(where: str, limit: int | None) -> FileStore:
     if "://" not in where:
-        return DirectoryStorage(Path(where).absolute(), keep, limit)
+        return DirectoryFiles(Path(where).absolute(), limit)
     if where.startswith("file:///"):
-        return DirectoryStorage(Path(where.removeprefix("file://")), keep, limit)
+        return DirectoryFiles(Path(where.removeprefix("file://")), limit)
     match = re.fullmatch(SNAPSHOT_URI, where)
     if match is None:
         raise SnapshotError(
@@ -29,4 +33,4 @@ def resolve_storage(where: str, keep: int, limit: int | None = None) -> Snapshot
             "s3://bucket/jobs/digits (s3, gs or az)"
         )
     scheme, bucket, prefix = match.groups()
-    return ObjectStorage(connect(scheme, bucket, prefix.strip("/")), keep)
+    return connect(scheme, bucket, prefix.strip("/"))

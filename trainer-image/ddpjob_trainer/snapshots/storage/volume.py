@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-HIDDEN = ".tmp"  # suffix of a folder that is being written, or left by a dead writer
+HIDDEN = ".tmp"  # suffix of a file or folder that is not complete, or is being deleted
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 T = TypeVar("T")
@@ -36,32 +36,30 @@ def write_with_space(write: Callable[[], T], drop: Callable[[], bool]) -> T:
 
 
 def make_room(
-    directory: Path, size: int, limit: int | None, drop: Callable[[], bool] | None
+    where: str, size: int, limit: int, used: Callable[[], int], drop: Callable[[], bool] | None
 ) -> None:
     """Call `drop` until `size` more bytes fit below the limit. Raise SnapshotError if they cannot.
 
-    Without `drop`, only check that the volume is large enough.
+    `used` returns the bytes that stay. Without `drop`, only check that the volume is large enough.
     """
-    if limit is None:
-        return
     if 2 * size > limit:
         raise SnapshotError(
-            f"Snapshots of {size:,} bytes do not fit in the volume of {directory}: its limit "
+            f"Snapshots of {size:,} bytes do not fit in the volume of {where}: its limit "
             f"(emptyDir.sizeLimit) is {limit:,} bytes, and the pod would be evicted with all its "
             f"snapshots. Set a limit of at least {2 * size:,} bytes: the last whole snapshot stays "
             "while the next one is written."
         )
-    while drop is not None and (held := used(directory)) + size > limit:
+    while drop is not None and (held := used()) + size > limit:
         if not drop():
             raise SnapshotError(
-                f"A snapshot of {size:,} bytes does not fit in the volume of {directory}: its limit "
+                f"A snapshot of {size:,} bytes does not fit in the volume of {where}: its limit "
                 f"(emptyDir.sizeLimit) is {limit:,} bytes, and it holds {held:,}. Delete other files "
                 "there, or set a higher limit."
             )
 
 
 def used(directory: Path) -> int:
-    """Return the bytes of all files below a directory, without those that a writer has not shown."""
+    """Return the bytes of all files below a directory, without folders that are being deleted."""
     total = 0
     for folder, inner, names in os.walk(directory):
         inner[:] = [name for name in inner if not name.endswith(HIDDEN)]

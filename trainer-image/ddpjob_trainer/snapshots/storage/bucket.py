@@ -1,25 +1,24 @@
-"""The requests to an object store, and its errors in terms that users know.
+"""The objects below a prefix of a bucket, and the errors of its store in terms that users know.
 
 A thin shell around obstore, which supports the stores of S3, Google and Azure. obstore finds
 credentials like the stores' own tools: in the environment, in files, from the machine. Each error
-is an OSError. This module does not depend on snapshots.
+is an OSError. An object is complete or absent, and only `create` needs a request that succeeds for a
+single process. This module does not depend on snapshots.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import math
 import os
 import re
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ddpjob_trainer.errors import SnapshotError
+from ddpjob_trainer.snapshots.storage.base import FileInfo
 
 obstore: Any = None
 with contextlib.suppress(ImportError):  # an image without obstore still supports directories
@@ -28,13 +27,15 @@ with contextlib.suppress(ImportError):  # an image without obstore still support
     import obstore.store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from datetime import datetime
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ddpjob_trainer.collectives import StorageGroup
 
 REQUEST_TIMEOUT = timedelta(seconds=60)  # limit for the retries of one request
-PART_BYTES = 16 << 20  # bytes of one transfer
 SMALL_BYTES = 1 << 30  # bytes of an object that is read at once, such as a manifest
-PARTS = 8  # concurrent transfers
+
+PART_BYTES = 16 << 20  # of an upload
+PARTS = 8  # concurrent parts of an upload
 MOST_PARTS = 9_000  # parts of one object; S3 allows 10,000
 
 # Patterns of the library's error text, with cause and remedy. The first match counts.
@@ -73,13 +74,6 @@ _UNAVAILABLE = re.compile(
 )
 
 
-class ObjectInfo(NamedTuple):
-    """The size and the time of an object in the listing."""
-
-    size: int
-    written: datetime
-
-
 class StoreError(OSError):
     """A failed request; the text states the reason."""
 
@@ -93,7 +87,7 @@ class StoreError(OSError):
         return str(self.strerror)
 
 
-def connect(scheme: str, bucket: str, prefix: str) -> ObjectClient:
+def connect(scheme: str, bucket: str, prefix: str) -> BucketFiles:
     """Return a client for the objects below a prefix, before any request. Raise SnapshotError."""
     uri = f"{scheme}://{bucket}/{prefix}".rstrip("/")
     if obstore is None:
@@ -119,23 +113,39 @@ def connect(scheme: str, bucket: str, prefix: str) -> ObjectClient:
     except obstore.exceptions.BaseError as error:
         problem = _problem(error)
         raise SnapshotError(f"Cannot use {uri}: {problem}") from error
-    return ObjectClient(store, uri)
+    return BucketFiles(store, uri)
 
 
-class ObjectClient:
+class BucketFiles:
     """The objects of a prefix, named by their path below it. Each request may raise StoreError."""
 
-    def __init__(self, store: Any, uri: str) -> None:
-        self._store = store
-        self.uri = uri
+    limit: int | None = None
+    readers = 8
+    passes_errors = False
+    how_to_reset = "give another prefix (spec.snapshot.uri)"
 
-    def list(self) -> dict[str, ObjectInfo]:
+    def __init__(self, store: Any, uri: str) -> None:
+        """Take obstore's store, and the prefix for log lines and errors."""
+        self._store = store
+        self.where = uri
+        self._is_proven = False  # that one of two creations fails
+
+    def group(self) -> StorageGroup:
+        """Return the ranks: all share the store; the first rank of each node reads and sends."""
+        from ddpjob_trainer import collectives  # noqa: PLC0415 - a list of snapshots needs no torch
+
+        return collectives.single_group()
+
+    def list(self) -> dict[str, FileInfo]:
         """Return all objects, including each object that a put has completed."""
         listed = self._ask(lambda: [each for some in obstore.list(self._store) for each in some])
-        return {each["path"]: ObjectInfo(each["size"], each["last_modified"]) for each in listed}
+        return {
+            each["path"]: FileInfo(each["size"], each["last_modified"].timestamp())
+            for each in listed
+        }
 
     def get(self, name: str) -> bytes | None:
-        """Return a small object; None if there is no such object. Raise ValueError if it is large."""
+        """Return a small object; None if there is none. Raise ValueError for a larger one."""
         found = self._ask(lambda: obstore.get(self._store, name), none=True)
         if found is None:
             return None
@@ -143,41 +153,23 @@ class ObjectClient:
             raise ValueError(f"{name} has {found.meta['size']:,} bytes, too many to be read")
         return self._ask(lambda: bytes(found.bytes()), none=True)  # type: ignore[no-any-return]
 
-    def fetch(
-        self, name: str, block: memoryview, each: Callable[[memoryview], None], first: int = 0
-    ) -> bool:
-        """Fill the block and call `each` per piece, in order; return False without such an object.
-
-        The block begins at byte `first` of the object.
-
-        Raise StoreError also if the object is shorter than the block.
-        """
-        pool = ThreadPoolExecutor(PARTS)
-
-        def ask(begin: int) -> tuple[int, Future[Any]]:
-            end = min(begin + PART_BYTES, len(block))
-            return begin, pool.submit(self._range, name, first + begin, first + end)
-
-        begins = iter(range(0, len(block), PART_BYTES))
-        waiting = deque(map(ask, itertools.islice(begins, PARTS)))
-        try:
-            while waiting:
-                begin, part = waiting.popleft()
-                content = part.result()
-                if content is None:
-                    return False
-                waiting.extend(map(ask, itertools.islice(begins, 1)))
-                piece = block[begin : begin + len(content)]
-                piece[:] = memoryview(content)
-                each(piece)
-        finally:
-            pool.shutdown(cancel_futures=True)
-        return True
-
-    def _range(self, name: str, begin: int, end: int) -> Any:
-        return self._ask(
-            lambda: obstore.get_range(self._store, name, start=begin, end=end), none=True
+    def read(self, name: str, begin: int, into: Sequence[memoryview]) -> bool:
+        """Fill the memory with an object's bytes from `begin` on; return False if there is none."""
+        size = sum(map(len, into))
+        if not size:
+            return True
+        content = self._ask(
+            lambda: obstore.get_range(self._store, name, start=begin, end=begin + size), none=True
         )
+        if content is None:
+            return False
+        rest = memoryview(content)
+        if len(rest) != size:
+            raise ValueError(f"{name} ends early")
+        for view in into:
+            view[:] = rest[: len(view)]
+            rest = rest[len(view) :]
+        return True
 
     def put(self, name: str, content: bytes) -> None:
         """Create or replace an object."""
@@ -197,7 +189,22 @@ class ObjectClient:
         )  # fmt: skip
 
     def create(self, name: str, content: bytes) -> bool:
-        """Create an object; return False if the name is in use. One of several callers succeeds."""
+        """Create an object; return False if the name is in use. One of several callers succeeds.
+
+        Raise SnapshotError if the store also accepts a second creation.
+        """
+        if not self._create(name, content):
+            return False
+        if not self._is_proven and self._create(name, content):
+            raise SnapshotError(
+                f"The store of {self.where} replaces an object in spite of a request to create it only if "
+                "there is none (If-None-Match: *). Without that a process that was cut off could "
+                "spoil snapshots. Use a store that honours it, or a directory."
+            )
+        self._is_proven = True
+        return True
+
+    def _create(self, name: str, content: bytes) -> bool:
         try:
             self._ask(lambda: obstore.put(self._store, name, content, mode="create"))
         except FileExistsError:
@@ -208,6 +215,30 @@ class ObjectClient:
         """Delete objects, even if they do not exist."""
         for name in names:
             self._ask(partial(obstore.delete, self._store, name))
+
+    def delete_folder(self, folder: str, names: Sequence[str]) -> None:
+        """Delete all objects of a folder in this order."""
+        del folder
+        self.delete(*names)
+
+    def used(self) -> int:
+        """Return 0: a bucket has no limit."""
+        return 0
+
+    def explain_error(self, error: OSError, size: int) -> tuple[str, str]:
+        """Return the reason why a snapshot could not be saved, and the remedy."""
+        del size
+        assert isinstance(error, StoreError)
+        return error.cause, error.remedy
+
+    def is_transient(self, error: OSError) -> bool:
+        """Return whether a later attempt may succeed without a repair."""
+        return isinstance(error, StoreError) and error.is_unavailable
+
+    def is_damage(self, error: OSError) -> bool:
+        """Return False: the object may be whole, and the request has failed."""
+        del error
+        return False
 
     def _ask(self, request: Callable[[], Any], *, none: bool = False) -> Any:
         try:
