@@ -22,7 +22,7 @@ demo: setup ## Run an elastic job on this machine and take nodes away from it
 	@$(BIN)/python tools/demo.py
 
 ## Test; ONLY=tests/FILE.py::NAME runs a part of a tier
-.PHONY: test test-unit test-local test-cluster test-alerts test-e2e test-examples soak mutations lint
+.PHONY: test test-unit test-local test-cluster test-alerts test-gpu test-e2e test-examples soak mutations lint
 test: setup ## Everything: lint and all tiers, then one table; fails if a tier could not run
 	@MAKE='$(MAKE)' $(BIN)/python -m tools.run_tiers lint test-e2e test-local test-examples test-unit test-cluster
 
@@ -52,6 +52,10 @@ test-e2e: setup ## The operator in a kind cluster, and what becomes of jobs when
 test-alerts: setup ## The chart's alerts, by Prometheus' own promtool, which is built first: no part of `make test`
 	@tools/kind/binaries.sh promtool >/dev/null
 	@$(PYTEST) tests/alerts
+
+test-gpu: setup ## Live mode on one GPU, which its processes share: no part of `make test`
+	@$(PYTEST) $(or $(ONLY),tests/gpu)
+	@$(if $(ONLY),true,DDPJOB_TEST_DEVICE=cuda $(PYTEST) tests/trainer/habits/test_habits.py -k live_mode)
 
 test-examples: setup ## Every example, executed
 	@tools/slurm.sh

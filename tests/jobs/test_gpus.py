@@ -102,7 +102,7 @@ def test_too_few_gpus_are_reported_before_the_start(
     assert code == ExitCode.INVALID
     assert output == (
         "job.yaml: 4 workers need 4 GPUs (gpusPerWorker), and there are 3 (nvidia-smi -L); lower "
-        "gpusPerWorker or replicas, --nodes 3 so that the other workers wait, or pass --no-gpus to "
-        "run on CPUs\n"
+        "gpusPerWorker or replicas, --nodes 3 so that the other workers wait, --share-gpus so that "
+        "workers share GPUs, or pass --no-gpus to run on CPUs\n"
     )
     assert not (tmp_path / ".ddpjob").exists()

@@ -72,6 +72,9 @@ def run(
     no_gpus: Annotated[
         bool, typer.Option("--no-gpus", help="Run on CPUs, whatever the job asks for.")
     ] = False,
+    share_gpus: Annotated[
+        bool, typer.Option("--share-gpus", help="Let several workers use one GPU.")
+    ] = False,
     logs: Annotated[
         LogMode,
         typer.Option(help="Show the output of rank 0, with stderr of all ranks; of all; or none."),
@@ -103,7 +106,7 @@ def run(
         raise CommandError(ExitCode.INVALID, message)
     wanted = sum(group.replicas for group in job.spec.groups())
     count = wanted if nodes is None else nodes
-    devices = find_gpus(job, file, count, use=not no_gpus)
+    devices = find_gpus(job, file, count, use=not no_gpus, share=share_gpus)
     claims = FileClaims()
     state = _locked_state(job, state_dir or file.parent / ".ddpjob", folder, claims)
     resumed = _begin(state, fresh=fresh)

@@ -42,10 +42,13 @@ def check_before_start(job: DDPJob, file: Path, workdir: Path | None) -> Path:
     return folder
 
 
-def find_gpus(job: DDPJob, file: Path, nodes: int, *, use: bool) -> Devices:
+def find_gpus(job: DDPJob, file: Path, nodes: int, *, use: bool, share: bool) -> Devices:
     """Return the GPUs for a run on this number of nodes; raise CommandError if there are too few."""
+    if share and job.spec.sagemaker:
+        message = "--share-gpus cannot be used with spec.sagemaker, whose nodes have networks of their own"
+        raise CommandError(ExitCode.INVALID, f"{file}: {message}; leave one of them out")
     try:
-        return choose_devices(job, nodes, os.environ, use=use)
+        return choose_devices(job, nodes, os.environ, use=use, share=share)
     except TooFewDevicesError as error:
         raise CommandError(ExitCode.INVALID, f"{file}: {error}") from error
 

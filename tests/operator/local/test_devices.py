@@ -119,14 +119,33 @@ def test_too_few_devices_are_reported_with_the_remedy() -> None:
         choose_devices(job, 4, two)
     assert str(error.value) == (
         "4 workers need 5 GPUs (gpusPerWorker), and there are 2 (CUDA_VISIBLE_DEVICES=0,1); lower "
-        "gpusPerWorker or replicas, --nodes 1 so that the other workers wait, or pass --no-gpus to "
-        "run on CPUs"
+        "gpusPerWorker or replicas, --nodes 1 so that the other workers wait, --share-gpus so that "
+        "workers share GPUs, or pass --no-gpus to run on CPUs"
     )
     assert choose_devices(job, 1, two).names == ("0", "1"), "any worker fits"
     with pytest.raises(TooFewDevicesError, match="1 worker needs 2 GPUs"):
         choose_devices(job, 1, {"CUDA_VISIBLE_DEVICES": "0"})
     without = choose_devices(job, 4, two, use=False)
     assert without.environment(without.names) == {"CUDA_VISIBLE_DEVICES": ""}
+
+
+def test_shared_devices_have_several_workers_each_of_which_is_a_host() -> None:
+    job = jobfile.parse(job_text("[torchrun, train.py]", replicas=3, gpusPerWorker=2))
+    devices = choose_devices(job, 3, {"CUDA_VISIBLE_DEVICES": "0,1,2"}, share=True)
+    assert describe_use(job, devices) == "GPUs 0, 1, 2: 2 for each worker of worker, shared"
+    pool = DevicePool(devices)
+    assert [pool.take(worker, 2) for worker in "abc"] == ["", "", ""]
+    found = {worker: pool.environment(worker) for worker in "abc"}
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in found.values()] == ["0,1", "2,0", "1,2"]
+    assert [each["NCCL_HOSTID"] for each in found.values()] == ["a", "b", "c"]
+    names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+    assert {each[name] for each in found.values() for name in names} == {"lo"}
+    pool.release("a")
+    assert pool.take("d", 1) == ""
+    assert pool.environment("d")["CUDA_VISIBLE_DEVICES"] == "0", "which has one worker"
+    with pytest.raises(TooFewDevicesError) as error:
+        choose_devices(job, 3, {"CUDA_VISIBLE_DEVICES": "0"}, share=True)
+    assert "--share-gpus" not in str(error.value), "a worker alone needs more"
 
 
 def test_the_use_of_devices_is_one_line() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -13,19 +14,22 @@ BATCH = 12  # samples of a step over all processes
 SAMPLES = 58  # 5 steps in an epoch, the last one of which is short
 STEPS = 40
 
+# Of models and data; `make test-gpu` sets it. Its processes share one GPU.
+DEVICE = torch.device(os.environ.get("DDPJOB_TEST_DEVICE", "cpu"))
+
 mse = nn.functional.mse_loss
 
 
 def regression() -> TensorDataset:
     """Numbers, and a smooth function of them."""
-    inputs = torch.randn(SAMPLES, 4, generator=torch.Generator().manual_seed(1))
+    inputs = torch.randn(SAMPLES, 4, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     return TensorDataset(inputs, inputs.sin().sum(1, keepdim=True))
 
 
 def mlp(*layers: nn.Module) -> nn.Module:
     """A small net, with more layers in its middle."""
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), *(layers or (nn.Tanh(),)), nn.Linear(8, 1))
+    return nn.Sequential(nn.Linear(4, 8), *(layers or (nn.Tanh(),)), nn.Linear(8, 1)).to(DEVICE)
 
 
 class Gan(nn.Module):
@@ -36,6 +40,7 @@ class Gan(nn.Module):
         torch.manual_seed(0)
         self.g = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 4))
         self.d = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+        self.to(DEVICE)
 
     def forward(self, noise: Any) -> Any:
         return self.d(self.g(noise))
@@ -48,6 +53,7 @@ class ActorCritic(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.actor, self.critic = nn.Linear(4, 3), nn.Linear(4, 1)
+        self.to(DEVICE)
 
     def forward(self, state: Any) -> Any:
         return self.actor(state), self.critic(state)
@@ -63,6 +69,7 @@ class LanguageModel(nn.Module):
         self.mix = nn.Linear(6, 6)
         self.head = nn.Linear(6, 11, bias=False)
         self.head.weight = self.embed.weight
+        self.to(DEVICE)
 
     def forward(self, tokens: Any) -> Any:
         return self.head(torch.tanh(self.mix(self.embed(tokens))))
@@ -77,7 +84,8 @@ class Sentences(torch.utils.data.Dataset[Any]):
     def __init__(self) -> None:
         chance = torch.Generator().manual_seed(2)
         self.lengths = torch.randint(2, 10, (SAMPLES,), generator=chance).tolist()
-        self.texts = [torch.randint(1, 11, (n,), generator=chance) for n in self.lengths]
+        texts = [torch.randint(1, 11, (n,), generator=chance) for n in self.lengths]
+        self.texts = [text.to(DEVICE) for text in texts]
 
     def __len__(self) -> int:
         return SAMPLES

@@ -46,7 +46,7 @@ def log(step: int, loss: float = 0.0, samples: int = 1) -> None:
     """Log the loss of this process after `step` steps."""
     tensors = [tensor.detach() for model in _models for tensor in model.parameters()]
     norm = float(sum(tensor.double().abs().sum() for tensor in tensors))
-    digest = hashlib.sha256(b"".join(t.contiguous().numpy().tobytes() for t in tensors))
+    digest = hashlib.sha256(b"".join(t.contiguous().cpu().numpy().tobytes() for t in tensors))
     waits = step % int(os.environ["TRACKER_EVERY"]) == 0
     answer = _ask(
         waits=waits,

@@ -36,6 +36,9 @@ def become(request: dict[str, Any]) -> NoReturn:
     """Run one script, as `python SCRIPT` would."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.environ.update(request["environment"])
+    if os.environ.get("DDPJOB_TEST_DEVICE"):  # several processes on one GPU: see ADR 0062
+        own = {"NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
+        os.environ.update(own, NCCL_HOSTID=f"process-{request['key']}")
     os.chdir(request["folder"])
     output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     nothing = os.open(os.devnull, os.O_RDWR)

@@ -36,6 +36,7 @@ class Devices:
     variable: str = ""
     order: Mapping[str, str] = dataclasses.field(default_factory=dict)
     source: str = ""  # for messages
+    are_shared: bool = False  # a device may have several workers
 
     @property
     def variables(self) -> frozenset[str]:

@@ -1,9 +1,11 @@
-"""Which worker uses which devices: each device has one worker at most.
+"""The devices of each worker: each device has one worker at most, unless devices are shared.
 
 May not: start, end or observe processes.
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 from ddpjob_operator.local.devices.discovery import Devices
 
@@ -22,7 +24,14 @@ class DevicePool:
         return tuple(name for name in self._devices.names if name not in held)
 
     def take(self, worker: str, count: int) -> str:
-        """Assign free devices to a worker; return an obstacle, or an empty text."""
+        """Assign free devices to a worker; return an obstacle, or an empty text.
+
+        If devices are shared, assign those with the fewest workers.
+        """
+        if self._devices.are_shared:
+            users = Counter(name for names in self._held.values() for name in names)
+            self._held[worker] = tuple(sorted(self._devices.names, key=users.__getitem__)[:count])
+            return ""
         free = self.free
         if len(free) < count:
             total = len(self._devices.names)
@@ -36,4 +45,14 @@ class DevicePool:
 
     def environment(self, worker: str) -> dict[str, str]:
         """Return the variables that limit a worker to its devices."""
-        return self._devices.environment(self._held.get(worker, ()))
+        names = self._held.get(worker, ())
+        own = self._devices.environment(names)
+        return {**own, **_as_a_host(worker)} if self._devices.are_shared and names else own
+
+
+def _as_a_host(worker: str) -> dict[str, str]:
+    """Return the variables by which NCCL takes a worker for a host of its own.
+
+    NCCL refuses two ranks of one host on one GPU ("Duplicate GPU detected").
+    """
+    return {"NCCL_HOSTID": worker, "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}

@@ -14,7 +14,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
 
 from ddpjob_trainer import ElasticBatchSampler, Loop
-from trainer.habits.lesson import BATCH, EPOCHS, LanguageModel, mlp, mse, regression
+from trainer.habits.lesson import BATCH, DEVICE, EPOCHS, LanguageModel, mlp, mse, regression
 from trainer.habits.tracker import log, watch
 
 
@@ -178,7 +178,7 @@ def communication_hook():
 def shared_parameters():
     model = LanguageModel()
     optimizer = SGD(model.parameters(), lr=0.05, momentum=0.9)
-    tokens = torch.randint(1, 11, (58, 5), generator=torch.Generator().manual_seed(2))
+    tokens = torch.randint(1, 11, (58, 5), generator=torch.Generator().manual_seed(2)).to(DEVICE)
     loader = DataLoader(tokens, batch_sampler=ElasticBatchSampler(tokens, BATCH))
     watch(model)
     loop = Loop(model, optimizer, loader=loader, epochs=EPOCHS)

@@ -10,7 +10,17 @@ from torch.optim.lr_scheduler import LambdaLR, StepLR
 from torch.utils.data import DataLoader
 
 from ddpjob_trainer import ElasticBatchSampler, Loop
-from trainer.habits.lesson import BATCH, EPOCHS, STEPS, ActorCritic, Gan, mlp, mse, regression
+from trainer.habits.lesson import (
+    BATCH,
+    DEVICE,
+    EPOCHS,
+    STEPS,
+    ActorCritic,
+    Gan,
+    mlp,
+    mse,
+    regression,
+)
 from trainer.habits.tracker import log, watch
 
 
@@ -119,7 +129,7 @@ def scaler_and_clipping():
     loader = DataLoader(data, batch_sampler=ElasticBatchSampler(data, BATCH))
     model = mlp()
     optimizer = SGD(model.parameters(), lr=0.05, momentum=0.9)
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=7)
+    scaler = torch.amp.GradScaler(DEVICE.type, init_scale=4.0, growth_interval=7)
     watch(model)
     loop = Loop(model, optimizer, loader=loader, epochs=EPOCHS, scaler=scaler)
     for step in loop:
@@ -233,7 +243,7 @@ def lbfgs_with_the_loss_of_all():
                     optimizer.zero_grad()
                     loss = mse(loop.model(x), y)
                     step.backward(loss)  # noqa: B023 - called at once
-                    total = torch.stack([loss.detach() * len(x), torch.tensor(float(len(x)))])
+                    total = loss.detach().new_tensor([float(loss) * len(x), len(x)])
                     torch.distributed.all_reduce(total)
                     return total[0] / total[1]
 
