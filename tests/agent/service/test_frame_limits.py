@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import itertools
 import json
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.service.serving import Job, hello_of, run
 from ddpjob_agent.net.framing import MAGIC, Connection, connect
+from ddpjob_agent.net.parts import PART_BYTES
 from ddpjob_agent.net.strangers import MOST_STRANGERS
 from ddpjob_agent.service.frame_limits import HELLO_BYTES, MESSAGE_BYTES, MIB, STORE_BYTES
 from ddpjob_protocol.codec import encode
@@ -116,6 +118,33 @@ def test_a_worker_that_is_no_member_sends_no_long_frame(tmp_path: Path) -> None:
             connection.send_json(text)
             assert await is_answered(connection) == is_read, len(text)
             connection.close()
+
+    run(body, tmp_path)
+
+
+def test_a_worker_that_is_no_member_sends_no_long_request(tmp_path: Path) -> None:
+    """The first part is answered, and the others are not kept."""
+
+    async def body(job: Job) -> None:
+        await job.expect("a")
+        job.agent("a")
+        await job.formed(1)
+        connection = await connect("127.0.0.1", job.service.port, credential("b"))
+        connection.send(hello_of("b"))
+        assert await is_answered(connection)
+        before = peak(job)
+        part = base64.b64encode(bytes(PART_BYTES)).decode()
+        for _ in range(100):
+            request = {"type": "store", "id": 7, "membership": "1.1.1", "data": part, "more": True}
+            connection.send(request)
+            await connection.drain()
+        answer: Message | None = {"type": "none yet"}
+        while answer and answer["type"] != "stored":
+            answer = await connection.receive()
+        assert answer == {"type": "stored", "id": 7, "overtaken": True}
+        assert await is_answered(connection)
+        assert peak(job) - before < 24 * MIB, "not 50 MiB"
+        connection.close()
 
     run(body, tmp_path)
 

@@ -89,7 +89,10 @@ class StoreSession:
     def _on_part(self, stores: MembershipStores, message: Message) -> None:
         number = message["id"]
         if number != self._number:
-            self._number, self._parts, self._is_refused = number, bytearray(), False
+            self._number, self._parts = number, bytearray()
+            self._is_refused = not stores.serves(self._worker, message["membership"])
+            if self._is_refused:  # before its other parts take memory
+                self._connection.send({"type": "stored", "id": number, "overtaken": True})
         if self._is_refused:
             return
         try:

@@ -166,11 +166,15 @@ class MembershipStores:
 
     # --- requests ---------------------------------------------------------------------------------
 
+    def serves(self, worker: str, membership: str) -> bool:
+        """Return whether requests of this worker to the store of this membership are answered."""
+        return membership == self._membership and self._state.is_member(worker)
+
     async def answer(self, worker: str, number: int, membership: str, data: bytes) -> Answer:
         """Answer a worker's request; execute a write once, even if the worker sends it again."""
         while membership == self._membership and not self._ready.is_set():
             await self._ready.wait()
-        if membership != self._membership or not self._state.is_member(worker):
+        if not self.serves(worker, membership):
             return Answer(overtaken=True)
         try:
             request = decode_request(data)
