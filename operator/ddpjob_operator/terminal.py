@@ -66,8 +66,7 @@ def _wrap(old: IO[str] | None, raw: io.FileIO) -> IO[str]:
         io.BufferedWriter(raw),
         encoding=old.encoding,
         errors=old.errors,
-        line_buffering=old.line_buffering,
-        write_through=old.write_through,
+        line_buffering=old.line_buffering or old.write_through,  # PYTHONUNBUFFERED
     )
 
 

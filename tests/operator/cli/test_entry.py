@@ -146,3 +146,31 @@ def _run(
     arguments: str, *, stdout: IO[str], stderr: IO[str] | int
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(_words(arguments), stdout=stdout, stderr=stderr, check=False, text=True)
+
+
+# Prints lines, and waits before it ends.
+PRINTER = """
+import sys
+from ddpjob_operator import terminal
+terminal.prepare()
+print("first")
+print("second", file=sys.stderr)
+print("third")
+sys.stdin.read()
+"""
+
+
+def test_unbuffered_streams_stay_so() -> None:
+    """An image with PYTHONUNBUFFERED has each line in its log at once, in the order of printing."""
+    command = [sys.executable, "-u", "-c", PRINTER]
+    path = {**os.environ, "PYTHONPATH": f"{ROOT}/operator:{ROOT}/trainer-image"}
+    with subprocess.Popen(
+        command,
+        env=path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as printer:
+        assert printer.stdout is not None
+        assert [printer.stdout.readline() for _ in range(3)] == ["first\n", "second\n", "third\n"]
