@@ -75,6 +75,17 @@ LIVE = [
     Script("models.layers_frozen_and_unfrozen_once"),
     Script("models.several_buckets"),
     Script("models.dropout"),
+    Script("recipes.clipping_by_value"),
+    Script("recipes.one_cycle"),
+    Script("recipes.own_optimizer"),
+    Script("recipes.normed_weights"),
+    Script("recipes.recomputed_layers"),
+    Script(
+        "recipes.group_added_later",
+        "its optimizer had 4 parameters, the script's has 2",
+        undisturbed=False,
+        steps=39,
+    ),
     Script("data.mean_over_counted_tokens"),
     Script("data.loss_without_its_weight", "call `step.backward(loss)`"),
     Script("data.weighted_sampler", SAMPLER),
@@ -103,6 +114,11 @@ SNAPSHOT = [
     Script("scripts.averaged_model"),
     Script("scripts.communication_hook"),
     Script("scripts.shared_parameters"),
+    Script("recipes.clipping_by_value"),
+    Script("recipes.one_cycle"),
+    Script("recipes.own_optimizer"),
+    Script("recipes.normed_weights"),
+    Script("recipes.frozen_backbone"),
 ]
 
 
