@@ -54,19 +54,20 @@ FULL = [
     "commonLabels.team=ml",
     "fullnameOverride=ours",
 ]
-LEASE = {"Role": 1, "RoleBinding": 1}  # in the operator's own namespace
+LEASE = {"Role": 2, "RoleBinding": 2}  # in the operator's own namespace, and in kube-node-lease
 ROLES = {"ClusterRole": 3, "ClusterRoleBinding": 1, **LEASE}
 BASE = {
     "CustomResourceDefinition": 1, "Deployment": 1, "Lease": 1, "NetworkPolicy": 1,
     "PodDisruptionBudget": 1, "Secret": 1, "ServiceAccount": 1,
     "ValidatingAdmissionPolicy": 1, "ValidatingAdmissionPolicyBinding": 1,
 }  # fmt: skip
-TWO_ROLES = {"ClusterRole": 2, "Role": 3, "RoleBinding": 3}
+TWO_ROLES = {"ClusterRole": 2, "Role": 4, "RoleBinding": 4}
 VARIANTS: dict[str, tuple[list[str], dict[str, int]]] = {
     "as-it-comes": ([], {**BASE, **ROLES}),
     "namespaces": ([NAMED], {**BASE, **TWO_ROLES}),
     "no-crd": (["crds.enabled=false"], {**BASE, **ROLES, "CustomResourceDefinition": 0}),
     "one-replica": (["replicas=1"], {**BASE, **ROLES, "PodDisruptionBudget": 0}),
+    "no-node-leases": (["nodeLeases=false"], {**BASE, **ROLES, "Role": 1, "RoleBinding": 1}),
     "digest": ([f"image.digest={DIGEST}"], {**BASE, **ROLES}),
     "no-user-roles": (["rbac.userRoles=false"], {**BASE, **ROLES, "ClusterRole": 1}),
     "no-rbac": (["rbac.create=false", "rbac.userRoles=false"], BASE),

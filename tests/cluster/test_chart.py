@@ -215,6 +215,8 @@ def test_the_operator_may_do_this_and_no_more(
     ]
     [lease] = [each for each in bindings if each["metadata"]["name"].endswith("-lease")]
     bindings.remove(lease)
+    [nodes] = [each for each in bindings if each["metadata"]["name"].endswith("-nodes")]
+    bindings.remove(nodes)
     assert [binding["metadata"].get("namespace") for binding in bindings] == where
     for binding in bindings:
         assert (binding["kind"], binding["roleRef"]["kind"]) == (f"{kind}Binding", kind)
@@ -226,6 +228,12 @@ def test_the_operator_may_do_this_and_no_more(
     assert own["metadata"]["namespace"] == NAMESPACE
     assert lease["roleRef"]["name"] == own["metadata"]["name"]
     assert rules_of(own) == {LEASES: {"create", "get", "update"}}
+    [of_nodes] = [
+        each for each in of_kind(objects, "Role") if each["metadata"] == nodes["metadata"]
+    ]
+    assert nodes["roleRef"]["name"] == of_nodes["metadata"]["name"]
+    assert of_nodes["metadata"]["namespace"] == "kube-node-lease"
+    assert rules_of(of_nodes) == {LEASES: {"get"}}
     [named] = [rule["resourceNames"] for rule in own["rules"] if rule["verbs"] != ["create"]]
     [container] = pod_of(objects)["containers"]
     assert f"--lease={NAMESPACE}/{named[0]}" in container["args"]

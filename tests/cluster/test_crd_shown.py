@@ -95,7 +95,9 @@ STATUS = make_status(
         ),
     ),
     node_failures=(NodeFailures(node="a", count=2, at=NOW, avoided=True),),
-    rendezvous_failures=RendezvousFailures(term=1, count=1, message="it is not ready"),
+    rendezvous_failures=RendezvousFailures(
+        term=1, count=1, message="it is not ready", node="gpu-7"
+    ),
     silent_workers=(SilentWorkerStatus(name="digits-worker-001-1", since=NOW),),
 )
 

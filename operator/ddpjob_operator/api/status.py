@@ -182,6 +182,7 @@ class RendezvousFailures(ObservedModel):
     term: int = Field(description="Term of the last one.")
     count: int = Field(description="Number of pods in a row; each doubles the patience.")
     message: str = Field(description="Why the last one was replaced.")
+    node: str = Field(default="", description="Its node, if it is lost: the next pod avoids it.")
 
 
 class GroupStatus(ObservedModel):

@@ -22,6 +22,7 @@ from ddpjob_operator.controller.children import Children, Plural, path_of
 from ddpjob_operator.controller.claims import single_node_claim
 from ddpjob_operator.controller.foreign import describe_foreign
 from ddpjob_operator.controller.job_keys import JobKeys
+from ddpjob_operator.controller.node_leases import NodeLeases
 from ddpjob_operator.controller.pod_secrets import create_secret
 from ddpjob_operator.controller.posts import post
 from ddpjob_operator.controller.rejections import rejection_of
@@ -95,6 +96,7 @@ class Cluster:
         policies = operator_pods is not None
         self._children = Children(kube, self._scopes, on_change, clock, policies=policies)
         self._sessions = sessions
+        self._node_leases = NodeLeases(kube, clock)
 
     @property
     def reflectors(self) -> list[Reflector[Any]]:
@@ -149,6 +151,7 @@ class Cluster:
             report=_report(session, newest),
             invalid_report=session.invalid_report if session else "",
             silence=session.silence if session else None,
+            node_unrenewed=await self._node_unrenewed(session, newest),
             terminated_terms=tuple(useless),
             service=self._children.has_service(job),
             network_policy=self._children.has_policy(job),
@@ -162,6 +165,14 @@ class Cluster:
     def forget(self, key: Key) -> None:
         """End the session of a job that no longer exists."""
         self._sessions.close(key)
+
+    async def _node_unrenewed(
+        self, session: RendezvousSession | None, newest: Rendezvous | None
+    ) -> float | None:
+        """Return for how long the node of a service that does not answer has not renewed its Lease."""
+        if session is None or newest is None or not newest.node or not session.unanswered:
+            return None
+        return await self._node_leases.unrenewed(newest.node)
 
     def _job_key(self, job: DDPJob) -> JobKey:
         return self._keys.key_of(job.metadata.uid, self._children.pods(job))

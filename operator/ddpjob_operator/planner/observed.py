@@ -121,6 +121,8 @@ class Observed:
     spec_problems: str = ""  # why this version would refuse the spec of a job that has trained
     agent_image: str = ""  # that the operator gives to jobs that start now; empty: jobs have none
     silence: Silence | None = None  # of that rendezvous service
+    # Seconds in which the kubelet of its node has not renewed its Lease. None: not known.
+    node_unrenewed: float | None = None
     network_policy: bool = True  # the job's NetworkPolicy exists, or none is wanted
     policy_problem: str = ""  # why it cannot be created
     key: str = ""  # fingerprint of the job's key

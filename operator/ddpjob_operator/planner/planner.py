@@ -270,7 +270,8 @@ def _rendezvous(observed: Observed, avoid: tuple[str, ...], now: datetime) -> It
             return  # the next pass counts its successor
     if status.observed_rendezvous_term < term:
         name = constants.rendezvous_name(observed.job.metadata.name, term)
-        yield CreateRendezvous(name, term, avoid)
+        nodes = sorted({*avoid, *takeover.avoided(observed)})
+        yield CreateRendezvous(name, term, tuple(nodes))
 
 
 def _expectation(observed: Observed, worker_plan: WorkerPlan) -> Expectation | None:

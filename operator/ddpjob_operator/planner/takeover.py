@@ -4,6 +4,9 @@ Kubernetes replaces a rendezvous pod late: a node counts as lost after about 50 
 runs but is not ready is never replaced. The agents do not need the old pod: its successor learns
 the membership from them, and its term fences the old service.
 
+A node is lost if its service does not answer and its kubelet does not renew its Lease. The next
+pod avoids that node. If no other node takes the pod, it is replaced by one that avoids none.
+
 Each takeover doubles the patience with the successor, until a service has worked for CALM_SECONDS.
 May not: delete or create a pod.
 """
@@ -17,9 +20,11 @@ from ddpjob_operator.api.constants import EventReason
 from ddpjob_operator.api.status import RendezvousFailures
 from ddpjob_operator.planner.actions import Event
 from ddpjob_operator.planner.observed import Observed
+from ddpjob_operator.planner.placement import SCHEDULING_SECONDS
 
 NOT_READY_SECONDS = 45.0  # a restarted container is ready after a few seconds
 SILENT_SECONDS = 10.0
+NODE_LOST_SECONDS = 12.0  # without a renewal; a kubelet renews its Lease every 10 s
 CALM_SECONDS = 600.0
 MAX_DOUBLINGS = 4
 
@@ -34,6 +39,14 @@ def takeover_reason(observed: Observed, now: datetime) -> str:
     at = _takeover_at(observed, now)
     if at is None or at > now:
         return ""
+    if _lost_node(observed):
+        error = observed.silence.error if observed.silence else ""
+        return (
+            f"node {pod.node} is lost: its kubelet has not renewed its Lease for"
+            f" {observed.node_unrenewed:.0f} s, and the service does not answer: {error}"
+        )
+    if pod.unschedulable_since is not None:
+        return f"no node takes it but perhaps {known.node if known else ''}, which it avoids"
     why = f"; it does not answer the operator: {observed.silence.error}" if observed.silence else ""
     node = f" on node {pod.node}" if pod.node else ""
     since = f" since {pod.not_ready_since:%H:%M:%S} UTC" if pod.not_ready_since else ""
@@ -54,7 +67,8 @@ def update_failures(observed: Observed, now: datetime) -> RendezvousFailures | N
         return known
     if reason:
         count = 1 + (known.count if known else 0)
-        return RendezvousFailures(term=pod.term, count=count, message=reason)
+        node = _lost_node(observed)
+        return RendezvousFailures(term=pod.term, count=count, message=reason, node=node)
     age = timedelta(0) if pod.created is None else now - pod.created
     return None if pod.ready and age >= timedelta(seconds=CALM_SECONDS) else known
 
@@ -73,7 +87,37 @@ def takeover_event(observed: Observed, new: RendezvousFailures | None) -> tuple[
     return (Event(EventReason.RENDEZVOUS_REPLACED.value, text, warning=True),)
 
 
+def avoided(observed: Observed) -> tuple[str, ...]:
+    """Return the lost node that the next rendezvous pod avoids."""
+    known = observed.job.status.rendezvous_failures
+    return (known.node,) if known is not None and known.node else ()
+
+
+def _lost_node(observed: Observed) -> str:
+    """Return the node of the observed service if the node is lost; empty if not."""
+    pod, unrenewed = observed.rendezvous, observed.node_unrenewed
+    lost = unrenewed is not None and unrenewed >= NODE_LOST_SECONDS
+    return pod.node if pod is not None and lost and _has_fallen_silent(observed) else ""
+
+
+def _has_fallen_silent(observed: Observed) -> bool:
+    return observed.silence is not None and observed.silence.answered
+
+
 def _takeover_at(observed: Observed, now: datetime) -> datetime | None:
+    pod = observed.rendezvous
+    if pod is None:
+        return None
+    if observed.node_unrenewed is not None and _has_fallen_silent(observed):
+        lost_at = now + timedelta(seconds=NODE_LOST_SECONDS - observed.node_unrenewed)
+        own = _takeover_of_unready_at(observed, now)
+        return lost_at if own is None else min(lost_at, own)
+    if pod.unschedulable_since is not None and avoided(observed):
+        return pod.unschedulable_since + timedelta(seconds=SCHEDULING_SECONDS)
+    return _takeover_of_unready_at(observed, now)
+
+
+def _takeover_of_unready_at(observed: Observed, now: datetime) -> datetime | None:
     pod, known = observed.rendezvous, observed.job.status.rendezvous_failures
     if pod is None or pod.ready or not pod.running:
         return None

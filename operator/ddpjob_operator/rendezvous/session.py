@@ -42,7 +42,7 @@ class RendezvousSession:
     def __init__(
         self, client: ServiceClient, polling: Polling, on_report: Callable[[], None]
     ) -> None:
-        """`on_report` is called for each new report, and if the service begins to be silent.
+        """`on_report` is called for each new report, and at the first failures of the service.
 
         It is also called if the first request fails, or if a report is refused, until the next
         report is accepted.
@@ -64,6 +64,11 @@ class RendezvousSession:
     def awaiting_first_report(self) -> bool:
         """True while the first request is pending; its end calls `on_report`."""
         return not self._tried
+
+    @property
+    def unanswered(self) -> bool:
+        """True if the last request had no answer."""
+        return bool(self._errors)
 
     @property
     def silence(self) -> Silence | None:
@@ -138,7 +143,7 @@ class RendezvousSession:
         if not isinstance(error, ServiceUnavailableError):
             log.error("a poll failed in an unforeseen way", exc_info=error)
         self._errors.append(str(error) or type(error).__name__)
-        began = len(self._errors) == SILENT_POLLS
+        began = len(self._errors) in (1, SILENT_POLLS)
         del self._errors[: -SILENT_POLLS - 1]
         return news or began
 

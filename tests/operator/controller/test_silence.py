@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
+from ddpjob_operator.kube.interface import ApiError
 from ddpjob_operator.rendezvous.session_pool import Key
-from support.reconciling.in_memory import play_in_memory
+from support.fake_objects import LEASES
+from support.reconciling.in_memory import CheckingKube, play_in_memory
 from support.reconciling.life import RENDEZVOUS, training, worker
 from support.reconciling.nodes import ended
 from support.reconciling.stage import Stage
@@ -82,6 +86,66 @@ def test_the_next_term_takes_over_from_a_service_on_a_lost_node() -> None:
         assert (await stage.reasons()).count("RendezvousReplaced") == 1
 
     play_in_memory(story)
+
+
+def renew(kube: CheckingKube, node: str) -> None:
+    """Do what a kubelet does every 10 s."""
+    key = LEASES, "kube-node-lease", node
+    try:
+        kube.objects.change(key, spec={"renewTime": str(kube.objects.revision)})
+    except ApiError:
+        metadata = {"name": node, "namespace": "kube-node-lease"}
+        kube.add({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata})
+
+
+@pytest.mark.parametrize("off", [True, False], ids=["powered_off", "alive"])
+def test_the_node_of_a_silent_service_is_lost_if_its_lease_is_not_renewed(*, off: bool) -> None:
+    """Nobody has declared the node lost yet, and its pod is ready by its last word."""
+    kube = CheckingKube()
+
+    async def story(stage: Stage) -> None:
+        before = await training(stage, "000-1", "001-1")
+        node = before.pods[RENDEZVOUS]["spec"]["nodeName"]
+        for _ in range(4):
+            renew(kube, node)
+            await asyncio.sleep(10)
+        stage.nodes.silent.add(RENDEZVOUS)
+        stage.nodes.cut.add(key(stage))
+        begin = stage.clock()
+        seconds = 22 if off else 120
+        for second in range(seconds):
+            if not off and second % 10 == 0:
+                renew(kube, node)
+            await stage.nodes.turn()
+            await asyncio.sleep(begin + second + 1 - stage.clock())
+        view = await stage.view()
+        assert ("digits-rendezvous-2" in view.pods) is off
+        if off:
+            [failure] = [e for e in await stage.events() if e.startswith("RendezvousReplaced")]
+            assert f"node {node} is lost" in failure
+            assert view.status["rendezvousFailures"]["node"] == node
+            spec = view.pods["digits-rendezvous-2"]["spec"]
+            assert node in str(spec["affinity"]["nodeAffinity"])
+        reads = {c.path for c in stage.wire.calls if "kube-node-lease" in c.path}
+        assert {path.rpartition("/")[2] for path in reads} == {node}
+
+    play_in_memory(story, kube)
+
+
+def test_without_the_right_to_read_leases_nothing_is_known_of_nodes() -> None:
+    kube = CheckingKube()
+    kube.refuse("GET", "leases", ApiError(403, "Forbidden", "leases is forbidden"))
+
+    async def story(stage: Stage) -> None:
+        before = await training(stage, "000-1", "001-1")
+        stage.nodes.cut.add(key(stage))
+        await stage.until(lambda v: v.is_stalled("ServiceUnreachable"), "it is in the status")
+        await asyncio.sleep(120)
+        stage.nodes.cut.clear()
+        await stage.until(lambda v: v.trains("000-1", "001-1"), "the job is observed again")
+        assert (await stage.calm()).uids() == before.uids()
+
+    play_in_memory(story, kube)
 
 
 def test_a_service_that_runs_but_is_never_ready_is_replaced_with_growing_patience() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ddpjob_operator.api.status import RendezvousFailures
 from ddpjob_operator.planner.observed import Observed, Rendezvous, Silence
 from ddpjob_operator.planner.planner import (
     Action,
@@ -244,6 +245,56 @@ def test_the_next_term_takes_over_from_a_service_that_does_not_work(
     replaced = [text for reason, text, _ in events_of(planned) if reason == "RendezvousReplaced"]
     assert len(replaced) == goes
     assert all("gpu-7" in text for text in replaced)
+
+
+@pytest.mark.parametrize(
+    ("unrenewed", "answered", "goes"),
+    [
+        pytest.param(12, True, True, id="lost"),
+        pytest.param(11, True, False, id="renewed_shortly_before"),
+        pytest.param(None, True, False, id="not_known"),
+        pytest.param(60, False, False, id="never_answered"),
+    ],
+)
+def test_the_next_term_takes_over_from_a_service_on_a_lost_node(
+    unrenewed: float | None, *, answered: bool, goes: bool
+) -> None:
+    ready = dataclasses.replace(READY, node="gpu-7")
+    status = make_status(rendezvous_term=1, observed_rendezvous_term=1)
+    observed = Observed(
+        make_job(2, status=status),
+        (W0, W1),
+        ready,
+        silence=Silence(14, TIMED_OUT, answered=answered),
+        node_unrenewed=unrenewed,
+    )
+    planned = plan(observed, NOW)
+    assert (DeleteRendezvous(1) in planned.actions) is goes
+    failures = planned.status.rendezvous_failures
+    assert (failures.node if failures else "") == ("gpu-7" if goes else "")
+    if unrenewed == 11:
+        assert planned.requeue_after == pytest.approx(1)
+
+
+@pytest.mark.parametrize("seconds", [9, 10])
+def test_a_pod_that_fits_on_no_other_node_than_the_lost_one_is_replaced(seconds: int) -> None:
+    known = RendezvousFailures(term=1, count=1, message="lost", node="gpu-7")
+    status = make_status(rendezvous_term=2, observed_rendezvous_term=2, rendezvous_failures=known)
+    pod = dataclasses.replace(UNPLACED, term=2)
+    planned = plan(
+        Observed(make_job(2, status=status), (W0, W1), pod), NOW + timedelta(seconds=seconds)
+    )
+    assert (DeleteRendezvous(2) in planned.actions) is (seconds == 10)
+    failures = planned.status.rendezvous_failures
+    assert failures is not None
+    assert failures.node == ("" if seconds == 10 else "gpu-7")
+
+
+def test_the_pod_after_a_lost_node_avoids_it() -> None:
+    known = RendezvousFailures(term=1, count=1, message="lost", node="gpu-7")
+    status = make_status(rendezvous_term=2, observed_rendezvous_term=1, rendezvous_failures=known)
+    planned = plan(Observed(make_job(2, status=status), (W0, W1)), NOW)
+    assert CreateRendezvous("digits-rendezvous-2", 2, ("gpu-7",)) in planned.actions
 
 
 def test_a_takeover_is_told_once_even_if_the_deletion_fails() -> None:

@@ -226,6 +226,7 @@ LIMITS = {  # of a life with three workers, one lost and one more wanted
     "GET ddpjobs": 75,
     "GET pods": 6,  # lists: one for each namespace, and the places of replacements
     "GET services": 2,
+    "GET leases": 0,  # of nodes: no service is silent
 }
 
 
