@@ -132,7 +132,7 @@ def test_an_unforeseen_error_of_an_answer_does_not_end_the_polling(error: Except
     play(story)
 
 
-def test_a_silence_is_told_of_once_and_its_end_too() -> None:
+def test_a_silence_calls_back_at_its_first_failures_and_at_its_end() -> None:
     async def story(shell: Shell) -> None:
         shell.session.start()
         await asyncio.sleep(100)
@@ -141,11 +141,11 @@ def test_a_silence_is_told_of_once_and_its_end_too() -> None:
         shell.service.close()
         await asyncio.sleep(100)
         assert shell.last_error() == "no answer in time"
-        assert len(shell.calls) == 2
+        assert len(shell.calls) == 3
         shell.error, shell.service = None, Service(1, KEY, None, pod="x")
         await asyncio.sleep(1)
         assert shell.last_error() is None
-        assert len(shell.calls) == 3
+        assert len(shell.calls) == 4
         await shell.session.close()
 
     play(story)
