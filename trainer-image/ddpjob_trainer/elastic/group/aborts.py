@@ -28,14 +28,18 @@ class Aborts:
     def __init__(self) -> None:
         self._threads: dict[Group, threading.Thread] = {}
 
-    def start(self, groups: Iterable[Group]) -> None:
-        """Abort these groups at the same time, except those whose last abort has not returned."""
+    def start(self, groups: Iterable[Group]) -> bool:
+        """Abort these groups at the same time, except those whose last abort has not returned.
+
+        Return whether there is one to wait for.
+        """
         self._threads = {group: each for group, each in self._threads.items() if each.is_alive()}
-        for group in groups:
-            if group not in self._threads:
-                thread = threading.Thread(target=_abort, args=[group], daemon=True)
-                self._threads[group] = thread
-                thread.start()
+        new = [group for group in groups if group not in self._threads]
+        for group in new:
+            thread = threading.Thread(target=_abort, args=[group], daemon=True)
+            self._threads[group] = thread
+            thread.start()
+        return bool(new)
 
     def wait(self, seconds: float) -> bool:
         """Wait for all aborts; return whether they have returned within this time."""

@@ -130,7 +130,8 @@ class ElasticProcessGroup:
         """
         self._is_aborted = True  # before collectives on devices return wrong values
         # Torch knows the groups until `destroy`: without them it would raise ValueErrors.
-        self._aborts.start([*distributed_c10d._world.pg_names])  # noqa: SLF001 - no public list
+        groups = [*distributed_c10d._world.pg_names]  # noqa: SLF001 - no public list
+        has_started = self._aborts.start(groups)
         with self._lock:
             self._hold_peers()
             for connection in self._held.values():
@@ -140,7 +141,7 @@ class ElasticProcessGroup:
                 if client is not None:
                     sockets.shut_down(client, socket.SHUT_RDWR)
                     client.close()
-        if not self._aborts.wait(ABORT_SECONDS):
+        if has_started and not self._aborts.wait(ABORT_SECONDS):
             _log.warning("the abort of a process group has not returned for %g s", ABORT_SECONDS)
 
     def destroy(self) -> None:
