@@ -158,11 +158,11 @@ async def _agree_on_last_step(job: Job) -> int | None:
         process.promise = None
         was = process.assignment or Assignment()
         process.agent.assign(Assignment(was.membership, was.first_rank, stop_requested=True))
-    job.release()
     await job.until(
         lambda: job.is_ending or all(each.promise is not None for each in job.members),
         "promises", or_an_end=True,
     )  # fmt: skip
+    job.release()  # not before: a process might end before it has read the request
     return max((each.promise for each in job.members if each.promise is not None), default=None)
 
 
