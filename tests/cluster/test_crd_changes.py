@@ -42,6 +42,7 @@ OTHER: dict[str, Object] = {
     "sagemaker": {"sagemaker": {"distribution": "mpi"}},
     "network": {"network": {"interface": "eth1"}},
     "scheduling": {"scheduling": {"priorityClassName": "high"}},
+    "rendezvous": {"rendezvous": {"nodeSelector": {"pool": "small"}}},
     "snapshot": {"snapshot": {"everySteps": 7}},
     "elastic.orphanSeconds": {"elastic": {"orphanSeconds": 90}},
     "elastic.stuckSeconds": {"elastic": {"stuckSeconds": 90}},

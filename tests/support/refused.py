@@ -598,6 +598,15 @@ BOTH += [
         )
         for name in ("gpu", "Memory")
     ),
+    *(
+        row(
+            f"resource_of_the_rendezvous_pod_{part}",
+            {"rendezvous": {"resources": {part: {"mem": "1Gi"}}}},
+            f"spec.rendezvous.resources.{part}: %'mem' is no resource of Kubernetes; use cpu, memory "
+            "or ephemeral-storage, or a name with its maker, as in nvidia.com/gpu",
+        )
+        for part in ("limits", "requests")
+    ),
     row(
         "resource_of_requests",
         {"resources": {"requests": {"mem": "1Gi"}}},

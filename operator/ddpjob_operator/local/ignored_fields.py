@@ -12,6 +12,7 @@ from typing import Any
 from ddpjob_operator.api.problem import Path, spell
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.spec.pod.pod_template import Template, trainer
+from ddpjob_operator.api.spec.rendezvous_pod import RendezvousPod
 
 # Fields of the container that trains that act here, or that a short field may have without a warning.
 KNOWN = ("name", "image", "command", "args", "env", "resources")
@@ -22,6 +23,8 @@ def find_ignored_fields(job: DDPJob) -> Iterator[str]:
     spec = job.spec
     if spec.scheduling.priority_class_name is not None:
         yield "spec.scheduling.priorityClassName"
+    if spec.rendezvous != RendezvousPod():
+        yield "spec.rendezvous"
     if spec.failure_policy.avoid_nodes is not None:
         yield "spec.failurePolicy.avoidNodes"
     if spec.ttl_seconds_after_finished is not None:

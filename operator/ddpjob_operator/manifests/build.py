@@ -129,7 +129,10 @@ def build_rendezvous(job: DDPJob, action: CreateRendezvous, image: str, key: Job
             "timeoutSeconds": 5,
             "failureThreshold": 6,
         },
-        "resources": small_resources("64Mi", cpu="1", memory="256Mi"),
+        "resources": {
+            **small_resources("64Mi", cpu="1", memory="256Mi"),
+            **job.spec.rendezvous.resources.to_json(),
+        },
         "securityContext": OURS,
         "volumeMounts": [
             {"name": "state", "mountPath": STATE_FOLDER},

@@ -1,6 +1,6 @@
 """Determines on which nodes pods may run: all pods avoid the same nodes.
 
-The fields of a rendezvous pod are those of the main group's template. Of its nodeSelector, only the architecture and the
+The fields of a rendezvous pod are those of spec.rendezvous and of the main group's template. Of its nodeSelector, only the architecture and the
 operating system count, because the service's image must run there, but the pod needs no GPU.
 May not: call the API server.
 """
@@ -21,11 +21,12 @@ MAY_BE_EVICTED = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
 
 
 def inherited(job: DDPJob) -> Manifest:
-    """Return the scheduling and image pull fields of the main group's template."""
+    """Return the scheduling and image pull fields of the rendezvous pod."""
     spec = as_mapping(job.spec.groups()[0].template.get("spec"))
     given = {field: spec[field] for field in INHERITED if field in spec}
     nodes = as_mapping(spec.get("nodeSelector"))
-    needed = {label: nodes[label] for label in NODE_LABELS if label in nodes}
+    own = job.spec.rendezvous
+    needed = {label: nodes[label] for label in NODE_LABELS if label in nodes} | own.node_selector
     selector = {"nodeSelector": needed} if needed else {}
     if "tolerations" in given:
         given["tolerations"] = [
@@ -33,6 +34,8 @@ def inherited(job: DDPJob) -> Manifest:
             for each in as_list(given["tolerations"])
             if as_mapping(each).get("key") not in UNREACHABLE  # the limits of workers are not ours
         ]
+    if own.tolerations:
+        given["tolerations"] = [*as_list(given.get("tolerations")), *own.tolerations]
     return dict(without_nulls({**priority(job), **given, **selector}))
 
 

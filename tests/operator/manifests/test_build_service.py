@@ -237,3 +237,26 @@ def test_a_field_that_is_not_known_would_be_found() -> None:
     pod["spec"]["containers"][0]["readinessprobe"] = {}
     with pytest.raises(ValidationError, match="readinessprobe"):
         V1Pod.model_validate(pod)
+
+
+def test_the_place_and_the_resources_of_the_rendezvous_pod_can_be_chosen() -> None:
+    template: JSON = {
+        "spec": {
+            "nodeSelector": {"kubernetes.io/arch": "arm64", "gpu": "h100"},
+            "tolerations": [{"key": "gpu", "operator": "Exists"}],
+            "containers": [TRAIN],
+        }
+    }
+    own = {
+        "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}},
+        "nodeSelector": {"pool": "small"},
+        "tolerations": [{"key": "small", "operator": "Exists"}],
+    }
+    spec = rendezvous_manifest(template_job(template, rendezvous=own))["spec"]
+    assert spec["nodeSelector"] == {"kubernetes.io/arch": "arm64", "pool": "small"}
+    assert [each["key"] for each in spec["tolerations"]][-2:] == ["gpu", "small"]
+    [container] = spec["containers"]
+    assert container["resources"] == {
+        "requests": {"cpu": "100m", "memory": "64Mi"},
+        "limits": {"cpu": "1", "memory": "256Mi"},
+    }

@@ -18,6 +18,7 @@ from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.spec.pod.pod_template import CONTAINER_FIELDS, POD_FIELDS, TRAINER
 
 Names = tuple[str, ...]
+RENDEZVOUS = ("spec", "rendezvous")  # a pod's field beside the workers' is meant for these
 STRONG, WEAK = 0.8, 0.6  # similarity of two names
 
 
@@ -116,7 +117,7 @@ FIELDS: dict[Names, dict[str, str]] = {
 HOMES: dict[str, tuple[Names, str]] = {
     canonical(name): (home, name)
     for home in sorted(FIELDS, key=len, reverse=True)
-    if home[:1] != ("status",)
+    if home[:1] != ("status",) and home[:2] != RENDEZVOUS
     for name in FIELDS[home]
 }
 IN_POD = {canonical(name): name for name in (*CONTAINER_FIELDS, *POD_FIELDS)}

@@ -37,6 +37,7 @@ from ddpjob_operator.api.spec.fields import (
 )
 from ddpjob_operator.api.spec.pinned_fields import pinned_rules
 from ddpjob_operator.api.spec.pod.pod_template import build_template
+from ddpjob_operator.api.spec.rendezvous_pod import RendezvousPod
 from ddpjob_operator.api.spec.rules import SPEC_RULES
 from ddpjob_operator.api.spec.sagemaker import SageMaker
 from ddpjob_operator.api.spec.worker_groups import ExtraWorkerGroup, Group, WorkerFields, resolve
@@ -78,6 +79,9 @@ class DDPJobSpec(WorkerFields):
     )
     network: Network = Field(default=Network(), description="Network settings of the processes.")
     scheduling: Scheduling = Field(default=Scheduling(), description="Placement of the workers.")
+    rendezvous: RendezvousPod = Field(
+        default=RendezvousPod(), description="Resources and nodes of the rendezvous pod."
+    )
     suspend: Flag = Field(default=False, description="If true, the job pauses.")
     active_deadline_seconds: Positive | None = Field(
         default=None, description="Seconds after which a job that still runs fails."

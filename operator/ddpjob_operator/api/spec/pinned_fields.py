@@ -41,6 +41,7 @@ PINNED = (
     "sagemaker",
     "network",
     "scheduling",
+    "rendezvous",
     "snapshot",
     "elastic.orphanSeconds",
     "elastic.stuckSeconds",
