@@ -221,12 +221,12 @@ LIMITS = {  # of a life with three workers, one lost and one more wanted
     "POST secrets": 6,
     "POST services": 1,
     "POST events": 6,
-    "DELETE pods": 5,
+    "DELETE pods": 12,  # a pod that has changed since is read, and its deletion decided again
     "PUT ddpjobs/status": 25,
     "GET ddpjobs": 75,
-    "GET pods": 6,  # lists: one for each namespace, and the places of replacements
+    "GET pods": 14,  # lists of two namespaces and of the places of replacements, and pods again
     "GET services": 2,
-    "GET leases": 0,  # of nodes: no service is silent
+    "GET leases": 8,  # of its node, when the service ends before its pod is gone
 }
 
 
