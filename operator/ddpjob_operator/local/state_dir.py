@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 _STEP = re.compile(r"step-(\d{12})")
-_WHOLE = "step-*/*/manifest-*.json"  # written last
+_MANIFEST = "*/manifest-*.json"  # in the folder of a step; written last
 
 
 class AlreadyRunningError(Exception):
@@ -126,14 +126,18 @@ class JobStateDir:
 
     def newest_step(self) -> int | None:
         """Return the step of the newest snapshot of ddpjob_trainer in this folder."""
-        names = (path.parent.parent.name for path in self.snapshots.glob(_WHOLE))
+        names = (path.parent.parent.name for path in self.snapshots.glob(f"step-*/{_MANIFEST}"))
         return max(
             (int(found[1]) for name in names if (found := _STEP.fullmatch(name))), default=None
         )
 
     def _snapshots(self) -> Iterator[Path]:
-        """Yield the snapshots of ddpjob_trainer and the replicas of the script's own files."""
-        yield from self.snapshots.glob(_WHOLE)
+        """Yield the snapshots of ddpjob_trainer, the script's own files, and replicas of these."""
+        for path in self.snapshots.glob("*"):
+            if _STEP.fullmatch(path.name):
+                yield from path.glob(_MANIFEST)
+            elif not path.name.startswith((".", "fence-")):
+                yield path
         yield from self.snapshots.glob(".files/[0-9]*")
 
     def _archive(self) -> None:
