@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,6 +21,7 @@ from ddpjob_operator.api.stored_job import ENDS
 from ddpjob_operator.controller.children import Children, Plural, path_of
 from ddpjob_operator.controller.claims import single_node_claim
 from ddpjob_operator.controller.foreign import describe_foreign
+from ddpjob_operator.controller.fresh_pods import FreshPods
 from ddpjob_operator.controller.job_keys import JobKeys
 from ddpjob_operator.controller.node_leases import NodeLeases
 from ddpjob_operator.controller.pod_secrets import create_secret
@@ -59,8 +60,6 @@ from ddpjob_protocol.credentials import JobKey
 Create = CreateNetworkPolicy | CreateService | CreateRendezvous | CreateWorker
 Delete = DeleteRendezvous | DeleteWorker
 
-FEW_SLOTS = 8  # read one by one; for more, all pods of the job are listed
-
 log = logging.getLogger("ddpjob.cluster")
 
 
@@ -97,6 +96,7 @@ class Cluster:
         self._children = Children(kube, self._scopes, on_change, clock, policies=policies)
         self._sessions = sessions
         self._node_leases = NodeLeases(kube, clock)
+        self.fresh_pods = FreshPods(kube, self._children)
 
     @property
     def reflectors(self) -> list[Reflector[Any]]:
@@ -252,57 +252,11 @@ class Cluster:
             deleted = await self._kube.send(Request("DELETE", path, body=body))
         except (ApiError, UnreachableError) as error:
             if isinstance(error, ApiError) and error.status in (NOT_FOUND, CONFLICT):
-                return await self._read_again(pod)
+                return await self.fresh_pods.read(pod)
             return rejection_of(name, error, "deleting")
         if deleted.get("kind") == "Pod" and deleted["metadata"].get("deletionTimestamp"):
             self._children.put("pods", deleted)
         return None
-
-    async def _read_again(self, pod: Pod) -> Rejection | None:
-        """Read a pod that is not as it was observed, for the next pass."""
-        try:
-            found = await self._kube.send(
-                Request("GET", f"{path_of(pod.namespace, 'pods')}/{pod.name}")
-            )
-        except ApiError as error:
-            if error.status != NOT_FOUND:
-                return rejection_of(pod.name, error, "reading")
-        except UnreachableError as error:
-            return rejection_of(pod.name, error, "reading")
-        else:
-            if found["metadata"]["uid"] == pod.uid:
-                self._children.learn("pods", found)
-                return None
-        self._children.drop_pod(pod)
-        return None
-
-    async def is_outdated(
-        self, job: DDPJob, seen: Observation, new: Sequence[CreateWorker]
-    ) -> bool:
-        """Read the pods in the place of new workers; return whether they were not as observed.
-
-        A new job has none.
-        """
-        if not new or not (seen.pods or job.status.membership):
-            return False
-        slots = {(each.group, str(each.index)) for each in new}
-        own = f"{constants.LABEL_JOB}={job.metadata.name}"
-        selectors = [own] if len(slots) > FEW_SLOTS else [
-            f"{own},{constants.LABEL_GROUP}={group},{constants.LABEL_INDEX}={index}"
-            for group, index in sorted(slots)
-        ]  # fmt: skip
-        outdated = False
-        for selector in selectors:
-            outdated |= await self._list_again(job, selector)
-        return outdated
-
-    async def _list_again(self, job: DDPJob, selector: str) -> bool:
-        path = path_of(job.metadata.namespace, "pods")
-        outdated = False
-        async for page in pages(self._kube, path, {"labelSelector": selector, "limit": PAGE}):
-            for each in page["items"]:
-                outdated |= self._children.learn("pods", each)
-        return outdated
 
     async def delete_job(self, raw: Mapping[str, Any]) -> None:
         """Delete a job with its objects; if the job has changed since the read, do nothing."""

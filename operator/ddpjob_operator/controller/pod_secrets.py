@@ -1,7 +1,7 @@
 """Creates the Secret of a pod. The operator has no right to read, change or delete a Secret.
 
-If the answer to a creation is lost, the next one is rejected, because the Secret exists. That Secret that exists
-has the same keys, because they are derived and its name contains their fingerprint.
+If the answer to a creation is lost, the next one is rejected, because the Secret exists. It has the
+same keys, because they are derived and its name contains their fingerprint.
 """
 
 from __future__ import annotations

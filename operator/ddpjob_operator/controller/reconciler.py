@@ -97,7 +97,7 @@ class Reconciler:
             await self._cluster.delete_job(raw)
             return None
         new = [action for action in planned.actions if isinstance(action, CreateWorker)]
-        if await self._cluster.is_outdated(job, seen, new):
+        if await self._cluster.fresh_pods.differ(job, seen.pods, new):
             return 0
         rejections = await self._execute(key, job, seen, planned)
         _log_first_pods(key, seen.observed, planned.actions, rejections)

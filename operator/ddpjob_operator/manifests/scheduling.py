@@ -1,7 +1,8 @@
 """Determines on which nodes pods may run: all pods avoid the same nodes.
 
-The fields of a rendezvous pod are those of spec.rendezvous and of the main group's template. Of its nodeSelector, only the architecture and the
-operating system count, because the service's image must run there, but the pod needs no GPU.
+The fields of a rendezvous pod are those of spec.rendezvous and of the main group's template. Of the
+template's nodeSelector, only the architecture and the operating system count: the service's image
+must run there, but the pod needs no GPU.
 May not: call the API server.
 """
 

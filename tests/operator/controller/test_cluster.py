@@ -67,7 +67,7 @@ def test_a_pod_in_the_place_of_a_new_worker_is_found_before_its_creation(api: Ap
         new = CreateWorker(worker_name(job.metadata.name, MAIN_GROUP, 0, 2), MAIN_GROUP, 0, 2)
         for is_outdated in (True, False):
             seen = await late.observe(job)
-            assert await late.is_outdated(job, seen, [new]) is is_outdated
+            assert await late.fresh_pods.differ(job, seen.pods, [new]) is is_outdated
         seen = await late.observe(job)
         assert {worker.name for worker in seen.observed.workers} == {POD, other}
 
