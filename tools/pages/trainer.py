@@ -139,7 +139,7 @@ def _attributes(found: ast.ClassDef, lines: list[str]) -> dict[str, str]:
 
 
 def _function(node: Function, name: str) -> Iterator[str]:
-    yield f"```python\n{_signature(node, name)}\n```"
+    yield f"```\n{_signature(node, name)}\n```"
     sentences, parameters = _sentences(_text(node)), _parameters(node)
     explained = {each: _explanation(each, sentences, f"{name}()") for each in parameters}
     errors = [each for each in sentences if re.match("(With `\\w+`, )?[Rr]aises? ", each)]
