@@ -107,7 +107,7 @@ class Tier:
         self.outcomes: dict[str, str] = {}
         self.failures: dict[str, list[str]] = {}  # the end of pytest's own words
         self.seconds: defaultdict[str, float] = defaultdict(float)  # set-up and tear-down included
-        self.cpu_seconds: dict[str, float] = {}  # the same, with the processes that the test reaped
+        self.cpu_seconds: dict[str, float] = {}  # also of processes, for the test that reaps them
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         self.skipped_modules += report.skipped

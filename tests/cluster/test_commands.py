@@ -217,9 +217,10 @@ def test_kubectl_completes_the_plugin(
 ) -> None:
     jobs.create(JOB)
     code = "from ddpjob_operator.cli.kubectl_completion import main; main()"
-    script = tmp_path / "kubectl_complete-ddp"
-    script.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{code}' \"$@\"\n")
-    script.chmod(0o755)
+    for name in ("kubectl_complete-ddp", "kubectl-ddp"):  # kubectl completes only what it finds
+        script = tmp_path / name
+        script.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{code}' \"$@\"\n")
+        script.chmod(0o755)
     environment = {
         **os.environ,
         "KUBECONFIG": str(ddpjob.kubeconfig),

@@ -32,12 +32,14 @@ def at(namespace: str) -> Paths:
 
 
 async def bound(kube: ApiServer, path: str, name: str, node: str = "node-1") -> JSON:
-    """A pod that has a node."""
+    """A pod that has a node, which the server's cache knows, too: a deletion begins from there."""
     await kube.send(Request("POST", path, body=pod(name)))
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}}
     target = {"apiVersion": "v1", "kind": "Node", "name": node}
     await kube.send(Request("POST", f"{path}/{name}/binding", body={**binding, "target": target}))
     found: JSON = await kube.send(Request("GET", f"{path}/{name}"))
+    since = {"resourceVersion": found["metadata"]["resourceVersion"]}
+    await kube.send(Request("GET", f"{path}/{name}", query=since))
     return found
 
 
