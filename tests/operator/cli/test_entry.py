@@ -148,29 +148,26 @@ def _run(
     return subprocess.run(_words(arguments), stdout=stdout, stderr=stderr, check=False, text=True)
 
 
-# Prints lines, and waits before it ends.
+# Prints lines, and ends without a flush.
 PRINTER = """
-import sys
+import os, sys
 from ddpjob_operator import terminal
 terminal.prepare()
 print("first")
 print("second", file=sys.stderr)
 print("third")
-sys.stdin.read()
+os._exit(0)
 """
 
 
 def test_unbuffered_streams_stay_so() -> None:
     """An image with PYTHONUNBUFFERED has each line in its log at once, in the order of printing."""
-    command = [sys.executable, "-u", "-c", PRINTER]
-    path = {**os.environ, "PYTHONPATH": f"{ROOT}/operator:{ROOT}/trainer-image"}
-    with subprocess.Popen(
-        command,
-        env=path,
-        stdin=subprocess.PIPE,
+    done = subprocess.run(
+        [sys.executable, "-u", "-c", PRINTER],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}/operator:{ROOT}/trainer-image"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        check=True,
         text=True,
-    ) as printer:
-        assert printer.stdout is not None
-        assert [printer.stdout.readline() for _ in range(3)] == ["first\n", "second\n", "third\n"]
+    )
+    assert done.stdout == "first\nsecond\nthird\n"
