@@ -29,8 +29,8 @@ TERMINAL = ("Succeeded", "Failed")
 FAULT_RATE = 0.15
 TURN_SECONDS = 3.0
 LONGEST_CALM_SECONDS = 25.0
-# Requests under way meet a later state, writes may fail for a while, and a watch that tells nothing
-# is noticed after 70 s. The longest of 200 seeds with 50 steps took between 180 and 240 s.
+# Requests under way meet a later state, writes may fail for a while, and a silent watch
+# is noticed after 70 s only. The longest of 200 seeds with 50 steps took between 180 and 240 s.
 LONGEST_WRONG_SECONDS = 240.0
 UNDER_WAY_SECONDS = 30.0  # of the requests of one pass
 
