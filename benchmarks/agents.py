@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -30,7 +29,7 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.figures import Figure, is_set, machine, versions
-from benchmarks.show import hand_in, markdown
+from benchmarks.show import hand_in, print_if_asked
 
 from ddpjob_operator.local.rendezvous_process import free_port
 from ddpjob_operator.rendezvous.client import (
@@ -198,8 +197,7 @@ async def measure(size: int) -> dict[str, list[float | None]]:
 def main() -> int:
     """Run the benchmark, or show its last results."""
     console = Console(highlight=False)
-    if "--markdown" in sys.argv[1:]:
-        print(markdown(json.loads(RESULT.read_text())))
+    if print_if_asked(RESULT):
         return 0
     quick = is_set("QUICK")
     size = int(os.environ.get("SIZE") or (SMOKE if quick else SIZE))

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.figures import MEAN, Figure, is_set, machine, versions
 from benchmarks.peer_env import DLROVER_PACKAGE, TORCHFT_PACKAGE, PeerMissingError, PeerPackage
-from benchmarks.show import hand_in, markdown
+from benchmarks.show import hand_in, print_if_asked
 
 from support.histories import BATCH, EPOCHS, LARGEST, SAMPLES, SNAPSHOT_EVERY, Count, History, draw
 
@@ -69,8 +69,7 @@ Counts = dict[str, list[Count]]  # by sampler
 
 def main() -> int:
     console = Console(highlight=False)
-    if "--markdown" in sys.argv[1:]:
-        print(markdown(json.loads(RESULT.read_text())))
+    if print_if_asked(RESULT):
         return 0
     quick = is_set("QUICK")
     histories = [draw(seed) for seed in range(3 if quick else int(os.environ.get("REPEAT", "24")))]

@@ -30,7 +30,7 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.figures import Figure, is_set, machine, versions
-from benchmarks.show import hand_in, markdown
+from benchmarks.show import hand_in, print_if_asked
 
 from ddpjob_operator.local.rendezvous_process import free_port
 from ddpjob_operator.rendezvous.client import (
@@ -161,8 +161,7 @@ class Job:
 def main() -> int:
     """Run the benchmark, or show its last results."""
     console = Console(highlight=False)
-    if "--markdown" in sys.argv[1:]:
-        print(markdown(json.loads(RESULT.read_text())))
+    if print_if_asked(RESULT):
         return 0
     if "--plot" not in sys.argv[1:]:
         quick = is_set("QUICK")

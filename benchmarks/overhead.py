@@ -27,7 +27,7 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.figures import TIMES, UPPER, Figure, is_set, machine, versions
-from benchmarks.show import hand_in, markdown
+from benchmarks.show import hand_in, print_if_asked
 
 from ddpjob_operator.local.rendezvous_process import free_port
 
@@ -69,8 +69,7 @@ WAYS = (
 
 def main() -> int:
     console = Console(highlight=False)
-    if "--markdown" in sys.argv[1:]:
-        print(markdown(json.loads(RESULT.read_text())))
+    if print_if_asked(RESULT):
         return 0
     quick = is_set("QUICK")
     repeat = int(os.environ.get("REPEAT", STARTS))

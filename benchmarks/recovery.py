@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.figures import is_set, machine, versions
 from benchmarks.peers import Recovery, run
-from benchmarks.show import markdown, show, write
+from benchmarks.show import print_if_asked, show, write
 from benchmarks.trials import TrialError
 
 from support.networks import NetworkError
@@ -37,8 +37,7 @@ RESULT = Path(__file__).resolve().parent / "results" / "recovery.json"
 
 def main() -> int:
     console = Console(highlight=False)
-    if "--markdown" in sys.argv[1:]:
-        print(markdown(json.loads(RESULT.read_text())))
+    if print_if_asked(RESULT):
         return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing is left running
     quick, kills_only = is_set("QUICK"), is_set("KILLS_ONLY")

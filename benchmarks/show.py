@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,14 @@ def hand_in(result: Mapping[str, Any], path: Path, console: Console) -> None:
     write(result, path)
     show(result, console)
     console.print(f"written to {os.path.relpath(path)}")
+
+
+def print_if_asked(path: Path) -> bool:
+    """Print the kept result as Markdown if the command line has --markdown; return whether it has."""
+    asked = "--markdown" in sys.argv[1:]
+    if asked:
+        print(markdown(json.loads(path.read_text())))
+    return asked
 
 
 def show(result: Mapping[str, Any], console: Console) -> None:

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.figures import TIMES, Figure, Summary, is_set, machine, versions
 from benchmarks.peer_env import DLROVER_PACKAGE, PeerMissingError
-from benchmarks.show import hand_in, markdown
+from benchmarks.show import hand_in, print_if_asked
 
 RESULT = Path(__file__).resolve().parent / "results" / "snapshot.json"
 WORKLOADS = Path(__file__).resolve().parent / "workloads"
@@ -53,8 +53,7 @@ Taken = dict[str, dict[str, list[float | None]]]  # by measure and way
 
 def main() -> int:
     console = Console(highlight=False)
-    if "--markdown" in sys.argv[1:]:
-        print(markdown(json.loads(RESULT.read_text())))
+    if print_if_asked(RESULT):
         return 0
     quick = is_set("QUICK")
     repeat = 1 if quick else int(os.environ.get("REPEAT", "3"))

@@ -30,7 +30,7 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.figures import Figure, is_set, machine, versions
-from benchmarks.show import hand_in, markdown
+from benchmarks.show import hand_in, print_if_asked
 
 from ddpjob_operator.local.rendezvous_process import free_port
 from ddpjob_operator.rendezvous.client import (
@@ -104,8 +104,7 @@ class Process:
 def main() -> int:
     """Run the benchmark, or show its last results."""
     console = Console(highlight=False)
-    if "--markdown" in sys.argv[1:]:
-        print(markdown(json.loads(RESULT.read_text())))
+    if print_if_asked(RESULT):
         return 0
     quick = is_set("QUICK")
     sizes = [int(each) for each in os.environ.get("SIZES", "").split()]
