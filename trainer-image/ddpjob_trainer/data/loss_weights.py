@@ -32,9 +32,8 @@ class LossWeights:
     def begin(self) -> None:
         """Begin a batch."""
         self._weight, self._is_last, self._is_sum = 1.0, True, False
-        self._total = torch.zeros(
-            (), dtype=torch.float64, device="cpu"
-        )  # counts of this rank's parts so far
+        # Counts of this rank's parts so far.
+        self._total = torch.zeros((), dtype=torch.float64, device="cpu")
         self._first: torch.Tensor | None = None  # count of the first of several parts
         self._by_count: bool | None = None  # None: no loss so far
         self._has_count = False  # the current part has a loss with a count

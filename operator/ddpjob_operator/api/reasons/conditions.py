@@ -189,8 +189,8 @@ ENDED = {
         NOTHING,
     ),
     Reason.APPLICATION_FAILED: Entry(
-        "The script failed more often than maxRestarts.application allows, or in a way that a restart"
-        " cannot mend.",
+        "The script failed more often than maxRestarts.application allows, or a rule of"
+        " failurePolicy.rules or the kind of the failure excludes a restart.",
         "The job has failed. The message has the traceback of the rank that failed first.",
         "Correct the script. A new job of the same name resumes from the last snapshot.",
     ),
