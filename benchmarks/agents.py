@@ -37,8 +37,8 @@ from ddpjob_operator.rendezvous.client import (
     ServiceUnavailableError,
     connect_directly,
 )
-from ddpjob_protocol.control import Expectation, Policy
-from ddpjob_protocol.credentials import KEY_BYTES, JobKey
+from ddpjob_protocol.keys.credentials import KEY_BYTES, JobKey
+from ddpjob_protocol.messages.control import Expectation, Policy
 
 ROOT = Path(__file__).resolve().parent
 RESULT = ROOT / "results" / "agents.json"

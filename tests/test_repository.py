@@ -31,7 +31,6 @@ from ddpjob_operator.rendezvous.client import (
     ServiceUnavailableError,
     connect_directly,
 )
-from ddpjob_protocol.control import Expectation
 from ddpjob_protocol.environment import (
     ENV_ADDRESS,
     ENV_KEYS,
@@ -39,6 +38,7 @@ from ddpjob_protocol.environment import (
     ENV_SERVICE,
     ENV_WORKER,
 )
+from ddpjob_protocol.messages.control import Expectation
 from support.keys import KEY, service_file, worker_file
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ddpjob_operator.local.processes import marked
 from ddpjob_protocol.codec import decode
-from ddpjob_protocol.control import Report
+from ddpjob_protocol.messages.control import Report
 
 ROOT = Path(__file__).resolve().parent.parent
 JOB = ROOT / "examples" / "digits" / "ddpjob.yaml"

@@ -23,8 +23,8 @@ from typing import Any
 
 from ddpjob_agent.net.descriptors import raise_limit
 from ddpjob_agent.net.framing import TAG_BYTES, Connection, connect
-from ddpjob_protocol.credentials import JobKey
-from ddpjob_protocol.messages import PROTOCOL
+from ddpjob_protocol.keys.credentials import JobKey
+from ddpjob_protocol.messages.agent import PROTOCOL
 
 SLICES = 20  # of a second: in each, another part of the stubs sends
 BEAT = b'{"type":"beat"}'

@@ -24,11 +24,11 @@ from ddpjob_agent.net.c10d_relay import StoreRelay
 from ddpjob_agent.net.descriptors import raise_limit
 from ddpjob_agent.net.service_connection import ServiceConnection
 from ddpjob_agent.worker.orders import AgentState, follow, hello_message
-from ddpjob_protocol.credentials import JobKey
-from ddpjob_protocol.membership import Member
+from ddpjob_protocol.keys.credentials import JobKey
+from ddpjob_protocol.messages.membership import Member
 
 if TYPE_CHECKING:
-    from ddpjob_protocol.messages import Message
+    from ddpjob_protocol.messages.agent import Message
 
 
 class Agent:

@@ -15,7 +15,7 @@ import pytest
 from ddpjob_agent.c10d.client import StoreClient
 from ddpjob_agent.launchers import mpi
 from ddpjob_agent.launchers.mpi_helpers import END, NO_HOST
-from ddpjob_protocol.membership import Member
+from ddpjob_protocol.messages.membership import Member
 from support.keys import PEERS
 
 PATIENCE_SECONDS = 120

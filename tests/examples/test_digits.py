@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ddpjob_protocol.control import Report
+from ddpjob_protocol.messages.control import Report
 from support.driving import running
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -23,8 +23,8 @@ import psutil
 import pytest
 
 from ddpjob_operator.local.pods import SimulatedPod
-from ddpjob_protocol.control import ServiceState
 from ddpjob_protocol.environment import ENV_PROCESSES
+from ddpjob_protocol.messages.control import ServiceState
 from support.driving import Run, job_text, running
 from support.ledger import SCRIPT, SLOWLY, Ledger
 from support.networks import Networks, networks

@@ -12,7 +12,8 @@ from ddpjob_agent.c10d.protocol import Op, Request
 from ddpjob_agent.c10d.writes import Kind, Write
 from ddpjob_agent.file_sync.replica import FileInstruction, FileInventory, Replica
 from ddpjob_protocol.codec import DecodeError, decode, encode
-from ddpjob_protocol.control import (
+from ddpjob_protocol.messages.agent import Failure
+from ddpjob_protocol.messages.control import (
     Expectation,
     FileSyncReport,
     MembershipRecord,
@@ -22,10 +23,9 @@ from ddpjob_protocol.control import (
     ServiceState,
     Stall,
 )
-from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
-from ddpjob_protocol.messages import Failure
-from ddpjob_protocol.process import Assignment
-from ddpjob_protocol.warnings import JobWarning, unreachable
+from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
+from ddpjob_protocol.messages.process import Assignment
+from ddpjob_protocol.messages.warnings import JobWarning, unreachable
 
 MEMBERSHIP = Membership(
     MembershipId(1, 2, 3), (Member("a", "x", "10.0.0.1", 2),), Cause.LOST, "lost b", after=7

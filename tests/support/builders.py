@@ -10,9 +10,9 @@ from ddpjob_operator.api.constants import MAIN_GROUP, worker_name
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus, WorkerFailures
 from ddpjob_operator.planner.observed import Phase, Worker
-from ddpjob_protocol.control import MembershipRecord, Report, ServiceState
-from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
-from ddpjob_protocol.messages import Failure
+from ddpjob_protocol.messages.agent import Failure
+from ddpjob_protocol.messages.control import MembershipRecord, Report, ServiceState
+from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 JOB = "digits"

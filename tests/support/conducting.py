@@ -11,8 +11,8 @@ from ddpjob_agent.c10d.server import StoreBackend, serve_client
 from ddpjob_agent.c10d.store import Store
 from ddpjob_agent.worker import live_processes
 from ddpjob_protocol.environment import ENV_GROUP_SOCKET, ENV_LIVE, ENV_STORE
-from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
-from ddpjob_protocol.process import Assignment
+from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
+from ddpjob_protocol.messages.process import Assignment
 
 PATIENCE_SECONDS = 240.0  # for a process to reach its next group
 

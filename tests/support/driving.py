@@ -19,7 +19,7 @@ from ddpjob_operator.local.processes import marked
 from ddpjob_operator.local.state_dir import JobStateDir
 from ddpjob_operator.local.timeline import Timeline
 from ddpjob_protocol.codec import decode
-from ddpjob_protocol.control import Report
+from ddpjob_protocol.messages.control import Report
 
 PATIENCE_SECONDS = 120.0  # generous: the machine may be slow and shared
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ddpjob_protocol.credentials import Credential, JobKey
-from ddpjob_protocol.membership_seal import MembershipSeal
+from ddpjob_protocol.keys.credentials import Credential, JobKey
+from ddpjob_protocol.keys.membership_seal import MembershipSeal
 
 OPERATOR_KEY = b"the operator's key in tests, 32 or more bytes"
 ANOTHER_OPERATOR_KEY = b"another key of the operator of 32 bytes or more"

@@ -14,8 +14,8 @@ from ddpjob_agent.c10d.server import StoreBackend, serve_client
 from ddpjob_agent.c10d.store import Store
 from ddpjob_agent.worker.live_processes import LiveProcesses
 from ddpjob_protocol.environment import ENV_GROUP_SOCKET, ENV_LIVE, ENV_STORE
-from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
-from ddpjob_protocol.process import Assignment
+from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
+from ddpjob_protocol.messages.process import Assignment
 from support.forked import Forks, Program, environment
 
 PATIENCE_SECONDS = 120.0

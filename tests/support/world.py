@@ -26,8 +26,8 @@ from ddpjob_operator.planner.planner import (
     Plan,
     plan,
 )
-from ddpjob_protocol.control import Expectation, MembershipRecord, Report, ServiceState
-from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
+from ddpjob_protocol.messages.control import Expectation, MembershipRecord, Report, ServiceState
+from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
 from support.builders import JOB, NOW, make_round
 
 MAX_ROUNDS = 3

@@ -17,7 +17,7 @@ from ddpjob_operator.api.spec.worker_groups import Group
 from ddpjob_operator.api.spec.wrapped_command import unwrap
 from ddpjob_operator.api.torchrun_command import inelastic_flags
 from ddpjob_protocol.environment import TORCHRUN_MODULES
-from ddpjob_protocol.warnings import WarningReason
+from ddpjob_protocol.messages.warnings import WarningReason
 
 # Modules that start processes themselves.
 LAUNCHER_MODULES = (

@@ -54,8 +54,8 @@ from ddpjob_operator.planner.observed import Observed, Rejection, Rendezvous
 from ddpjob_operator.rendezvous.session import RendezvousSession
 from ddpjob_operator.rendezvous.session_pool import Key, ServiceId, SessionPool
 from ddpjob_operator.request import Request
-from ddpjob_protocol.control import Report
-from ddpjob_protocol.credentials import JobKey
+from ddpjob_protocol.keys.credentials import JobKey
+from ddpjob_protocol.messages.control import Report
 
 Create = CreateNetworkPolicy | CreateService | CreateRendezvous | CreateWorker
 Delete = DeleteRendezvous | DeleteWorker

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ddpjob_operator.manifests.parse import Pod
-from ddpjob_protocol.credentials import JobKey
+from ddpjob_protocol.keys.credentials import JobKey
 
 
 class JobKeys:

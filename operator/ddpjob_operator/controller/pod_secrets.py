@@ -13,7 +13,7 @@ from ddpjob_operator.manifests.secrets import build_secret
 from ddpjob_operator.planner.actions import CreateRendezvous, CreateWorker
 from ddpjob_operator.planner.observed import Rejection
 from ddpjob_operator.request import Request
-from ddpjob_protocol.credentials import JobKey
+from ddpjob_protocol.keys.credentials import JobKey
 
 
 async def create_secret(

@@ -36,7 +36,7 @@ from ddpjob_operator.planner.observed import Observed, Rejection
 from ddpjob_operator.planner.planner import Plan, plan
 from ddpjob_operator.rendezvous.session import RendezvousSession
 from ddpjob_operator.rendezvous.session_pool import Key
-from ddpjob_protocol.control import Expectation
+from ddpjob_protocol.messages.control import Expectation
 
 REFUSED_SECONDS = 10.0  # until a deletion that failed, or a name that is taken, is tried again
 EXPECT_SECONDS = 0.5  # until an unanswered expectation is sent again

@@ -58,8 +58,6 @@ from ddpjob_operator.rendezvous.client import ServiceClient, connect_directly
 from ddpjob_operator.rendezvous.session import Polling, RendezvousSession
 from ddpjob_protocol.addresses import join_address
 from ddpjob_protocol.codec import encode
-from ddpjob_protocol.control import Expectation, Report
-from ddpjob_protocol.credentials import KEY_BYTES, JobKey
 from ddpjob_protocol.environment import (
     ENV_GRACE_SECONDS,
     ENV_JOB_UID,
@@ -71,7 +69,9 @@ from ddpjob_protocol.environment import (
     ENV_WORKER,
     Launcher,
 )
-from ddpjob_protocol.messages import Failure
+from ddpjob_protocol.keys.credentials import KEY_BYTES, JobKey
+from ddpjob_protocol.messages.agent import Failure
+from ddpjob_protocol.messages.control import Expectation, Report
 
 RETRY_SECONDS = 0.2
 POLLING = Polling(wait_seconds=30.0, longest_retry_seconds=RETRY_SECONDS, only_news=False)

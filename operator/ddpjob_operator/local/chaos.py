@@ -9,7 +9,7 @@ import dataclasses
 import re
 from collections.abc import Callable
 
-from ddpjob_protocol.control import Report
+from ddpjob_protocol.messages.control import Report
 
 ACTIONS = {
     "kill": "SIGKILL every process of a node and remove the node",

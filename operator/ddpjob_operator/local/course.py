@@ -14,7 +14,7 @@ from typing import Any
 
 from ddpjob_operator.planner.stall_message import describe_stall
 from ddpjob_protocol.codec import encode
-from ddpjob_protocol.control import MembershipRecord, Report, Stall
+from ddpjob_protocol.messages.control import MembershipRecord, Report, Stall
 
 FILE = "course.jsonl"
 MAX_POINTS = 600  # then every second one is dropped, and points come half as often

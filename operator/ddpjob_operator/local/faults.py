@@ -13,7 +13,7 @@ from ddpjob_operator.local.chaos import ChaosEvent, explain_waiting
 from ddpjob_operator.local.nodes import SimulatedNodes
 from ddpjob_operator.local.rendezvous_process import RendezvousProcess
 from ddpjob_operator.local.timeline import Timeline
-from ddpjob_protocol.control import Report
+from ddpjob_protocol.messages.control import Report
 
 
 class FaultInjector:

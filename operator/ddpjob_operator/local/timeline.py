@@ -17,8 +17,8 @@ from ddpjob_operator.local.output.screen import Screen
 from ddpjob_operator.local.output.signs_of_life import SignsOfLife
 from ddpjob_operator.planner import events
 from ddpjob_operator.planner.actions import Event
-from ddpjob_protocol.control import MembershipRecord, Report, ServiceState
-from ddpjob_protocol.membership import MembershipId
+from ddpjob_protocol.messages.control import MembershipRecord, Report, ServiceState
+from ddpjob_protocol.messages.membership import MembershipId
 
 STEP_LINES = 10  # a line at every tenth of all steps
 STEP_SECONDS = 10.0  # seconds without a line before another step line

@@ -56,7 +56,6 @@ from ddpjob_operator.manifests.security import (
 from ddpjob_operator.manifests.volumes import SNAPSHOT_FOLDER, sagemaker_volumes, size_limit
 from ddpjob_operator.planner.actions import CreateRendezvous, CreateWorker
 from ddpjob_protocol.addresses import join_address
-from ddpjob_protocol.credentials import JobKey
 from ddpjob_protocol.environment import (
     ENV_ADDRESS,
     ENV_GRACE_SECONDS,
@@ -68,6 +67,7 @@ from ddpjob_protocol.environment import (
     ENV_WORKER,
     GRACE_SECONDS,
 )
+from ddpjob_protocol.keys.credentials import JobKey
 
 AGENT_IN_IMAGE = "/opt/ddpjob/agent.pyz"
 AGENT_FOLDER = "/ddpjob"

@@ -13,7 +13,7 @@ from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.manifests.metadata import object_metadata
 from ddpjob_operator.manifests.pieces import Manifest
 from ddpjob_operator.planner.actions import CreateRendezvous, CreateWorker
-from ddpjob_protocol.credentials import JobKey
+from ddpjob_protocol.keys.credentials import JobKey
 
 KEYS_FILE = "keys"  # in the Secret, and the name of the file that comes of it
 KEYS_FOLDER = "/keys"  # where a container gets the Secret

@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from ddpjob_operator.api.spec.failure_policy import FailurePolicy
 from ddpjob_operator.api.status import NodeFailures
 from ddpjob_operator.planner.observed import Worker
+from ddpjob_protocol.messages.warnings import MAX_NAMES, nodes_avoided
 from ddpjob_protocol.text import plural, some
-from ddpjob_protocol.warnings import MAX_NAMES, nodes_avoided
 
 MAX_NODES = 50
 

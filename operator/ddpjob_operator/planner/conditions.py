@@ -19,7 +19,7 @@ from ddpjob_operator.planner.silence import (
     silent_service,
 )
 from ddpjob_operator.planner.warnings import describe
-from ddpjob_protocol.control import Report, ServiceState
+from ddpjob_protocol.messages.control import Report, ServiceState
 from ddpjob_protocol.text import plural, shorten, some
 
 _PRECEDENCE = (

@@ -24,7 +24,7 @@ from ddpjob_operator.planner.diagnosis import LOCAL_DISK, diagnose, quote, remed
 from ddpjob_operator.planner.joined import joined_ever
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
 from ddpjob_protocol.exit_codes import Exit
-from ddpjob_protocol.failure_rules import (
+from ddpjob_protocol.failures.failure_rules import (
     MAX_TIMES,
     FailureReason,
     FailureRule,

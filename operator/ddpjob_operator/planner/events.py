@@ -17,8 +17,8 @@ from ddpjob_operator.planner.diagnosis import diagnose, quote
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
 from ddpjob_operator.planner.outcome import JobOutcome
 from ddpjob_operator.planner.placement import WorkerPlan
-from ddpjob_protocol.control import Report
-from ddpjob_protocol.membership import Cause, MembershipId
+from ddpjob_protocol.messages.control import Report
+from ddpjob_protocol.messages.membership import Cause, MembershipId
 from ddpjob_protocol.text import plural, shorten, some
 
 _BY_CAUSE = {

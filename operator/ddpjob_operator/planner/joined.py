@@ -6,7 +6,7 @@ May not: decide anything.
 from __future__ import annotations
 
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_protocol.control import Report
+from ddpjob_protocol.messages.control import Report
 
 
 def joined_ever(job: DDPJob, report: Report | None) -> set[str]:

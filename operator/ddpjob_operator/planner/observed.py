@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.api.spec import DDPJob, pinned_fields
-from ddpjob_protocol.control import Report
+from ddpjob_protocol.messages.control import Report
 
 
 class Phase(StrEnum):

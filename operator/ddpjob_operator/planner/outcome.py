@@ -13,7 +13,7 @@ from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.planner import deaths
 from ddpjob_operator.planner.observed import Observed, Phase
-from ddpjob_protocol.control import Report, ServiceState
+from ddpjob_protocol.messages.control import Report, ServiceState
 from ddpjob_protocol.text import CUT, last_lines
 
 TAIL_LINES = 20

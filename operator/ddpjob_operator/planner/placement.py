@@ -34,7 +34,7 @@ from ddpjob_operator.planner.actions import CreateWorker, DeleteWorker
 from ddpjob_operator.planner.deaths import Deaths, paused
 from ddpjob_operator.planner.joined import joined_ever, members_of
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
-from ddpjob_protocol.control import Report, ServiceState
+from ddpjob_protocol.messages.control import Report, ServiceState
 
 SCHEDULING_SECONDS = 10.0  # time to bind a volume or free a node
 Slot = tuple[str, int]  # group and index

@@ -54,8 +54,8 @@ from ddpjob_operator.planner.observed import Observed, Phase
 from ddpjob_operator.planner.placement import WorkerPlan, plan_workers
 from ddpjob_operator.planner.storage_warnings import not_shared_at
 from ddpjob_operator.planner.warnings import new_warning_events
-from ddpjob_protocol.control import Expectation, Report
-from ddpjob_protocol.membership import MembershipId
+from ddpjob_protocol.messages.control import Expectation, Report
+from ddpjob_protocol.messages.membership import MembershipId
 
 __all__ = [
     "Action",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from ddpjob_protocol.control import RankGroup, Stall
+from ddpjob_protocol.messages.control import RankGroup, Stall
 from ddpjob_protocol.text import some
 
 MAX_POINTS = 4  # rank groups in a message; the others are counted

@@ -23,7 +23,7 @@ from ddpjob_operator.planner.observed import Observed, Worker
 from ddpjob_operator.planner.placement import WorkerPlan
 from ddpjob_operator.planner.silence import service_does_not_start, service_unreachable
 from ddpjob_operator.planner.stall_message import describe_stall
-from ddpjob_protocol.control import Report, ServiceState
+from ddpjob_protocol.messages.control import Report, ServiceState
 
 
 def stalled(

@@ -28,8 +28,8 @@ from ddpjob_operator.planner.stalled import stalled
 from ddpjob_operator.planner.training.history import update_history
 from ddpjob_operator.planner.training.progress import build_progress
 from ddpjob_operator.planner.warnings import current_warnings
-from ddpjob_protocol.control import FileSyncReport, Report
-from ddpjob_protocol.failure_rules import merge_times
+from ddpjob_protocol.failures.failure_rules import merge_times
+from ddpjob_protocol.messages.control import FileSyncReport, Report
 
 AFTER_THE_END = "-"  # in place of the number of workers that run
 

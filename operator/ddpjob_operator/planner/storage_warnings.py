@@ -19,8 +19,8 @@ from datetime import UTC, datetime, timedelta
 from ddpjob_operator.api.spec import DDPJobSpec
 from ddpjob_operator.api.spec.worker_groups import Group
 from ddpjob_operator.planner.observed import Observed
-from ddpjob_protocol.control import Report, ServiceState
-from ddpjob_protocol.warnings import JobWarning, WarningReason
+from ddpjob_protocol.messages.control import Report, ServiceState
+from ddpjob_protocol.messages.warnings import JobWarning, WarningReason
 
 SILENT_SECONDS = 300.0  # time without any report about snapshots, even an empty one
 # Volumes whose files a worker on another node cannot read.

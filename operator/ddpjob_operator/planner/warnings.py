@@ -18,8 +18,8 @@ from ddpjob_operator.planner import silent_workers
 from ddpjob_operator.planner.actions import Event
 from ddpjob_operator.planner.observed import Observed
 from ddpjob_operator.planner.storage_warnings import not_shared
-from ddpjob_protocol.control import Report
-from ddpjob_protocol.warnings import (
+from ddpjob_protocol.messages.control import Report
+from ddpjob_protocol.messages.warnings import (
     MAX_INCIDENTS,
     JobWarning,
     WarningReason,

@@ -16,9 +16,9 @@ import aiohttp
 from ddpjob_operator.request import Request
 from ddpjob_protocol.addresses import join_address
 from ddpjob_protocol.codec import DecodeError, encode, show
-from ddpjob_protocol.control import Expectation, Report
-from ddpjob_protocol.service_report import parse_report
-from ddpjob_protocol.signed_http import ForgedError, RequestSigner
+from ddpjob_protocol.keys.signed_http import ForgedError, RequestSigner
+from ddpjob_protocol.messages.control import Expectation, Report
+from ddpjob_protocol.parsers.service_report import parse_report
 from ddpjob_protocol.text import excerpt
 
 MARGIN_SECONDS = 5.0  # delay of an answer beyond the requested time

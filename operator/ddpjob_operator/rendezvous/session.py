@@ -17,7 +17,7 @@ from ddpjob_operator.rendezvous.client import (
     ServiceClient,
     ServiceUnavailableError,
 )
-from ddpjob_protocol.control import Expectation, Report
+from ddpjob_protocol.messages.control import Expectation, Report
 
 FIRST_RETRY_SECONDS = 0.2
 SILENT_POLLS = 2  # polls in a row without an answer; one may fail for a moment

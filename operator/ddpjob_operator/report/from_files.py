@@ -16,7 +16,7 @@ from typing import Any
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.report.run import Change, Hang, Note, Point, Run, finite
 from ddpjob_protocol.codec import decode
-from ddpjob_protocol.control import MembershipRecord
+from ddpjob_protocol.messages.control import MembershipRecord
 
 NOTED = frozenset(["chaos", "event", "waiting", "failed", "Failed", "Complete"])
 MAX_NOTES = 500

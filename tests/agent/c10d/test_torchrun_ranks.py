@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ddpjob_agent.c10d.torchrun_ranks import TorchrunRanks
-from ddpjob_protocol.control import WorkerRanks
+from ddpjob_protocol.messages.control import WorkerRanks
 
 KEY = "/torch.rendezvous.a.b/c.{round}/torchelastic/role_info/{rank}"
 

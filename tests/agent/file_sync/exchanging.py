@@ -16,8 +16,8 @@ from ddpjob_agent.file_sync.replica import FileInstruction, Replica
 from ddpjob_agent.file_sync.replica_store import FOLDER, open_replica_store
 from ddpjob_agent.file_sync.syncer import FileSyncer
 from ddpjob_protocol.codec import encode
-from ddpjob_protocol.credentials import Credential
-from ddpjob_protocol.membership import Member
+from ddpjob_protocol.keys.credentials import Credential
+from ddpjob_protocol.messages.membership import Member
 from support.keys import PEERS
 
 

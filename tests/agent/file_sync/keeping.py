@@ -27,7 +27,7 @@ from ddpjob_operator.rendezvous.client import (
     ServiceUnavailableError,
     connect_directly,
 )
-from ddpjob_protocol.control import Expectation, Policy, Report
+from ddpjob_protocol.messages.control import Expectation, Policy, Report
 from support.keys import KEY, service_file, worker_file
 
 PATIENCE_SECONDS = 120.0

@@ -28,7 +28,7 @@ from ddpjob_agent.file_sync.replica import (
 from ddpjob_agent.file_sync.replica_store import FOLDER, NEW, ReplicaStore, open_replica_store
 from ddpjob_agent.file_sync.transfer import ReplicaServer, Source, TransferError, fetch
 from ddpjob_agent.net.framing import MAGIC, accept
-from ddpjob_protocol.membership import Cause, Membership, MembershipId
+from ddpjob_protocol.messages.membership import Cause, Membership, MembershipId
 from support.keys import ANOTHER_KEY, PEERS
 
 # --- which files ----------------------------------------------------------------------------------

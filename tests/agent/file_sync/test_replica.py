@@ -19,8 +19,8 @@ from ddpjob_agent.file_sync.replica import (
 )
 from ddpjob_agent.membership.policy import decide_membership
 from ddpjob_agent.membership.state import Action, Decision, WorkerState
-from ddpjob_protocol.control import Expectation, Policy
-from ddpjob_protocol.membership import Member
+from ddpjob_protocol.messages.control import Expectation, Policy
+from ddpjob_protocol.messages.membership import Member
 
 # The oldest first: files that no agent saw written, then by membership, then by time in it.
 IN_ORDER = [

@@ -14,10 +14,16 @@ from hypothesis import strategies as st
 
 from ddpjob_agent.worker.progress_socket import ProgressSocket
 from ddpjob_protocol.codec import encode
-from ddpjob_protocol.progress import MAX_METRICS, MAX_PROBLEM, MAX_WHERE, Position, ProgressReport
-from ddpjob_protocol.report_check import check_message, check_process_message
-from ddpjob_protocol.warnings import MAX_PROBLEM as MAX_WARNED
-from ddpjob_protocol.warnings import invalid_report
+from ddpjob_protocol.messages.warnings import MAX_PROBLEM as MAX_WARNED
+from ddpjob_protocol.messages.warnings import invalid_report
+from ddpjob_protocol.parsers.progress import (
+    MAX_METRICS,
+    MAX_PROBLEM,
+    MAX_WHERE,
+    Position,
+    ProgressReport,
+)
+from ddpjob_protocol.parsers.report_check import check_message, check_process_message
 from support.fuzzing import DEEP, fuzz, measured, mutated, mutated_json, size_of
 
 STEP: dict[str, Any] = {

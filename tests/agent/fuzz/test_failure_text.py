@@ -18,8 +18,8 @@ from ddpjob_agent.worker.failure_report import (
     read_failure,
 )
 from ddpjob_protocol.codec import encode
-from ddpjob_protocol.messages import Failure
-from ddpjob_protocol.report_check import check_message
+from ddpjob_protocol.messages.agent import Failure
+from ddpjob_protocol.parsers.report_check import check_message
 from support.fuzzing import Draw, fuzz, measured, mutated, mutated_json
 
 NOW = 1_700_000_000.0

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from ddpjob_agent.net.listening import STREAM_BYTES
 from ddpjob_agent.service.http_api import MAX_POLL_SECONDS, OperatorApi
-from ddpjob_protocol.checks import MAX_COUNT
 from ddpjob_protocol.codec import decode, encode
-from ddpjob_protocol.control import Expectation, Policy, Report, ServiceState
-from ddpjob_protocol.signed_http import RequestSigner
+from ddpjob_protocol.keys.signed_http import RequestSigner
+from ddpjob_protocol.messages.control import Expectation, Policy, Report, ServiceState
+from ddpjob_protocol.parsers.checks import MAX_COUNT
 from support.fuzzing import DEEP, Draw, connection, fuzz, measured, mutated, mutated_json, run
 from support.keys import KEY
 

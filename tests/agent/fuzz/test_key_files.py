@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ddpjob_protocol.credentials import KEY_BYTES, MAX_NAME, JobKey, WorkerKeys
+from ddpjob_protocol.keys.credentials import KEY_BYTES, MAX_NAME, JobKey, WorkerKeys
 from support.fuzzing import fuzz, measured, mutated, mutated_json
 from support.keys import KEY
 

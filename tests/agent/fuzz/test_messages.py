@@ -19,9 +19,9 @@ from ddpjob_agent.registry.registration import on_expectation, on_heartbeat, on_
 from ddpjob_agent.registry.report import build_report
 from ddpjob_agent.registry.state import RegistryState, initial_state
 from ddpjob_protocol.codec import DecodeError, encode
-from ddpjob_protocol.control import Expectation, Policy
-from ddpjob_protocol.membership import Member
-from ddpjob_protocol.service_report import parse_report
+from ddpjob_protocol.messages.control import Expectation, Policy
+from ddpjob_protocol.messages.membership import Member
+from ddpjob_protocol.parsers.service_report import parse_report
 from support.fuzzing import DEEP, fuzz, measured, mutated_json, size_of
 from support.keys import SEAL
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ddpjob_protocol.order_delta import RunOrders
+from ddpjob_protocol.messages.order_delta import RunOrders
 from support.fuzzing import fuzz, measured, mutated_json, size_of
 
 

@@ -19,9 +19,9 @@ from ddpjob_agent.registry.state import RegistryState, initial_state
 from ddpjob_agent.service.c10d_session import StoreSession
 from ddpjob_agent.service.c10d_stores import MAX_VERSION, MembershipStores
 from ddpjob_protocol.codec import DecodeError, encode
-from ddpjob_protocol.control import Expectation, Policy
-from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
-from ddpjob_protocol.report_check import check_message
+from ddpjob_protocol.messages.control import Expectation, Policy
+from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
+from ddpjob_protocol.parsers.report_check import check_message
 from support.fuzzing import connection, fuzz, measured, mutated, mutated_json, run, size_of
 
 FIRST = "1.1.1"

@@ -12,7 +12,7 @@ from ddpjob_agent.membership.live_policy import BROKEN_SECONDS
 from ddpjob_agent.membership.planned_change import PROMISE_SECONDS
 from ddpjob_agent.membership.policy import decide_membership
 from ddpjob_agent.membership.state import Action, Decision, MembershipState, WorkerState
-from ddpjob_protocol.membership import Cause
+from ddpjob_protocol.messages.membership import Cause
 
 ABC = membership("a", "b", "c")
 

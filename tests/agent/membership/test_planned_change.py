@@ -7,7 +7,7 @@ from typing import Any
 from agent.membership.views import NOW, membership, names, running, worker
 from ddpjob_agent.membership.policy import decide_membership
 from ddpjob_agent.membership.state import Action, Decision, WorkerState
-from ddpjob_protocol.membership import Cause
+from ddpjob_protocol.messages.membership import Cause
 
 SAVED = {"snapshot_step": 40, "saved_at": NOW}
 

@@ -10,8 +10,8 @@ import pytest
 from agent.membership.views import NOW, POLICY, failure, membership, names, running, view, worker
 from ddpjob_agent.membership.policy import decide_membership
 from ddpjob_agent.membership.state import Action, WorkerState
-from ddpjob_protocol.control import Expectation
-from ddpjob_protocol.membership import Cause, Member, MembershipId
+from ddpjob_protocol.messages.control import Expectation
+from ddpjob_protocol.messages.membership import Cause, Member, MembershipId
 
 # --- the first membership -----------------------------------------------------------------------
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ddpjob_agent.membership.state import MembershipState, WorkerState
 from ddpjob_agent.registry.orders import Orders
-from ddpjob_protocol.control import Expectation, Policy
-from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
-from ddpjob_protocol.messages import Failure
+from ddpjob_protocol.messages.agent import Failure
+from ddpjob_protocol.messages.control import Expectation, Policy
+from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
 from support.keys import SEAL
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ddpjob_agent.net.rendezvous_use import RENDEZVOUS_SECONDS, ExpectedUse, RendezvousUse
-from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
-from ddpjob_protocol.warnings import AgentWarning
+from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
+from ddpjob_protocol.messages.warnings import AgentWarning
 
 NOW = 1000.0
 LATE = NOW + RENDEZVOUS_SECONDS

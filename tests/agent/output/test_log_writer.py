@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from agent.service.serving import IMPATIENT, Job, run, until
 from ddpjob_agent.output.log_writer import LogWriter
 from ddpjob_operator.rendezvous.client import ServiceUnavailableError
-from ddpjob_protocol.control import ServiceState
+from ddpjob_protocol.messages.control import ServiceState
 from support.keys import worker_file
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from ddpjob_agent.registry.registration import on_expectation, on_hello
 from ddpjob_agent.registry.report import build_report
 from ddpjob_agent.registry.state import initial_state
 from ddpjob_protocol.codec import decode, encode
-from ddpjob_protocol.control import Expectation, Policy, Report, Stall
-from ddpjob_protocol.membership import Member
+from ddpjob_protocol.messages.control import Expectation, Policy, Report, Stall
+from ddpjob_protocol.messages.membership import Member
 
 WALL = 1_700_000_000.0
 NAMES = ("a", "b", "c")

@@ -16,8 +16,8 @@ from ddpjob_agent.registry.registration import (
 from ddpjob_agent.registry.report import build_report
 from ddpjob_agent.registry.state import RegistryState, initial_state
 from ddpjob_protocol.codec import encode
-from ddpjob_protocol.control import Expectation, Policy
-from ddpjob_protocol.membership import Cause, Member
+from ddpjob_protocol.messages.control import Expectation, Policy
+from ddpjob_protocol.messages.membership import Cause, Member
 
 DEADLINE, GRACE = 10.0, 0.5
 HOST_DEADLINE = 3.0

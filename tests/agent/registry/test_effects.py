@@ -12,10 +12,10 @@ from ddpjob_agent.registry.effects import Effect
 from ddpjob_agent.registry.messages import on_message
 from ddpjob_agent.registry.registration import on_expectation, on_heartbeat, on_hello
 from ddpjob_agent.registry.state import RegistryState, initial_state
-from ddpjob_protocol.control import Expectation, Policy
-from ddpjob_protocol.membership import Member
-from ddpjob_protocol.messages import Failure
-from ddpjob_protocol.warnings import unreachable
+from ddpjob_protocol.messages.agent import Failure
+from ddpjob_protocol.messages.control import Expectation, Policy
+from ddpjob_protocol.messages.membership import Member
+from ddpjob_protocol.messages.warnings import unreachable
 
 EXPECTED = Expectation(("a", "b"), policy=Policy(files=False))
 FIRST, OTHER = "1.1.1", "1.1.0"

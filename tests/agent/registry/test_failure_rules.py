@@ -14,11 +14,11 @@ from ddpjob_agent.registry.registration import on_expectation, on_heartbeat, on_
 from ddpjob_agent.registry.report import build_report
 from ddpjob_agent.registry.state import RegistryState, initial_state
 from ddpjob_protocol.codec import decode, encode
-from ddpjob_protocol.control import Expectation, Policy, ServiceState
-from ddpjob_protocol.expectation_check import parse_expectation
-from ddpjob_protocol.failure_rules import FailureRule, merge_times
-from ddpjob_protocol.membership import Member, Membership
-from ddpjob_protocol.messages import Failure
+from ddpjob_protocol.failures.failure_rules import FailureRule, merge_times
+from ddpjob_protocol.messages.agent import Failure
+from ddpjob_protocol.messages.control import Expectation, Policy, ServiceState
+from ddpjob_protocol.messages.membership import Member, Membership
+from ddpjob_protocol.parsers.expectation_check import parse_expectation
 
 NOW = 1000.0
 EPOCH = 1_700_000_000.0  # of the service's clock

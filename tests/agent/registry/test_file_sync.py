@@ -17,8 +17,8 @@ from ddpjob_agent.registry.registration import (
 from ddpjob_agent.registry.report import build_report
 from ddpjob_agent.registry.state import RegistryState, initial_state
 from ddpjob_protocol.codec import decode, encode
-from ddpjob_protocol.control import Expectation, Policy
-from ddpjob_protocol.membership import Member
+from ddpjob_protocol.messages.control import Expectation, Policy
+from ddpjob_protocol.messages.membership import Member
 
 
 def job_of(names: str, *, files: bool = True) -> RegistryState:

@@ -11,8 +11,8 @@ from agent.registry.stepping import NAMES, POLICY, Job
 from ddpjob_agent.registry.decisions import decide
 from ddpjob_agent.registry.messages import on_message
 from ddpjob_agent.registry.registration import on_heartbeat
-from ddpjob_protocol.control import Policy, ServiceState
-from ddpjob_protocol.failure_rules import FailureRule
+from ddpjob_protocol.failures.failure_rules import FailureRule
+from ddpjob_protocol.messages.control import Policy, ServiceState
 
 RESTART = dataclasses.replace(POLICY, on_hang="Restart", backoff=0, max_failures=1)
 IGNORE = dataclasses.replace(RESTART, rules=(FailureRule("Ignore", reasons=("NoProgress",)),))

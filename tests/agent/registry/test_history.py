@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ddpjob_agent.registry.history import MembershipHistory
-from ddpjob_protocol.process import ProgressEvent
-from ddpjob_protocol.progress import ProgressReport
+from ddpjob_protocol.messages.process import ProgressEvent
+from ddpjob_protocol.parsers.progress import ProgressReport
 
 
 def saved(step: int, **more: object) -> ProgressReport:

@@ -14,8 +14,8 @@ from ddpjob_agent.registry.registration import (
     on_hello,
 )
 from ddpjob_agent.registry.state import initial_state
-from ddpjob_protocol.control import Expectation, Policy
-from ddpjob_protocol.membership import Member
+from ddpjob_protocol.messages.control import Expectation, Policy
+from ddpjob_protocol.messages.membership import Member
 
 
 class Job:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddpjob_agent.registry.repeated_steps import RepeatedSteps
-from ddpjob_protocol.membership import MembershipId
+from ddpjob_protocol.messages.membership import MembershipId
 
 
 def membership(n: int) -> MembershipId:

@@ -15,8 +15,8 @@ from ddpjob_agent.registry.registration import (
 )
 from ddpjob_agent.registry.state import initial_state
 from ddpjob_protocol.codec import encode
-from ddpjob_protocol.control import RankGroup, ServiceState
-from ddpjob_protocol.membership import MembershipId
+from ddpjob_protocol.messages.control import RankGroup, ServiceState
+from ddpjob_protocol.messages.membership import MembershipId
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from ddpjob_agent.registry.messages import on_message
 from ddpjob_agent.registry.registration import on_disconnect, on_expectation, on_heartbeat, on_hello
 from ddpjob_agent.registry.report import build_report
 from ddpjob_agent.registry.state import initial_state
-from ddpjob_protocol.control import Expectation, Policy
-from ddpjob_protocol.membership import Member
-from ddpjob_protocol.warnings import (
+from ddpjob_protocol.messages.control import Expectation, Policy
+from ddpjob_protocol.messages.membership import Member
+from ddpjob_protocol.messages.warnings import (
     MAX_INCIDENTS,
     AgentWarning,
     JobWarning,

@@ -20,9 +20,9 @@ from ddpjob_operator.rendezvous.client import (
     connect_directly,
 )
 from ddpjob_protocol.codec import decode, encode
-from ddpjob_protocol.control import Expectation, Policy, Report
-from ddpjob_protocol.membership import Member, Membership
-from ddpjob_protocol.messages import PROTOCOL, Message
+from ddpjob_protocol.messages.agent import PROTOCOL, Message
+from ddpjob_protocol.messages.control import Expectation, Policy, Report
+from ddpjob_protocol.messages.membership import Member, Membership
 from support.keys import KEY, credential, service_file
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from ddpjob_operator.rendezvous.client import (
     connect_directly,
 )
 from ddpjob_protocol.codec import encode
-from ddpjob_protocol.control import Expectation
-from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
-from ddpjob_protocol.membership_seal import MembershipSeal
+from ddpjob_protocol.keys.membership_seal import MembershipSeal
+from ddpjob_protocol.messages.control import Expectation
+from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
 from support.keys import PEERS, credential
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent.service.serving import Agent
-    from ddpjob_protocol.messages import Message
+    from ddpjob_protocol.messages.agent import Message
 
 NOW = "1.1.1"
 

@@ -17,11 +17,11 @@ from ddpjob_agent.net.parts import PART_BYTES
 from ddpjob_agent.net.strangers import MOST_STRANGERS
 from ddpjob_agent.service.frame_limits import HELLO_BYTES, MESSAGE_BYTES, MIB, STORE_BYTES
 from ddpjob_protocol.codec import encode
-from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
+from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
 from support.keys import credential
 
 if TYPE_CHECKING:
-    from ddpjob_protocol.messages import Message
+    from ddpjob_protocol.messages.agent import Message
 
 FLOOD = b"x" * (4 * MIB)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from agent.service.serving import Job, hello_of, run
 from ddpjob_agent.net.framing import connect
-from ddpjob_protocol.signed_http import PROOF_HEADER, RequestSigner
+from ddpjob_protocol.keys.signed_http import PROOF_HEADER, RequestSigner
 from support.keys import KEY, credential
 
 if TYPE_CHECKING:

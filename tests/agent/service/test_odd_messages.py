@@ -11,7 +11,7 @@ from ddpjob_operator.rendezvous.client import ServiceUnavailableError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ddpjob_protocol.messages import Message
+    from ddpjob_protocol.messages.agent import Message
 
 NOW = "1.1.1"
 STEP: dict[str, Any] = {"event": "step", "step": 5}

@@ -28,9 +28,9 @@ from ddpjob_operator.rendezvous.client import (
     ServiceUnavailableError,
     connect_directly,
 )
-from ddpjob_protocol.control import Expectation
-from ddpjob_protocol.credentials import JobKey
-from ddpjob_protocol.messages import PROTOCOL
+from ddpjob_protocol.keys.credentials import JobKey
+from ddpjob_protocol.messages.agent import PROTOCOL
+from ddpjob_protocol.messages.control import Expectation
 from support.keys import ANOTHER_KEY, KEY, credential
 
 if TYPE_CHECKING:

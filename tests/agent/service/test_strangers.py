@@ -15,14 +15,14 @@ from ddpjob_agent.registry.state import initial_state
 from ddpjob_agent.service.http_api import MAX_BODY_BYTES
 from ddpjob_agent.service.server import RendezvousServer
 from ddpjob_operator.rendezvous.client import ServiceClient, connect_directly
-from ddpjob_protocol.control import Expectation
-from ddpjob_protocol.signed_http import PROOF_HEADER, RequestSigner
+from ddpjob_protocol.keys.signed_http import PROOF_HEADER, RequestSigner
+from ddpjob_protocol.messages.control import Expectation
 from support.keys import ANOTHER_KEY, KEY, credential
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from ddpjob_protocol.credentials import JobKey
+    from ddpjob_protocol.keys.credentials import JobKey
 
 HOST = "127.0.0.1"
 PATIENCE_SECONDS = 240.0

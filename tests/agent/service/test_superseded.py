@@ -10,7 +10,7 @@ import pytest
 from agent.service.serving import Job, run
 from ddpjob_agent.service.boot_count import next_boot
 from ddpjob_protocol.exit_codes import Exit
-from ddpjob_protocol.membership import Cause, Membership, MembershipId
+from ddpjob_protocol.messages.membership import Cause, Membership, MembershipId
 from support.keys import SEAL
 
 if TYPE_CHECKING:

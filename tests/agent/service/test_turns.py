@@ -20,9 +20,9 @@ from ddpjob_agent.service.turns import Turns
 from ddpjob_operator.local.rendezvous_process import free_port
 from ddpjob_operator.rendezvous.client import ServiceClient, connect_directly
 from ddpjob_protocol import codec
-from ddpjob_protocol.control import Expectation, Policy, Report
-from ddpjob_protocol.membership import Member
-from ddpjob_protocol.messages import PROTOCOL, Message
+from ddpjob_protocol.messages.agent import PROTOCOL, Message
+from ddpjob_protocol.messages.control import Expectation, Policy, Report
+from ddpjob_protocol.messages.membership import Member
 from support.keys import KEY, credential
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ddpjob_agent.worker.denied_folder import explain_denied
-from ddpjob_protocol.messages import Failure
+from ddpjob_protocol.messages.agent import Failure
 from support.command import without_capabilities
 from support.driving import environment
 
@@ -55,7 +55,7 @@ def test_other_failures_stay(tmp_path: Path, summary: str) -> None:
 PROGRAM = """
 import json, sys
 from ddpjob_agent.worker.denied_folder import explain_denied
-from ddpjob_protocol.messages import Failure
+from ddpjob_protocol.messages.agent import Failure
 
 summaries, snapshots, working = json.loads(sys.argv[1])
 found = [explain_denied(Failure(0.0, each), snapshots, working) for each in summaries]

@@ -16,7 +16,7 @@ import pytest
 from ddpjob_agent.worker import failure_report
 from ddpjob_agent.worker.denied_folder import explain_denied
 from ddpjob_agent.worker.failure_report import MAX_SUMMARY_CHARS, explain_missing_script
-from ddpjob_protocol.messages import Failure
+from ddpjob_protocol.messages.agent import Failure
 
 SIZE = 64 << 10
 HEAD = "Traceback (most recent call last):\n"

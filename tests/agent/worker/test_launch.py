@@ -10,7 +10,7 @@ import pytest
 from ddpjob_agent.worker.launch import Command, LaunchContext, RunFactory, build_command
 from ddpjob_agent.worker.orders import Run
 from ddpjob_protocol.environment import Launcher
-from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
+from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
 
 FOUR = Member("job-worker-000-1", "x", "10.0.0.1", 4)
 TWO = Member("job-spot-000-1", "y", "10.0.0.2", 2)

@@ -9,7 +9,7 @@ import pytest
 
 from ddpjob_agent.worker.next_action import Action, Steps, View, next_action
 from ddpjob_agent.worker.orders import Run
-from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
+from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
 
 NOW, LATER = 100.0, 110.0
 MEMBER = Member("a", "first", "127.0.0.1", 1)

@@ -20,9 +20,9 @@ from ddpjob_agent.worker.orders import (
     replace_incarnation,
 )
 from ddpjob_protocol.codec import decode, encode
-from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
-from ddpjob_protocol.messages import Failure
-from ddpjob_protocol.process import Assignment
+from ddpjob_protocol.messages.agent import Failure
+from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
+from ddpjob_protocol.messages.process import Assignment
 
 ME, FIRST = Member("me", "now", "127.0.0.1", 2), Member("first", "its", "127.0.0.1", 3)
 FAILURE = Failure(at=1.0, summary="rank 0: boom")

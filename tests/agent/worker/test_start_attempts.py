@@ -19,7 +19,7 @@ from ddpjob_agent.worker.start_attempts import (
     start_with_retries,
 )
 from ddpjob_operator.rendezvous.client import ServiceUnavailableError
-from ddpjob_protocol.control import ServiceState
+from ddpjob_protocol.messages.control import ServiceState
 from support.keys import worker_file
 
 if TYPE_CHECKING:

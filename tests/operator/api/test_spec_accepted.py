@@ -11,8 +11,8 @@ from pydantic import BaseModel
 
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_protocol.codec import decode, encode
-from ddpjob_protocol.control import Policy
-from ddpjob_protocol.failure_rules import FailureRule
+from ddpjob_protocol.failures.failure_rules import FailureRule
+from ddpjob_protocol.messages.control import Policy
 from support.builders import make_job
 
 SPOT = {"name": "spot", "replicas": 2}

@@ -7,7 +7,7 @@ import pytest
 from ddpjob_operator.controller.job_keys import JobKeys
 from ddpjob_operator.manifests.parse import Pod
 from ddpjob_operator.planner.observed import Rendezvous
-from ddpjob_protocol.credentials import JobKey
+from ddpjob_protocol.keys.credentials import JobKey
 from support.builders import make_worker
 
 UID = "the UID of a job"

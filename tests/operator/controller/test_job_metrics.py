@@ -13,7 +13,7 @@ from ddpjob_operator.controller.metrics.catalogue import Metric
 from ddpjob_operator.controller.metrics.collecting import Distribution
 from ddpjob_operator.controller.metrics.job_store import JobStore
 from ddpjob_operator.rendezvous.session_pool import Key
-from ddpjob_protocol.control import MembershipRecord
+from ddpjob_protocol.messages.control import MembershipRecord
 from support.builders import NOW, make_job, make_report, make_status
 
 KEY = Key("team", "digits")

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from ddpjob_operator.local.chaos import SILENT_SECONDS, explain_waiting, parse_chaos
-from ddpjob_protocol.control import Report, ServiceState
+from ddpjob_protocol.messages.control import Report, ServiceState
 
 SILENT = Report(1, 1, 1, ServiceState.RUNNING, "", ())
 STEPS = dataclasses.replace(SILENT, step=7)

@@ -13,8 +13,8 @@ from ddpjob_operator.local.saved.advice import RunAdvice
 from ddpjob_operator.local.saved.own_files import OwnFiles
 from ddpjob_operator.local.state_dir import JobStateDir
 from ddpjob_protocol.codec import encode
-from ddpjob_protocol.control import MembershipRecord, Report, ServiceState
-from ddpjob_protocol.membership import Cause
+from ddpjob_protocol.messages.control import MembershipRecord, Report, ServiceState
+from ddpjob_protocol.messages.membership import Cause
 from support.driving import job_text
 
 AGAIN = "ddpjob run --local job.yaml"

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ddpjob_operator.planner import conditions
 from ddpjob_operator.planner.observed import Phase
-from ddpjob_protocol.control import ServiceState
+from ddpjob_protocol.messages.control import ServiceState
 from support.world import World
 
 PICK = st.integers(0, 30)

@@ -16,11 +16,11 @@ from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableE
 from ddpjob_operator.rendezvous.session import Polling, RendezvousSession
 from ddpjob_operator.request import Request
 from ddpjob_protocol.codec import DecodeError, encode
-from ddpjob_protocol.control import FileSyncReport, RankGroup, Report, Stall, WorkerRanks
-from ddpjob_protocol.messages import Failure
-from ddpjob_protocol.service_report import parse_report
-from ddpjob_protocol.signed_http import PROOF_HEADER, RequestVerifier
-from ddpjob_protocol.warnings import JobWarning
+from ddpjob_protocol.keys.signed_http import PROOF_HEADER, RequestVerifier
+from ddpjob_protocol.messages.agent import Failure
+from ddpjob_protocol.messages.control import FileSyncReport, RankGroup, Report, Stall, WorkerRanks
+from ddpjob_protocol.messages.warnings import JobWarning
+from ddpjob_protocol.parsers.service_report import parse_report
 from support import fake_time
 from support.builders import NOW, make_job, make_report
 from support.keys import KEY

@@ -8,7 +8,7 @@ import pytest
 
 from ddpjob_operator.planner.observed import Phase, Worker
 from ddpjob_operator.planner.planner import Action, CreateWorker, DeleteWorker
-from ddpjob_protocol.control import Expectation, Report, ServiceState
+from ddpjob_protocol.messages.control import Expectation, Report, ServiceState
 from support.builders import (
     NOW,
     make_failures,

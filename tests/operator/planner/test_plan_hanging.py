@@ -12,7 +12,7 @@ from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.planner.observed import Observed, Rejection
 from ddpjob_operator.planner.planner import plan
 from ddpjob_operator.planner.stall_message import REMEDY, RESTARTS, describe_stall
-from ddpjob_protocol.control import RankGroup, Stall
+from ddpjob_protocol.messages.control import RankGroup, Stall
 from support.builders import NOW, make_job, make_report, make_worker
 from support.planning import (
     DOES_NOT_HOLD,

@@ -17,7 +17,7 @@ from ddpjob_operator.planner.planner import (
     DeleteRendezvous,
     plan,
 )
-from ddpjob_protocol.control import Expectation
+from ddpjob_protocol.messages.control import Expectation
 from support.builders import NOW, make_job, make_report, make_status
 from support.planning import (
     UP,

@@ -10,7 +10,7 @@ import pytest
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.planner.observed import Worker
 from ddpjob_operator.planner.planner import DeleteWorker, Plan
-from ddpjob_protocol.control import Report
+from ddpjob_protocol.messages.control import Report
 from support.builders import NOW, make_job, make_membership, make_report, make_status, make_worker
 from support.planning import (
     PENDING,

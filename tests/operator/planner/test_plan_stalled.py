@@ -9,7 +9,7 @@ import pytest
 
 from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.planner.observed import Rejection, Rendezvous, Worker
-from ddpjob_protocol.control import Report
+from ddpjob_protocol.messages.control import Report
 from support.builders import NOW, make_failures, make_job, make_report, make_worker
 from support.planning import (
     DOES_NOT_HOLD,

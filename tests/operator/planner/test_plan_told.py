@@ -12,8 +12,8 @@ from ddpjob_operator.api.status import MembershipStatus, RestartsStatus
 from ddpjob_operator.planner.actions import CreateWorker
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
 from ddpjob_operator.planner.planner import plan
-from ddpjob_protocol.control import Report, ServiceState, WorkerRanks
-from ddpjob_protocol.membership import Cause, Member
+from ddpjob_protocol.messages.control import Report, ServiceState, WorkerRanks
+from ddpjob_protocol.messages.membership import Cause, Member
 from support.builders import NOW, make_job, make_membership, make_report, make_round, make_worker
 from support.planning import (
     DOES_NOT_HOLD,

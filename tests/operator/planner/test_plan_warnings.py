@@ -8,8 +8,8 @@ from typing import Any
 
 from ddpjob_operator.api.status import DDPJobStatus, WarningStatus
 from ddpjob_operator.planner.planner import Plan
-from ddpjob_protocol.control import ServiceState
-from ddpjob_protocol.warnings import MAX_INCIDENTS, JobWarning, rendezvous_fails
+from ddpjob_protocol.messages.control import ServiceState
+from ddpjob_protocol.messages.warnings import MAX_INCIDENTS, JobWarning, rendezvous_fails
 from support.builders import make_job, make_report
 from support.planning import W0, W1, decide, events_of, told
 

@@ -23,9 +23,9 @@ from ddpjob_operator.rendezvous.client import (
 )
 from ddpjob_operator.rendezvous.session_pool import Key, ServiceId
 from ddpjob_protocol.codec import decode, encode
-from ddpjob_protocol.control import Expectation
-from ddpjob_protocol.credentials import JobKey
-from ddpjob_protocol.signed_http import PROOF_HEADER, ForgedError, RequestVerifier, digest_of
+from ddpjob_protocol.keys.credentials import JobKey
+from ddpjob_protocol.keys.signed_http import PROOF_HEADER, ForgedError, RequestVerifier, digest_of
+from ddpjob_protocol.messages.control import Expectation
 from support.builders import make_report, make_worker
 from support.keys import ANOTHER_KEY, KEY
 

@@ -18,11 +18,11 @@ from ddpjob_operator.rendezvous.client import (
     connect_directly,
 )
 from ddpjob_protocol.codec import DecodeError, encode
-from ddpjob_protocol.control import FileSyncReport, RankGroup, Report, Stall, WorkerRanks
-from ddpjob_protocol.messages import Failure
-from ddpjob_protocol.service_report import parse_report
-from ddpjob_protocol.signed_http import PROOF_HEADER, Proof, RequestVerifier
-from ddpjob_protocol.warnings import JobWarning
+from ddpjob_protocol.keys.signed_http import PROOF_HEADER, Proof, RequestVerifier
+from ddpjob_protocol.messages.agent import Failure
+from ddpjob_protocol.messages.control import FileSyncReport, RankGroup, Report, Stall, WorkerRanks
+from ddpjob_protocol.messages.warnings import JobWarning
+from ddpjob_protocol.parsers.service_report import parse_report
 from support.builders import NOW, make_job, make_report
 from support.fuzzing import DEEP, fuzz, measured, mutated, mutated_json, size_of
 from support.keys import KEY

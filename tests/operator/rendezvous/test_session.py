@@ -11,7 +11,7 @@ import pytest
 from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError
 from ddpjob_operator.rendezvous.session import Polling, RendezvousSession
 from ddpjob_operator.request import Request
-from ddpjob_protocol.control import Expectation
+from ddpjob_protocol.messages.control import Expectation
 from support import fake_time
 from support.keys import KEY
 from support.reconciling.training import Service

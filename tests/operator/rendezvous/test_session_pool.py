@@ -12,7 +12,7 @@ import pytest
 from ddpjob_operator.rendezvous.client import ServiceUnavailableError, Transport
 from ddpjob_operator.rendezvous.session_pool import Key, ServiceId, SessionPool
 from ddpjob_operator.request import Request
-from ddpjob_protocol.control import Report
+from ddpjob_protocol.messages.control import Report
 from support import fake_time
 from support.builders import make_report, make_worker
 from support.keys import KEY as JOB_KEY

@@ -17,7 +17,7 @@ from ddpjob_operator.report.from_files import run_of_files
 from ddpjob_operator.report.from_job import run_of_job
 from ddpjob_operator.report.page import report_page
 from ddpjob_operator.report.run import Run
-from ddpjob_protocol.control import MembershipRecord, Report, Stall
+from ddpjob_protocol.messages.control import MembershipRecord, Report, Stall
 from support.builders import make_report, make_worker
 
 EPOCH = 1_000_000.0

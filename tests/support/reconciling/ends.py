@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpjob_protocol.messages import Failure
+from ddpjob_protocol.messages.agent import Failure
 from support.reconciling.life import training, worker
 from support.reconciling.stage import Play, Stage
 from support.reconciling.wire import Call

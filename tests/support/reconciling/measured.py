@@ -10,7 +10,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ddpjob_operator.controller.metrics.catalogue import JOB, Metric
-from ddpjob_protocol.control import MembershipRecord
+from ddpjob_protocol.messages.control import MembershipRecord
 from support.reconciling.life import training, worker
 from support.reconciling.stage import Play, Stage
 

@@ -16,8 +16,8 @@ from ddpjob_operator.kube.interface import ApiError, ApiServer
 from ddpjob_operator.rendezvous.client import ServiceUnavailableError, Transport
 from ddpjob_operator.rendezvous.session_pool import Key
 from ddpjob_operator.request import Request
-from ddpjob_protocol.credentials import JobKey
-from ddpjob_protocol.membership import Membership
+from ddpjob_protocol.keys.credentials import JobKey
+from ddpjob_protocol.messages.membership import Membership
 from support.reconciling.training import OVER, Service
 from support.reconciling.wire import Call, Wire
 

@@ -15,7 +15,7 @@ from typing import Any
 from ddpjob_operator.api import constants
 from ddpjob_operator.kube.interface import ApiError
 from ddpjob_operator.rendezvous.session_pool import Key
-from ddpjob_protocol.control import ServiceState
+from ddpjob_protocol.messages.control import ServiceState
 from support.fake_kube import Target
 from support.fake_objects import JOBS, JSON, PODS
 from support.reconciling.faults import FaultyWire

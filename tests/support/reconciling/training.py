@@ -17,11 +17,11 @@ from typing import Any
 from ddpjob_operator.rendezvous.client import ServiceUnavailableError
 from ddpjob_operator.request import Request
 from ddpjob_protocol.codec import decode, encode
-from ddpjob_protocol.control import Expectation, Report, ServiceState
-from ddpjob_protocol.credentials import JobKey
-from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
-from ddpjob_protocol.messages import Failure
-from ddpjob_protocol.signed_http import PROOF_HEADER, ForgedError, RequestVerifier, digest_of
+from ddpjob_protocol.keys.credentials import JobKey
+from ddpjob_protocol.keys.signed_http import PROOF_HEADER, ForgedError, RequestVerifier, digest_of
+from ddpjob_protocol.messages.agent import Failure
+from ddpjob_protocol.messages.control import Expectation, Report, ServiceState
+from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
 from support.builders import make_round
 
 OVER = (ServiceState.COMPLETE, ServiceState.FAILED)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from ddpjob_protocol.membership import MembershipId
+from ddpjob_protocol.messages.membership import MembershipId
 from ddpjob_trainer.elastic.state.train_state import TrainState
 from ddpjob_trainer.tensors.rng_state import draw_from
 from ddpjob_trainer.transfer.agreement import Agreement, StateVersion

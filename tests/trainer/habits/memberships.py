@@ -20,8 +20,8 @@ from ddpjob_protocol.environment import (
     ENV_SNAPSHOT_EVERY,
     ENV_STORE,
 )
-from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
-from ddpjob_protocol.process import Assignment
+from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
+from ddpjob_protocol.messages.process import Assignment
 from trainer.habits.processes import NEVER, Job, Process, Zygote, kill
 from trainer.habits.runs import Run
 

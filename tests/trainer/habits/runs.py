@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ddpjob_protocol.membership import MembershipId
+from ddpjob_protocol.messages.membership import MembershipId
 
 _ERROR = r"^(?:\w+\.)*(\w+(?:Error|Exception|Exit)\b.*(?:\n.+)*)"
 TOLERANCE = 1e-8  # relative; the models are float64, and sums differ by about 1e-15

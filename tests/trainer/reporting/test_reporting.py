@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from ddpjob_protocol.environment import ENV_REPORT_SOCKET
-from ddpjob_protocol.progress import ProgressReport
+from ddpjob_protocol.parsers.progress import ProgressReport
 from ddpjob_trainer import step_done
 from ddpjob_trainer.reporting import progress
 

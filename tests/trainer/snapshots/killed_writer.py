@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from ddpjob_protocol.environment import ENV_REPORT_SOCKET
-from ddpjob_protocol.process import ProgressEvent
+from ddpjob_protocol.messages.process import ProgressEvent
 from ddpjob_trainer import Snapshots
 from trainer.runs import Run, assert_same
 

@@ -11,8 +11,8 @@ import json
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from ddpjob_protocol.checks import count_to
-from ddpjob_protocol.control import WorkerRanks
+from ddpjob_protocol.messages.control import WorkerRanks
+from ddpjob_protocol.parsers.checks import count_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

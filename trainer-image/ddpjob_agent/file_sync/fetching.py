@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ddpjob_agent.file_sync.inventory import LocalReplicas
     from ddpjob_agent.file_sync.places import Place
     from ddpjob_agent.file_sync.replica import Parts, Replica
-    from ddpjob_protocol.credentials import Credential
+    from ddpjob_protocol.keys.credentials import Credential
 
 Holder = tuple[str, int]  # address and port
 

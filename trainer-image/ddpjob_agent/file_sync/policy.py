@@ -21,7 +21,7 @@ from ddpjob_agent.file_sync.replica import NOTHING, FileInstruction, FileInvento
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ddpjob_protocol.membership import Member
+    from ddpjob_protocol.messages.membership import Member
 
 ENOUGH = 2  # holders of a safe replica; one of them may be lost
 

@@ -16,7 +16,7 @@ import json
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from ddpjob_protocol.membership import MembershipId
+from ddpjob_protocol.messages.membership import MembershipId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -27,7 +27,7 @@ from ddpjob_agent.file_sync.manifest import Seen, read_manifest, write_manifest
 from ddpjob_agent.file_sync.places import Place
 from ddpjob_agent.file_sync.refusals import MAX_REFUSALS
 from ddpjob_agent.file_sync.replica import FileEntry, Replica, digest_of
-from ddpjob_protocol.membership import MembershipId
+from ddpjob_protocol.messages.membership import MembershipId
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

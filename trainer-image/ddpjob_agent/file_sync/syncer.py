@@ -25,14 +25,14 @@ from ddpjob_agent.file_sync.replica import FileInstruction, FileInventory, newes
 from ddpjob_agent.file_sync.transfer import ReplicaServer
 from ddpjob_agent.file_sync.watcher import FileWatcher, log_task_failure
 from ddpjob_protocol.codec import decode, encode
-from ddpjob_protocol.warnings import files_refused
+from ddpjob_protocol.messages.warnings import files_refused
 
 if TYPE_CHECKING:
     from ddpjob_agent.file_sync.inventory import At, LocalReplicas
     from ddpjob_agent.file_sync.local_files import FileFingerprint
-    from ddpjob_protocol.credentials import Credential
-    from ddpjob_protocol.membership import Membership
-    from ddpjob_protocol.messages import Message
+    from ddpjob_protocol.keys.credentials import Credential
+    from ddpjob_protocol.messages.agent import Message
+    from ddpjob_protocol.messages.membership import Membership
 
 RETRY_SECONDS = 0.5
 INSTALL_SECONDS = 120.0  # to install the replica that a membership starts from

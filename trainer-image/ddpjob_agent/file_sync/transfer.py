@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator, Sequence
 
     from ddpjob_agent.file_sync.places import Place
-    from ddpjob_protocol.credentials import Credential
-    from ddpjob_protocol.messages import Message
+    from ddpjob_protocol.keys.credentials import Credential
+    from ddpjob_protocol.messages.agent import Message
 
 MAX_REQUEST_BYTES = 4096  # a digest
 SILENCE_SECONDS = 20.0  # without a byte; then the other agent or its disk has failed

@@ -16,13 +16,13 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
-from ddpjob_protocol.credentials import derive
 from ddpjob_protocol.environment import ENV_MPI_KEY, ENV_STORE
+from ddpjob_protocol.keys.credentials import derive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddpjob_protocol.membership import Member
+    from ddpjob_protocol.messages.membership import Member
 
 HOSTS_FILE, SHELL_FILE, KEY_FILE = "hosts", "shell", "key"
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ddpjob_protocol.membership import Member
+    from ddpjob_protocol.messages.membership import Member
 
 FOLDERS = ("SM_MODEL_DIR", "SM_OUTPUT_DATA_DIR", "SM_INPUT_CONFIG_DIR")
 

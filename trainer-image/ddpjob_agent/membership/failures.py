@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from ddpjob_agent.membership.forming import is_lost, suspects
 from ddpjob_agent.membership.state import Action, Decision
-from ddpjob_protocol.failure_rules import RuleAction, action_of
+from ddpjob_protocol.failures.failure_rules import RuleAction, action_of
 from ddpjob_protocol.text import plural, some
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ddpjob_agent.membership.state import MembershipState, WorkerState
-    from ddpjob_protocol.control import Policy
-    from ddpjob_protocol.messages import Failure
+    from ddpjob_protocol.messages.agent import Failure
+    from ddpjob_protocol.messages.control import Policy
 
 MAX_NAMES = 3  # workers in a reason; the others are counted
 HEALTHY_SECONDS = 30.0  # a membership that ran for as long was healthy

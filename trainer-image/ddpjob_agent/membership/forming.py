@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ddpjob_agent.membership.state import Action, Decision
-from ddpjob_protocol.membership import Cause, Membership, MembershipId
+from ddpjob_protocol.messages.membership import Cause, Membership, MembershipId
 from ddpjob_protocol.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ddpjob_agent.membership.state import MembershipState, WorkerState
-    from ddpjob_protocol.control import Policy
+    from ddpjob_protocol.messages.control import Policy
 
 MAX_BACKOFF_SECONDS = 300.0
 

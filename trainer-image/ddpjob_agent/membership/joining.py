@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ddpjob_agent.membership.state import MembershipState, WorkerState
-    from ddpjob_protocol.membership import Membership
+    from ddpjob_protocol.messages.membership import Membership
 
 
 def joiners_of(current: Membership, present: Sequence[WorkerState]) -> list[WorkerState]:

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ddpjob_agent.membership.state import WorkerState
-    from ddpjob_protocol.control import Policy
-    from ddpjob_protocol.membership import Member, Membership
-    from ddpjob_protocol.messages import Message
+    from ddpjob_protocol.messages.agent import Message
+    from ddpjob_protocol.messages.control import Policy
+    from ddpjob_protocol.messages.membership import Member, Membership
 
 
 @dataclasses.dataclass

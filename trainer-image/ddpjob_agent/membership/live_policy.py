@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ddpjob_agent.membership.state import MembershipState, WorkerState
-    from ddpjob_protocol.membership import Membership
-    from ddpjob_protocol.messages import Failure
+    from ddpjob_protocol.messages.agent import Failure
+    from ddpjob_protocol.messages.membership import Membership
 
 BROKEN_SECONDS = 5.0  # if connections broke and no member is lost in this time, only they failed
 HUNG_SECONDS = 2.0

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ddpjob_agent.membership.state import MembershipState, WorkerState
-    from ddpjob_protocol.membership import Membership
+    from ddpjob_protocol.messages.membership import Membership
 
 PROMISE_SECONDS = 5.0  # seconds; a process answers at once, whatever its main thread does
 

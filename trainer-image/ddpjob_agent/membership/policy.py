@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ddpjob_agent.membership.state import MembershipState, WorkerState
-    from ddpjob_protocol.membership import Membership
+    from ddpjob_protocol.messages.membership import Membership
 
 CONFIRM_SECONDS = 0.5
 TOGETHER_SECONDS = 1.0  # commands that failed together start together

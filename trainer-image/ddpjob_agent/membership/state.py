@@ -10,9 +10,9 @@ import enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ddpjob_protocol.control import Expectation, Policy
-    from ddpjob_protocol.membership import Member, Membership
-    from ddpjob_protocol.messages import Failure
+    from ddpjob_protocol.messages.agent import Failure
+    from ddpjob_protocol.messages.control import Expectation, Policy
+    from ddpjob_protocol.messages.membership import Member, Membership
 
 FAREWELL_SECONDS = 2.0  # for the last messages of a worker that is no longer expected
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ddpjob_agent.c10d.server import Backend
     from ddpjob_agent.net.rendezvous_use import ExpectedUse
     from ddpjob_agent.net.service_connection import ServiceConnection
-    from ddpjob_protocol.warnings import AgentWarning
+    from ddpjob_protocol.messages.warnings import AgentWarning
 
 HOST = "127.0.0.1"
 

@@ -12,13 +12,13 @@ import contextlib
 from typing import TYPE_CHECKING, Callable
 
 from ddpjob_agent.net.listening import Listener, bind
-from ddpjob_protocol.warnings import unreachable
+from ddpjob_protocol.messages.warnings import unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ddpjob_protocol.membership import Member, Membership
-    from ddpjob_protocol.messages import Message
+    from ddpjob_protocol.messages.agent import Message
+    from ddpjob_protocol.messages.membership import Member, Membership
 
 CONNECT_SECONDS = 5.0
 ATTEMPTS = 2  # one packet may be lost

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Callable, NamedTuple
 from ddpjob_agent.net.tcp_info import TcpInfo, read_tcp_info
 
 if TYPE_CHECKING:
-    from ddpjob_protocol.credentials import Credential
-    from ddpjob_protocol.messages import Message
+    from ddpjob_protocol.keys.credentials import Credential
+    from ddpjob_protocol.messages.agent import Message
 
 MAGIC = b"DDPJ2"
 NONCE_BYTES = 16

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ddpjob_protocol.warnings import AgentWarning, not_distributed
+from ddpjob_protocol.messages.warnings import AgentWarning, not_distributed
 
 if TYPE_CHECKING:
-    from ddpjob_protocol.membership import Membership
+    from ddpjob_protocol.messages.membership import Membership
 
 RENDEZVOUS_SECONDS = 120.0  # a command may install packages or copy data before torchrun
 

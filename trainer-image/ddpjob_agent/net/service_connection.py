@@ -19,14 +19,14 @@ from ddpjob_agent.net.framing import (
     connect,
 )
 from ddpjob_agent.net.store_requests import StoreRequests
-from ddpjob_protocol.order_delta import RunOrders
+from ddpjob_protocol.messages.order_delta import RunOrders
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from ddpjob_agent.c10d.protocol import Request
-    from ddpjob_protocol.credentials import Credential
-    from ddpjob_protocol.messages import Message
+    from ddpjob_protocol.keys.credentials import Credential
+    from ddpjob_protocol.messages.agent import Message
 
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 10.0  # without a message from the service for this time, reconnect

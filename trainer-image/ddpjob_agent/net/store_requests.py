@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ddpjob_agent.c10d.protocol import Request
     from ddpjob_agent.net.framing import Connection
-    from ddpjob_protocol.messages import Message
+    from ddpjob_protocol.messages.agent import Message
 
 
 class StaleMembershipError(ConnectionError):

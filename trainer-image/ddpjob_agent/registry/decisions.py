@@ -9,15 +9,15 @@ from ddpjob_agent.membership.last_step import LastStep
 from ddpjob_agent.membership.policy import decide_membership
 from ddpjob_agent.membership.state import Action
 from ddpjob_agent.registry.hang_restart import restart_if_hung
-from ddpjob_protocol.control import ServiceState
-from ddpjob_protocol.failure_rules import MAX_TIMES
-from ddpjob_protocol.membership import Cause
+from ddpjob_protocol.failures.failure_rules import MAX_TIMES
+from ddpjob_protocol.messages.control import ServiceState
+from ddpjob_protocol.messages.membership import Cause
 
 if TYPE_CHECKING:
     from ddpjob_agent.membership.state import Decision, MembershipState
     from ddpjob_agent.registry.state import RegistryState
-    from ddpjob_protocol.control import Policy
-    from ddpjob_protocol.membership import Membership
+    from ddpjob_protocol.messages.control import Policy
+    from ddpjob_protocol.messages.membership import Membership
 
 
 def decide(state: RegistryState, now: float) -> float | None:

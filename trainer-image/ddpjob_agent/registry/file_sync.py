@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Callable
 from ddpjob_agent.file_sync.policy import FileSyncPolicy
 from ddpjob_agent.membership.forming import leaves
 from ddpjob_protocol.codec import encode
-from ddpjob_protocol.control import FileSyncReport
+from ddpjob_protocol.messages.control import FileSyncReport
 
 if TYPE_CHECKING:
     from ddpjob_agent.file_sync.replica import FileInstruction, FileInventory
     from ddpjob_agent.membership.state import MembershipState, WorkerState
     from ddpjob_agent.registry.worker_table import WorkerTable
-    from ddpjob_protocol.membership import Member
+    from ddpjob_protocol.messages.membership import Member
 
 NO_INSTRUCTION = json.dumps(None)
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from ddpjob_protocol.failure_rules import FailureReason
-from ddpjob_protocol.messages import Failure
+from ddpjob_protocol.failures.failure_rules import FailureReason
+from ddpjob_protocol.messages.agent import Failure
+from ddpjob_protocol.messages.warnings import hang_stacks
 from ddpjob_protocol.text import shorten
-from ddpjob_protocol.warnings import hang_stacks
 
 if TYPE_CHECKING:
     from ddpjob_agent.registry.state import RegistryState
-    from ddpjob_protocol.control import Stall
+    from ddpjob_protocol.messages.control import Stall
 
 COLLECT_SECONDS = 10.0
 MAX_WARNINGS = 3  # workers whose stacks become a warning

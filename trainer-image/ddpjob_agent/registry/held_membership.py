@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ddpjob_protocol.codec import DecodeError
-from ddpjob_protocol.report_check import check_membership
+from ddpjob_protocol.parsers.report_check import check_membership
 
 if TYPE_CHECKING:
-    from ddpjob_protocol.membership import Membership
-    from ddpjob_protocol.membership_seal import MembershipSeal
-    from ddpjob_protocol.messages import Message
+    from ddpjob_protocol.keys.membership_seal import MembershipSeal
+    from ddpjob_protocol.messages.agent import Message
+    from ddpjob_protocol.messages.membership import Membership
 
 
 def without_forged(

@@ -7,13 +7,13 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from ddpjob_agent.registry.repeated_steps import RepeatedSteps
-from ddpjob_protocol.control import MembershipRecord
-from ddpjob_protocol.membership import Membership, MembershipId
-from ddpjob_protocol.process import ProgressEvent
-from ddpjob_protocol.progress import merge_metrics
+from ddpjob_protocol.messages.control import MembershipRecord
+from ddpjob_protocol.messages.membership import Membership, MembershipId
+from ddpjob_protocol.messages.process import ProgressEvent
+from ddpjob_protocol.parsers.progress import merge_metrics
 
 if TYPE_CHECKING:
-    from ddpjob_protocol.progress import ProgressReport
+    from ddpjob_protocol.parsers.progress import ProgressReport
 
 MAX_RECORDS = 50
 RATE_SECONDS = 60.0  # the rate of steps is an average over this time

@@ -10,17 +10,17 @@ from ddpjob_agent.membership.forming import backoff_after
 from ddpjob_agent.registry.effects import Effect
 from ddpjob_agent.registry.state import RegistryState
 from ddpjob_protocol.codec import DecodeError, decode
-from ddpjob_protocol.messages import Failure, Message
-from ddpjob_protocol.process import ProgressEvent
-from ddpjob_protocol.progress import ProgressReport
-from ddpjob_protocol.report_check import check_message
-from ddpjob_protocol.warnings import (
+from ddpjob_protocol.messages.agent import Failure, Message
+from ddpjob_protocol.messages.process import ProgressEvent
+from ddpjob_protocol.messages.warnings import (
     AgentWarning,
     WarningReason,
     due_not_called,
     files_not_kept,
     snapshot_degraded,
 )
+from ddpjob_protocol.parsers.progress import ProgressReport
+from ddpjob_protocol.parsers.report_check import check_message
 
 _Content = Mapping[str, Any]
 

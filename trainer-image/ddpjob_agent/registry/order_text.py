@@ -9,11 +9,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ddpjob_protocol.codec import encode
-from ddpjob_protocol.order_delta import changed_reach, kept_members
+from ddpjob_protocol.messages.order_delta import changed_reach, kept_members
 
 if TYPE_CHECKING:
-    from ddpjob_protocol.membership import Membership
-    from ddpjob_protocol.messages import Message
+    from ddpjob_protocol.messages.agent import Message
+    from ddpjob_protocol.messages.membership import Membership
 
 NOTHING = "{}"
 MAX_TEXTS = 8  # encoded orders that one common part keeps

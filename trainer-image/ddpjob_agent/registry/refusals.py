@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddpjob_protocol.warnings import invalid_report
+from ddpjob_protocol.messages.warnings import invalid_report
 
 if TYPE_CHECKING:
     from ddpjob_agent.registry.warning_log import WarningLog

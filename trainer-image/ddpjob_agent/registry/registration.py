@@ -18,18 +18,18 @@ from ddpjob_agent.registry.messages import (
     on_stopped,
 )
 from ddpjob_protocol.codec import DecodeError, decode
-from ddpjob_protocol.control import ServiceState
-from ddpjob_protocol.failure_rules import merge_times
-from ddpjob_protocol.membership import Membership, MembershipId
-from ddpjob_protocol.messages import Failure
-from ddpjob_protocol.report_check import check_hello, check_member, check_membership
+from ddpjob_protocol.failures.failure_rules import merge_times
+from ddpjob_protocol.messages.agent import Failure
+from ddpjob_protocol.messages.control import ServiceState
+from ddpjob_protocol.messages.membership import Membership, MembershipId
+from ddpjob_protocol.parsers.report_check import check_hello, check_member, check_membership
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ddpjob_agent.registry.state import RegistryState
-    from ddpjob_protocol.control import Expectation
-    from ddpjob_protocol.messages import Message
+    from ddpjob_protocol.messages.agent import Message
+    from ddpjob_protocol.messages.control import Expectation
 
 
 class SupersededError(Exception):

@@ -6,7 +6,7 @@ The steps done in a membership are the last step that its processes reported, or
 
 from __future__ import annotations
 
-from ddpjob_protocol.membership import MembershipId
+from ddpjob_protocol.messages.membership import MembershipId
 
 _NEVER = MembershipId(0, 0, 0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddpjob_protocol.control import Report
+from ddpjob_protocol.messages.control import Report
 
 if TYPE_CHECKING:
     from ddpjob_agent.registry.state import RegistryState

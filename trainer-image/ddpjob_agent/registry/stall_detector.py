@@ -11,14 +11,14 @@ import collections
 import dataclasses
 from typing import TYPE_CHECKING
 
-from ddpjob_protocol.control import RankGroup, Stall
+from ddpjob_protocol.messages.control import RankGroup, Stall
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ddpjob_protocol.control import Policy
-    from ddpjob_protocol.membership import Membership
-    from ddpjob_protocol.progress import Position
+    from ddpjob_protocol.messages.control import Policy
+    from ddpjob_protocol.messages.membership import Membership
+    from ddpjob_protocol.parsers.progress import Position
 
 WINDOW = 51  # last pauses between steps; their median is the usual step time
 SILENT_SECONDS = 5.0  # without a heartbeat; processes send one every second

@@ -27,15 +27,15 @@ from ddpjob_agent.registry.refusals import Refusals
 from ddpjob_agent.registry.stall_detector import StallDetector
 from ddpjob_agent.registry.warning_log import WarningLog
 from ddpjob_agent.registry.worker_table import WorkerTable
-from ddpjob_protocol.control import Policy, ServiceState
-from ddpjob_protocol.failure_rules import count_since
+from ddpjob_protocol.failures.failure_rules import count_since
+from ddpjob_protocol.messages.control import Policy, ServiceState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ddpjob_agent.membership.last_step import LastStep
-    from ddpjob_protocol.membership import Membership
-    from ddpjob_protocol.messages import Failure
+    from ddpjob_protocol.messages.agent import Failure
+    from ddpjob_protocol.messages.membership import Membership
 
 
 @dataclasses.dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING
 
-from ddpjob_protocol.warnings import MAX_INCIDENTS, AgentWarning, JobWarning
+from ddpjob_protocol.messages.warnings import MAX_INCIDENTS, AgentWarning, JobWarning
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ddpjob_agent.membership.state import WorkerState
 
 if TYPE_CHECKING:
-    from ddpjob_protocol.control import Expectation, Policy
-    from ddpjob_protocol.membership import Member
+    from ddpjob_protocol.messages.control import Expectation, Policy
+    from ddpjob_protocol.messages.membership import Member
 
 
 class WorkerTable:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from ddpjob_agent.c10d.protocol import MAX_BYTES, MAX_KEYS
 from ddpjob_agent.net.parts import parts_of
-from ddpjob_protocol.checks import count
 from ddpjob_protocol.codec import DecodeError, show
+from ddpjob_protocol.parsers.checks import count
 
 if TYPE_CHECKING:
     from ddpjob_agent.net.framing import Connection
     from ddpjob_agent.service.c10d_stores import Answer, MembershipStores
-    from ddpjob_protocol.messages import Message
+    from ddpjob_protocol.messages.agent import Message
 
 STORE_MESSAGES = ("store", "cancel", "writes", "forgot")
 MAX_REQUEST_BYTES = MAX_BYTES + 16 * MAX_KEYS + 64  # with the lengths of keys and values

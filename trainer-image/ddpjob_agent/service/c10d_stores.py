@@ -26,14 +26,14 @@ from ddpjob_agent.c10d.store import Store
 from ddpjob_agent.c10d.torchrun_ranks import TorchrunRanks
 from ddpjob_agent.c10d.writes import Forget, Forgotten, Kind, Write, writes_of
 from ddpjob_agent.service.join_queue import JoinQueue
-from ddpjob_protocol.checks import count
 from ddpjob_protocol.codec import DecodeError, decode, encode
+from ddpjob_protocol.parsers.checks import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ddpjob_agent.registry.state import RegistryState
-    from ddpjob_protocol.messages import Message
+    from ddpjob_protocol.messages.agent import Message
 
 TORCHRUN_KEY = b"/torch.rendezvous."  # prefix of the keys of torchrun's rendezvous
 GATHER_SECONDS = 10.0

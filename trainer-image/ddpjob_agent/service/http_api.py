@@ -23,17 +23,17 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from ddpjob_agent.net.listening import STREAM_BYTES
-from ddpjob_protocol import checks
 from ddpjob_protocol.codec import encode, show
-from ddpjob_protocol.control import Expectation, Report
-from ddpjob_protocol.expectation_check import parse_expectation
-from ddpjob_protocol.signed_http import (
+from ddpjob_protocol.keys.signed_http import (
     PROOF_HEADER,
     ForgedError,
     Proof,
     RequestVerifier,
     digest_of,
 )
+from ddpjob_protocol.messages.control import Expectation, Report
+from ddpjob_protocol.parsers import checks
+from ddpjob_protocol.parsers.expectation_check import parse_expectation
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -12,7 +12,7 @@ from ddpjob_agent.registry.report import build_report
 
 if TYPE_CHECKING:
     from ddpjob_agent.registry.state import RegistryState
-    from ddpjob_protocol.control import Report
+    from ddpjob_protocol.messages.control import Report
 
 log = logging.getLogger("ddpjob.rendezvous")
 

@@ -45,18 +45,18 @@ from ddpjob_agent.service.http_api import METHODS, OperatorApi
 from ddpjob_agent.service.report_board import ReportBoard
 from ddpjob_agent.service.turns import Turns
 from ddpjob_protocol.codec import DecodeError
-from ddpjob_protocol.membership_seal import MembershipSeal
-from ddpjob_protocol.messages import PROTOCOL, Message
-from ddpjob_protocol.report_check import check_member, check_message
-from ddpjob_protocol.warnings import rendezvous_fails
+from ddpjob_protocol.keys.membership_seal import MembershipSeal
+from ddpjob_protocol.messages.agent import PROTOCOL, Message
+from ddpjob_protocol.messages.warnings import rendezvous_fails
+from ddpjob_protocol.parsers.report_check import check_member, check_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ddpjob_agent.registry.state import RegistryState
-    from ddpjob_protocol.control import Expectation
-    from ddpjob_protocol.credentials import JobKey
-    from ddpjob_protocol.membership import Member
+    from ddpjob_protocol.keys.credentials import JobKey
+    from ddpjob_protocol.messages.control import Expectation
+    from ddpjob_protocol.messages.membership import Member
 
 STALL_SECONDS = 1.0  # if a turn is later than this, the service itself was stalled
 BEAT = b'{"type":"beat"}'
@@ -71,7 +71,7 @@ class _Session:
 
     def __init__(self, connection: Connection, member: Member, deltas: bool) -> None:
         self.connection = connection
-        self._deltas = deltas  # whether the agent reads `ddpjob_protocol.order_delta`
+        self._deltas = deltas  # whether the agent reads `ddpjob_protocol.messages.order_delta`
         self._base: RunPart | None = None
         self.member = member
         self.worker = member.worker

@@ -30,14 +30,14 @@ from ddpjob_agent.worker import orders
 from ddpjob_agent.worker.launch import Command
 from ddpjob_agent.worker.supervision import Supervisor
 from ddpjob_protocol.exit_codes import Exit
-from ddpjob_protocol.membership import Member
+from ddpjob_protocol.messages.membership import Member
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ddpjob_agent.worker.settings import AgentSettings
-    from ddpjob_protocol.credentials import WorkerKeys
-    from ddpjob_protocol.messages import Message
+    from ddpjob_protocol.keys.credentials import WorkerKeys
+    from ddpjob_protocol.messages.agent import Message
 
 log = logging.getLogger("ddpjob.agent")
 

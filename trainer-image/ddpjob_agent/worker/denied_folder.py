@@ -13,7 +13,7 @@ import re
 import stat
 
 from ddpjob_protocol.environment import ENV_SNAPSHOT_DIR
-from ddpjob_protocol.messages import Failure
+from ddpjob_protocol.messages.agent import Failure
 
 _DENIED = re.compile(
     r"PermissionError: .{0,99}Permission denied: '(?P<python>[^']{1,4095})'"

@@ -17,8 +17,8 @@ import signal
 import stat
 from typing import TYPE_CHECKING, Callable, NamedTuple
 
-from ddpjob_protocol.failures import SECONDARY
-from ddpjob_protocol.messages import Failure
+from ddpjob_protocol.failures.peer_errors import SECONDARY
+from ddpjob_protocol.messages.agent import Failure
 from ddpjob_protocol.text import last_lines, shorten
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ import logging
 from typing import TYPE_CHECKING, Callable
 
 from ddpjob_agent.worker.next_action import Steps
-from ddpjob_protocol.process import Assignment
-from ddpjob_protocol.warnings import grace_period_too_short
+from ddpjob_protocol.messages.process import Assignment
+from ddpjob_protocol.messages.warnings import grace_period_too_short
 
 if TYPE_CHECKING:
     from ddpjob_agent.worker.live_processes import LiveProcesses
-    from ddpjob_protocol.membership import Membership
-    from ddpjob_protocol.messages import Message
+    from ddpjob_protocol.messages.agent import Message
+    from ddpjob_protocol.messages.membership import Membership
 
 log = logging.getLogger("ddpjob.agent")
 

@@ -11,8 +11,8 @@ import os
 from typing import Callable, TypeVar
 
 from ddpjob_agent.worker.settings import UsageError
-from ddpjob_protocol.credentials import JobKey, WorkerKeys
 from ddpjob_protocol.environment import ENV_KEYS
+from ddpjob_protocol.keys.credentials import JobKey, WorkerKeys
 
 PR_SET_DUMPABLE = 4
 MAX_LETTERS = 4096

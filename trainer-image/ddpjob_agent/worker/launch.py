@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ddpjob_agent.worker.orders import Run
-    from ddpjob_protocol.membership import Member
+    from ddpjob_protocol.messages.membership import Member
 
 log = logging.getLogger("ddpjob.agent")
 

@@ -9,15 +9,15 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ddpjob_protocol.codec import encode
-from ddpjob_protocol.membership import MembershipId
-from ddpjob_protocol.process import ProcessMessage
+from ddpjob_protocol.messages.membership import MembershipId
+from ddpjob_protocol.messages.process import ProcessMessage
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Mapping
 
-    from ddpjob_protocol.messages import Message
-    from ddpjob_protocol.process import Assignment
+    from ddpjob_protocol.messages.agent import Message
+    from ddpjob_protocol.messages.process import Assignment
 
 
 class LiveProcess:

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Callable
 
 from ddpjob_agent.worker.live_process import LiveProcess, is_superseded
 from ddpjob_protocol.environment import STUCK_SECONDS
-from ddpjob_protocol.membership import MembershipId
-from ddpjob_protocol.process import DUMP_STATE, Assignment, ProcessMessage
-from ddpjob_protocol.report_check import check_process_message
+from ddpjob_protocol.messages.membership import MembershipId
+from ddpjob_protocol.messages.process import DUMP_STATE, Assignment, ProcessMessage
+from ddpjob_protocol.messages.warnings import MAX_PROBLEM, invalid_report, process_stuck
+from ddpjob_protocol.parsers.report_check import check_process_message
 from ddpjob_protocol.text import shorten
-from ddpjob_protocol.warnings import MAX_PROBLEM, invalid_report, process_stuck
 
 if TYPE_CHECKING:
-    from ddpjob_protocol.messages import Message
+    from ddpjob_protocol.messages.agent import Message
 
 FAILURE_SECONDS = 4.0  # after the end of a process, for the command to fail; < BROKEN_SECONDS
 CLOSE_SECONDS = 5.0  # after the end of the command, for the last messages of its processes

@@ -15,12 +15,12 @@ import dataclasses
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddpjob_protocol.codec import decode, encode
-from ddpjob_protocol.membership import Cause, Member, Membership
-from ddpjob_protocol.messages import PROTOCOL
-from ddpjob_protocol.process import Assignment
+from ddpjob_protocol.messages.agent import PROTOCOL
+from ddpjob_protocol.messages.membership import Cause, Member, Membership
+from ddpjob_protocol.messages.process import Assignment
 
 if TYPE_CHECKING:
-    from ddpjob_protocol.messages import Failure, Message
+    from ddpjob_protocol.messages.agent import Failure, Message
 
 PLANNED = (Cause.JOINED, Cause.LEFT)
 PLANNED_STOP_SECONDS = 3.0  # between SIGTERM and SIGKILL, for healthy processes

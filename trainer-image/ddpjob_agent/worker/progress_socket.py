@@ -14,10 +14,10 @@ import logging
 import socket
 from typing import Any, Callable
 
-from ddpjob_protocol.process import ProgressEvent
-from ddpjob_protocol.progress import Position, ProgressReport
+from ddpjob_protocol.messages.process import ProgressEvent
+from ddpjob_protocol.messages.warnings import MAX_PROBLEM
+from ddpjob_protocol.parsers.progress import Position, ProgressReport
 from ddpjob_protocol.text import shorten
-from ddpjob_protocol.warnings import MAX_PROBLEM
 
 INTERVAL_SECONDS = 0.2
 MAX_AT_ONCE = 100  # datagrams, before the event loop runs other callbacks

@@ -14,7 +14,7 @@ from ddpjob_protocol.environment import Launcher
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ddpjob_protocol.membership import Membership
+    from ddpjob_protocol.messages.membership import Membership
 
 LEAVE_SECONDS = 10.0  # between SIGTERM and SIGKILL, when the pod is deleted
 RESERVE_SECONDS = 5.0  # of the pod's grace period, kept for the agent's own end

@@ -15,14 +15,14 @@ import stat
 from typing import TYPE_CHECKING, Callable
 
 from ddpjob_agent.worker.process_tree import descendants
-from ddpjob_protocol.process import STACK_FILE, STACK_SIGNAL
+from ddpjob_protocol.messages.process import STACK_FILE, STACK_SIGNAL
+from ddpjob_protocol.messages.warnings import MAX_STACKS
 from ddpjob_protocol.text import shorten
-from ddpjob_protocol.warnings import MAX_STACKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ddpjob_protocol.messages import Message
+    from ddpjob_protocol.messages.agent import Message
 
 WAIT_SECONDS = 5.0  # for the stacks of all processes
 POLL_SECONDS = 0.1

@@ -13,7 +13,7 @@ import contextlib
 import errno
 from typing import TYPE_CHECKING, Callable
 
-from ddpjob_protocol.messages import Failure
+from ddpjob_protocol.messages.agent import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

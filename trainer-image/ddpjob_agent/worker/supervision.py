@@ -31,8 +31,8 @@ from ddpjob_agent.worker.progress_socket import ProgressSocket
 from ddpjob_agent.worker.settings import LEAVE_SECONDS, RESERVE_SECONDS
 from ddpjob_agent.worker.stacks import StackCollector
 from ddpjob_protocol.environment import GROUP_SOCKET, REPORT_SOCKET
-from ddpjob_protocol.messages import Message
-from ddpjob_protocol.warnings import invalid_report, start_delayed
+from ddpjob_protocol.messages.agent import Message
+from ddpjob_protocol.messages.warnings import invalid_report, start_delayed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ddpjob_agent.net.service_connection import ServiceConnection
     from ddpjob_agent.worker.orders import AgentState, Effects, Run
     from ddpjob_agent.worker.settings import AgentSettings
-    from ddpjob_protocol.credentials import WorkerKeys
+    from ddpjob_protocol.keys.credentials import WorkerKeys
 
 log = logging.getLogger("ddpjob.agent")
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ddpjob_protocol.codec import decode
 from ddpjob_protocol.environment import ENV_GROUP_SOCKET, ENV_LEFT_STATE, ENV_LIVE
-from ddpjob_protocol.membership import Membership
-from ddpjob_protocol.process import DUMP_STATE, Assignment, ProcessMessage
+from ddpjob_protocol.messages.membership import Membership
+from ddpjob_protocol.messages.process import DUMP_STATE, Assignment, ProcessMessage
 from ddpjob_trainer.reporting import heartbeat
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import sys
 import threading
 
 from ddpjob_protocol.environment import ENV_GROUP_SOCKET, ENV_LIVE, ENV_MEMBERSHIP
-from ddpjob_protocol.process import ProcessMessage
+from ddpjob_protocol.messages.process import ProcessMessage
 from ddpjob_trainer.agent_link.connection import AgentConnection
 
 

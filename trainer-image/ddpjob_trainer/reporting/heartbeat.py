@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddpjob_protocol.process import ProgressEvent
+from ddpjob_protocol.messages.process import ProgressEvent
 from ddpjob_trainer.reporting import datagram, stacks, step_counter
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from ddpjob_protocol.process import ProgressEvent
-from ddpjob_protocol.progress import is_metric_name, merge_metrics
+from ddpjob_protocol.messages.process import ProgressEvent
+from ddpjob_protocol.parsers.progress import is_metric_name, merge_metrics
 from ddpjob_trainer.reporting import datagram, heartbeat
 
 if TYPE_CHECKING:

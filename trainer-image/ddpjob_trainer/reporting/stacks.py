@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from ddpjob_protocol.environment import ENV_STEPS
-from ddpjob_protocol.process import STACK_FILE, STACK_SIGNAL
+from ddpjob_protocol.messages.process import STACK_FILE, STACK_SIGNAL
 
 
 def register() -> None:

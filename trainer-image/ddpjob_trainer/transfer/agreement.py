@@ -11,7 +11,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ddpjob_protocol.membership import MembershipId
+from ddpjob_protocol.messages.membership import MembershipId
 from ddpjob_trainer.transfer.broadcast import StateSender, receive_state
 
 if TYPE_CHECKING:

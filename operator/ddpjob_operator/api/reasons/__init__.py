@@ -13,7 +13,7 @@ from ddpjob_operator.api.reasons.conditions import ENDED, RUNS, STALLED
 from ddpjob_operator.api.reasons.entry import Entry
 from ddpjob_operator.api.reasons.events import EVENTS
 from ddpjob_operator.api.reasons.warnings import WARNINGS
-from ddpjob_protocol.warnings import WarningReason
+from ddpjob_protocol.messages.warnings import WarningReason
 
 PARTS: Mapping[str, Mapping[str, Entry]] = {
     "Jobs that run or wait": {key.value: entry for key, entry in RUNS.items()},

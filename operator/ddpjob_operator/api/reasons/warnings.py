@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddpjob_operator.api.reasons.entry import Entry
-from ddpjob_protocol.warnings import WarningReason
+from ddpjob_protocol.messages.warnings import WarningReason
 
 WARNINGS = {
     WarningReason.GRACE_PERIOD_TOO_SHORT: Entry(

@@ -1,6 +1,6 @@
 """The failure policy of a job: budgets of restarts, and rules about single failures.
 
-May not: judge a failure; `ddpjob_protocol.failure_rules` does that, for service and operator alike.
+May not: judge a failure; `ddpjob_protocol.failures.failure_rules` does that, for service and operator alike.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pydantic import Field, Strict
 from ddpjob_operator.api.base import Model
 from ddpjob_operator.api.rule import Rule
 from ddpjob_operator.api.spec.fields import Count, Positive, Seconds
-from ddpjob_protocol import failure_rules
-from ddpjob_protocol.failure_rules import MAX_RULES, MAX_TIMES, FailureReason, RuleAction
+from ddpjob_protocol.failures import failure_rules
+from ddpjob_protocol.failures.failure_rules import MAX_RULES, MAX_TIMES, FailureReason, RuleAction
 
 MAX_CODE = 255
 ExitCode = Annotated[int, Strict(), Ge(1), Le(MAX_CODE)]

@@ -42,7 +42,7 @@ from ddpjob_operator.api.spec.rules import SPEC_RULES
 from ddpjob_operator.api.spec.sagemaker import SageMaker
 from ddpjob_operator.api.spec.worker_groups import ExtraWorkerGroup, Group, WorkerFields, resolve
 from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_protocol.control import Policy
+from ddpjob_protocol.messages.control import Policy
 
 
 class DDPJobSpec(WorkerFields):

@@ -9,7 +9,7 @@ import dataclasses
 from typing import Literal
 
 from ddpjob_operator.planner.conditions import STATES
-from ddpjob_protocol.membership import Cause
+from ddpjob_protocol.messages.membership import Cause
 
 CAUSES = tuple(cause.value for cause in Cause)
 RESTARTS = ("application", "infrastructure")

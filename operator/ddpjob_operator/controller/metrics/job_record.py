@@ -19,7 +19,7 @@ from ddpjob_operator.controller.metrics.catalogue import (
     Metric,
 )
 from ddpjob_operator.controller.metrics.collecting import Distribution
-from ddpjob_protocol.control import MembershipRecord, Report
+from ddpjob_protocol.messages.control import MembershipRecord, Report
 
 
 class Seconds:

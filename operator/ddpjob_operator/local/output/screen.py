@@ -23,7 +23,7 @@ from rich.text import Text
 from ddpjob_operator.local.output.rate import StepRate, describe_seconds
 from ddpjob_operator.local.output.view import OutputLine
 from ddpjob_operator.terminal import discard_output, print_error
-from ddpjob_protocol.control import Report
+from ddpjob_protocol.messages.control import Report
 
 COLOURS = ("cyan", "magenta", "blue", "green", "yellow", "bright_blue", "bright_magenta")
 BAR_WIDTH = 16

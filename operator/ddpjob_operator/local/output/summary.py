@@ -6,7 +6,7 @@ May not: print, open anything.
 from __future__ import annotations
 
 from ddpjob_operator.local.output.view import OutputView
-from ddpjob_protocol.messages import Failure
+from ddpjob_protocol.messages.agent import Failure
 
 
 def describe_failure(message: str, failure: Failure | None, view: OutputView) -> str:

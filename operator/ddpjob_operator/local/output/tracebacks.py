@@ -10,7 +10,7 @@ import collections
 import re
 from collections.abc import Iterable, Sequence
 
-from ddpjob_protocol.failures import SECONDARY
+from ddpjob_protocol.failures.peer_errors import SECONDARY
 
 MAX_KNOWN = 100  # tracebacks
 MAX_LINES = 1000  # of one traceback

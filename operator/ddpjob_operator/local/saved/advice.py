@@ -16,7 +16,7 @@ from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.local.saved.own_files import OwnFiles
 from ddpjob_operator.local.state_dir import JobStateDir
 from ddpjob_protocol.codec import decode
-from ddpjob_protocol.control import Report
+from ddpjob_protocol.messages.control import Report
 from ddpjob_protocol.text import some
 
 NAMES_SHOWN = 3

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from ddpjob_operator.api.status import DDPJobStatus, HistoryEntry
 from ddpjob_operator.planner.diagnosis import quote
 from ddpjob_operator.planner.observed import Worker
-from ddpjob_protocol.control import MembershipRecord, Report
-from ddpjob_protocol.membership import MembershipId
+from ddpjob_protocol.messages.control import MembershipRecord, Report
+from ddpjob_protocol.messages.membership import MembershipId
 from ddpjob_protocol.text import shorten
 
 MAX_ENTRIES = 20

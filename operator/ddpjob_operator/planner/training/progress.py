@@ -10,7 +10,7 @@ import math
 from datetime import UTC, datetime
 
 from ddpjob_operator.api.status import ProgressStatus
-from ddpjob_protocol.control import Report
+from ddpjob_protocol.messages.control import Report
 
 DIGITS = 2  # significant digits of the rate
 ROUND_SECONDS = 60  # the completion is rounded to whole minutes

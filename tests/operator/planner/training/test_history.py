@@ -10,8 +10,8 @@ import pytest
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.planner.observed import Observed, Worker
 from ddpjob_operator.planner.planner import plan
-from ddpjob_protocol.control import MembershipRecord, Report
-from ddpjob_protocol.membership import Cause
+from ddpjob_protocol.messages.control import MembershipRecord, Report
+from ddpjob_protocol.messages.membership import Cause
 from support.builders import NOW, make_job, make_membership, make_report, make_round, make_worker
 from support.planning import FAILED, UP, W0, W1, decide
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import distributed
 
-from ddpjob_protocol.process import Assignment
+from ddpjob_protocol.messages.process import Assignment
 from ddpjob_trainer.elastic.group import group_breaks
 from ddpjob_trainer.elastic.group.break_errors import GroupAbortedError
 from ddpjob_trainer.elastic.group.group_breaks import GroupBreaks

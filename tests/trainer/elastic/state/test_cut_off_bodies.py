@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddpjob_protocol.membership import MembershipId
+from ddpjob_protocol.messages.membership import MembershipId
 from ddpjob_trainer.elastic.state.train_state import TrainState
 from trainer.elastic.state import bodies
 from trainer.elastic.state.bodies import Script, Training

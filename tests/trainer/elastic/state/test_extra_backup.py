@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from ddpjob_protocol.membership import MembershipId
+from ddpjob_protocol.messages.membership import MembershipId
 from ddpjob_trainer.elastic.state.extra_backup import ExtraBackup
 from ddpjob_trainer.elastic.state.train_state import TrainState
 from ddpjob_trainer.transfer.agreement import BEGINNING

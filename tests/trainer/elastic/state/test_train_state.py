@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddpjob_protocol.membership import MembershipId
+from ddpjob_protocol.messages.membership import MembershipId
 from ddpjob_trainer.elastic.state import train_state as training_module
 from ddpjob_trainer.elastic.state.train_state import TrainState
 from trainer.runs import Counter, Run, assert_same

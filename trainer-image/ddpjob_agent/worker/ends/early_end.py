@@ -10,7 +10,7 @@ import time
 
 from ddpjob_agent.worker.launch import STEPS_FILE
 from ddpjob_protocol.environment import STEPS_BYTES
-from ddpjob_protocol.messages import Failure
+from ddpjob_protocol.messages.agent import Failure
 
 _REMEDY = (
     "A process that ends before the last step has failed, also with exit code 0. To end training"

@@ -19,7 +19,7 @@ from ddpjob_agent.worker.ends.early_end import early_end
 from ddpjob_agent.worker.failure_report import explain_missing_script, read_failure
 from ddpjob_agent.worker.launch import steps_done
 from ddpjob_protocol.codec import encode
-from ddpjob_protocol.messages import Failure
+from ddpjob_protocol.messages.agent import Failure
 
 if TYPE_CHECKING:
     from ddpjob_agent.net.service_connection import ServiceConnection

@@ -15,7 +15,7 @@ from ddpjob_trainer.elastic.group.break_errors import is_group_error, may_be_gro
 from ddpjob_trainer.errors import SnapshotError
 
 if TYPE_CHECKING:
-    from ddpjob_protocol.process import Assignment
+    from ddpjob_protocol.messages.process import Assignment
 
 NEWS_SECONDS = 60.0  # seconds after a broken group in which a new membership must arrive
 CONFIRM_SECONDS = 10.0  # seconds in which the agent must confirm a break of unclear origin

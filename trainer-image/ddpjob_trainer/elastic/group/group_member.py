@@ -17,8 +17,8 @@ from ddpjob_trainer.tensors import rng_state
 from ddpjob_trainer.transfer.agreement import BEGINNING, Agreement, StateVersion, agree, exchange
 
 if TYPE_CHECKING:
-    from ddpjob_protocol.membership import Membership
-    from ddpjob_protocol.process import Assignment
+    from ddpjob_protocol.messages.membership import Membership
+    from ddpjob_protocol.messages.process import Assignment
     from ddpjob_trainer.agent_link.connection import AgentConnection
     from ddpjob_trainer.elastic.data_feed import DataFeed
     from ddpjob_trainer.elastic.ddp_model import ElasticModel

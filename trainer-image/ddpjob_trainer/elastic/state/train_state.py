@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ddpjob_protocol.membership import MembershipId
+from ddpjob_protocol.messages.membership import MembershipId
 from ddpjob_trainer.elastic.control.schedule import Schedule
 from ddpjob_trainer.elastic.state import left_out
 from ddpjob_trainer.elastic.state.extra_backup import ExtraBackup

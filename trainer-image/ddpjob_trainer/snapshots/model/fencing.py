@@ -15,7 +15,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ddpjob_protocol.membership import MembershipId
+from ddpjob_protocol.messages.membership import MembershipId
 from ddpjob_trainer.errors import FencedError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from ddpjob_trainer.snapshots.model.fencing import Origin, is_fenced
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from ddpjob_protocol.membership import MembershipId
+    from ddpjob_protocol.messages.membership import MembershipId
     from ddpjob_trainer.snapshots.model.fencing import Fence, Owner
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 
-from ddpjob_protocol.membership import Membership
+from ddpjob_protocol.messages.membership import Membership
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ddpjob_protocol.codec import encode
 
 if TYPE_CHECKING:
-    from ddpjob_protocol.membership import Membership
+    from ddpjob_protocol.messages.membership import Membership
 
 
 class MembershipSeal:

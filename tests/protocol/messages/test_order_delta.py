@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ddpjob_agent.registry.order_text import Members, Order, RunPart
 from ddpjob_protocol.codec import encode
-from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
-from ddpjob_protocol.order_delta import RunOrders, kept_members
+from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
+from ddpjob_protocol.messages.order_delta import RunOrders, kept_members
 
 NAMES = "abcdefgh"
 FILES = '{"files":null}'

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from ddpjob_protocol.credentials import JobKey, WorkerKeys, derive
-from ddpjob_protocol.membership import Cause, Membership, MembershipId
-from ddpjob_protocol.membership_seal import MembershipSeal
+from ddpjob_protocol.keys.credentials import JobKey, WorkerKeys, derive
+from ddpjob_protocol.keys.membership_seal import MembershipSeal
+from ddpjob_protocol.messages.membership import Cause, Membership, MembershipId
 from support.keys import KEY, OPERATOR_KEY, SEAL
 
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ddpjob_protocol import checks
-from ddpjob_protocol.checks import Check, count, each, fields, flag, identity, name, text
 from ddpjob_protocol.codec import DecodeError, decode, show
-from ddpjob_protocol.failure_rules import MAX_TIMES
-from ddpjob_protocol.membership import Member, Membership
-from ddpjob_protocol.messages import Failure, Message
-from ddpjob_protocol.process import ProcessMessage
-from ddpjob_protocol.progress import MAX_WHERE, Position, ProgressReport
+from ddpjob_protocol.failures.failure_rules import MAX_TIMES
+from ddpjob_protocol.messages.agent import Failure, Message
+from ddpjob_protocol.messages.membership import Member, Membership
+from ddpjob_protocol.messages.process import ProcessMessage
+from ddpjob_protocol.messages.warnings import MAX_STACKS
+from ddpjob_protocol.parsers import checks
+from ddpjob_protocol.parsers.checks import Check, count, each, fields, flag, identity, name, text
+from ddpjob_protocol.parsers.progress import MAX_WHERE, Position, ProgressReport
 from ddpjob_protocol.text import last_lines
-from ddpjob_protocol.warnings import MAX_STACKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

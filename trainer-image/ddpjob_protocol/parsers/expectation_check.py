@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddpjob_protocol.checks import (
+from ddpjob_protocol.codec import DecodeError, decode, show
+from ddpjob_protocol.failures.failure_rules import MAX_RULES
+from ddpjob_protocol.messages.control import Expectation
+from ddpjob_protocol.parsers.checks import (
     MAX_COUNT,
     count,
     count_to,
@@ -18,10 +21,7 @@ from ddpjob_protocol.checks import (
     number,
     seconds,
 )
-from ddpjob_protocol.codec import DecodeError, decode, show
-from ddpjob_protocol.control import Expectation
-from ddpjob_protocol.failure_rules import MAX_RULES
-from ddpjob_protocol.report_check import (
+from ddpjob_protocol.parsers.report_check import (
     FAILURE_TIMES,
     MAX_RESTARTS,
     MAX_WORKERS,

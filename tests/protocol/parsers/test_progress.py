@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpjob_protocol.codec import DecodeError
-from ddpjob_protocol.process import ProgressEvent
-from ddpjob_protocol.progress import (
+from ddpjob_protocol.messages.process import ProgressEvent
+from ddpjob_protocol.parsers.progress import (
     MAX_METRICS,
     Position,
     ProgressReport,

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ddpjob_protocol.membership import Member
-    from ddpjob_protocol.messages import Message
+    from ddpjob_protocol.messages.agent import Message
+    from ddpjob_protocol.messages.membership import Member
 
 Reach = dict[str, Any]  # ports by worker; None: no longer known
 

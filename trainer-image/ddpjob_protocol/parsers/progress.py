@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from ddpjob_protocol import checks
 from ddpjob_protocol.codec import DecodeError, show
-from ddpjob_protocol.process import ProgressEvent
+from ddpjob_protocol.messages.process import ProgressEvent
+from ddpjob_protocol.parsers import checks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Callable
 
 from ddpjob_protocol.codec import DecodeError, show
-from ddpjob_protocol.membership import MembershipId
+from ddpjob_protocol.messages.membership import MembershipId
 from ddpjob_protocol.text import shorten
 
 MAX_COUNT = 2**63 - 1

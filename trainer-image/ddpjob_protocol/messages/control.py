@@ -12,10 +12,10 @@ import functools
 import itertools
 from collections.abc import Mapping
 
-from ddpjob_protocol.failure_rules import FailureRule
-from ddpjob_protocol.membership import Membership
-from ddpjob_protocol.messages import Failure
-from ddpjob_protocol.warnings import JobWarning
+from ddpjob_protocol.failures.failure_rules import FailureRule
+from ddpjob_protocol.messages.agent import Failure
+from ddpjob_protocol.messages.membership import Membership
+from ddpjob_protocol.messages.warnings import JobWarning
 
 
 class ServiceState(str, enum.Enum):

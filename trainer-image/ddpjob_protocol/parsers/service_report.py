@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddpjob_protocol import checks
-from ddpjob_protocol.checks import count, each, fields, identity, name, number, seconds, text
 from ddpjob_protocol.codec import DecodeError, decode, show
-from ddpjob_protocol.control import Report
-from ddpjob_protocol.membership import Cause
-from ddpjob_protocol.progress import MAX_WHERE, check_metrics
-from ddpjob_protocol.report_check import (
+from ddpjob_protocol.messages.control import Report
+from ddpjob_protocol.messages.membership import Cause
+from ddpjob_protocol.parsers import checks
+from ddpjob_protocol.parsers.checks import (
+    count,
+    each,
+    fields,
+    identity,
+    name,
+    number,
+    seconds,
+    text,
+)
+from ddpjob_protocol.parsers.progress import MAX_WHERE, check_metrics
+from ddpjob_protocol.parsers.report_check import (
     FAILURE_TIMES,
     MAX_RANKS,
     MAX_WARNING,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob_protocol.signed_http import (
+from ddpjob_protocol.keys.signed_http import (
     MAX_NONCES,
     PROOF_HEADER,
     ForgedError,

@@ -1,0 +1,1 @@
+"""Rules for failures, and the errors that other failures cause."""

@@ -1,0 +1,1 @@
+"""Messages between operator, rendezvous service, agents and training processes."""

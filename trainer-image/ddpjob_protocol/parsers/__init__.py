@@ -1,0 +1,1 @@
+"""Strict parsers of messages from outside: a value out of range is refused."""
