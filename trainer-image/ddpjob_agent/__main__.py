@@ -21,7 +21,7 @@ from ddpjob_agent.launchers import mpi_helpers
 from ddpjob_agent.net.descriptors import raise_limit
 from ddpjob_agent.output.log_writer import LOG, LogStream
 from ddpjob_agent.registry.registration import SupersededError
-from ddpjob_agent.registry.state import initial_state
+from ddpjob_agent.registry.state.registry_state import initial_state
 from ddpjob_agent.service.boot_count import next_boot
 from ddpjob_agent.service.server import RendezvousServer
 from ddpjob_agent.worker.agent import Agent

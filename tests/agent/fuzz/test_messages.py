@@ -17,7 +17,7 @@ from ddpjob_agent.registry.messages import on_message
 from ddpjob_agent.registry.orders import Orders
 from ddpjob_agent.registry.registration import on_expectation, on_heartbeat, on_hello
 from ddpjob_agent.registry.report import build_report
-from ddpjob_agent.registry.state import RegistryState, initial_state
+from ddpjob_agent.registry.state.registry_state import RegistryState, initial_state
 from ddpjob_protocol.codec import DecodeError, encode
 from ddpjob_protocol.messages.control import Expectation, Policy
 from ddpjob_protocol.messages.membership import Member

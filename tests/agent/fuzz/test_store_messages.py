@@ -15,7 +15,7 @@ from ddpjob_agent.net.framing import Connection, FrameKeys
 from ddpjob_agent.net.listening import STREAM_BYTES
 from ddpjob_agent.registry.decisions import decide
 from ddpjob_agent.registry.registration import on_expectation, on_hello
-from ddpjob_agent.registry.state import RegistryState, initial_state
+from ddpjob_agent.registry.state.registry_state import RegistryState, initial_state
 from ddpjob_agent.service.c10d_session import StoreSession
 from ddpjob_agent.service.c10d_stores import MAX_VERSION, MembershipStores
 from ddpjob_protocol.codec import DecodeError, encode

@@ -14,7 +14,7 @@ from ddpjob_protocol.messages.membership import Cause, Member, Membership, Membe
 from support.keys import SEAL
 
 if TYPE_CHECKING:
-    from ddpjob_agent.registry.state import RegistryState
+    from ddpjob_agent.registry.state.registry_state import RegistryState
 
 POLICY = Policy(settle=3, startup_wait=300, min_between_joins=300, max_join_wait=900, backoff=5)
 NOW = 1000.0

@@ -10,7 +10,7 @@ from ddpjob_agent.registry.decisions import decide
 from ddpjob_agent.registry.messages import on_message
 from ddpjob_agent.registry.registration import on_expectation, on_hello
 from ddpjob_agent.registry.report import build_report
-from ddpjob_agent.registry.state import initial_state
+from ddpjob_agent.registry.state.registry_state import initial_state
 from ddpjob_protocol.codec import decode, encode
 from ddpjob_protocol.messages.control import Expectation, Policy, Report, Stall
 from ddpjob_protocol.messages.membership import Member

@@ -14,7 +14,7 @@ from ddpjob_agent.registry.registration import (
     on_silent_hosts,
 )
 from ddpjob_agent.registry.report import build_report
-from ddpjob_agent.registry.state import RegistryState, initial_state
+from ddpjob_agent.registry.state.registry_state import RegistryState, initial_state
 from ddpjob_protocol.codec import encode
 from ddpjob_protocol.messages.control import Expectation, Policy
 from ddpjob_protocol.messages.membership import Cause, Member

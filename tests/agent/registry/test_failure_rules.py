@@ -12,7 +12,7 @@ from ddpjob_agent.registry.decisions import decide
 from ddpjob_agent.registry.messages import on_message
 from ddpjob_agent.registry.registration import on_expectation, on_heartbeat, on_hello
 from ddpjob_agent.registry.report import build_report
-from ddpjob_agent.registry.state import RegistryState, initial_state
+from ddpjob_agent.registry.state.registry_state import RegistryState, initial_state
 from ddpjob_protocol.codec import decode, encode
 from ddpjob_protocol.failures.failure_rules import FailureRule, merge_times
 from ddpjob_protocol.messages.agent import Failure

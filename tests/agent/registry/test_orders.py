@@ -13,7 +13,7 @@ from ddpjob_agent.registry.registration import (
     on_heartbeat,
     on_hello,
 )
-from ddpjob_agent.registry.state import initial_state
+from ddpjob_agent.registry.state.registry_state import initial_state
 from ddpjob_protocol.messages.control import Expectation, Policy
 from ddpjob_protocol.messages.membership import Member
 

@@ -14,7 +14,7 @@ from agent.membership.views import failure, hello
 from ddpjob_agent.net.framing import Connection, connect
 from ddpjob_agent.registry import decisions, order_text
 from ddpjob_agent.registry.effects import Effect
-from ddpjob_agent.registry.state import initial_state
+from ddpjob_agent.registry.state.registry_state import initial_state
 from ddpjob_agent.service import server, turns
 from ddpjob_agent.service.turns import Turns
 from ddpjob_operator.local.rendezvous_process import free_port

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from ddpjob_agent.membership.last_step import LastStep
 from ddpjob_agent.membership.policy import decide_membership
 from ddpjob_agent.membership.state import Action
-from ddpjob_agent.registry.hang_restart import restart_if_hung
+from ddpjob_agent.registry.state.hang_restart import restart_if_hung
 from ddpjob_protocol.failures.failure_rules import MAX_TIMES
 from ddpjob_protocol.messages.control import ServiceState
 from ddpjob_protocol.messages.membership import Cause
 
 if TYPE_CHECKING:
     from ddpjob_agent.membership.state import Decision, MembershipState
-    from ddpjob_agent.registry.state import RegistryState
+    from ddpjob_agent.registry.state.registry_state import RegistryState
     from ddpjob_protocol.messages.control import Policy
     from ddpjob_protocol.messages.membership import Membership
 

@@ -8,7 +8,7 @@ from typing import Any, Callable
 from ddpjob_agent.file_sync.replica import FileInventory
 from ddpjob_agent.membership.forming import backoff_after
 from ddpjob_agent.registry.effects import Effect
-from ddpjob_agent.registry.state import RegistryState
+from ddpjob_agent.registry.state.registry_state import RegistryState
 from ddpjob_protocol.codec import DecodeError, decode
 from ddpjob_protocol.messages.agent import Failure, Message
 from ddpjob_protocol.messages.process import ProgressEvent

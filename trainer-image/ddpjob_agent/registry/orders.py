@@ -6,13 +6,13 @@ import json
 from typing import TYPE_CHECKING, Callable
 
 from ddpjob_agent.membership.forming import leaves
-from ddpjob_agent.registry.file_sync import NO_INSTRUCTION
 from ddpjob_agent.registry.order_text import CommonPart, Members, Order, RunPart
+from ddpjob_agent.registry.state.file_sync import NO_INSTRUCTION
 from ddpjob_protocol.messages.control import ServiceState
 
 if TYPE_CHECKING:
     from ddpjob_agent.membership.state import WorkerState
-    from ddpjob_agent.registry.state import RegistryState
+    from ddpjob_agent.registry.state.registry_state import RegistryState
     from ddpjob_protocol.keys.membership_seal import MembershipSeal
     from ddpjob_protocol.messages.agent import Message
     from ddpjob_protocol.messages.membership import Membership

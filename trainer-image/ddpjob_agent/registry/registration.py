@@ -27,7 +27,7 @@ from ddpjob_protocol.parsers.report_check import check_hello, check_member, chec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ddpjob_agent.registry.state import RegistryState
+    from ddpjob_agent.registry.state.registry_state import RegistryState
     from ddpjob_protocol.messages.agent import Message
     from ddpjob_protocol.messages.control import Expectation
 

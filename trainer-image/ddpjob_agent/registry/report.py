@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ddpjob_protocol.messages.control import Report
 
 if TYPE_CHECKING:
-    from ddpjob_agent.registry.state import RegistryState
+    from ddpjob_agent.registry.state.registry_state import RegistryState
 
 
 def build_report(state: RegistryState, version: int) -> Report:

@@ -32,7 +32,7 @@ from ddpjob_protocol.parsers.checks import count
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ddpjob_agent.registry.state import RegistryState
+    from ddpjob_agent.registry.state.registry_state import RegistryState
     from ddpjob_protocol.messages.agent import Message
 
 TORCHRUN_KEY = b"/torch.rendezvous."  # prefix of the keys of torchrun's rendezvous

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Callable
 from ddpjob_agent.registry.report import build_report
 
 if TYPE_CHECKING:
-    from ddpjob_agent.registry.state import RegistryState
+    from ddpjob_agent.registry.state.registry_state import RegistryState
     from ddpjob_protocol.messages.control import Report
 
 log = logging.getLogger("ddpjob.rendezvous")

@@ -53,7 +53,7 @@ from ddpjob_protocol.parsers.report_check import check_member, check_message
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ddpjob_agent.registry.state import RegistryState
+    from ddpjob_agent.registry.state.registry_state import RegistryState
     from ddpjob_protocol.keys.credentials import JobKey
     from ddpjob_protocol.messages.control import Expectation
     from ddpjob_protocol.messages.membership import Member

@@ -11,7 +11,7 @@ from ddpjob_agent.registry.decisions import decide
 from ddpjob_agent.registry.messages import on_message
 from ddpjob_agent.registry.registration import on_disconnect, on_expectation, on_heartbeat, on_hello
 from ddpjob_agent.registry.report import build_report
-from ddpjob_agent.registry.state import initial_state
+from ddpjob_agent.registry.state.registry_state import initial_state
 from ddpjob_protocol.messages.control import Expectation, Policy
 from ddpjob_protocol.messages.membership import Member
 from ddpjob_protocol.messages.warnings import (

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from ddpjob_agent.registry.repeated_steps import RepeatedSteps
+from ddpjob_agent.registry.state.repeated_steps import RepeatedSteps
 from ddpjob_protocol.messages.control import MembershipRecord
 from ddpjob_protocol.messages.membership import Membership, MembershipId
 from ddpjob_protocol.messages.process import ProgressEvent

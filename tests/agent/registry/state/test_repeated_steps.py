@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpjob_agent.registry.repeated_steps import RepeatedSteps
+from ddpjob_agent.registry.state.repeated_steps import RepeatedSteps
 from ddpjob_protocol.messages.membership import MembershipId
 
 

@@ -16,7 +16,7 @@ from ddpjob_protocol.messages.warnings import hang_stacks
 from ddpjob_protocol.text import shorten
 
 if TYPE_CHECKING:
-    from ddpjob_agent.registry.state import RegistryState
+    from ddpjob_agent.registry.state.registry_state import RegistryState
     from ddpjob_protocol.messages.control import Stall
 
 COLLECT_SECONDS = 10.0

@@ -13,7 +13,7 @@ from ddpjob_agent.registry.messages import on_message
 from ddpjob_agent.registry.registration import (
     extend_deadlines,
 )
-from ddpjob_agent.registry.state import initial_state
+from ddpjob_agent.registry.state.registry_state import initial_state
 from ddpjob_protocol.codec import encode
 from ddpjob_protocol.messages.control import RankGroup, ServiceState
 from ddpjob_protocol.messages.membership import MembershipId

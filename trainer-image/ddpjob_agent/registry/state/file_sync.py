@@ -16,7 +16,7 @@ from ddpjob_protocol.messages.control import FileSyncReport
 if TYPE_CHECKING:
     from ddpjob_agent.file_sync.replica import FileInstruction, FileInventory
     from ddpjob_agent.membership.state import MembershipState, WorkerState
-    from ddpjob_agent.registry.worker_table import WorkerTable
+    from ddpjob_agent.registry.state.worker_table import WorkerTable
     from ddpjob_protocol.messages.membership import Member
 
 NO_INSTRUCTION = json.dumps(None)

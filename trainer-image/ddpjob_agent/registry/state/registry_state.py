@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 from ddpjob_agent.c10d.torchrun_ranks import TorchrunRanks
 from ddpjob_agent.membership.state import MembershipState
 from ddpjob_agent.membership.stop_askers import StopAskers
-from ddpjob_agent.registry.file_sync import FileSyncCoordinator
-from ddpjob_agent.registry.hang_restart import HangRestart
-from ddpjob_agent.registry.history import MembershipHistory
-from ddpjob_agent.registry.refusals import Refusals
-from ddpjob_agent.registry.stall_detector import StallDetector
-from ddpjob_agent.registry.warning_log import WarningLog
-from ddpjob_agent.registry.worker_table import WorkerTable
+from ddpjob_agent.registry.state.file_sync import FileSyncCoordinator
+from ddpjob_agent.registry.state.hang_restart import HangRestart
+from ddpjob_agent.registry.state.history import MembershipHistory
+from ddpjob_agent.registry.state.refusals import Refusals
+from ddpjob_agent.registry.state.stall_detector import StallDetector
+from ddpjob_agent.registry.state.warning_log import WarningLog
+from ddpjob_agent.registry.state.worker_table import WorkerTable
 from ddpjob_protocol.failures.failure_rules import count_since
 from ddpjob_protocol.messages.control import Policy, ServiceState
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ddpjob_protocol.messages.warnings import invalid_report
 
 if TYPE_CHECKING:
-    from ddpjob_agent.registry.warning_log import WarningLog
+    from ddpjob_agent.registry.state.warning_log import WarningLog
 
 
 class Refusals:

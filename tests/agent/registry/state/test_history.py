@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpjob_agent.registry.history import MembershipHistory
+from ddpjob_agent.registry.state.history import MembershipHistory
 from ddpjob_protocol.messages.process import ProgressEvent
 from ddpjob_protocol.parsers.progress import ProgressReport
 

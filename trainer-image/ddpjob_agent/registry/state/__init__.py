@@ -1,0 +1,1 @@
+"""The state of the rendezvous service, and its parts."""
