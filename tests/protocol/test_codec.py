@@ -10,7 +10,7 @@ import pytest
 
 from ddpjob_agent.c10d.protocol import Op, Request
 from ddpjob_agent.c10d.writes import Kind, Write
-from ddpjob_agent.file_sync.replica import FileInstruction, FileInventory, Replica
+from ddpjob_agent.file_sync.decisions.replica import FileInstruction, FileInventory, Replica
 from ddpjob_protocol.codec import DecodeError, decode, encode
 from ddpjob_protocol.messages.agent import Failure
 from ddpjob_protocol.messages.control import (

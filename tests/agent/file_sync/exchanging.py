@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ddpjob_agent.file_sync.decisions.replica import FileInstruction, Replica
+from ddpjob_agent.file_sync.disk.local_files import TrackedFiles
+from ddpjob_agent.file_sync.disk.replica_store import FOLDER, open_replica_store
 from ddpjob_agent.file_sync.inventory import LocalReplicas
-from ddpjob_agent.file_sync.local_files import TrackedFiles
-from ddpjob_agent.file_sync.replica import FileInstruction, Replica
-from ddpjob_agent.file_sync.replica_store import FOLDER, open_replica_store
 from ddpjob_agent.file_sync.syncer import FileSyncer
 from ddpjob_protocol.codec import encode
 from ddpjob_protocol.keys.credentials import Credential

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpjob_agent.file_sync.replica import FileInventory, Replica
+from ddpjob_agent.file_sync.decisions.replica import FileInventory, Replica
 from ddpjob_protocol.messages.membership import Member
 
 A, B, C = (Member(name, f"{name}-first", "127.0.0.1", 1) for name in "abc")

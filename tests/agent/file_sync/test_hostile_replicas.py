@@ -17,17 +17,23 @@ from typing import Any
 import pytest
 
 from agent.file_sync.exchanging import Disk, peers, run
-from ddpjob_agent.file_sync import places
-from ddpjob_agent.file_sync.admission import MAX_BYTES, MAX_FILES, RefusedError, admit, parse_parts
-from ddpjob_agent.file_sync.local_files import TrackedFiles
-from ddpjob_agent.file_sync.places import Place
-from ddpjob_agent.file_sync.replica import (
+from ddpjob_agent.file_sync.decisions.admission import (
+    MAX_BYTES,
+    MAX_FILES,
+    RefusedError,
+    admit,
+    parse_parts,
+)
+from ddpjob_agent.file_sync.decisions.replica import (
     FileEntry,
     FileInstruction,
     FileInventory,
     Replica,
     digest_of,
 )
+from ddpjob_agent.file_sync.disk import places
+from ddpjob_agent.file_sync.disk.local_files import TrackedFiles
+from ddpjob_agent.file_sync.disk.places import Place
 from ddpjob_agent.net.framing import MAGIC, accept
 from ddpjob_protocol.codec import decode, encode
 from support.keys import PEERS

@@ -14,10 +14,7 @@ import pytest
 from agent.file_sync.exchanging import Disk, Peer, peers, run
 from agent.file_sync.keeping import snapshot
 from ddpjob_agent.file_sync import syncer
-from ddpjob_agent.file_sync.inventory import LocalReplicas
-from ddpjob_agent.file_sync.local_files import ChangedError
-from ddpjob_agent.file_sync.places import Place
-from ddpjob_agent.file_sync.replica import (
+from ddpjob_agent.file_sync.decisions.replica import (
     NOTHING,
     FileEntry,
     FileInstruction,
@@ -25,7 +22,10 @@ from ddpjob_agent.file_sync.replica import (
     Replica,
     digest_of,
 )
-from ddpjob_agent.file_sync.replica_store import FOLDER, NEW, ReplicaStore, open_replica_store
+from ddpjob_agent.file_sync.disk.local_files import ChangedError
+from ddpjob_agent.file_sync.disk.places import Place
+from ddpjob_agent.file_sync.disk.replica_store import FOLDER, NEW, ReplicaStore, open_replica_store
+from ddpjob_agent.file_sync.inventory import LocalReplicas
 from ddpjob_agent.file_sync.transfer import ReplicaServer, Source, TransferError, fetch
 from ddpjob_agent.net.framing import MAGIC, accept
 from ddpjob_protocol.messages.membership import Cause, Membership, MembershipId

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ddpjob_agent.file_sync.places import Place
-from ddpjob_agent.file_sync.replica import FileEntry, digest_of
+from ddpjob_agent.file_sync.decisions.replica import FileEntry, digest_of
+from ddpjob_agent.file_sync.disk.places import Place
 from ddpjob_agent.file_sync.transfer import ReplicaServer, fetch
 from support.keys import PEERS
 

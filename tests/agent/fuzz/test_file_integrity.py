@@ -11,8 +11,8 @@ import zipfile
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ddpjob_agent.file_sync.integrity import find_corruption
-from ddpjob_agent.file_sync.pickle_scan import find_damage
+from ddpjob_agent.file_sync.decisions.pickle_scan import find_damage
+from ddpjob_agent.file_sync.disk.integrity import find_corruption
 from support.fuzzing import Draw, fuzz, measured, mutated
 
 MAX_SAID = 500  # characters

@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ddpjob_agent.file_sync.admission import (
+from ddpjob_agent.file_sync.decisions.admission import (
     MAX_BYTES,
     MAX_FILES,
     MalformedError,
@@ -20,10 +20,10 @@ from ddpjob_agent.file_sync.admission import (
     admit,
     parse_parts,
 )
-from ddpjob_agent.file_sync.local_files import FileFingerprint
-from ddpjob_agent.file_sync.manifest import NAME, read_manifest, write_manifest
-from ddpjob_agent.file_sync.places import Place
-from ddpjob_agent.file_sync.replica import FileEntry, Parts, digest_of
+from ddpjob_agent.file_sync.decisions.replica import FileEntry, Parts, digest_of
+from ddpjob_agent.file_sync.disk.local_files import FileFingerprint
+from ddpjob_agent.file_sync.disk.manifest import NAME, read_manifest, write_manifest
+from ddpjob_agent.file_sync.disk.places import Place
 from support.fuzzing import fuzz, measured, mutated, mutated_json, size_of
 
 DIGEST = hashlib.blake2b(b"x", digest_size=16).hexdigest()

@@ -6,7 +6,7 @@ import dataclasses
 
 from agent.file_sync.replicas import NEW, A, B, copy, has
 from agent.membership.views import NOW, hello, membership, order_for
-from ddpjob_agent.file_sync.replica import FileInstruction, FileInventory
+from ddpjob_agent.file_sync.decisions.replica import FileInstruction, FileInventory
 from ddpjob_agent.registry.decisions import decide
 from ddpjob_agent.registry.messages import on_message
 from ddpjob_agent.registry.registration import (

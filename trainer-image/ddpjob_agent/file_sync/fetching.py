@@ -10,16 +10,16 @@ import functools
 import logging
 from typing import TYPE_CHECKING, Any, Callable
 
-from ddpjob_agent.file_sync.admission import RefusedError
+from ddpjob_agent.file_sync.decisions.admission import RefusedError
 from ddpjob_agent.file_sync.transfer import TransferError, fetch
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
     from concurrent.futures import Executor
 
+    from ddpjob_agent.file_sync.decisions.replica import Parts, Replica
+    from ddpjob_agent.file_sync.disk.places import Place
     from ddpjob_agent.file_sync.inventory import LocalReplicas
-    from ddpjob_agent.file_sync.places import Place
-    from ddpjob_agent.file_sync.replica import Parts, Replica
     from ddpjob_protocol.keys.credentials import Credential
 
 Holder = tuple[str, int]  # address and port

@@ -12,21 +12,21 @@ import functools
 import logging
 from typing import TYPE_CHECKING, Callable, Optional
 
-from ddpjob_agent.file_sync.admission import admit
-from ddpjob_agent.file_sync.file_copy import copy_file
-from ddpjob_agent.file_sync.local_files import ChangedError
-from ddpjob_agent.file_sync.places import open_to_read
-from ddpjob_agent.file_sync.refusals import Refusals
-from ddpjob_agent.file_sync.replica import BEFORE_ALL, NOTHING, Replica, digest_of
+from ddpjob_agent.file_sync.decisions.admission import admit
+from ddpjob_agent.file_sync.decisions.refusals import Refusals
+from ddpjob_agent.file_sync.decisions.replica import BEFORE_ALL, NOTHING, Replica, digest_of
+from ddpjob_agent.file_sync.disk.file_copy import copy_file
+from ddpjob_agent.file_sync.disk.local_files import ChangedError
+from ddpjob_agent.file_sync.disk.places import open_to_read
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from ddpjob_agent.file_sync.admission import RefusedError
-    from ddpjob_agent.file_sync.local_files import FileFingerprint, TrackedFiles
-    from ddpjob_agent.file_sync.places import Place
-    from ddpjob_agent.file_sync.replica import Parts
-    from ddpjob_agent.file_sync.replica_store import ReplicaStore
+    from ddpjob_agent.file_sync.decisions.admission import RefusedError
+    from ddpjob_agent.file_sync.decisions.replica import Parts
+    from ddpjob_agent.file_sync.disk.local_files import FileFingerprint, TrackedFiles
+    from ddpjob_agent.file_sync.disk.places import Place
+    from ddpjob_agent.file_sync.disk.replica_store import ReplicaStore
     from ddpjob_agent.file_sync.transfer import Source
 
 log = logging.getLogger("ddpjob.files")

@@ -20,16 +20,16 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
+from ddpjob_agent.file_sync.decisions.replica import FileInstruction, FileInventory, newest
 from ddpjob_agent.file_sync.fetching import Fetcher
-from ddpjob_agent.file_sync.replica import FileInstruction, FileInventory, newest
 from ddpjob_agent.file_sync.transfer import ReplicaServer
 from ddpjob_agent.file_sync.watcher import FileWatcher, log_task_failure
 from ddpjob_protocol.codec import decode, encode
 from ddpjob_protocol.messages.warnings import files_refused
 
 if TYPE_CHECKING:
+    from ddpjob_agent.file_sync.disk.local_files import FileFingerprint
     from ddpjob_agent.file_sync.inventory import At, LocalReplicas
-    from ddpjob_agent.file_sync.local_files import FileFingerprint
     from ddpjob_protocol.keys.credentials import Credential
     from ddpjob_protocol.messages.agent import Message
     from ddpjob_protocol.messages.membership import Membership

@@ -16,10 +16,10 @@ import hashlib
 import logging
 from typing import IO, TYPE_CHECKING, Callable
 
-from ddpjob_agent.file_sync import places
-from ddpjob_agent.file_sync.admission import MalformedError, parse_parts
-from ddpjob_agent.file_sync.file_copy import CHUNK_BYTES
-from ddpjob_agent.file_sync.replica import FileEntry, Parts, digest_of
+from ddpjob_agent.file_sync.decisions.admission import MalformedError, parse_parts
+from ddpjob_agent.file_sync.decisions.replica import FileEntry, Parts, digest_of
+from ddpjob_agent.file_sync.disk import places
+from ddpjob_agent.file_sync.disk.file_copy import CHUNK_BYTES
 from ddpjob_agent.net.framing import (
     HANDSHAKE_SECONDS,
     MAGIC,
@@ -34,7 +34,7 @@ from ddpjob_agent.net.listening import Listener, bind
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator, Sequence
 
-    from ddpjob_agent.file_sync.places import Place
+    from ddpjob_agent.file_sync.disk.places import Place
     from ddpjob_protocol.keys.credentials import Credential
     from ddpjob_protocol.messages.agent import Message
 

@@ -12,11 +12,11 @@ import time
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Callable
 
-from ddpjob_agent.file_sync.local_files import ChangedError
+from ddpjob_agent.file_sync.disk.local_files import ChangedError
 
 if TYPE_CHECKING:
+    from ddpjob_agent.file_sync.disk.local_files import FileFingerprint
     from ddpjob_agent.file_sync.inventory import At, LocalReplicas
-    from ddpjob_agent.file_sync.local_files import FileFingerprint
 
 SCAN_SECONDS = 0.2  # between two checks of the files
 # Files unchanged for this time count as written. A writer of several files, or one with a slow disk

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from ddpjob_agent.file_sync.replica import FileInventory
+from ddpjob_agent.file_sync.decisions.replica import FileInventory
 from ddpjob_agent.membership.forming import backoff_after
 from ddpjob_agent.registry.effects import Effect
 from ddpjob_agent.registry.state.registry_state import RegistryState

@@ -11,9 +11,9 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
+from ddpjob_agent.file_sync.disk.local_files import TrackedFiles
+from ddpjob_agent.file_sync.disk.replica_store import open_replica_store
 from ddpjob_agent.file_sync.inventory import LocalReplicas
-from ddpjob_agent.file_sync.local_files import TrackedFiles
-from ddpjob_agent.file_sync.replica_store import open_replica_store
 from ddpjob_agent.file_sync.syncer import FileSyncer
 from ddpjob_agent.forkserver.client import ForkServerClient
 from ddpjob_agent.forkserver.eligibility import python_of

@@ -1,6 +1,6 @@
 """The sync of the script's own files: inventories in, instructions out.
 
-Follows the membership; `ddpjob_agent.file_sync.policy` makes the decisions.
+Follows the membership; `ddpjob_agent.file_sync.decisions.policy` makes the decisions.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Callable
 
-from ddpjob_agent.file_sync.policy import FileSyncPolicy
+from ddpjob_agent.file_sync.decisions.policy import FileSyncPolicy
 from ddpjob_agent.membership.forming import leaves
 from ddpjob_protocol.codec import encode
 from ddpjob_protocol.messages.control import FileSyncReport
 
 if TYPE_CHECKING:
-    from ddpjob_agent.file_sync.replica import FileInstruction, FileInventory
+    from ddpjob_agent.file_sync.decisions.replica import FileInstruction, FileInventory
     from ddpjob_agent.membership.state import MembershipState, WorkerState
     from ddpjob_agent.registry.state.worker_table import WorkerTable
     from ddpjob_protocol.messages.membership import Member

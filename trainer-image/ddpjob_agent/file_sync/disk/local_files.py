@@ -17,16 +17,16 @@ import os
 import stat
 from typing import IO, TYPE_CHECKING, NamedTuple
 
-from ddpjob_agent.file_sync import places
-from ddpjob_agent.file_sync.file_copy import copy_file
-from ddpjob_agent.file_sync.integrity import find_corruption, find_folder_corruption
-from ddpjob_agent.file_sync.places import Place
-from ddpjob_agent.file_sync.replica import FileEntry
+from ddpjob_agent.file_sync.decisions.replica import FileEntry
+from ddpjob_agent.file_sync.disk import places
+from ddpjob_agent.file_sync.disk.file_copy import copy_file
+from ddpjob_agent.file_sync.disk.integrity import find_corruption, find_folder_corruption
+from ddpjob_agent.file_sync.disk.places import Place
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from ddpjob_agent.file_sync.file_copy import Wanted
+    from ddpjob_agent.file_sync.disk.file_copy import Wanted
 
 SUFFIX = "ddpjob"
 ASIDE = f"{SUFFIX}-aside"

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_agent.file_sync import integrity
-from ddpjob_agent.file_sync.pickle_scan import find_damage
+from ddpjob_agent.file_sync.decisions.pickle_scan import find_damage
+from ddpjob_agent.file_sync.disk import integrity
 
 START = b"\x80\x04"
 CUT, WHOLE = "cut short", ""
@@ -47,7 +47,7 @@ HOSTILE: dict[str, tuple[str, bytes, str]] = {
 }  # fmt: skip
 CHECK = """
 import json, os, resource, sys
-from ddpjob_agent.file_sync.integrity import find_corruption
+from ddpjob_agent.file_sync.disk.integrity import find_corruption
 with open("/proc/self/statm") as file:
     used = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 resource.setrlimit(resource.RLIMIT_AS, (used + (96 << 20),) * 2)

@@ -13,8 +13,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from ddpjob_agent.file_sync import integrity
-from ddpjob_agent.file_sync.integrity import find_corruption, find_folder_corruption
+from ddpjob_agent.file_sync.disk import integrity
+from ddpjob_agent.file_sync.disk.integrity import find_corruption, find_folder_corruption
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

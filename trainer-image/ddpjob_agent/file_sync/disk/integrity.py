@@ -19,7 +19,7 @@ import zipfile
 import zlib
 from typing import IO, TYPE_CHECKING, Any
 
-from ddpjob_agent.file_sync.pickle_scan import find_damage
+from ddpjob_agent.file_sync.decisions.pickle_scan import find_damage
 from ddpjob_protocol.codec import show
 from ddpjob_protocol.text import excerpt
 

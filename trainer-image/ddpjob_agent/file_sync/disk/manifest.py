@@ -10,15 +10,15 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from ddpjob_agent.file_sync import places
-from ddpjob_agent.file_sync.admission import MalformedError, admit, parse_parts
-from ddpjob_agent.file_sync.local_files import FileFingerprint
+from ddpjob_agent.file_sync.decisions.admission import MalformedError, admit, parse_parts
+from ddpjob_agent.file_sync.disk import places
+from ddpjob_agent.file_sync.disk.local_files import FileFingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ddpjob_agent.file_sync.places import Place
-    from ddpjob_agent.file_sync.replica import Parts
+    from ddpjob_agent.file_sync.decisions.replica import Parts
+    from ddpjob_agent.file_sync.disk.places import Place
 
 NAME = "manifest.json"
 MAX_BYTES = 64 << 20

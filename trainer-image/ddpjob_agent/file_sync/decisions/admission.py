@@ -12,7 +12,7 @@ import posixpath
 import re
 from typing import TYPE_CHECKING
 
-from ddpjob_agent.file_sync.replica import FileEntry, Parts
+from ddpjob_agent.file_sync.decisions.replica import FileEntry, Parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ddpjob_agent.file_sync.admission import RefusedError
-    from ddpjob_agent.file_sync.replica import Replica
+    from ddpjob_agent.file_sync.decisions.admission import RefusedError
+    from ddpjob_agent.file_sync.decisions.replica import Replica
 
 MAX_REFUSALS = 64  # that are remembered, of each kind
 _KNOWN = "If snapshot.files named the file before, name the file again"

@@ -16,7 +16,13 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING
 
-from ddpjob_agent.file_sync.replica import NOTHING, FileInstruction, FileInventory, Replica, newest
+from ddpjob_agent.file_sync.decisions.replica import (
+    NOTHING,
+    FileInstruction,
+    FileInventory,
+    Replica,
+    newest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -20,20 +20,20 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from ddpjob_agent.file_sync import places
-from ddpjob_agent.file_sync.admission import MalformedError, RefusedError
-from ddpjob_agent.file_sync.file_copy import copy_file
-from ddpjob_agent.file_sync.manifest import Seen, read_manifest, write_manifest
-from ddpjob_agent.file_sync.places import Place
-from ddpjob_agent.file_sync.refusals import MAX_REFUSALS
-from ddpjob_agent.file_sync.replica import FileEntry, Replica, digest_of
+from ddpjob_agent.file_sync.decisions.admission import MalformedError, RefusedError
+from ddpjob_agent.file_sync.decisions.refusals import MAX_REFUSALS
+from ddpjob_agent.file_sync.decisions.replica import FileEntry, Replica, digest_of
+from ddpjob_agent.file_sync.disk import places
+from ddpjob_agent.file_sync.disk.file_copy import copy_file
+from ddpjob_agent.file_sync.disk.manifest import Seen, read_manifest, write_manifest
+from ddpjob_agent.file_sync.disk.places import Place
 from ddpjob_protocol.messages.membership import MembershipId
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from ddpjob_agent.file_sync.file_copy import Wanted
-    from ddpjob_agent.file_sync.local_files import TrackedFiles
+    from ddpjob_agent.file_sync.disk.file_copy import Wanted
+    from ddpjob_agent.file_sync.disk.local_files import TrackedFiles
 
 FOLDER = ".files"  # hidden from other users of the folder
 NEW = ".new-"

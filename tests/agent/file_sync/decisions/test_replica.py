@@ -9,8 +9,8 @@ import pytest
 
 from agent.file_sync.replicas import NEW, OLD, A, B, C, copy, has
 from agent.membership.views import NOW, membership, running, worker
-from ddpjob_agent.file_sync.policy import FileSyncPolicy
-from ddpjob_agent.file_sync.replica import (
+from ddpjob_agent.file_sync.decisions.policy import FileSyncPolicy
+from ddpjob_agent.file_sync.decisions.replica import (
     FileEntry,
     FileInstruction,
     FileInventory,

@@ -6,10 +6,10 @@ import contextlib
 import hashlib
 from typing import IO, TYPE_CHECKING, Callable
 
-from ddpjob_agent.file_sync import places
+from ddpjob_agent.file_sync.disk import places
 
 if TYPE_CHECKING:
-    from ddpjob_agent.file_sync.places import Place
+    from ddpjob_agent.file_sync.disk.places import Place
 
 CHUNK_BYTES = 1 << 20
 

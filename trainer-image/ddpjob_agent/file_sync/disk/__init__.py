@@ -1,0 +1,1 @@
+"""Files and replicas on this worker's own disk."""
