@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ddpjob_agent.c10d.server import StoreBackend, serve_client
 from ddpjob_agent.c10d.store import Store
-from ddpjob_agent.worker import live_processes
+from ddpjob_agent.worker.processes import live_processes
 from ddpjob_protocol.environment import ENV_GROUP_SOCKET, ENV_LIVE, ENV_STORE
 from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
 from ddpjob_protocol.messages.process import Assignment

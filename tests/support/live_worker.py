@@ -12,7 +12,7 @@ from typing import Any
 
 from ddpjob_agent.c10d.server import StoreBackend, serve_client
 from ddpjob_agent.c10d.store import Store
-from ddpjob_agent.worker.live_processes import LiveProcesses
+from ddpjob_agent.worker.processes.live_processes import LiveProcesses
 from ddpjob_protocol.environment import ENV_GROUP_SOCKET, ENV_LIVE, ENV_STORE
 from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
 from ddpjob_protocol.messages.process import Assignment

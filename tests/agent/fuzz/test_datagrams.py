@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ddpjob_agent.worker.progress_socket import ProgressSocket
+from ddpjob_agent.worker.processes.progress_socket import ProgressSocket
 from ddpjob_protocol.codec import encode
 from ddpjob_protocol.messages.warnings import MAX_PROBLEM as MAX_WARNED
 from ddpjob_protocol.messages.warnings import invalid_report

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ddpjob_agent.worker.failure_report import (
+from ddpjob_agent.worker.ends.failure_report import (
     MAX_SUMMARY_CHARS,
     MAX_TRACEBACK_CHARS,
     explain_missing_script,

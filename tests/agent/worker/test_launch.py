@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from ddpjob_agent.worker.decisions.orders import Run
 from ddpjob_agent.worker.launch import Command, LaunchContext, RunFactory, build_command
-from ddpjob_agent.worker.orders import Run
 from ddpjob_protocol.environment import Launcher
 from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
 

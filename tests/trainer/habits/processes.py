@@ -17,7 +17,7 @@ from typing import Any
 
 from ddpjob_agent.c10d.server import StoreBackend, serve_client
 from ddpjob_agent.c10d.store import Store
-from ddpjob_agent.worker.live_processes import LiveProcesses
+from ddpjob_agent.worker.processes.live_processes import LiveProcesses
 from ddpjob_protocol.environment import ENV_GROUP_SOCKET, ENV_JOB, ENV_JOB_UID
 from ddpjob_protocol.messages.agent import Message
 from ddpjob_protocol.messages.process import Assignment

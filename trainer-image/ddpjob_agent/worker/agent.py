@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from ddpjob_agent.net.connectivity import ConnectivityCheck
 from ddpjob_agent.net.framing import RejectedError
 from ddpjob_agent.net.service_connection import ServiceConnection
-from ddpjob_agent.worker import orders
+from ddpjob_agent.worker.decisions import orders
 from ddpjob_agent.worker.launch import Command
 from ddpjob_agent.worker.supervision import Supervisor
 from ddpjob_protocol.exit_codes import Exit

@@ -44,7 +44,7 @@ from ddpjob_protocol.text import plural
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ddpjob_agent.worker.orders import Run
+    from ddpjob_agent.worker.decisions.orders import Run
     from ddpjob_protocol.messages.membership import Member
 
 log = logging.getLogger("ddpjob.agent")

@@ -20,16 +20,17 @@ from ddpjob_agent.forkserver.eligibility import python_of
 from ddpjob_agent.launchers.signals import FORWARDED
 from ddpjob_agent.net.c10d_relay import StoreRelay
 from ddpjob_agent.output.capture import OutputCapture
-from ddpjob_agent.worker import orders, start_attempts
+from ddpjob_agent.worker.decisions import orders
+from ddpjob_agent.worker.decisions.next_action import Action, View, next_action
 from ddpjob_agent.worker.ends.end_report import EndReport
-from ddpjob_agent.worker.graceful_stop import GracefulStop
 from ddpjob_agent.worker.launch import Command, RunFactory, import_environment
-from ddpjob_agent.worker.live_processes import LiveProcesses
-from ddpjob_agent.worker.next_action import Action, View, next_action
-from ddpjob_agent.worker.process_tree import ProcessTree
-from ddpjob_agent.worker.progress_socket import ProgressSocket
+from ddpjob_agent.worker.processes import start_attempts
+from ddpjob_agent.worker.processes.graceful_stop import GracefulStop
+from ddpjob_agent.worker.processes.live_processes import LiveProcesses
+from ddpjob_agent.worker.processes.process_tree import ProcessTree
+from ddpjob_agent.worker.processes.progress_socket import ProgressSocket
+from ddpjob_agent.worker.processes.stacks import StackCollector
 from ddpjob_agent.worker.settings import LEAVE_SECONDS, RESERVE_SECONDS
-from ddpjob_agent.worker.stacks import StackCollector
 from ddpjob_protocol.environment import GROUP_SOCKET, REPORT_SOCKET
 from ddpjob_protocol.messages.agent import Message
 from ddpjob_protocol.messages.warnings import invalid_report, start_delayed
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from ddpjob_agent.net.service_connection import ServiceConnection
-    from ddpjob_agent.worker.orders import AgentState, Effects, Run
+    from ddpjob_agent.worker.decisions.orders import AgentState, Effects, Run
     from ddpjob_agent.worker.settings import AgentSettings
     from ddpjob_protocol.keys.credentials import WorkerKeys
 

@@ -10,7 +10,7 @@ import sys
 
 from ddpjob_agent.forkserver.client import ForkServerClient
 from ddpjob_agent.output.capture import OutputCapture
-from ddpjob_agent.worker.process_tree import ProcessTree
+from ddpjob_agent.worker.processes.process_tree import ProcessTree
 
 
 async def main() -> None:

@@ -13,10 +13,10 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from ddpjob_agent.worker import orders
-from ddpjob_agent.worker.denied_folder import explain_denied
+from ddpjob_agent.worker.decisions import orders
+from ddpjob_agent.worker.ends.denied_folder import explain_denied
 from ddpjob_agent.worker.ends.early_end import early_end
-from ddpjob_agent.worker.failure_report import explain_missing_script, read_failure
+from ddpjob_agent.worker.ends.failure_report import explain_missing_script, read_failure
 from ddpjob_agent.worker.launch import steps_done
 from ddpjob_protocol.codec import encode
 from ddpjob_protocol.messages.agent import Failure
@@ -24,8 +24,8 @@ from ddpjob_protocol.messages.agent import Failure
 if TYPE_CHECKING:
     from ddpjob_agent.net.service_connection import ServiceConnection
     from ddpjob_agent.output.capture import OutputCapture
-    from ddpjob_agent.worker.live_processes import LiveProcesses
-    from ddpjob_agent.worker.orders import AgentState, Run
+    from ddpjob_agent.worker.decisions.orders import AgentState, Run
+    from ddpjob_agent.worker.processes.live_processes import LiveProcesses
     from ddpjob_agent.worker.settings import AgentSettings
 
 log = logging.getLogger("ddpjob.agent")

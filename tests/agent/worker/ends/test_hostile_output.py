@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from ddpjob_agent.worker import failure_report
-from ddpjob_agent.worker.denied_folder import explain_denied
-from ddpjob_agent.worker.failure_report import MAX_SUMMARY_CHARS, explain_missing_script
+from ddpjob_agent.worker.ends import failure_report
+from ddpjob_agent.worker.ends.denied_folder import explain_denied
+from ddpjob_agent.worker.ends.failure_report import MAX_SUMMARY_CHARS, explain_missing_script
 from ddpjob_protocol.messages.agent import Failure
 
 SIZE = 64 << 10

@@ -14,7 +14,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Callable
 
-from ddpjob_agent.worker.process_tree import descendants
+from ddpjob_agent.worker.processes.process_tree import descendants
 from ddpjob_protocol.messages.process import STACK_FILE, STACK_SIGNAL
 from ddpjob_protocol.messages.warnings import MAX_STACKS
 from ddpjob_protocol.text import shorten

@@ -13,7 +13,7 @@ import enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ddpjob_agent.worker.orders import Run
+    from ddpjob_agent.worker.decisions.orders import Run
 
 
 class Action(enum.Enum):

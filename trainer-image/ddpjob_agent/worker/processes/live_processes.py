@@ -18,7 +18,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, Callable
 
-from ddpjob_agent.worker.live_process import LiveProcess, is_superseded
+from ddpjob_agent.worker.processes.live_process import LiveProcess, is_superseded
 from ddpjob_protocol.environment import STUCK_SECONDS
 from ddpjob_protocol.messages.membership import MembershipId
 from ddpjob_protocol.messages.process import DUMP_STATE, Assignment, ProcessMessage

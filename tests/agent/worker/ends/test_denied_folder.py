@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_agent.worker.denied_folder import explain_denied
+from ddpjob_agent.worker.ends.denied_folder import explain_denied
 from ddpjob_protocol.messages.agent import Failure
 from support.command import without_capabilities
 from support.driving import environment
@@ -54,7 +54,7 @@ def test_other_failures_stay(tmp_path: Path, summary: str) -> None:
 # Prints the explanation of each failure, and whether it is permanent.
 PROGRAM = """
 import json, sys
-from ddpjob_agent.worker.denied_folder import explain_denied
+from ddpjob_agent.worker.ends.denied_folder import explain_denied
 from ddpjob_protocol.messages.agent import Failure
 
 summaries, snapshots, working = json.loads(sys.argv[1])

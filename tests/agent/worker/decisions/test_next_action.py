@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ddpjob_agent.worker.next_action import Action, Steps, View, next_action
-from ddpjob_agent.worker.orders import Run
+from ddpjob_agent.worker.decisions.next_action import Action, Steps, View, next_action
+from ddpjob_agent.worker.decisions.orders import Run
 from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
 
 NOW, LATER = 100.0, 110.0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob_agent.worker.failure_report import MAX_TRACEBACK_CHARS, read_failure
+from ddpjob_agent.worker.ends.failure_report import MAX_TRACEBACK_CHARS, read_failure
 from ddpjob_protocol.messages.agent import Failure
 
 ENDED = 1000.0  # when the command ended

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob_agent.worker.progress_socket import ProgressSocket
+from ddpjob_agent.worker.processes.progress_socket import ProgressSocket
 
 SIGN = {"event": "alive", "rank": 3, "step": 12, "where": "train.py:9", "membership": "1.1.1"}
 

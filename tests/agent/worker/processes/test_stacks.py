@@ -9,7 +9,7 @@ from pathlib import Path
 COLLECT = """
 import asyncio, os, signal, subprocess, sys
 from pathlib import Path
-from ddpjob_agent.worker.stacks import collect_stacks
+from ddpjob_agent.worker.processes.stacks import collect_stacks
 
 folder = Path(sys.argv[1])
 TRAINS = '''

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ddpjob_agent.worker.live_processes import LiveProcesses
+from ddpjob_agent.worker.processes.live_processes import LiveProcesses
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Callable
 
-from ddpjob_agent.worker.next_action import Steps
+from ddpjob_agent.worker.decisions.next_action import Steps
 from ddpjob_protocol.messages.process import Assignment
 from ddpjob_protocol.messages.warnings import grace_period_too_short
 
 if TYPE_CHECKING:
-    from ddpjob_agent.worker.live_processes import LiveProcesses
+    from ddpjob_agent.worker.processes.live_processes import LiveProcesses
     from ddpjob_protocol.messages.agent import Message
     from ddpjob_protocol.messages.membership import Membership
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.service.serving import Job, run, until
-from ddpjob_agent.worker.start_attempts import (
+from ddpjob_agent.worker.processes.start_attempts import (
     PAUSES_SECONDS,
     start_failure,
     start_with_retries,

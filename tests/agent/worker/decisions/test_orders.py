@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob_agent.worker.orders import (
+from ddpjob_agent.worker.decisions.orders import (
     AgentState,
     Effects,
     Run,
