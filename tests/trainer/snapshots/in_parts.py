@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ddpjob_trainer.collectives import StorageGroup
-from ddpjob_trainer.snapshots import write_round
 from ddpjob_trainer.snapshots.model.fencing import Fence
 from ddpjob_trainer.snapshots.model.flat_state import FlatState
 from ddpjob_trainer.snapshots.model.staging import StagedState
 from ddpjob_trainer.snapshots.model.write_plan import WriteAssignment, never
 from ddpjob_trainer.snapshots.storage.snapshot_storage import SnapshotStorage
-from ddpjob_trainer.snapshots.write_round import WriteRound
+from ddpjob_trainer.snapshots.writing import write_round
+from ddpjob_trainer.snapshots.writing.write_round import WriteRound
 from ddpjob_trainer.tensors import training_state
 from trainer.runs import Run
 

@@ -23,8 +23,7 @@ from ddpjob_trainer.agent_link import planned_stop
 from ddpjob_trainer.collectives import StorageGroup
 from ddpjob_trainer.errors import SnapshotError, StorageUnavailableError
 from ddpjob_trainer.reporting import progress, step_counter
-from ddpjob_trainer.snapshots import restoring, settings, write_round
-from ddpjob_trainer.snapshots.async_writer import AsyncWriter
+from ddpjob_trainer.snapshots import restoring, settings
 from ddpjob_trainer.snapshots.first_check import FirstCheck
 from ddpjob_trainer.snapshots.loading import SnapshotLoader
 from ddpjob_trainer.snapshots.model.fencing import Owner
@@ -35,8 +34,10 @@ from ddpjob_trainer.snapshots.sharded.layout import is_sharded
 from ddpjob_trainer.snapshots.sharded.saving import ShardedSave
 from ddpjob_trainer.snapshots.sharded.targets import prepare_read
 from ddpjob_trainer.snapshots.storage import resolve
-from ddpjob_trainer.snapshots.write_round import SOLO, WriteRound
-from ddpjob_trainer.snapshots.writer_fence import WriterFence
+from ddpjob_trainer.snapshots.writing import write_round
+from ddpjob_trainer.snapshots.writing.async_writer import AsyncWriter
+from ddpjob_trainer.snapshots.writing.write_round import SOLO, WriteRound
+from ddpjob_trainer.snapshots.writing.writer_fence import WriterFence
 from ddpjob_trainer.tensors import rng_state, training_state
 
 _log = logging.getLogger("ddpjob")

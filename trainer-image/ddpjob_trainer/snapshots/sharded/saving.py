@@ -19,9 +19,9 @@ from ddpjob_trainer.tensors import rng_state, training_state
 
 if TYPE_CHECKING:
     from ddpjob_trainer.collectives import StorageGroup
-    from ddpjob_trainer.snapshots.async_writer import AsyncWriter
     from ddpjob_trainer.snapshots.storage.snapshot_storage import SnapshotStorage
-    from ddpjob_trainer.snapshots.writer_fence import WriterFence
+    from ddpjob_trainer.snapshots.writing.async_writer import AsyncWriter
+    from ddpjob_trainer.snapshots.writing.writer_fence import WriterFence
 
 
 class _Report(NamedTuple):

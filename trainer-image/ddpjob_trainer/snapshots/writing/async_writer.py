@@ -24,9 +24,9 @@ from ddpjob_trainer.errors import (
     StateChangedError,
     StorageUnavailableError,
 )
-from ddpjob_trainer.snapshots.background import Background
-from ddpjob_trainer.snapshots.memory_budget import MemoryPlan, plan_memory
 from ddpjob_trainer.snapshots.model.write_plan import PartsMissingError, WriteAssignment
+from ddpjob_trainer.snapshots.writing.background import Background
+from ddpjob_trainer.snapshots.writing.memory_budget import MemoryPlan, plan_memory
 from ddpjob_trainer.tensors.copy_jobs import CopyJob
 from ddpjob_trainer.tensors.safetensors_writer import StagingBuffer
 

@@ -15,9 +15,9 @@ import torch
 
 from ddpjob_trainer import FencedError, SnapshotError, Snapshots, host_memory
 from ddpjob_trainer.host_memory import MemoryHeadroom
-from ddpjob_trainer.snapshots.async_writer import AsyncWriter
 from ddpjob_trainer.snapshots.storage import durable
 from ddpjob_trainer.snapshots.storage.snapshot_storage import SnapshotStorage
+from ddpjob_trainer.snapshots.writing.async_writer import AsyncWriter
 from ddpjob_trainer.tensors.safetensors_writer import SafetensorsBuffer, StagingBuffer
 from trainer.runs import Run, assert_same
 

@@ -9,7 +9,7 @@ import pytest
 
 from ddpjob_trainer import host_memory
 from ddpjob_trainer.host_memory import MemoryHeadroom
-from ddpjob_trainer.snapshots.memory_budget import MemoryPlan, plan_memory
+from ddpjob_trainer.snapshots.writing.memory_budget import MemoryPlan, plan_memory
 
 LIMIT = 1600  # of which 100 are left to training
 
