@@ -21,8 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ddpjob_agent.net.descriptors import raise_limit
 from ddpjob_agent.net.framing import TAG_BYTES, Connection, connect
+from ddpjob_agent.net.sockets.descriptors import raise_limit
 from ddpjob_protocol.keys.credentials import JobKey
 from ddpjob_protocol.messages.agent import PROTOCOL
 

@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.tcp_bytes import bytes_with
 
 from ddpjob_agent.net.c10d_relay import StoreRelay
-from ddpjob_agent.net.descriptors import raise_limit
 from ddpjob_agent.net.service_connection import ServiceConnection
+from ddpjob_agent.net.sockets.descriptors import raise_limit
 from ddpjob_agent.worker.decisions.orders import AgentState, follow, hello_message
 from ddpjob_protocol.keys.credentials import JobKey
 from ddpjob_protocol.messages.membership import Member

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ddpjob_agent.forkserver.parent_death import die_with_parent
 from ddpjob_agent.launchers import mpi_helpers
-from ddpjob_agent.net.descriptors import raise_limit
+from ddpjob_agent.net.sockets.descriptors import raise_limit
 from ddpjob_agent.output.log_writer import LOG, LogStream
 from ddpjob_agent.registry.registration import SupersededError
 from ddpjob_agent.registry.state.registry_state import initial_state

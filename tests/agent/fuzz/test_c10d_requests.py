@@ -11,7 +11,7 @@ from ddpjob_agent.c10d import protocol
 from ddpjob_agent.c10d.protocol import Op, ProtocolError, Request, decode_request, read_request
 from ddpjob_agent.c10d.server import StoreBackend, serve_client
 from ddpjob_agent.c10d.store import Store
-from ddpjob_agent.net.listening import STREAM_BYTES
+from ddpjob_agent.net.sockets.listening import STREAM_BYTES
 from support.fuzzing import Draw, connection, fuzz, measured, mutated, run
 
 ARGUMENTS = {

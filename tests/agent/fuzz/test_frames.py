@@ -18,7 +18,7 @@ from ddpjob_agent.net.framing import (
     WrongKeyError,
     accept,
 )
-from ddpjob_agent.net.listening import STREAM_BYTES
+from ddpjob_agent.net.sockets.listening import STREAM_BYTES
 from support.fuzzing import Draw, connection, fuzz, measured, mutated, mutated_json, run
 
 BEAT: dict[str, Any] = {

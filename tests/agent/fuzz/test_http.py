@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ddpjob_agent.net.listening import STREAM_BYTES
+from ddpjob_agent.net.sockets.listening import STREAM_BYTES
 from ddpjob_agent.service.http_api import MAX_POLL_SECONDS, OperatorApi
 from ddpjob_protocol.codec import decode, encode
 from ddpjob_protocol.keys.signed_http import RequestSigner

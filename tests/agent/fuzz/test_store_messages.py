@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agent.membership.views import NOW, hello
 from ddpjob_agent.c10d.protocol import MAX_BYTES, Op, Request, encode_request
 from ddpjob_agent.net.framing import Connection, FrameKeys
-from ddpjob_agent.net.listening import STREAM_BYTES
+from ddpjob_agent.net.sockets.listening import STREAM_BYTES
 from ddpjob_agent.registry.decisions import decide
 from ddpjob_agent.registry.registration import on_expectation, on_hello
 from ddpjob_agent.registry.state.registry_state import RegistryState, initial_state

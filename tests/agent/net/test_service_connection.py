@@ -10,8 +10,8 @@ import pytest
 
 from ddpjob_agent.net import service_connection
 from ddpjob_agent.net.framing import Connection, accept
-from ddpjob_agent.net.listening import Listener, bind
 from ddpjob_agent.net.service_connection import RETRY_SECONDS, ServiceConnection
+from ddpjob_agent.net.sockets.listening import Listener, bind
 from ddpjob_protocol.messages.agent import Message
 from support.keys import KEY, credential
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from agent.service.serving import Job, hello_of, run
 from ddpjob_agent.net.framing import MAGIC, Connection, connect
 from ddpjob_agent.net.parts import PART_BYTES
-from ddpjob_agent.net.strangers import MOST_STRANGERS
+from ddpjob_agent.net.sockets.strangers import MOST_STRANGERS
 from ddpjob_agent.service.frame_limits import HELLO_BYTES, MESSAGE_BYTES, MIB, STORE_BYTES
 from ddpjob_protocol.codec import encode
 from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId

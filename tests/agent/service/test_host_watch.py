@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ddpjob_agent.net.tcp_info import TcpInfo, read_tcp_info
+from ddpjob_agent.net.sockets.tcp_info import TcpInfo, read_tcp_info
 from ddpjob_agent.service.host_watch import PERIOD_SECONDS, PROBE_SECONDS, HostWatch, period
 
 HEARD = TcpInfo(unacknowledged=False, silence=0.0)

@@ -9,8 +9,8 @@ import time
 from typing import TYPE_CHECKING
 
 from ddpjob_agent.net.framing import MAGIC, connect
-from ddpjob_agent.net.listening import STREAM_BYTES, Listener, bind
-from ddpjob_agent.net.strangers import MOST_STRANGERS, Strangers
+from ddpjob_agent.net.sockets.listening import STREAM_BYTES, Listener, bind
+from ddpjob_agent.net.sockets.strangers import MOST_STRANGERS, Strangers
 from ddpjob_agent.registry.state.registry_state import initial_state
 from ddpjob_agent.service.http_api import MAX_BODY_BYTES
 from ddpjob_agent.service.server import RendezvousServer

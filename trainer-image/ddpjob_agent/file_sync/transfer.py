@@ -29,7 +29,7 @@ from ddpjob_agent.net.framing import (
     accept,
     connect,
 )
-from ddpjob_agent.net.listening import Listener, bind
+from ddpjob_agent.net.sockets.listening import Listener, bind
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator, Sequence

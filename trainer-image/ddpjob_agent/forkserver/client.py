@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ddpjob_agent.forkserver import channel, server
 from ddpjob_agent.forkserver.eligibility import NotEligibleError, interpreter_of
-from ddpjob_agent.net.descriptors import given_limit
+from ddpjob_agent.net.sockets.descriptors import given_limit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

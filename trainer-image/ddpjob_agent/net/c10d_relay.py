@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Callable
 
 from ddpjob_agent.c10d.server import StoreBackend, serve_client
 from ddpjob_agent.c10d.store import Store
-from ddpjob_agent.net.loopback_peers import LoopbackPeers
 from ddpjob_agent.net.rendezvous_use import RENDEZVOUS_SECONDS, RendezvousUse
+from ddpjob_agent.net.sockets.loopback_peers import LoopbackPeers
 
 if TYPE_CHECKING:
     from ddpjob_agent.c10d.protocol import Request

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Callable
 
-from ddpjob_agent.net.listening import Listener, bind
+from ddpjob_agent.net.sockets.listening import Listener, bind
 from ddpjob_protocol.messages.warnings import unreachable
 
 if TYPE_CHECKING:

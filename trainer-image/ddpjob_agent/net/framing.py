@@ -18,7 +18,7 @@ import os
 import struct
 from typing import TYPE_CHECKING, Callable, NamedTuple
 
-from ddpjob_agent.net.tcp_info import TcpInfo, read_tcp_info
+from ddpjob_agent.net.sockets.tcp_info import TcpInfo, read_tcp_info
 
 if TYPE_CHECKING:
     from ddpjob_protocol.keys.credentials import Credential

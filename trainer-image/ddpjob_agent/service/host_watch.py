@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Callable
 
 if TYPE_CHECKING:
-    from ddpjob_agent.net.tcp_info import TcpInfo
+    from ddpjob_agent.net.sockets.tcp_info import TcpInfo
 
 PERIOD_SECONDS = 0.15  # between two checks; a connection that was quiet for as long gets a probe
 CHECKS_PER_SECOND = 2000.0  # at most: with more connections the period is longer

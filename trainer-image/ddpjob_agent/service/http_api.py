@@ -22,7 +22,7 @@ import os
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
-from ddpjob_agent.net.listening import STREAM_BYTES
+from ddpjob_agent.net.sockets.listening import STREAM_BYTES
 from ddpjob_protocol.codec import encode, show
 from ddpjob_protocol.keys.signed_http import (
     PROOF_HEADER,

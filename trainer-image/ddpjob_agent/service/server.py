@@ -21,7 +21,7 @@ from ddpjob_agent.net.framing import (
     WrongKeyError,
     accept,
 )
-from ddpjob_agent.net.listening import Listener, bind
+from ddpjob_agent.net.sockets.listening import Listener, bind
 from ddpjob_agent.registry.decisions import decide
 from ddpjob_agent.registry.effects import Effect
 from ddpjob_agent.registry.held_membership import without_forged

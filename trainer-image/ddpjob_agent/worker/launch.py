@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ddpjob_agent.launchers import mpi, sagemaker
 from ddpjob_agent.net.c10d_relay import HOST, LocalStore
 from ddpjob_agent.net.rendezvous_use import ExpectedUse
-from ddpjob_agent.net.reserved_port import ReservedPort
+from ddpjob_agent.net.sockets.reserved_port import ReservedPort
 from ddpjob_protocol.addresses import join_address
 from ddpjob_protocol.environment import (
     ENV_FIRST_RANK,

@@ -16,7 +16,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Callable
 
-from ddpjob_agent.net.descriptors import given_limit
+from ddpjob_agent.net.sockets.descriptors import given_limit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

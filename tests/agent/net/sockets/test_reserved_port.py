@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.distributed import TCPStore
 
-from ddpjob_agent.net.reserved_port import ReservedPort
+from ddpjob_agent.net.sockets.reserved_port import ReservedPort
 
 
 def test_a_free_port_is_nobody_elses_and_can_be_listened_on() -> None:

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from ddpjob_agent.net.descriptors import MOST_DESCRIPTORS, DescriptorReserve
+from ddpjob_agent.net.sockets.descriptors import MOST_DESCRIPTORS, DescriptorReserve
 
 LOW = 64
 
@@ -33,7 +33,7 @@ def in_a_child(program: str, soft: int = LOW, hard: int = MOST_DESCRIPTORS + 1) 
 
 RAISED = """
 import resource, subprocess
-from ddpjob_agent.net.descriptors import given_limit, raise_limit
+from ddpjob_agent.net.sockets.descriptors import given_limit, raise_limit
 raise_limit()
 raise_limit()  # the second call does not forget the first limit
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], flush=True)
@@ -58,7 +58,7 @@ def test_the_limit_is_raised_and_a_child_has_the_one_before(
 
 FLOODED = """
 import asyncio, os, socket
-from ddpjob_agent.net.listening import Listener, bind
+from ddpjob_agent.net.sockets.listening import Listener, bind
 
 async def serve(reader, writer, authenticated):
     await reader.read()
@@ -109,7 +109,7 @@ def test_the_reserve_accepts_and_closes_one_connection() -> None:
 
 def test_a_listener_pauses_after_an_error_that_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error that is no lack of descriptors must not make the event loop spin."""
-    from ddpjob_agent.net import listening
+    from ddpjob_agent.net.sockets import listening
 
     monkeypatch.setattr(listening, "PAUSE_SECONDS", 0.0)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ddpjob_agent.net.c10d_relay import LocalStore
-from ddpjob_agent.net.loopback_peers import Entry, kernel_address, read_tables, uid_of
+from ddpjob_agent.net.sockets.loopback_peers import Entry, kernel_address, read_tables, uid_of
 
 NOBODY = 65534
 A, B = "0100007F:1F90", "0100007F:C350"

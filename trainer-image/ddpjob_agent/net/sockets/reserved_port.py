@@ -6,7 +6,7 @@ listener with SO_REUSEADDR, such as torch's stores, can still bind the port. Lin
 
 from __future__ import annotations
 
-from ddpjob_agent.net.listening import bind
+from ddpjob_agent.net.sockets.listening import bind
 
 
 class ReservedPort:

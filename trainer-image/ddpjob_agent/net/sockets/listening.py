@@ -11,8 +11,8 @@ import logging
 import socket
 from typing import TYPE_CHECKING, Any, Callable
 
-from ddpjob_agent.net.descriptors import DescriptorReserve
-from ddpjob_agent.net.strangers import Strangers
+from ddpjob_agent.net.sockets.descriptors import DescriptorReserve
+from ddpjob_agent.net.sockets.strangers import Strangers
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

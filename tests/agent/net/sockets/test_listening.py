@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from ddpjob_agent.net.listening import Listener, bind
-from ddpjob_agent.net.reserved_port import ReservedPort
+from ddpjob_agent.net.sockets.listening import Listener, bind
+from ddpjob_agent.net.sockets.reserved_port import ReservedPort
 
 
 async def close(_: object, writer: asyncio.StreamWriter, _authenticated: object) -> None:

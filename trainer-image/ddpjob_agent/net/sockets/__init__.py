@@ -1,0 +1,1 @@
+"""Sockets, ports and file descriptors; nothing here knows a message."""
