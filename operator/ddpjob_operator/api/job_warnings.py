@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ddpjob_operator.api import mpirun_command
+from ddpjob_operator.api import cel
+from ddpjob_operator.api.commands import mpirun_command
+from ddpjob_operator.api.commands.command_words import PYTHON
+from ddpjob_operator.api.commands.torchrun_command import inelastic_flags
+from ddpjob_operator.api.commands.wrapped_command import unwrap
 from ddpjob_operator.api.problem import Path
-from ddpjob_operator.api.spec import DDPJob, cel
-from ddpjob_operator.api.spec.command_words import PYTHON
+from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.spec.worker_groups import Group
-from ddpjob_operator.api.spec.wrapped_command import unwrap
-from ddpjob_operator.api.torchrun_command import inelastic_flags
 from ddpjob_protocol.environment import TORCHRUN_MODULES
 from ddpjob_protocol.messages.warnings import WarningReason
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ddpjob_operator.api.script_path import script_path
+from ddpjob_operator.api.commands.script_path import script_path
 from ddpjob_operator.api.spec import DDPJob
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ddpjob_operator.api.torchrun_command import inelastic_flags, runs_torchrun
+from ddpjob_operator.api.commands.torchrun_command import inelastic_flags, runs_torchrun
 
 SET_BY_DDPJOB = re.compile(
     r"--(nnodes|max-restarts|node-rank|master-(addr|port)|rdzv-.*|standalone)"

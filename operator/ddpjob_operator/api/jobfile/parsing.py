@@ -11,6 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from ddpjob_operator.api import constants
+from ddpjob_operator.api.cel import GROUPS
 from ddpjob_operator.api.errors import explain_errors
 from ddpjob_operator.api.file_metadata import FileMetadata
 from ddpjob_operator.api.job_warnings import find_warnings
@@ -26,7 +27,6 @@ from ddpjob_operator.api.jobfile.quantities import find_unquoted, quote
 from ddpjob_operator.api.jobfile.template_fields import find_unknown
 from ddpjob_operator.api.problem import Path, Problem, spell
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.api.spec.cel import GROUPS
 
 CONVERTIBLE = ("PyTorchJob", "TrainJob")  # kinds that `ddpjob convert` reads
 

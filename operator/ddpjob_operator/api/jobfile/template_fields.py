@@ -10,11 +10,11 @@ import difflib
 from collections.abc import Iterator
 from typing import Any
 
+from ddpjob_operator.api.cel import GROUPS
 from ddpjob_operator.api.errors.aliases import canonical
 from ddpjob_operator.api.file_metadata import FileMetadata
 from ddpjob_operator.api.problem import Path, Problem, spell
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.api.spec.cel import GROUPS
 from ddpjob_operator.api.spec.pod import pod_template
 
 METADATA = frozenset(each.alias or name for name, each in FileMetadata.model_fields.items())

@@ -11,9 +11,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from ddpjob_operator.api.rule import Rule
-from ddpjob_operator.api.spec import cel
-from ddpjob_operator.api.spec.command_words import (
+from ddpjob_operator.api import cel
+from ddpjob_operator.api.commands.command_words import (
     HAS_SIZE_FLAG,
     RUNS_TORCHRUN,
     SCRIPT_FOLLOWS,
@@ -23,8 +22,9 @@ from ddpjob_operator.api.spec.command_words import (
     is_python,
     runs_script_alone,
 )
+from ddpjob_operator.api.commands.torchrun_command import is_standalone, runs_torchrun
+from ddpjob_operator.api.rule import Rule
 from ddpjob_operator.api.spec.group_rule import GROUPS, GroupRule
-from ddpjob_operator.api.torchrun_command import is_standalone, runs_torchrun
 
 if TYPE_CHECKING:
     from ddpjob_operator.api.spec.job import DDPJobSpec

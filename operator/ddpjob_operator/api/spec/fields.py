@@ -16,9 +16,9 @@ from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import AllowInfNan, Field, SkipValidation, Strict
 from pydantic.alias_generators import to_snake
 
+from ddpjob_operator.api import cel
 from ddpjob_operator.api.base import Model
 from ddpjob_operator.api.rule import ITSELF, Rule
-from ddpjob_operator.api.spec import cel
 from ddpjob_protocol import environment
 from ddpjob_protocol.environment import STUCK_SECONDS
 

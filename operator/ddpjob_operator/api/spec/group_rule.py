@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ddpjob_operator.api import cel
 from ddpjob_operator.api.problem import Problem
 from ddpjob_operator.api.rule import Rule
-from ddpjob_operator.api.spec import cel
 
 GROUPS = cel.groups("self")
 

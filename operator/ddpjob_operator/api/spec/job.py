@@ -15,11 +15,10 @@ from typing import Annotated, Literal, Self
 from annotated_types import MaxLen
 from pydantic import Field, ValidationInfo, model_validator
 
-from ddpjob_operator.api import constants
+from ddpjob_operator.api import cel, constants
 from ddpjob_operator.api.base import Model, ObservedModel
 from ddpjob_operator.api.problem import InvalidError
 from ddpjob_operator.api.rule import Rule
-from ddpjob_operator.api.spec import cel
 from ddpjob_operator.api.spec.failure_policy import FailurePolicy
 from ddpjob_operator.api.spec.fields import (
     GPU_RESOURCE,

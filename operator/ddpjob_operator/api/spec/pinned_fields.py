@@ -14,10 +14,10 @@ from typing import Any
 
 from pydantic.alias_generators import to_snake
 
+from ddpjob_operator.api import cel
 from ddpjob_operator.api.base import Model
 from ddpjob_operator.api.constants import ConditionType
 from ddpjob_operator.api.rule import Rule
-from ddpjob_operator.api.spec import cel
 
 WHILE_IT_RUNS = (
     "while the job has workers; suspend the job first (suspend: true) until its state is Suspended, "

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ddpjob_operator.api import cel
 from ddpjob_operator.api.rule import Rule
-from ddpjob_operator.api.spec import cel
 from ddpjob_operator.api.spec.command_rules import COMMAND_RULES
 from ddpjob_operator.api.spec.fields import GPU_RESOURCE
 from ddpjob_operator.api.spec.group_rule import GroupRule

@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal
 from annotated_types import MaxLen
 from pydantic import Field
 
+from ddpjob_operator.api import cel
 from ddpjob_operator.api.base import Model
 from ddpjob_operator.api.rule import Rule
-from ddpjob_operator.api.spec import cel
 from ddpjob_operator.api.spec.fields import Argument, DnsLabel
 
 BASE = "/opt/ml"  # folder in a pod, as on SageMaker

@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from ddpjob_operator.api.script_path import script_path
+from ddpjob_operator.api.commands.script_path import script_path
 
 COMMANDS = [
     ("python3 train.py end.py", "train.py"),

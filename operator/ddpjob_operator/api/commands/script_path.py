@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from ddpjob_operator.api.torchrun_command import ALONE
+from ddpjob_operator.api.commands.torchrun_command import ALONE
 from ddpjob_protocol.environment import TORCHRUN_MODULES
 
 _PYTHON = re.compile(r"python[0-9.]*")

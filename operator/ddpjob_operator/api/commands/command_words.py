@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from ddpjob_operator.api.spec import cel
-from ddpjob_operator.api.torchrun_command import runs_torchrun
+from ddpjob_operator.api import cel
+from ddpjob_operator.api.commands.torchrun_command import runs_torchrun
 from ddpjob_protocol.environment import TORCHRUN_MODULES
 
 Words = Sequence[str]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ddpjob_operator.api.torchrun_command import split
+from ddpjob_operator.api.commands.torchrun_command import split
 
 PROGRAMS = re.compile(r"(.*/)?(mpirun|mpiexec|orterun|prterun)([.]\w+)?")  # Debian: mpirun.openmpi
 SIZES = ("-np", "--np", "-n", "--n", "-c")

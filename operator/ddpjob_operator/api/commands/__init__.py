@@ -1,0 +1,1 @@
+"""The words of a command: what they run, and what they fix."""
