@@ -25,7 +25,7 @@ from ddpjob_operator.api.status import (
     RestartsStatus,
 )
 from ddpjob_operator.cli.common import ExitCode
-from ddpjob_operator.planner.conditions import condition
+from ddpjob_operator.planner.status.conditions import condition
 from support.builders import NOW, make_status
 
 DDPJOB = Path(sys.executable).with_name("ddpjob")

@@ -21,7 +21,7 @@ from ddpjob_operator.api.status import (
     WarningStatus,
     WorkerFailures,
 )
-from ddpjob_operator.planner.conditions import condition
+from ddpjob_operator.planner.status.conditions import condition
 from support.builders import NOW, make_status
 from support.refused import build_job, has
 

@@ -12,7 +12,7 @@ from cluster.jobs import Jobs
 from ddpjob import ClusterError, Job, JobFailedError, WaitTimeoutError
 from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.status import MembershipStatus, ProgressStatus
-from ddpjob_operator.planner.conditions import condition
+from ddpjob_operator.planner.status.conditions import condition
 from support.builders import NOW, make_status
 from support.pages import examples, execute
 

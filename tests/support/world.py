@@ -14,7 +14,6 @@ from typing import Any
 from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_operator.planner import conditions
 from ddpjob_operator.planner.observed import Observed, Phase, Rejection, Rendezvous, Worker
 from ddpjob_operator.planner.planner import (
     Action,
@@ -26,6 +25,7 @@ from ddpjob_operator.planner.planner import (
     Plan,
     plan,
 )
+from ddpjob_operator.planner.status import conditions
 from ddpjob_protocol.messages.control import Expectation, MembershipRecord, Report, ServiceState
 from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
 from support.builders import JOB, NOW, make_round

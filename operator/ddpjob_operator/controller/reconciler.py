@@ -21,7 +21,6 @@ from ddpjob_operator.controller.cluster import Cluster, Create, Observation
 from ddpjob_operator.controller.contested import Contested
 from ddpjob_operator.controller.creations import AT_ONCE, Creation, Creations
 from ddpjob_operator.controller.metrics import Metrics
-from ddpjob_operator.planner import conditions, status_builder
 from ddpjob_operator.planner.actions import (
     Action,
     CreateNetworkPolicy,
@@ -34,6 +33,7 @@ from ddpjob_operator.planner.actions import (
 )
 from ddpjob_operator.planner.observed import Observed, Rejection
 from ddpjob_operator.planner.planner import Plan, plan
+from ddpjob_operator.planner.status import conditions, status_builder
 from ddpjob_operator.rendezvous.session import RendezvousSession
 from ddpjob_operator.rendezvous.session_pool import Key
 from ddpjob_protocol.messages.control import Expectation

@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ddpjob_operator.planner.stall_message import describe_stall
+from ddpjob_operator.planner.status.stall_message import describe_stall
 from ddpjob_protocol.codec import encode
 from ddpjob_protocol.messages.control import MembershipRecord, Report, Stall
 

@@ -15,8 +15,8 @@ from rich.text import Text
 
 from ddpjob_operator.local.output.screen import Screen
 from ddpjob_operator.local.output.signs_of_life import SignsOfLife
-from ddpjob_operator.planner import events
 from ddpjob_operator.planner.actions import Event
+from ddpjob_operator.planner.status import events
 from ddpjob_protocol.messages.control import MembershipRecord, Report, ServiceState
 from ddpjob_protocol.messages.membership import MembershipId
 

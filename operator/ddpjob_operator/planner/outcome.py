@@ -11,7 +11,7 @@ from typing import Literal
 
 from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.planner import deaths
+from ddpjob_operator.planner.failures import deaths
 from ddpjob_operator.planner.observed import Observed, Phase
 from ddpjob_protocol.messages.control import Report, ServiceState
 from ddpjob_protocol.text import CUT, last_lines

@@ -29,11 +29,11 @@ from datetime import datetime, timedelta
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.spec.worker_groups import Group
-from ddpjob_operator.planner import silent_workers
 from ddpjob_operator.planner.actions import CreateWorker, DeleteWorker
-from ddpjob_operator.planner.deaths import Deaths, paused
+from ddpjob_operator.planner.failures.deaths import Deaths, paused
 from ddpjob_operator.planner.joined import joined_ever, members_of
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
+from ddpjob_operator.planner.silence import silent_workers
 from ddpjob_protocol.messages.control import Report, ServiceState
 
 SCHEDULING_SECONDS = 10.0  # time to bind a volume or free a node

@@ -29,16 +29,7 @@ from datetime import datetime
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import ConditionType
 from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_operator.planner import (
-    conditions,
-    deaths,
-    events,
-    outcome,
-    silence,
-    silent_workers,
-    status_builder,
-    takeover,
-)
+from ddpjob_operator.planner import outcome
 from ddpjob_operator.planner.actions import (
     Action,
     CreateNetworkPolicy,
@@ -50,10 +41,14 @@ from ddpjob_operator.planner.actions import (
     DeleteWorker,
     Event,
 )
+from ddpjob_operator.planner.failures import deaths
 from ddpjob_operator.planner.observed import Observed, Phase
 from ddpjob_operator.planner.placement import WorkerPlan, plan_workers
-from ddpjob_operator.planner.storage_warnings import not_shared_at
-from ddpjob_operator.planner.warnings import new_warning_events
+from ddpjob_operator.planner.silence import silent_workers, takeover
+from ddpjob_operator.planner.silence.silent_service import seconds_until_expiry, silent_service
+from ddpjob_operator.planner.status import conditions, events, status_builder
+from ddpjob_operator.planner.status.storage_warnings import not_shared_at
+from ddpjob_operator.planner.status.warnings import new_warning_events
 from ddpjob_protocol.messages.control import Expectation, Report
 from ddpjob_protocol.messages.membership import MembershipId
 
@@ -223,7 +218,7 @@ def _agent_image(observed: Observed) -> str:
 def _current_report(observed: Observed) -> Report | None:
     """Return the report, or None if it has expired or is older than the recorded state."""
     report, seen, status = observed.report, observed.rendezvous, observed.job.status
-    if report is None or silence.silent_service(observed) is not None:
+    if report is None or silent_service(observed) is not None:
         return None
     if seen is not None and seen.term < status.rendezvous_term:
         return None
@@ -306,6 +301,6 @@ def _requeue_after(
     times += (at for at in silent_workers.next_times(observed, now) if at > now)
     seconds = [max(0.0, (at - now).total_seconds()) for at in times if at]
     seconds += filter(None, (
-        silence.seconds_until_expiry(observed), takeover.seconds_until_takeover(observed, now),
+        seconds_until_expiry(observed), takeover.seconds_until_takeover(observed, now),
     ))  # fmt: skip
     return min(seconds, default=None)

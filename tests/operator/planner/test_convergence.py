@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ddpjob_operator.planner import conditions
 from ddpjob_operator.planner.observed import Phase
+from ddpjob_operator.planner.status import conditions
 from ddpjob_protocol.messages.control import ServiceState
 from support.world import World
 

@@ -12,7 +12,7 @@ from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus, SnapshotStatus
 from ddpjob_operator.planner.observed import Observed
 from ddpjob_operator.planner.planner import Plan, plan
-from ddpjob_operator.planner.storage_warnings import NOT_SHARED, SILENT_SECONDS
+from ddpjob_operator.planner.status.storage_warnings import NOT_SHARED, SILENT_SECONDS
 from ddpjob_protocol.messages.control import FileSyncReport, Report, ServiceState
 from support.builders import NOW, make_report
 from support.planning import UP, W0, W1, events_of, told

@@ -11,7 +11,7 @@ import pytest
 from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.planner.observed import Observed, Rejection
 from ddpjob_operator.planner.planner import plan
-from ddpjob_operator.planner.stall_message import REMEDY, RESTARTS, describe_stall
+from ddpjob_operator.planner.status.stall_message import REMEDY, RESTARTS, describe_stall
 from ddpjob_protocol.messages.control import RankGroup, Stall
 from support.builders import NOW, make_job, make_report, make_worker
 from support.planning import (

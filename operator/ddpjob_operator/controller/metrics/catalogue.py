@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from ddpjob_operator.planner.conditions import STATES
+from ddpjob_operator.planner.status.conditions import STATES
 from ddpjob_protocol.messages.membership import Cause
 
 CAUSES = tuple(cause.value for cause in Cause)

@@ -16,7 +16,7 @@ from ddpjob_operator.controller.metrics import catalogue
 from ddpjob_operator.controller.metrics.catalogue import Metric
 from ddpjob_operator.controller.metrics.collecting import Sample
 from ddpjob_operator.controller.metrics.job_record import JobRecord
-from ddpjob_operator.planner.conditions import STATES, is_true
+from ddpjob_operator.planner.status.conditions import STATES, is_true
 from ddpjob_operator.rendezvous.session_pool import Key
 from ddpjob_protocol.messages.control import Report
 

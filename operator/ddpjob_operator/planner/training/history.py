@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from ddpjob_operator.api.status import DDPJobStatus, HistoryEntry
-from ddpjob_operator.planner.diagnosis import quote
+from ddpjob_operator.planner.failures.diagnosis import quote
 from ddpjob_operator.planner.observed import Worker
 from ddpjob_protocol.messages.control import MembershipRecord, Report
 from ddpjob_protocol.messages.membership import MembershipId

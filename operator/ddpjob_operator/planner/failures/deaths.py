@@ -19,8 +19,8 @@ from datetime import datetime, timedelta
 
 from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.api.status import NodeFailures, WorkerFailures
-from ddpjob_operator.planner import bad_nodes
-from ddpjob_operator.planner.diagnosis import LOCAL_DISK, diagnose, quote, remedy_text
+from ddpjob_operator.planner.failures import bad_nodes
+from ddpjob_operator.planner.failures.diagnosis import LOCAL_DISK, diagnose, quote, remedy_text
 from ddpjob_operator.planner.joined import joined_ever
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
 from ddpjob_protocol.exit_codes import Exit

@@ -6,7 +6,7 @@ import pytest
 
 from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.status import Condition
-from ddpjob_operator.planner.conditions import condition, set_condition, state
+from ddpjob_operator.planner.status.conditions import condition, set_condition, state
 from support.builders import NOW
 
 RUNNING, WAITING = (

@@ -11,14 +11,12 @@ from typing import Literal
 
 from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.status import Condition, DDPJobStatus
-from ddpjob_operator.planner import silent_workers
-from ddpjob_operator.planner.diagnosis import diagnose, quote
+from ddpjob_operator.planner.failures.diagnosis import diagnose, quote
 from ddpjob_operator.planner.observed import Observed, Rejection, Worker
 from ddpjob_operator.planner.placement import WorkerPlan
-from ddpjob_operator.planner.silence import (
-    silent_service,
-)
-from ddpjob_operator.planner.warnings import describe
+from ddpjob_operator.planner.silence import silent_workers
+from ddpjob_operator.planner.silence.silent_service import silent_service
+from ddpjob_operator.planner.status.warnings import describe
 from ddpjob_protocol.messages.control import Report, ServiceState
 from ddpjob_protocol.text import plural, shorten, some
 

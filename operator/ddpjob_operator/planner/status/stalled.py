@@ -10,19 +10,23 @@ from datetime import datetime
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.status import Condition
-from ddpjob_operator.planner import deaths, silent_workers
-from ddpjob_operator.planner.conditions import (
+from ddpjob_operator.planner.failures import deaths
+from ddpjob_operator.planner.failures.diagnosis import diagnose, remedy_text
+from ddpjob_operator.planner.observed import Observed, Worker
+from ddpjob_operator.planner.placement import WorkerPlan
+from ddpjob_operator.planner.silence import silent_workers
+from ddpjob_operator.planner.silence.silent_service import (
+    service_does_not_start,
+    service_unreachable,
+)
+from ddpjob_operator.planner.status.conditions import (
     condition,
     placed,
     plain_message,
     rejected,
     storage_not_shared,
 )
-from ddpjob_operator.planner.diagnosis import diagnose, remedy_text
-from ddpjob_operator.planner.observed import Observed, Worker
-from ddpjob_operator.planner.placement import WorkerPlan
-from ddpjob_operator.planner.silence import service_does_not_start, service_unreachable
-from ddpjob_operator.planner.stall_message import describe_stall
+from ddpjob_operator.planner.status.stall_message import describe_stall
 from ddpjob_protocol.messages.control import Report, ServiceState
 
 

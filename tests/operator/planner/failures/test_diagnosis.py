@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddpjob_operator.api.constants import Reason
-from ddpjob_operator.planner.diagnosis import diagnose
+from ddpjob_operator.planner.failures.diagnosis import diagnose
 
 RUNC = (
     "failed to create containerd task: failed to create shim task: OCI runtime create failed: "

@@ -19,17 +19,18 @@ from ddpjob_operator.api.status import (
     RestartsStatus,
     SnapshotStatus,
 )
-from ddpjob_operator.planner import bad_nodes, conditions
-from ddpjob_operator.planner.deaths import Deaths
+from ddpjob_operator.planner.failures import bad_nodes
+from ddpjob_operator.planner.failures.deaths import Deaths
 from ddpjob_operator.planner.observed import Observed, Phase
 from ddpjob_operator.planner.outcome import JobOutcome
 from ddpjob_operator.planner.placement import WorkerPlan
-from ddpjob_operator.planner.stalled import stalled
+from ddpjob_operator.planner.status import conditions
+from ddpjob_operator.planner.status.stalled import stalled
+from ddpjob_operator.planner.status.warnings import current_warnings
 from ddpjob_operator.planner.training.history import update_history
 from ddpjob_operator.planner.training.progress import build_progress
-from ddpjob_operator.planner.warnings import current_warnings
-from ddpjob_protocol.failures.failure_rules import merge_times
 from ddpjob_protocol.messages.control import FileSyncReport, Report
+from ddpjob_protocol.failures.failure_rules import merge_times
 
 AFTER_THE_END = "-"  # in place of the number of workers that run
 

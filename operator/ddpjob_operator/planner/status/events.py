@@ -11,12 +11,12 @@ from datetime import datetime
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import ConditionType, EventReason, Reason
 from ddpjob_operator.api.status import Condition, DDPJobStatus
-from ddpjob_operator.planner import conditions
 from ddpjob_operator.planner.actions import CreateWorker, Event
-from ddpjob_operator.planner.diagnosis import diagnose, quote
+from ddpjob_operator.planner.failures.diagnosis import diagnose, quote
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
 from ddpjob_operator.planner.outcome import JobOutcome
 from ddpjob_operator.planner.placement import WorkerPlan
+from ddpjob_operator.planner.status import conditions
 from ddpjob_protocol.messages.control import Report
 from ddpjob_protocol.messages.membership import Cause, MembershipId
 from ddpjob_protocol.text import plural, shorten, some

@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from ddpjob_operator.api.constants import ConditionType
 from ddpjob_operator.api.job_warnings import find_warnings
 from ddpjob_operator.api.status import DDPJobStatus, WarningStatus
-from ddpjob_operator.planner import silent_workers
 from ddpjob_operator.planner.actions import Event
 from ddpjob_operator.planner.observed import Observed
-from ddpjob_operator.planner.storage_warnings import not_shared
+from ddpjob_operator.planner.silence import silent_workers
+from ddpjob_operator.planner.status.storage_warnings import not_shared
 from ddpjob_protocol.messages.control import Report
 from ddpjob_protocol.messages.warnings import (
     MAX_INCIDENTS,

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.status import Condition
-from ddpjob_operator.planner.diagnosis import quote
+from ddpjob_operator.planner.failures.diagnosis import quote
 from ddpjob_operator.planner.observed import Observed, Silence
 from ddpjob_operator.planner.placement import SCHEDULING_SECONDS
 from ddpjob_protocol.addresses import join_address

@@ -1,0 +1,1 @@
+"""Pods that fail, and what the operator does about it. Pure."""

@@ -1,0 +1,1 @@
+"""Service and workers that send nothing, and what the operator does about it. Pure."""

@@ -1,0 +1,1 @@
+"""What the status of a job says. Pure."""
