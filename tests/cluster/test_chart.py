@@ -30,7 +30,7 @@ from cluster.charting import (
 )
 from cluster.control_plane import ROOT
 from ddpjob_operator.cli import main
-from ddpjob_operator.controller import process
+from ddpjob_operator.controller.process import main as process
 from ddpjob_operator.controller.settings import Settings
 from ddpjob_operator.manifests.network_policy import OperatorPods
 

@@ -89,7 +89,7 @@ def run(
 ) -> None:
     """Run the operator until SIGTERM or Ctrl-C; jobs continue without it."""
     # The imports of kopf and kubernetes take most of a second; only this command needs them.
-    from ddpjob_operator.controller import process  # noqa: PLC0415
+    from ddpjob_operator.controller.process import main as process  # noqa: PLC0415
     from ddpjob_operator.kube.auth import ConfigError  # noqa: PLC0415
 
     logging.basicConfig(

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
 
-from ddpjob_operator.controller.cluster import Cluster
-from ddpjob_operator.controller.job_keys import JobKeys
+from ddpjob_operator.controller.keys.job_keys import JobKeys
 from ddpjob_operator.controller.metrics import InstrumentedApiServer, Metrics
+from ddpjob_operator.controller.objects.cluster import Cluster
 from ddpjob_operator.controller.progress import ON_ANSWER, ObservedApiServer
 from ddpjob_operator.controller.reconciler import Reconciler, utc_now
 from ddpjob_operator.controller.settings import Settings

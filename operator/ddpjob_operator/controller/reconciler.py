@@ -17,10 +17,10 @@ from typing import Any
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.stored_job import StoredJob, read_stored_job
-from ddpjob_operator.controller.cluster import Cluster, Create, Observation
 from ddpjob_operator.controller.contested import Contested
-from ddpjob_operator.controller.creations import AT_ONCE, Creation, Creations
 from ddpjob_operator.controller.metrics import Metrics
+from ddpjob_operator.controller.objects.cluster import Cluster, Create, Observation
+from ddpjob_operator.controller.objects.creations import AT_ONCE, Creation, Creations
 from ddpjob_operator.planner.actions import (
     Action,
     CreateNetworkPolicy,

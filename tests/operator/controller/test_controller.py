@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from ddpjob_operator.controller.controller import Controller
-from ddpjob_operator.controller.job_keys import JobKeys
+from ddpjob_operator.controller.keys.job_keys import JobKeys
 from ddpjob_operator.controller.settings import Settings
 from ddpjob_operator.kube.interface import ApiError, UnreachableError
 from ddpjob_operator.request import Request

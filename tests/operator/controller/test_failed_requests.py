@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ddpjob_operator.controller.job_keys import JobKeys
+from ddpjob_operator.controller.keys.job_keys import JobKeys
 from ddpjob_operator.kube.interface import ApiError, UnreachableError
 from support.keys import ANOTHER_OPERATOR_KEY
 from support.reconciling.in_memory import CheckingKube, play_in_memory

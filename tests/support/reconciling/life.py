@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob_operator.controller.job_keys import JobKeys
+from ddpjob_operator.controller.keys.job_keys import JobKeys
 from ddpjob_operator.rendezvous.session_pool import Key
 from support.keys import ANOTHER_OPERATOR_KEY, OPERATOR_KEY
 from support.reconciling.nodes import ended, key_of

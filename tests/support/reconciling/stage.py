@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.controller.controller import Controller
-from ddpjob_operator.controller.job_keys import JobKeys
+from ddpjob_operator.controller.keys.job_keys import JobKeys
 from ddpjob_operator.controller.metrics.catalogue import CONTROLLER, DEPTH, PASSES
 from ddpjob_operator.controller.reconciler import utc_now
 from ddpjob_operator.controller.settings import Settings

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from ddpjob_operator.controller import election
-from ddpjob_operator.controller.leadership import Leadership, LeaseLostError, LeaseName
+from ddpjob_operator.controller.leases import election
+from ddpjob_operator.controller.leases.leadership import Leadership, LeaseLostError, LeaseName
 from ddpjob_operator.kube.interface import ApiError, UnreachableError
 from ddpjob_operator.request import Request
 from support import fake_time

@@ -18,15 +18,15 @@ from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.stored_job import ENDS
-from ddpjob_operator.controller.children import Children, Plural, path_of
-from ddpjob_operator.controller.claims import single_node_claim
-from ddpjob_operator.controller.foreign import describe_foreign
-from ddpjob_operator.controller.fresh_pods import FreshPods
-from ddpjob_operator.controller.job_keys import JobKeys
-from ddpjob_operator.controller.node_leases import NodeLeases
-from ddpjob_operator.controller.pod_secrets import create_secret
-from ddpjob_operator.controller.posts import post
-from ddpjob_operator.controller.rejections import rejection_of
+from ddpjob_operator.controller.keys.job_keys import JobKeys
+from ddpjob_operator.controller.leases.node_leases import NodeLeases
+from ddpjob_operator.controller.objects.children import Children, Plural, path_of
+from ddpjob_operator.controller.objects.claims import single_node_claim
+from ddpjob_operator.controller.objects.foreign import describe_foreign
+from ddpjob_operator.controller.objects.fresh_pods import FreshPods
+from ddpjob_operator.controller.objects.pod_secrets import create_secret
+from ddpjob_operator.controller.objects.posts import post
+from ddpjob_operator.controller.objects.rejections import rejection_of
 from ddpjob_operator.kube.interface import (
     CONFLICT,
     NOT_FOUND,

@@ -10,7 +10,7 @@ from typing import Any
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.controller.children import Plural
+from ddpjob_operator.controller.objects.children import Plural
 from ddpjob_operator.manifests.parse import controller
 
 KINDS: Mapping[Plural, str] = {

@@ -12,8 +12,8 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
-from ddpjob_operator.controller import election
-from ddpjob_operator.controller.election import Lease, Sighting
+from ddpjob_operator.controller.leases import election
+from ddpjob_operator.controller.leases.election import Lease, Sighting
 from ddpjob_operator.kube.interface import (
     CONFLICT,
     NOT_FOUND,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ddpjob_operator.controller.election import Sighting, see
-from ddpjob_operator.controller.leadership import LeaseName
+from ddpjob_operator.controller.leases.election import Sighting, see
+from ddpjob_operator.controller.leases.leadership import LeaseName
 from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
 from ddpjob_operator.request import Request
 

@@ -16,12 +16,12 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from ddpjob_operator.controller.controller import Controller
-from ddpjob_operator.controller.handlers import stop_at_signals, watch_jobs
-from ddpjob_operator.controller.health import health_app, metrics_app, serve
-from ddpjob_operator.controller.job_keys import JobKeys
-from ddpjob_operator.controller.leadership import Leadership, LeaseName
-from ddpjob_operator.controller.operator_key import read_operator_key
-from ddpjob_operator.controller.served import ServedJobs
+from ddpjob_operator.controller.keys.job_keys import JobKeys
+from ddpjob_operator.controller.keys.operator_key import read_operator_key
+from ddpjob_operator.controller.leases.leadership import Leadership, LeaseName
+from ddpjob_operator.controller.process.handlers import stop_at_signals, watch_jobs
+from ddpjob_operator.controller.process.health import health_app, metrics_app, serve
+from ddpjob_operator.controller.process.served import ServedJobs
 from ddpjob_operator.controller.settings import Settings
 from ddpjob_operator.kube.client import KubeClient
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ddpjob_operator.api.constants import MAIN_GROUP, worker_name
-from ddpjob_operator.controller.cluster import Cluster
-from ddpjob_operator.controller.job_keys import JobKeys
+from ddpjob_operator.controller.keys.job_keys import JobKeys
+from ddpjob_operator.controller.objects.cluster import Cluster
 from ddpjob_operator.controller.transports import direct_transport
 from ddpjob_operator.kube.interface import ApiServer
 from ddpjob_operator.planner.actions import CreateWorker, DeleteWorker

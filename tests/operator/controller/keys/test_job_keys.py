@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpjob_operator.controller.job_keys import JobKeys
+from ddpjob_operator.controller.keys.job_keys import JobKeys
 from ddpjob_operator.manifests.parse import Pod
 from ddpjob_operator.planner.observed import Rendezvous
 from ddpjob_protocol.keys.credentials import JobKey

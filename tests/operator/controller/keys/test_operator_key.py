@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_operator.controller import operator_key
-from ddpjob_operator.controller.operator_key import OperatorKeyError, read_operator_key
+from ddpjob_operator.controller.keys import operator_key
+from ddpjob_operator.controller.keys.operator_key import OperatorKeyError, read_operator_key
 
 
 def test_the_key_of_a_file(tmp_path: Path) -> None:

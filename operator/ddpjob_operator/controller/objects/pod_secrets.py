@@ -7,7 +7,7 @@ same keys, because they are derived and its name contains their fingerprint.
 from __future__ import annotations
 
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.controller.rejections import rejection_of
+from ddpjob_operator.controller.objects.rejections import rejection_of
 from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
 from ddpjob_operator.manifests.secrets import build_secret
 from ddpjob_operator.planner.actions import CreateRendezvous, CreateWorker

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.controller.children import Children, path_of
-from ddpjob_operator.controller.rejections import rejection_of
+from ddpjob_operator.controller.objects.children import Children, path_of
+from ddpjob_operator.controller.objects.rejections import rejection_of
 from ddpjob_operator.kube.interface import NOT_FOUND, ApiError, ApiServer, UnreachableError, pages
 from ddpjob_operator.kube.reflector import PAGE
 from ddpjob_operator.manifests.parse import Pod

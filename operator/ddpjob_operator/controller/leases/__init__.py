@@ -1,0 +1,1 @@
+"""Leases: which operator writes, and which nodes are alive."""

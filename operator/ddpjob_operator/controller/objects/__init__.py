@@ -1,0 +1,1 @@
+"""The objects of a job on the API server."""
