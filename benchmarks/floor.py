@@ -20,7 +20,7 @@ from benchmarks.processes import Processes
 from benchmarks.steps import StepLogs
 from benchmarks.trials import NODES, PATIENCE_SECONDS, REST_SECONDS, Change, Trial, TrialError
 
-from ddpjob_operator.local.rendezvous_process import free_port, is_free
+from ddpjob_operator.local.simulated.rendezvous_process import free_port, is_free
 
 POLL_SECONDS = 0.05
 T = TypeVar("T")

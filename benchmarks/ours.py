@@ -16,9 +16,9 @@ from rich.console import Console
 from ddpjob_operator.api import jobfile
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.local.backend import LocalBackend
-from ddpjob_operator.local.processes import marked
+from ddpjob_operator.local.record.timeline import Timeline
+from ddpjob_operator.local.simulated.processes import marked
 from ddpjob_operator.local.state_dir import JobStateDir
-from ddpjob_operator.local.timeline import Timeline
 from support.networks import Networks
 
 

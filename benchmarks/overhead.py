@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.figures import TIMES, UPPER, Figure, is_set, machine, versions
 from benchmarks.show import hand_in, print_if_asked
 
-from ddpjob_operator.local.rendezvous_process import free_port
+from ddpjob_operator.local.simulated.rendezvous_process import free_port
 
 RESULT = Path(__file__).resolve().parent / "results" / "overhead.json"
 WORKLOAD = Path(__file__).resolve().parent / "workloads" / "side_by_side.py"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from benchmarks.trials import WORKLOADS
 
-from ddpjob_operator.local.environment import inherited_environment
-from ddpjob_operator.local.processes import sweep
+from ddpjob_operator.local.simulated.environment import inherited_environment
+from ddpjob_operator.local.simulated.processes import sweep
 from ddpjob_protocol.environment import ENV_JOB_UID
 
 

@@ -23,8 +23,8 @@ import psutil
 from benchmarks.processes import Processes
 from benchmarks.trials import NODES, PATIENCE_SECONDS, POLL_SECONDS, WORKLOADS, Change, TrialError
 
-from ddpjob_operator.local.processes import kill_all
-from ddpjob_operator.local.rendezvous_process import free_port, is_free
+from ddpjob_operator.local.simulated.processes import kill_all
+from ddpjob_operator.local.simulated.rendezvous_process import free_port, is_free
 
 DEFAULT: Mapping[str, int] = {}
 TUNED = {"last_call_timeout": 1, "keep_alive_interval": 1, "keep_alive_max_attempt": 3}

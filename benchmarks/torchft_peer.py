@@ -18,8 +18,8 @@ import psutil
 from benchmarks.processes import Processes
 from benchmarks.trials import NODES, PATIENCE_SECONDS, POLL_SECONDS, WORKLOADS, Change, TrialError
 
-from ddpjob_operator.local.networks import NodeNetwork, within
-from ddpjob_operator.local.rendezvous_process import free_port, is_free
+from ddpjob_operator.local.simulated.networks import NodeNetwork, within
+from ddpjob_operator.local.simulated.rendezvous_process import free_port, is_free
 from ddpjob_protocol.environment import ENV_ADDRESS
 from support.networks import Networks
 

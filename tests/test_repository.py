@@ -25,7 +25,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from ddpjob_operator.agent_bundle import build_agent
-from ddpjob_operator.local.rendezvous_process import free_port
+from ddpjob_operator.local.simulated.rendezvous_process import free_port
 from ddpjob_operator.rendezvous.client import (
     ServiceClient,
     ServiceUnavailableError,

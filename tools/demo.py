@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from ddpjob_operator.local.processes import marked
+from ddpjob_operator.local.simulated.processes import marked
 from ddpjob_protocol.codec import decode
 from ddpjob_protocol.messages.control import Report
 

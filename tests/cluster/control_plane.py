@@ -21,7 +21,7 @@ from typing import Any
 import urllib3
 import yaml
 
-from ddpjob_operator.local.rendezvous_process import free_port
+from ddpjob_operator.local.simulated.rendezvous_process import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 180.0  # generous: the machine may be slow and shared

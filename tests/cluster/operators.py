@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.control_plane import ControlPlane
-from ddpjob_operator.local.rendezvous_process import free_port
+from ddpjob_operator.local.simulated.rendezvous_process import free_port
 
 PATIENCE_SECONDS = 120.0
 OPERATOR = Path(sys.executable).with_name("ddpjob")

@@ -21,7 +21,7 @@ from cluster.conftest import wait_until_deleted, wait_until_served
 from cluster.control_plane import ControlPlane, eventually
 from cluster.jobs import Jobs
 from ddpjob_operator.api.status import Condition
-from ddpjob_operator.local.rendezvous_process import free_port
+from ddpjob_operator.local.simulated.rendezvous_process import free_port
 from support.builders import NOW, make_status
 
 HERE = "rights"  # the namespace of the job

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ddpjob_operator.local.environment import ENV_FORKSERVER
+from ddpjob_operator.local.simulated.environment import ENV_FORKSERVER
 from support.driving import Run, in_background
 from support.own_disks import OwnDisks
 from support.playing import EXAMPLES, playing, said, told

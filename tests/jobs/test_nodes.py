@@ -14,10 +14,10 @@ import pytest
 from ddpjob_agent.forkserver.agents import AgentForkServer
 from ddpjob_operator.local.devices.discovery import Devices
 from ddpjob_operator.local.devices.pool import DevicePool
-from ddpjob_operator.local.networks import NodeNetwork
-from ddpjob_operator.local.nodes import SimulatedNodes
-from ddpjob_operator.local.pods import SimulatedPod
-from ddpjob_operator.local.processes import marked
+from ddpjob_operator.local.simulated.networks import NodeNetwork
+from ddpjob_operator.local.simulated.nodes import SimulatedNodes
+from ddpjob_operator.local.simulated.pods import SimulatedPod
+from ddpjob_operator.local.simulated.processes import marked
 from ddpjob_operator.planner.actions import CreateWorker
 from ddpjob_operator.planner.observed import Phase
 from ddpjob_protocol.environment import ENV_JOB_UID, ENV_WORKER

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ddpjob_operator.local.processes import marked
+from ddpjob_operator.local.simulated.processes import marked
 from ddpjob_protocol.environment import ENV_MEMBERSHIP, ENV_WORKER
 from support.driving import SCRIPT, Run, in_background, job_text, running
 from support.scenes import Job, Scene, play

@@ -10,7 +10,7 @@ import pytest
 
 from ddpjob import Job, JobFailedError, LocalRunError, RunResult
 from ddpjob_operator.cli.common import ExitCode
-from ddpjob_operator.local.processes import marked
+from ddpjob_operator.local.simulated.processes import marked
 from support.pages import examples, execute
 
 # Trains 20 steps; the file `from` has the step of an earlier run.

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from ddpjob_operator.cli.common import ExitCode
-from ddpjob_operator.local.environment import ENV_FORKSERVER
-from ddpjob_operator.local.processes import marked, rank_of
+from ddpjob_operator.local.simulated.environment import ENV_FORKSERVER
+from ddpjob_operator.local.simulated.processes import marked, rank_of
 from ddpjob_protocol.environment import ENV_WORKER
 from support.command import run_to_end, started, write_job
 from support.driving import Run, job_text, running

@@ -11,7 +11,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from ddpjob_operator.local.rendezvous_process import free_port
+from ddpjob_operator.local.simulated.rendezvous_process import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 120.0  # generous: the machine may be slow and shared

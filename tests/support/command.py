@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from ddpjob_operator.cli import main
-from ddpjob_operator.local.environment import ENV_FORKSERVER
-from ddpjob_operator.local.processes import marked, sweep
+from ddpjob_operator.local.simulated.environment import ENV_FORKSERVER
+from ddpjob_operator.local.simulated.processes import marked, sweep
 from support.driving import PATIENCE_SECONDS, SCRIPT, environment, job_text
 
 DDPJOB = str(Path(sys.executable).with_name("ddpjob"))

@@ -14,10 +14,10 @@ from rich.console import Console
 
 from ddpjob_operator.api import jobfile
 from ddpjob_operator.local.backend import LocalBackend
-from ddpjob_operator.local.networks import NodeNetwork
-from ddpjob_operator.local.processes import marked
+from ddpjob_operator.local.record.timeline import Timeline
+from ddpjob_operator.local.simulated.networks import NodeNetwork
+from ddpjob_operator.local.simulated.processes import marked
 from ddpjob_operator.local.state_dir import JobStateDir
-from ddpjob_operator.local.timeline import Timeline
 from ddpjob_protocol.codec import decode
 from ddpjob_protocol.messages.control import Report
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from ddpjob_operator.local.environment import ENV_FORKSERVER
+from ddpjob_operator.local.simulated.environment import ENV_FORKSERVER
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv-examples" / "bin" / "python"

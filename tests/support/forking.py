@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_operator.local.environment import ENV_FORKSERVER, inherited_environment
+from ddpjob_operator.local.simulated.environment import ENV_FORKSERVER, inherited_environment
 from ddpjob_protocol.environment import ENV_WARM_IMPORTS
 from support.driving import environment
 from support.forked import forking

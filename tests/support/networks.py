@@ -18,7 +18,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ddpjob_operator.local.networks import NodeNetwork
+from ddpjob_operator.local.simulated.networks import NodeNetwork
 from ddpjob_protocol.environment import ENV_ADDRESS
 
 INTERFACE = "eth0"  # of every node

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from ddpjob_operator.local.networks import NodeNetwork
+from ddpjob_operator.local.simulated.networks import NodeNetwork
 from ddpjob_protocol.environment import ENV_ADDRESS, ENV_SNAPSHOT_DIR
 
 

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from ddpjob_operator.local.networks import NodeNetwork
+from ddpjob_operator.local.simulated.networks import NodeNetwork
 from support.driving import Run, running
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

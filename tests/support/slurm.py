@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ddpjob_operator.local.rendezvous_process import free_port
+from ddpjob_operator.local.simulated.rendezvous_process import free_port
 
 PATIENCE_SECONDS = 300.0
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "unshare")

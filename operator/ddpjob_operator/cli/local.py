@@ -25,18 +25,18 @@ from ddpjob_operator.local.backend import LocalBackend
 from ddpjob_operator.local.chaos import GRAMMAR, ChaosError, ChaosEvent, parse_chaos
 from ddpjob_operator.local.devices.demand import describe_use
 from ddpjob_operator.local.devices.discovery import Devices
-from ddpjob_operator.local.live_page import LivePage
 from ddpjob_operator.local.output.receiver import OutputReceiver
 from ddpjob_operator.local.output.screen import Screen, open_screen
 from ddpjob_operator.local.output.summary import describe_failure, worker_of
 from ddpjob_operator.local.output.view import LogMode, OutputView
-from ddpjob_operator.local.processes import CannotStartError
-from ddpjob_operator.local.rendezvous_process import PortInUseError
+from ddpjob_operator.local.record.live_page import LivePage
+from ddpjob_operator.local.record.timeline import Timeline
 from ddpjob_operator.local.saved.advice import NAMES_SHOWN, RunAdvice
 from ddpjob_operator.local.saved.claims import FileClaims, FilesInUseError
 from ddpjob_operator.local.saved.own_files import OwnFiles
+from ddpjob_operator.local.simulated.processes import CannotStartError
+from ddpjob_operator.local.simulated.rendezvous_process import PortInUseError
 from ddpjob_operator.local.state_dir import AlreadyRunningError, JobStateDir, StateDirError
-from ddpjob_operator.local.timeline import Timeline
 from ddpjob_operator.terminal import print_error
 from ddpjob_protocol.text import plural, some
 

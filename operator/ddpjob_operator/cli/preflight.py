@@ -15,8 +15,8 @@ from ddpjob_operator.cli.common import CommandError, ExitCode
 from ddpjob_operator.cli.scripts import find_missing
 from ddpjob_operator.local.devices.demand import TooFewDevicesError, choose_devices
 from ddpjob_operator.local.devices.discovery import Devices
-from ddpjob_operator.local.environment import search_path
 from ddpjob_operator.local.ignored_fields import find_ignored_fields
+from ddpjob_operator.local.simulated.environment import search_path
 
 
 def check_before_start(job: DDPJob, file: Path, workdir: Path | None) -> Path:

@@ -54,7 +54,7 @@ def report(
 
 
 def _local(folder: Path) -> Run:
-    from ddpjob_operator.local.run_files import (  # noqa: PLC0415 - not for a job on a cluster
+    from ddpjob_operator.local.record.run_files import (  # noqa: PLC0415 - not for a job on a cluster
         find_runs,
         read_run,
     )

@@ -22,26 +22,26 @@ from ddpjob_operator.agent_bundle import build_agent
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.local.chaos import ChaosEvent
-from ddpjob_operator.local.course import FILE, Course
 from ddpjob_operator.local.devices.discovery import NO_DEVICES, Devices
 from ddpjob_operator.local.devices.pool import DevicePool
-from ddpjob_operator.local.environment import (
+from ddpjob_operator.local.faults import FaultInjector
+from ddpjob_operator.local.output.receiver import OutputReceiver
+from ddpjob_operator.local.record.course import FILE, Course
+from ddpjob_operator.local.record.timeline import Timeline
+from ddpjob_operator.local.simulated.environment import (
     ENV_FORKSERVER,
     MPI_ON_ONE_MACHINE,
     SHARED_CORES,
     inherited_environment,
     worker_environment,
 )
-from ddpjob_operator.local.faults import FaultInjector
-from ddpjob_operator.local.key_files import write_keys
-from ddpjob_operator.local.networks import NodeNetwork, SeparateNetworks
-from ddpjob_operator.local.nodes import SimulatedNodes
-from ddpjob_operator.local.output.receiver import OutputReceiver
-from ddpjob_operator.local.pods import SimulatedPod, TrainingProcess
-from ddpjob_operator.local.processes import CannotStartError, sweep
-from ddpjob_operator.local.rendezvous_process import RendezvousProcess
+from ddpjob_operator.local.simulated.key_files import write_keys
+from ddpjob_operator.local.simulated.networks import NodeNetwork, SeparateNetworks
+from ddpjob_operator.local.simulated.nodes import SimulatedNodes
+from ddpjob_operator.local.simulated.pods import SimulatedPod, TrainingProcess
+from ddpjob_operator.local.simulated.processes import CannotStartError, sweep
+from ddpjob_operator.local.simulated.rendezvous_process import RendezvousProcess
 from ddpjob_operator.local.state_dir import JobStateDir
-from ddpjob_operator.local.timeline import Timeline
 from ddpjob_operator.manifests.environment import sagemaker_environment
 from ddpjob_operator.planner.actions import (
     Action,

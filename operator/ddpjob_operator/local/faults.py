@@ -10,9 +10,9 @@ import time
 from collections.abc import Sequence
 
 from ddpjob_operator.local.chaos import ChaosEvent, explain_waiting
-from ddpjob_operator.local.nodes import SimulatedNodes
-from ddpjob_operator.local.rendezvous_process import RendezvousProcess
-from ddpjob_operator.local.timeline import Timeline
+from ddpjob_operator.local.record.timeline import Timeline
+from ddpjob_operator.local.simulated.nodes import SimulatedNodes
+from ddpjob_operator.local.simulated.rendezvous_process import RendezvousProcess
 from ddpjob_protocol.messages.control import Report
 
 

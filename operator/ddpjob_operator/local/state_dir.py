@@ -141,7 +141,7 @@ class JobStateDir:
         yield from self.snapshots.glob(".files/[0-9]*")
 
     def _archive(self) -> None:
-        from ddpjob_operator.local.processes import (  # noqa: PLC0415 - most users need no psutil
+        from ddpjob_operator.local.simulated.processes import (  # noqa: PLC0415 - most users need no psutil
             sweep,
         )
 

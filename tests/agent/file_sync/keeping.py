@@ -20,8 +20,8 @@ from pathlib import Path
 import psutil
 import torch
 
-from ddpjob_operator.local.processes import kill_all, marked, sweep
-from ddpjob_operator.local.rendezvous_process import free_port
+from ddpjob_operator.local.simulated.processes import kill_all, marked, sweep
+from ddpjob_operator.local.simulated.rendezvous_process import free_port
 from ddpjob_operator.rendezvous.client import (
     ServiceClient,
     ServiceUnavailableError,

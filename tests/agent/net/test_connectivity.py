@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from ddpjob_agent.net.connectivity import ConnectivityCheck
-from ddpjob_operator.local.rendezvous_process import free_port
-from ddpjob_protocol.messages.agent import Message
+from ddpjob_operator.local.simulated.rendezvous_process import free_port
 from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
+from ddpjob_protocol.messages.agent import Message
 
 HOST = "127.0.0.1"
 ME, THERE, GONE, OLD = (Member(name, "x", HOST, 1) for name in ("me", "there", "gone", "old"))

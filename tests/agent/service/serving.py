@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpjob_agent.c10d.protocol import Op, Request
 from ddpjob_agent.net.service_connection import ServiceConnection
-from ddpjob_operator.local.rendezvous_process import free_port
+from ddpjob_operator.local.simulated.rendezvous_process import free_port
 from ddpjob_operator.rendezvous.client import (
     ServiceClient,
     ServiceUnavailableError,

@@ -17,7 +17,7 @@ from ddpjob_agent.registry.effects import Effect
 from ddpjob_agent.registry.state.registry_state import initial_state
 from ddpjob_agent.service import server, turns
 from ddpjob_agent.service.turns import Turns
-from ddpjob_operator.local.rendezvous_process import free_port
+from ddpjob_operator.local.simulated.rendezvous_process import free_port
 from ddpjob_operator.rendezvous.client import ServiceClient, connect_directly
 from ddpjob_protocol import codec
 from ddpjob_protocol.messages.agent import PROTOCOL, Message

@@ -14,7 +14,7 @@ from aiohttp import web
 from ddpjob_operator.kube import client
 from ddpjob_operator.kube.client import KubeClient
 from ddpjob_operator.kube.interface import ApiError, UnreachableError
-from ddpjob_operator.local.rendezvous_process import free_port
+from ddpjob_operator.local.simulated.rendezvous_process import free_port
 from ddpjob_operator.request import Request
 from support.http_server import (
     Answer,

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from ddpjob_operator.controller.transports import direct_transport
-from ddpjob_operator.local.rendezvous_process import free_port
+from ddpjob_operator.local.simulated.rendezvous_process import free_port
 from ddpjob_operator.rendezvous.client import (
     MAX_ANSWER_BYTES,
     InvalidReportError,

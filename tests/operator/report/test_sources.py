@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ddpjob_operator.local.course import FILE, MAX_KEPT, MAX_LINES, MAX_POINTS, Course
-from ddpjob_operator.local.run_files import find_runs, read_run
+from ddpjob_operator.local.record.course import FILE, MAX_KEPT, MAX_LINES, MAX_POINTS, Course
+from ddpjob_operator.local.record.run_files import find_runs, read_run
 from ddpjob_operator.report.from_files import run_of_files
 from ddpjob_operator.report.from_job import run_of_job
 from ddpjob_operator.report.page import report_page

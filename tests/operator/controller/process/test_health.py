@@ -10,7 +10,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter
 
 from ddpjob_operator.controller.process.health import health_app, metrics_app, serve
-from ddpjob_operator.local.rendezvous_process import free_port
+from ddpjob_operator.local.simulated.rendezvous_process import free_port
 from ddpjob_protocol.addresses import join_address
 
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ddpjob_operator.local.course import FILE
+from ddpjob_operator.local.record.course import FILE
 from ddpjob_operator.report.from_files import run_of_files
 from ddpjob_operator.report.run import Run
 

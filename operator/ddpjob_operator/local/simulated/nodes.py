@@ -17,9 +17,9 @@ from ddpjob_agent.forkserver.agents import AgentForkServer, ForkedAgent
 from ddpjob_agent.forkserver.channel import AGENT, ForkRequest
 from ddpjob_agent.worker.launch import import_environment
 from ddpjob_operator.local.devices.pool import DevicePool
-from ddpjob_operator.local.networks import NodeNetwork, within
-from ddpjob_operator.local.pods import NO_NODE, SimulatedPod
-from ddpjob_operator.local.processes import (
+from ddpjob_operator.local.simulated.networks import NodeNetwork, within
+from ddpjob_operator.local.simulated.pods import NO_NODE, SimulatedPod
+from ddpjob_operator.local.simulated.processes import (
     explain_lasting,
     kill_all,
     pod_processes,

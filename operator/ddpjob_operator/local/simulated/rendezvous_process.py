@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ddpjob_operator.local.processes import explain_lasting, send_signal
+from ddpjob_operator.local.simulated.processes import explain_lasting, send_signal
 from ddpjob_operator.planner.observed import Rendezvous
 from ddpjob_protocol.exit_codes import Exit
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ddpjob_operator.local import timeline as module
 from ddpjob_operator.local.output import signs_of_life
-from ddpjob_operator.local.timeline import Timeline
+from ddpjob_operator.local.record import timeline as module
+from ddpjob_operator.local.record.timeline import Timeline
 from ddpjob_protocol.messages.control import ServiceState
 from support.builders import make_failure, make_membership, make_report, make_round, make_worker
 

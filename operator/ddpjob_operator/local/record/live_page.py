@@ -14,8 +14,8 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from ddpjob_operator.local.rendezvous_process import PortInUseError
-from ddpjob_operator.local.run_files import read_run
+from ddpjob_operator.local.record.run_files import read_run
+from ddpjob_operator.local.simulated.rendezvous_process import PortInUseError
 from ddpjob_operator.report.page import content_policy, live_page, main_part, state_line
 
 HOST = "127.0.0.1"

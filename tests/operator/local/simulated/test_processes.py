@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 
-from ddpjob_operator.local.processes import send_signal
+from ddpjob_operator.local.simulated.processes import send_signal
 
 
 def test_a_signal_to_a_child_that_has_ended_does_not_reap_it() -> None:

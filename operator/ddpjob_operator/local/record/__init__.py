@@ -1,0 +1,1 @@
+"""What a local run records and shows."""

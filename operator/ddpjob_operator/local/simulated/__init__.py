@@ -1,0 +1,1 @@
+"""Nodes, pods and the service, as processes on this machine."""
