@@ -12,7 +12,7 @@ import yaml
 from ddpjob.errors import InvalidJobError, reading_file
 from ddpjob_operator.api import jobfile
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.cli import job_files
+from ddpjob_operator.cli.files import job_files
 
 
 class Definition(NamedTuple):

@@ -19,7 +19,7 @@ import typer
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.cli.common import CommandError, ExitCode
-from ddpjob_operator.cli.job_files import load
+from ddpjob_operator.cli.files.job_files import load
 from ddpjob_operator.cli.preflight import check_before_start, find_gpus
 from ddpjob_operator.local.backend import LocalBackend
 from ddpjob_operator.local.chaos import GRAMMAR, ChaosError, ChaosEvent, parse_chaos

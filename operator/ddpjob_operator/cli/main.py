@@ -116,12 +116,12 @@ COMMANDS = {
         "ddpjob run --local job.yaml",
     ),
     "validate": Entry(
-        "validate:validate",
+        "files.validate:validate",
         "Check job files; print each fault with its line and its remedy.",
         "ddpjob validate job.yaml",
     ),
     "convert": Entry(
-        "convert_files:convert",
+        "files.convert_files:convert",
         "Print DDPJobs for the PyTorchJobs and TrainJobs of a file.",
         "ddpjob convert pytorchjob.yaml > ddpjob.yaml",
     ),

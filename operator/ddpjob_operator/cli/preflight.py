@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.cli.common import CommandError, ExitCode
-from ddpjob_operator.cli.scripts import find_missing
+from ddpjob_operator.cli.files.scripts import find_missing
 from ddpjob_operator.local.devices.demand import TooFewDevicesError, choose_devices
 from ddpjob_operator.local.devices.discovery import Devices
 from ddpjob_operator.local.ignored_fields import find_ignored_fields

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.cli import job_files
 from ddpjob_operator.cli.common import CommandError, ExitCode
+from ddpjob_operator.cli.files import job_files
 from ddpjob_operator.cli.jobs import jobs_api
 from ddpjob_operator.cli.jobs.access import (
     Cluster,

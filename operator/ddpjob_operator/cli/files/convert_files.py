@@ -13,7 +13,7 @@ import typer
 
 from ddpjob_operator.api import jobfile
 from ddpjob_operator.cli.common import CommandError, ExitCode
-from ddpjob_operator.cli.job_files import read_text
+from ddpjob_operator.cli.files.job_files import read_text
 from ddpjob_operator.convert import converter
 from ddpjob_operator.convert.fields import ConvertError
 

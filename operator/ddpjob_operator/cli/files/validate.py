@@ -16,9 +16,9 @@ import typer
 
 from ddpjob_operator.api import constants, jobfile
 from ddpjob_operator.api.jobfile import Fault, ParsedJob, Severity
-from ddpjob_operator.cli import job_files
 from ddpjob_operator.cli.common import CommandError, ExitCode
-from ddpjob_operator.cli.scripts import find_missing_beside
+from ddpjob_operator.cli.files import job_files
+from ddpjob_operator.cli.files.scripts import find_missing_beside
 from ddpjob_operator.terminal import print_error
 
 SUFFIXES = (".yaml", ".yml", ".json")
