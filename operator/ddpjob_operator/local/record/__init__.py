@@ -1,1 +1,1 @@
-"""What a local run records and shows."""
+"""The record of a local run, and its page."""

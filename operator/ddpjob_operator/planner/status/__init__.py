@@ -1,1 +1,1 @@
-"""What the status of a job says. Pure."""
+"""The status of a job: conditions, warnings and events. Pure."""
