@@ -13,7 +13,6 @@ import pytest
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.spec.failure_policy import FailurePolicy
 from ddpjob_operator.local.simulated.processes import marked
-from ddpjob_protocol.messages.control import Policy
 from ddpjob_protocol.environment import ENV_WORKER
 from ddpjob_protocol.messages.control import Policy
 from support.driving import Run, in_background, job_text, running

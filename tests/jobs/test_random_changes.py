@@ -23,7 +23,6 @@ import psutil
 import pytest
 
 from ddpjob_operator.local.simulated.pods import SimulatedPod
-from ddpjob_protocol.messages.control import ServiceState
 from ddpjob_protocol.environment import ENV_PROCESSES
 from ddpjob_protocol.messages.control import ServiceState
 from support.driving import Run, job_text, running

@@ -6,8 +6,8 @@ import asyncio
 
 from ddpjob_agent.net.connectivity import ConnectivityCheck
 from ddpjob_operator.local.simulated.rendezvous_process import free_port
-from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
 from ddpjob_protocol.messages.agent import Message
+from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
 
 HOST = "127.0.0.1"
 ME, THERE, GONE, OLD = (Member(name, "x", HOST, 1) for name in ("me", "there", "gone", "old"))

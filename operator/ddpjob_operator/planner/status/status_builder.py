@@ -29,8 +29,8 @@ from ddpjob_operator.planner.status.stalled import stalled
 from ddpjob_operator.planner.status.warnings import current_warnings
 from ddpjob_operator.planner.training.history import update_history
 from ddpjob_operator.planner.training.progress import build_progress
-from ddpjob_protocol.messages.control import FileSyncReport, Report
 from ddpjob_protocol.failures.failure_rules import merge_times
+from ddpjob_protocol.messages.control import FileSyncReport, Report
 
 AFTER_THE_END = "-"  # in place of the number of workers that run
 
