@@ -277,13 +277,7 @@ STILL_LARGE = {  # to be divided; nothing is added here
     "operator/ddpjob_operator/kube/reflector.py",
     "operator/ddpjob_operator/local/backend.py",
     "operator/ddpjob_operator/planner/planner.py",
-    "trainer-image/ddpjob_agent/file_sync",
-    "trainer-image/ddpjob_agent/net",
-    "trainer-image/ddpjob_agent/registry",
-    "trainer-image/ddpjob_agent/worker",
     "trainer-image/ddpjob_agent/worker/supervision.py",
-    "trainer-image/ddpjob_protocol",
-    "trainer-image/ddpjob_trainer/snapshots",
     "trainer-image/ddpjob_trainer/snapshots/manager.py",
 }
 
