@@ -35,7 +35,7 @@ class StepLogs:
         self._read: dict[Path, int] = {}  # bytes
 
     def update(self) -> None:
-        """Read what is new; a line that is not all there yet is left for later."""
+        """Read what is new; an incomplete line is left for later."""
         for path in self._folder.glob("*.steps"):
             with path.open("rb") as file:
                 file.seek(self._read.setdefault(path, 0))

@@ -24,7 +24,7 @@ from support.pages import ROOT, Block, blocks
 
 BLOCKS = list(blocks())
 FIELDS = {field.alias or name for name, field in DDPJobSpec.model_fields.items()}
-# YAML that is no job: page and first line -> what it is.
+# YAML that is not a job: page and first line -> what it is.
 OTHER_YAML = {
     ("docs/guides/argo-cd.md", "data:"): "a ConfigMap of Argo CD",
     ("docs/guides/argo-cd.md", "spec:"): "an Application of Argo CD",

@@ -36,7 +36,14 @@ BANNED = {
     r"(?:is|are|was|were) ended": "killed, stopped, deleted",
     r"stood still|stands? still": "stalled, paused",
     r"(?:was|were) seen": "observed",
-    r"in doubt|so far apart|nothing but|than nothing|does not act": "state the fact",
+    r"in doubt|so far apart|nothing but|than nothing|does not act|nothing is wrong": "state the fact",
+    r"(?<!there )is no (?!longer\b|more\b)\w+": "is not a",
+    r"(?:what|all that) is (?:there|whole|torn)": "name the files, the rest",
+    r"leaves? (?:\S+ ){1,6}alone": "does not change",
+    r"(?<!\bis )(?<!\bor )absent:": "Default:",
+    r"knows? of no": "does not know",
+    r"leads? out|gone with": "is outside of, is deleted with",
+    r"never (?:comes?|due)|is the first one|there yet": "exists, supported, reached",
 }
 _BANNED = re.compile(
     rf"(?<![\w`])(?:{'|'.join(f'(?P<r{i}>{p})' for i, p in enumerate(BANNED))})(?!\w)",

@@ -95,7 +95,7 @@ def test_what_a_worker_read_once_is_fixed(running: Jobs, path: str) -> None:
 def test_the_same_in_groups(running: Jobs, field: str, index: int) -> None:
     said = running.complaint_of_change(changed_group(index, **OTHER[field]))
     if field == "template" and index == 1:
-        assert not said  # it is no change
+        assert not said  # it is not a change
         other = {"spec": {"containers": [{**TEMPLATE["spec"]["containers"][0], "image": "b"}]}}
         said = running.complaint_of_change(changed_group(index, template=other))
     assert has(said, f"only replicas, minReplicas and maxReplicas can be changed {WHILE_IT_RUNS}")

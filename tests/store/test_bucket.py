@@ -171,7 +171,7 @@ def test_a_prefix_of_its_own_is_all_it_touches(uri: str) -> None:
     assert_loads(uri, 2)
 
 
-# What is there already, and what goes
+# Existing snapshots, and what pruning deletes
 
 
 def test_the_newest_stay(uri: str) -> None:

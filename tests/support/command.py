@@ -150,7 +150,7 @@ def in_process(
 
 
 def on_small_disk(folder: Path) -> list[str]:
-    """Prefix of a command that sees `folder` as a disk of 1 MiB, gone with the command."""
+    """Prefix of a command that sees `folder` as a disk of 1 MiB, which ends with the command."""
     folder.mkdir(parents=True)
     mount = f'mount -t tmpfs -o size=1m tmpfs "{folder}" && exec "$@"'
     user = ["--user", "--map-root-user"] if os.geteuid() != 0 else []

@@ -3,7 +3,7 @@
 Each node is a network namespace. One more is the switch between them: a bridge, out of reach of the
 machine's own packet filter. This process, and with it the rendezvous service, has a port there, too.
 A cut takes a node's port off the bridge: packets both ways vanish, and no connection is closed.
-Addresses are of 198.18.0.0/15, set aside for tests of networks; no route leads out.
+Addresses are of 198.18.0.0/15, set aside for tests of networks; no route leaves them.
 Needs root and iproute2, else raises NetworkError. May not: start processes on nodes.
 """
 
@@ -132,7 +132,7 @@ def owner_of(path: Path) -> int:
 
 
 def remove(path: Path) -> None:
-    """A namespace, or an interface; it may have gone with the other end of its cable."""
+    """A namespace, or an interface; it may have vanished with the other end of its cable."""
     kind = "netns" if path.parent == NAMESPACES else "link"
     with contextlib.suppress(NetworkError):
         ip(kind, "delete", path.name)

@@ -593,7 +593,7 @@ BOTH += [
         row(
             f"resource_{name}",
             {"resources": {"limits": {name: 1}}},
-            f"spec.resources.limits: %'{name}' is no resource of Kubernetes; use cpu, memory or "
+            f"spec.resources.limits: %'{name}' is not a resource of Kubernetes; use cpu, memory or "
             "ephemeral-storage, or a name with its maker, as in nvidia.com/gpu",
         )
         for name in ("gpu", "Memory")
@@ -602,7 +602,7 @@ BOTH += [
         row(
             f"resource_of_the_rendezvous_pod_{part}",
             {"rendezvous": {"resources": {part: {"mem": "1Gi"}}}},
-            f"spec.rendezvous.resources.{part}: %'mem' is no resource of Kubernetes; use cpu, memory "
+            f"spec.rendezvous.resources.{part}: %'mem' is not a resource of Kubernetes; use cpu, memory "
             "or ephemeral-storage, or a name with its maker, as in nvidia.com/gpu",
         )
         for part in ("limits", "requests")
@@ -610,14 +610,14 @@ BOTH += [
     row(
         "resource_of_requests",
         {"resources": {"requests": {"mem": "1Gi"}}},
-        "spec.resources.requests: %'mem' is no resource of Kubernetes; use cpu, memory or "
+        "spec.resources.requests: %'mem' is not a resource of Kubernetes; use cpu, memory or "
         "ephemeral-storage, or a name with its maker, as in nvidia.com/gpu",
     ),
     *(
         row(
             f"resource_of_a_group_{part}",
             group(resources={part: {"CPU": 1}}),
-            f"spec.extraWorkerGroups[0].resources.{part}: %'CPU' is no resource of Kubernetes; use "
+            f"spec.extraWorkerGroups[0].resources.{part}: %'CPU' is not a resource of Kubernetes; use "
             "cpu, memory or ephemeral-storage, or a name with its maker, as in nvidia.com/gpu",
         )
         for part in ("limits", "requests")
@@ -677,7 +677,7 @@ ONLY_THE_MODEL = [
     row(
         "template_with_a_field_of_the_pod",
         {"template": {"nodeSelector": {"gpu": "t4"}}},
-        "spec.template: has 'nodeSelector', which is no field of a pod template; "
+        "spec.template: has 'nodeSelector', which is not a field of a pod template; "
         "move it into template.spec",
         why="a template is opaque to CEL",
     ),

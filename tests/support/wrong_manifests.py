@@ -332,8 +332,8 @@ FIELDS = [
     Wrong(
         "gpu_without_its_maker",
         job("resources: {limits: {gpu: 1}}"),
-        "spec.resources.limits: 'gpu' is no resource of Kubernetes; use cpu",
-        "'gpu' is no resource of Kubernetes; use cpu",
+        "spec.resources.limits: 'gpu' is not a resource of Kubernetes; use cpu",
+        "'gpu' is not a resource of Kubernetes; use cpu",
     ),
     Wrong(
         "half_a_gpu",

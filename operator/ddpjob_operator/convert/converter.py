@@ -76,7 +76,9 @@ def _documents(text: str) -> Iterator[Object]:
         elif isinstance(document, dict):
             yield document
         elif document is not None:
-            raise ConvertError("the file holds a document that is no mapping; give a job as YAML")
+            raise ConvertError(
+                "the file holds a document that is not a mapping; give a job as YAML"
+            )
 
 
 class _Dumper(yaml.SafeDumper):

@@ -11,7 +11,7 @@ every change up to the revision `_known`.
 - The operator puts the result of its own request into the store before the watch returns it.
   The store ignores a result older than `_known`: the object is already stored or deleted. During
   a list, such a result may be newer than the list.
-- Absence from the store is no proof: a watch may be late. Before the operator acts on an absence,
+- Absence from the store proves nothing: a watch may be late. Before the operator acts on an absence,
   it reads the object itself, and the store learns what was read.
 The store reports every change once, whatever its source.
 

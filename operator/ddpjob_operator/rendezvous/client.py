@@ -32,7 +32,7 @@ class ServiceUnavailableError(Exception):
 
 
 class InvalidReportError(ServiceUnavailableError):
-    """The answer of the service is no report that this operator accepts."""
+    """The answer of the service is not a report that this operator accepts."""
 
 
 # Sends a request and returns JSON, or raises ServiceUnavailableError.

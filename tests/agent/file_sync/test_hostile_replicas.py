@@ -223,7 +223,7 @@ def test_refusal_has_reason_and_remedy(tmp_path: Path) -> None:
                     b.said.append({})
             (warning,) = [said for said in b.said if said.get("type") == "warning"]
             assert warning["reason"] == "FilesRefused"
-            assert "'../train.py' is no file of snapshot.files" in warning["message"]
+            assert "'../train.py' is not a file of snapshot.files" in warning["message"]
             assert "make a new job" in warning["message"]
 
     run(body)
@@ -476,7 +476,7 @@ def test_links_in_the_store_are_deleted_themselves(tmp_path: Path, victim: Path)
 
 def test_name_that_leads_out_of_its_folder_is_no_place(tmp_path: Path, victim: Path) -> None:
     for name in ("../victim/file", str(victim / "file"), "a/../../victim/file"):
-        with pytest.raises(OSError, match="leads out"):
+        with pytest.raises(OSError, match="leaves its folder"):
             places.create(Place(str(tmp_path), name)).close()
 
 

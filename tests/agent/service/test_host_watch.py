@@ -1,4 +1,4 @@
-"""Hosts that acknowledge nothing: probes, silence, and what is no silence."""
+"""Hosts that acknowledge nothing: probes, silence, and what is not silence."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 def test_the_kernel_acknowledges_for_a_process_that_does_not_read(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    """Thus a starved or stopped process is no silent host."""
+    """Thus a starved or stopped process is not a silent host."""
     one, _ = pair
     one.sendall(b"a probe")
     deadline = time.monotonic() + PATIENCE_SECONDS

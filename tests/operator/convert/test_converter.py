@@ -197,7 +197,7 @@ WORKER = "spec: {pytorchReplicaSpecs: {Worker: {replicas: %s, template: %s}}}"
         ("", "the file has no PyTorchJob"),
         ("a: [", "the file is not valid YAML"),
         ("kind: Pod\nmetadata: {name: p}", "but Pod p; give a file with such a job"),
-        ("- a", "no mapping"),
+        ("- a", "not a mapping"),
         (WORKER % ("two", "{}"), "replicas: must be a whole number, not 'two'"),
         (WORKER % ("2", "{}"), "Worker.template: is missing"),
         (WORKER % ("2", "{spec: {containers: []}}"), "containers: is empty"),

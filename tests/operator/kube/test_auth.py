@@ -78,7 +78,7 @@ def test_there_is_no_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert asyncio.run(refused(None)) == f"there is no kubeconfig at ~/.kube/config. {advice}"
     monkeypatch.setenv("KUBECONFIG", missing)
     assert missing in asyncio.run(refused(None))
-    assert str(tmp_path) in asyncio.run(refused(str(tmp_path))), "a folder is no kubeconfig"
+    assert str(tmp_path) in asyncio.run(refused(str(tmp_path))), "a folder is not a kubeconfig"
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ def test_the_last_good_report_counts_until_the_next() -> None:
     later = plan_after(encode(FULL), *odd, encode(FULL))
     assert "InvalidReport" not in [each.reason for each in later.status.warnings]
     assert Answers(encode(FULL), *odd, encode(FULL)).calls == 5, (
-        "each value is no news; the first failure at the end is, and the silence"
+        "each value is not news; the first failure at the end is, and the silence"
     )
 
 

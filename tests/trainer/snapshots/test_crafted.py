@@ -96,7 +96,7 @@ HEADERS: dict[str, Callable[[bytes], bytes]] = {
     "a header of 2**61 bytes": header({}, 2**61),
     "a header of 2**64 - 1 bytes": header({}, 2**64 - 1),
     "a header longer than the file": header({}, 1000),
-    "a header that is no JSON": header(b"{"),
+    "a header that is not JSON": header(b"{"),
     "a header that is a list": header([1]),
     "a header nested deeply": header(b"[" * 100_000),
     "an entry that is text": header({"model.0.weight": "F32"}),

@@ -260,7 +260,7 @@ def test_a_folder_with_another_kind_of_name_is_ignored_with_a_warning(
     assert f"step-500/{TENSORS} is ignored" in caplog.text
 
 
-# What is there already, and what goes
+# Existing snapshots, and what pruning deletes
 
 
 def test_the_newest_stay(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ class Store:
         current = self._find(key).value
         number = 0 if current is None else _parse_integer(bytes(current))
         if number is None:
-            raise ProtocolError("ADD to what is no 64-bit integer")
+            raise ProtocolError("ADD to what is not a 64-bit integer")
         total = (number + request.number + 2**63) % 2**64 - 2**63
         version = self._write(key, b"%d" % total)
         return Applied(protocol.encode_integer(total), version, total, request.keys)

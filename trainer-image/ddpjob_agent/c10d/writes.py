@@ -83,7 +83,7 @@ class _Kept:
     """The writes of one key."""
 
     def __init__(self) -> None:
-        self.values: list[Write] = []  # a VALUE is the first one
+        self.values: list[Write] = []  # a VALUE comes first
         self.pop: Write | None = None
         self.pushes: deque[Write] = deque()  # in the order of versions
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PERIOD_SECONDS = 0.15  # between two checks; a connection that was quiet for as long gets a probe
 CHECKS_PER_SECOND = 2000.0  # at most: with more connections the period is longer
-PROBE_SECONDS = 0.25  # a probe is sent again in this time: one lost packet is no silence
+PROBE_SECONDS = 0.25  # a probe is sent again in this time: one lost packet is not silence
 STALLED_PERIODS = 3  # a check that is later than this follows a stall: probes count from it
 
 

@@ -115,5 +115,5 @@ def _key(found: dict[str, Any], field: str) -> bytes:
     text = found.get(field)
     key = bytes.fromhex(text) if isinstance(text, str) else b""
     if len(key) != KEY_BYTES:
-        raise ValueError(f"{field!r} is no key of {KEY_BYTES} bytes")
+        raise ValueError(f"{field!r} is not a key of {KEY_BYTES} bytes")
     return key

@@ -38,7 +38,7 @@ class MembershipId(NamedTuple):
     def parse(cls, text: str) -> MembershipId:
         """Return the identity that str() printed; raise ValueError for any other text."""
         if _IDENTITY.fullmatch(text) is None:
-            raise ValueError(f"{text[:40]!r} is no identity of a membership, such as 1.1.1")
+            raise ValueError(f"{text[:40]!r} is not an identity of a membership, such as 1.1.1")
         return cls(*map(int, text.split(".")))
 
 

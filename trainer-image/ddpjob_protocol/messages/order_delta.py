@@ -75,7 +75,7 @@ class RunOrders:
         for start, end in ranges:
             if not before <= start <= end <= len(self._members):
                 raise ValueError(
-                    f"{start} to {end} is no range of the members that follows {before}"
+                    f"{start} to {end} is not a range of the members that follows {before}"
                 )
             kept += self._members[start:end]
             before = end

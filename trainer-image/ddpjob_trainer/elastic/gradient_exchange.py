@@ -2,7 +2,7 @@
 
 DistributedDataParallel exchanges the gradients of one backward pass: the first one after a forward
 pass through the wrapper. Each gradient that a parameter already had goes along. A forward pass that
-bypassed the wrapper, or a second backward pass, leaves gradients that are this process's alone.
+bypassed the wrapper, or a second backward pass, leaves gradients that belong to this process only.
 This module records the order of forward passes and of gradients, and compares them before the
 optimizer steps. It does not depend on groups, so one process finds the same mistakes as many do.
 """

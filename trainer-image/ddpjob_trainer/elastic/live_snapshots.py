@@ -81,7 +81,7 @@ class LiveSnapshots:
             self._breaks.await_assignment(error)
         except SnapshotError:
             raise
-        except Exception as error:  # noqa: BLE001 - raised again if it is no break
+        except Exception as error:  # noqa: BLE001 - raised again if it is not a break
             self._breaks.handle(error)
         else:
             self._saved = step if is_saved else self._saved

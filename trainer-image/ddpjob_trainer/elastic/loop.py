@@ -251,7 +251,7 @@ class Loop(ScriptControl):
             self._replicas.finish()
             if start:
                 self._replicas.start()
-        except Exception as error:  # noqa: BLE001 - raised again if it is no break
+        except Exception as error:  # noqa: BLE001 - raised again if it is not a break
             self._breaks.handle(error)
 
     def _finish(self) -> bool:
@@ -263,7 +263,7 @@ class Loop(ScriptControl):
         try:
             self._replicas.check()
             distributed.all_reduce(torch.zeros(1, device="cpu"))  # where an abort raises an error
-        except Exception as error:  # noqa: BLE001 - raised again if it is no break
+        except Exception as error:  # noqa: BLE001 - raised again if it is not a break
             self._breaks.handle(error)
             return False
         if self._agent is not None:

@@ -31,7 +31,7 @@ def names_in(model: torch.nn.Module, optimizer: Any) -> Names:
 def difference(was: Any, now: Names) -> str:
     """Return the first difference as a sentence; empty if there is none.
 
-    `was` is from a snapshot. Raise TypeError if it is no result of names_in().
+    `was` is from a snapshot. Raise TypeError if it is not a result of names_in().
     """
     old, new = _listed(was), _listed(now)
     for position, (before, after) in enumerate(zip(old, new, strict=False)):

@@ -74,7 +74,7 @@ def _restore(node: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 def _dtype(name: str) -> torch.dtype:
     found = getattr(torch, name)
     if not isinstance(found, torch.dtype):
-        raise TypeError(f"torch.{name} is no dtype")
+        raise TypeError(f"torch.{name} is not a dtype")
     return found
 
 

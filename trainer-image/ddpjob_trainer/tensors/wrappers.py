@@ -61,7 +61,7 @@ def cleaner(model: torch.nn.Module) -> Callable[[str], str]:
 
 
 def _inner_of(module: torch.nn.Module) -> str | None:
-    """Return the name of the child that a wrapper wraps; None if the module is no wrapper."""
+    """Return the name of the child that a wrapper wraps; None if the module is not a wrapper."""
     if isinstance(module, (DistributedDataParallel, DataParallel)):
         return "module"
     compiled = sys.modules.get("torch._dynamo.eval_frame")

@@ -27,7 +27,7 @@ UNITS = {
     **{prefix: decimal.Decimal(1000) ** n for n, prefix in enumerate("num", -3)},
     **{prefix: decimal.Decimal(1000) ** n for n, prefix in enumerate("kMGTPE", 1)},
 }
-LENIENT = decimal.Context(traps=[])  # a number out of range is no error
+LENIENT = decimal.Context(traps=[])  # a number out of range is not an error
 NATIVE = ("cpu", "memory", "ephemeral-storage")
 NATIVE_PREFIX = "hugepages-"
 
@@ -53,7 +53,7 @@ def _is_known(name: str) -> bool:
 
 
 def _divided(resources: Mapping[str, Any]) -> str:
-    """Return the first resource of a maker whose amount is no whole number, or no text."""
+    """Return the first resource of a maker whose amount is not a whole number, or not text."""
     of_makers = ((name, amount) for name, amount in resources.items() if "/" in name)
     return next((name for name, amount in of_makers if not _is_whole(str(amount))), "")
 
@@ -84,7 +84,7 @@ IS_QUANTITY = Rule(  # the CRD has a pattern: CEL does not know how long the tex
 )
 IS_KNOWN = f"name in {list(NATIVE)} || name.startsWith('{NATIVE_PREFIX}') || name.contains('/')"
 KNOWN = Rule(
-    message="'%s' is no resource of Kubernetes; use cpu, memory or ephemeral-storage, or a name with "
+    message="'%s' is not a resource of Kubernetes; use cpu, memory or ephemeral-storage, or a name with "
     "its maker, as in nvidia.com/gpu",
     values=((_unknown, f"self.filter(name, !({IS_KNOWN}))[0]"),),
     check=lambda resources: not _unknown(resources),

@@ -59,7 +59,7 @@ class Group:
 
 ABOVE_MAXIMUM = "is %s, above maxReplicas (%s); lower it or raise maxReplicas"
 NOT_A_PART = (
-    "has '%s', which is no field of a pod template; "
+    "has '%s', which is not a field of a pod template; "
     "move it into template.spec, or into the container in template.spec.containers"
 )
 UNKNOWN_DIRECTIVE = (

@@ -42,7 +42,7 @@ def convert(
         except jobfile.JobFileError as error:
             faults += [f"{name}: {line}" for line in str(error).splitlines()]
     for other in others:
-        print(f"{other} is no training job; apply it as before", file=sys.stderr)
+        print(f"{other} is not a training job; apply it as before", file=sys.stderr)
     if faults:
         lines = "\n".join(faults)
         message = f"the result is not valid yet; correct it as ddpjob validate explains:\n{lines}"

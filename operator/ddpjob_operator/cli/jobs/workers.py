@@ -106,7 +106,9 @@ def explain_nothing(job: Object, pods: Sequence[Object], wanted: Wanted, *, prev
     """Return the reason that no pod was chosen."""
     name = job["metadata"]["name"]
     if previous:
-        return f"no earlier pod of this worker of {name} exists any more; its log is gone with it"
+        return (
+            f"no earlier pod of this worker of {name} exists any more; its log was deleted with it"
+        )
     if pods:
         names = ", ".join(map(pod_name, pods))
         worker = wanted.worker or f"with rank {wanted.rank or 0}"

@@ -169,7 +169,7 @@ def _judged(observed: Observed) -> list[tuple[Worker, str]]:
 
 
 def _action(worker: Worker, rules: Sequence[FailureRule], has_joined: bool) -> str:
-    """Return the action for the end of a worker; empty if it is no failure.
+    """Return the action for the end of a worker; empty if it is not a failure.
 
     Exit codes count only for a worker that ended by its own doing.
     """

@@ -165,7 +165,7 @@ def resizing(
 
 
 def _joining(observed: Observed, joining: Sequence[Worker], report: Report, now: datetime) -> str:
-    """Return why workers have not joined; the word for a service at rest is no reason."""
+    """Return why workers have not joined; the word for a service at rest is not one."""
     if joining[0].name in silent_workers.told(observed, now):
         return "; ".join(f"{w.name}: {silent_workers.describe(observed, w, now)}" for w in joining)
     names = some([worker.name for worker in joining], MAX_NAMES)

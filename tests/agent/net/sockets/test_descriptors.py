@@ -108,7 +108,7 @@ def test_the_reserve_accepts_and_closes_one_connection() -> None:
 
 
 def test_a_listener_pauses_after_an_error_that_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error that is no lack of descriptors must not make the event loop spin."""
+    """An error that is not a lack of descriptors must not make the event loop spin."""
     from ddpjob_agent.net.sockets import listening
 
     monkeypatch.setattr(listening, "PAUSE_SECONDS", 0.0)

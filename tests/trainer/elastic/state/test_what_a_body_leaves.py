@@ -105,7 +105,7 @@ def test_a_scaler_is_as_before_a_cut_off_step(point: int, steps: int) -> None:
     assert scaler.get_scale() == 4.0
     training.step()
     assert scaler.get_scale() == 2.0
-    training.step()  # after a step that the scaler left out, which is no leftover
+    training.step()  # after a step that the scaler left out, which is not a leftover
     assert training.state.done == steps + 2
 
 

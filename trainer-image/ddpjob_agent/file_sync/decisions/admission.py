@@ -52,7 +52,7 @@ def admit(parts: Parts, entries: Sequence[str]) -> None:
     own = [_split(posixpath.normpath(entry)) for entry in entries]
     for part in parts:
         if _escapes(part.name) or not any(_is_named(_split(part.name), entry) for entry in own):
-            raise RefusedError(f"{_quote(part.name)} is no file of snapshot.files")
+            raise RefusedError(f"{_quote(part.name)} is not a file of snapshot.files")
         if part.size < 0 or not _DIGEST.fullmatch(part.digest):
             raise RefusedError(f"the size or the digest of {_quote(part.name)} is impossible")
     if sum(part.size for part in parts) > MAX_BYTES:
@@ -66,7 +66,7 @@ def admit(parts: Parts, entries: Sequence[str]) -> None:
 
 
 def _escapes(name: str) -> bool:
-    """Return whether a name is not normal, leads out of its folder, or is no name on Linux."""
+    """Return whether a name is not normal, leaves its folder, or is not a name on Linux."""
     try:
         encoded = name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:

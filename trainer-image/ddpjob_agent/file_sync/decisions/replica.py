@@ -57,7 +57,7 @@ class Replica:
     def __post_init__(self) -> None:
         """Raise ValueError if the time or size is none: each comes from messages and file names."""
         if not is_membership(self.membership):
-            raise ValueError(f"{self.membership!r} is no membership")
+            raise ValueError(f"{self.membership!r} is not a membership")
         if not (math.isfinite(self.seconds) and self.seconds >= 0 and self.size >= 0):
             raise ValueError(f"a copy of {self.size} bytes at {self.seconds} s is impossible")
 

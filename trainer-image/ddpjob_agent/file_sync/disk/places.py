@@ -1,7 +1,7 @@
 """Work on files below a folder in which others may plant links: no link on the way is followed.
 
 Each call walks from the folder down, with one handle for each part of the name (`openat`). A link
-in the way is an error, and so is a file that is no regular file. May not: know of replicas.
+in the way is an error, and so is a file that is not a regular one. May not: know of replicas.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def check(folder: Place, *, make: bool = False) -> None:
 def _parts(place: Place) -> list[str]:
     parts = [part for part in place.name.split("/") if part not in ("", ".")]
     if ".." in parts or os.path.isabs(place.name):
-        raise OSError(errno.EINVAL, "its name leads out of its folder", place.path)
+        raise OSError(errno.EINVAL, "its name leaves its folder", place.path)
     return parts
 
 
@@ -110,7 +110,7 @@ def open_to_read(place: Place) -> IO[bytes]:
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return file
     file.close()
-    raise OSError(errno.EINVAL, "it is no regular file", place.path)
+    raise OSError(errno.EINVAL, "it is not a regular file", place.path)
 
 
 def complete(place: Place, mode: int | None = None) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
 BACKLOG = 1024  # all workers connect at once when the service has restarted
-PAUSE_SECONDS = 0.1  # after an error that is no lack of descriptors
+PAUSE_SECONDS = 0.1  # after an error that is not a lack of descriptors
 STREAM_BYTES = 16 << 10  # unread bytes from which on a connection is not read; longest line
 
 log = logging.getLogger("ddpjob.net")

@@ -1,6 +1,6 @@
 """Reports the end of a run of the command to the service: its success or its failure, once.
 
-The exit code of a live process is no success before the last step is done. May not: start or end
+The exit code of a live process does not count as success before the last step is done. May not: start or end
 a process.
 """
 

@@ -171,7 +171,7 @@ def _read_file(path: str) -> tuple[float, bytes]:
     ) as file:  # waits for no other process
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_ERROR_FILE_BYTES:
-            raise ValueError(f"{path} is no error file")
+            raise ValueError(f"{path} is not an error file")
         return status.st_mtime, file.read(status.st_size)
 
 

@@ -157,7 +157,7 @@ def _size(path: str) -> int:
 
 
 def _read(path: str, since: int) -> str:
-    """Return what a process has appended to its file; nothing if that is no regular file."""
+    """Return what a process has appended to its file; nothing if it is not a regular file."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags)

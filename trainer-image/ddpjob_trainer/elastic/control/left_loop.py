@@ -1,7 +1,7 @@
 """A script that leaves the loop by `break` or `return`: on every rank after the same step, or not.
 
 A generator cannot raise an error at its end, so the process ends with the error instead. Errors and
-exits that pass through the loop are no break: this module leaves them alone.
+exits that pass through the loop are no break: this module does not change them.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class ScriptControl:
         """Exchange the signals before a step; return False if the group broke."""
         try:
             self._signals.exchange(done)
-        except Exception as error:  # noqa: BLE001 - raised again if it is no break
+        except Exception as error:  # noqa: BLE001 - raised again if it is not a break
             self._breaks.handle(error)
             return False
         self._training.metric = self._signals.metric

@@ -67,7 +67,7 @@ class GroupBreaks:
             raise error
 
     def handle(self, error: Exception) -> None:
-        """Wait for the next membership; raise the error if it is no break, or none arrives."""
+        """Wait for the next membership; raise the error if it is not a break, or none arrives."""
         if not self.is_break(error):
             raise error
         self.await_assignment(error)

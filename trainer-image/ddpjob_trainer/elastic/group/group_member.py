@@ -134,7 +134,7 @@ class GroupMember:
             self._replicas.check()
             if self._feed is not None:
                 self._feed.sync_speeds()
-        except Exception as error:  # noqa: BLE001 - raised again if it is no break
+        except Exception as error:  # noqa: BLE001 - raised again if it is not a break
             self._breaks.handle(error)
             self.leave()
             return False

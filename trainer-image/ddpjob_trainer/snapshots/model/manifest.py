@@ -159,7 +159,7 @@ def files_of(manifest: dict[str, Any]) -> dict[str, FileDigest]:
     found = {}
     for name, entry in manifest["files"].items():
         if re.fullmatch(r"tensors(-[1-9]\d*)?\.safetensors", name) is None:
-            raise UnusableError(f"its content makes no sense: {name} is no name of a file in it")
+            raise UnusableError(f"its content makes no sense: {name} is not a name of a file in it")
         kinds = entry.keys() - {"size", "blocks"}
         [(kind, digest)] = [(kind, entry[kind]) for kind in kinds]
         size, blocks = int(entry["size"]), tuple(map(str, entry.get("blocks", ())))

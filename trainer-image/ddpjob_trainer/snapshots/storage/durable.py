@@ -16,7 +16,7 @@ def read(path: Path, most: int) -> bytes:
     """Return the bytes of a file. Raise OSError, or ValueError for another kind or a larger one."""
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
-        raise ValueError(f"{path.name} is no file")
+        raise ValueError(f"{path.name} is not a file")
     if found.st_size > most:
         raise ValueError(f"{path.name} has {found.st_size:,} bytes, too many to be read")
     return path.read_bytes()

@@ -165,5 +165,5 @@ def _words(container: dict[str, Any], field: str) -> tuple[str, ...]:
 
 
 def at(value: object, key: str) -> Any:
-    """Return a value of a mapping, or None if there is none or `value` is no mapping."""
+    """Return a value of a mapping, or None if there is none or `value` is not a mapping."""
     return value.get(key) if isinstance(value, dict) else None
