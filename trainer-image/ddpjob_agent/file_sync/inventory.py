@@ -10,23 +10,24 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import os
 from typing import TYPE_CHECKING, Callable, Optional
 
 from ddpjob_agent.file_sync.decisions.admission import admit
 from ddpjob_agent.file_sync.decisions.refusals import Refusals
 from ddpjob_agent.file_sync.decisions.replica import BEFORE_ALL, NOTHING, Replica, digest_of
 from ddpjob_agent.file_sync.disk.file_copy import copy_file
-from ddpjob_agent.file_sync.disk.local_files import ChangedError
+from ddpjob_agent.file_sync.disk.local_files import ChangedError, TrackedFiles
 from ddpjob_agent.file_sync.disk.places import open_to_read
+from ddpjob_agent.file_sync.disk.replica_store import ReplicaStore, open_replica_store
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from ddpjob_agent.file_sync.decisions.admission import RefusedError
     from ddpjob_agent.file_sync.decisions.replica import Parts
-    from ddpjob_agent.file_sync.disk.local_files import FileFingerprint, TrackedFiles
+    from ddpjob_agent.file_sync.disk.local_files import FileFingerprint
     from ddpjob_agent.file_sync.disk.places import Place
-    from ddpjob_agent.file_sync.disk.replica_store import ReplicaStore
     from ddpjob_agent.file_sync.transfer import Source
 
 log = logging.getLogger("ddpjob.files")
@@ -42,6 +43,12 @@ class InstalledReplica:
     copy: Replica
     parts: Parts
     seen: tuple[FileFingerprint, ...]
+
+
+def open_replicas(patterns: Sequence[str], folders: Sequence[str], worker: str) -> LocalReplicas:
+    """Open the files of `patterns` here, and the replica store in the first usable folder."""
+    store = open_replica_store(folders, worker, patterns)
+    return LocalReplicas(TrackedFiles(patterns, os.getcwd(), worker), store)
 
 
 class LocalReplicas:

@@ -45,6 +45,11 @@ class AgentSettings(NamedTuple):
     snapshot_folder: str = ""
     output: str = ""  # Unix socket of the screen of a local run
 
+    @property
+    def last_step_seconds(self) -> float:
+        """Time for the agreed last step and its save, within the grace period."""
+        return max(0.0, self.grace_seconds - LEAVE_SECONDS - RESERVE_SECONDS)
+
     def worker_of(self, membership: Membership | None, rank: int | None) -> str:
         """Return the worker with a rank; only mpirun starts the processes of other workers."""
         if self.launcher is Launcher.MPI and membership is not None and rank is not None:

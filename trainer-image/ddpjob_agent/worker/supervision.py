@@ -11,9 +11,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
-from ddpjob_agent.file_sync.disk.local_files import TrackedFiles
-from ddpjob_agent.file_sync.disk.replica_store import open_replica_store
-from ddpjob_agent.file_sync.inventory import LocalReplicas
+from ddpjob_agent.file_sync.inventory import open_replicas
 from ddpjob_agent.file_sync.syncer import FileSyncer
 from ddpjob_agent.forkserver.client import ForkServerClient
 from ddpjob_agent.forkserver.eligibility import python_of
@@ -76,12 +74,10 @@ class Supervisor:
             settings.processes, link.send, self._restart_live, self._ended_early,
             settings.stuck_seconds,
         )  # fmt: skip
-        timeout = max(0.0, settings.grace_seconds - LEAVE_SECONDS - RESERVE_SECONDS)
-        self._stopping = GracefulStop(self._live, link.send, timeout)
-        files = TrackedFiles(settings.files, os.getcwd(), settings.worker)
-        shared = settings.snapshot_folder if settings.files else ""
-        store = open_replica_store((shared, folder), settings.worker, settings.files)
-        self._files = FileSyncer(LocalReplicas(files, store), peers, link.send, self._wake.set)
+        self._stopping = GracefulStop(self._live, link.send, settings.last_step_seconds)
+        folders = [settings.snapshot_folder, folder] if settings.files else [folder]
+        replicas = open_replicas(settings.files, folders, settings.worker)
+        self._files = FileSyncer(replicas, peers, link.send, self._wake.set)
         self._fork_server = ForkServerClient()
         self._stacks = StackCollector(link.send)
         self._output = OutputCapture(settings.launcher, settings.processes)
@@ -255,8 +251,7 @@ class Supervisor:
             if not await start_attempts.start_with_retries(execute, pause, self._on_delay):
                 self._has_ended = True
         except OSError as error:
-            subject = f"{self._settings.worker} cannot start {self._user.argv[0]!r}"
-            self._ends.fail(run, start_attempts.start_failure(subject, error, time.time()))
+            self._ends.fail_to_start(run, self._user.argv[0], error)
 
     async def _execute(self, run: Run) -> None:
         argv, environment = self._launches.next_command(run, self._state.me, self._relay.port)
@@ -285,17 +280,14 @@ class Supervisor:
     # --- what ended -------------------------------------------------------------------------------
 
     def _exited(self, code: int) -> None:
-        run = self._started
         self._reports.end()
         self._relay.on_exit(succeeded=code == 0)
         self._has_ended = True
-        if run is not None:
-            is_silent = not self._reports.last_messages()
-            self._ends.on_exit(run, code, self._launches.logs, is_silent=is_silent)
+        is_silent = not self._reports.last_messages()
+        self._ends.on_exit(self._started, code, self._launches.logs, is_silent=is_silent)
 
     def _ended_early(self, local_rank: int) -> None:
-        if self._started is not None:
-            self._ends.on_early_end(self._started, local_rank, self._launches.logs)
+        self._ends.on_early_end(self._started, local_rank, self._launches.logs)
 
     def _refused(self, problem: str) -> None:
         self._link.send(invalid_report(problem).to_message())

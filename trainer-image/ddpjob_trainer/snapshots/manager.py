@@ -21,7 +21,7 @@ from torch import distributed
 from ddpjob_trainer import collectives
 from ddpjob_trainer.agent_link import planned_stop
 from ddpjob_trainer.collectives import StorageGroup
-from ddpjob_trainer.errors import SnapshotError, StorageUnavailableError
+from ddpjob_trainer.errors import StorageUnavailableError
 from ddpjob_trainer.reporting import progress, step_counter
 from ddpjob_trainer.snapshots import restoring, settings
 from ddpjob_trainer.snapshots.first_check import FirstCheck
@@ -155,7 +155,7 @@ class Snapshots:
         begin = self._writer_fence.resumed_from
         is_repeated = self._writer.repeats(step, self._owner, begin, wait=wait)
         is_free = not is_repeated and (wait or not self._writer.is_busy)
-        agreed = self._agree_on_write(shares=shares, is_free=is_free)
+        agreed = self._agree_on_write(is_free=is_free) if shares else SOLO if is_free else None
         if agreed is None:
             if not is_repeated:
                 self._writer.skip(step)
@@ -176,23 +176,10 @@ class Snapshots:
             report=partial(progress.saved, storage=_rank(), storages=self._storage_group.storages),
         )  # fmt: skip
 
-    def _agree_on_write(self, *, shares: bool, is_free: bool) -> WriteRound | None:
-        """Return the agreed round; None if a writer is not free.
-
-        If the fence fails, the writer saves alone and reports why.
-        """
-        fence = 0
-        if not shares:
-            return SOLO if is_free else None
+    def _agree_on_write(self, *, is_free: bool) -> WriteRound | None:
         self.discover_storage_group()
-        is_hindered = False
-        if self._is_writer and is_free:
-            try:
-                fence = self._writer_fence.fence().number
-            except (SnapshotError, OSError):
-                is_free, is_hindered = False, True
-        agreed = write_round.agree_on_write(self._storage_group, is_free=is_free, fence=fence)
-        return SOLO if is_hindered else agreed
+        fence = self._writer_fence.fence if self._is_writer else None
+        return write_round.agree_on_write(self._storage_group, fence, is_free=is_free)
 
     def wait(self) -> None:
         """Wait until all snapshots are durable. Raise SnapshotError if one cannot be saved."""

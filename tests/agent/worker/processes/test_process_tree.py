@@ -10,7 +10,7 @@ STOP = """
 import asyncio, json, logging, os, signal, subprocess, sys
 from ddpjob_agent.forkserver.client import ForkServerClient
 from ddpjob_agent.output.capture import OutputCapture
-from ddpjob_agent.worker import process_tree
+from ddpjob_agent.worker.processes import process_tree
 
 logging.basicConfig(stream=sys.stderr, format="%(message)s")
 kill = os.kill

@@ -18,6 +18,7 @@ from ddpjob_agent.worker.ends.denied_folder import explain_denied
 from ddpjob_agent.worker.ends.early_end import early_end
 from ddpjob_agent.worker.ends.failure_report import explain_missing_script, read_failure
 from ddpjob_agent.worker.launch import steps_done
+from ddpjob_agent.worker.processes.start_attempts import start_failure
 from ddpjob_protocol.codec import encode
 from ddpjob_protocol.messages.agent import Failure
 
@@ -48,12 +49,12 @@ class EndReport:
         self._live = live
         self._output = output
 
-    def on_exit(self, run: Run, code: int, logs: str, *, is_silent: bool) -> None:
+    def on_exit(self, run: Run | None, code: int, logs: str, *, is_silent: bool) -> None:
         """Report the exit of a run that is still wanted.
 
         `logs` is the folder of the run's log files. `is_silent`: there was no report of progress.
         """
-        if not self._awaits(run):
+        if run is None or not self._awaits(run):
             return
         log.info("the command ended with exit code %d", code)
         if code == 0 and run.live:
@@ -65,13 +66,13 @@ class EndReport:
             failure = read_failure(code, time.time(), *self._output.errors, logs, worker_of)
             if run.is_first and is_silent:
                 failure = explain_missing_script(failure, os.getcwd())
-            self.fail(run, explain_denied(failure, self._settings.snapshot_folder, os.getcwd()))
+            self._fail(run, explain_denied(failure, self._settings.snapshot_folder, os.getcwd()))
 
-    def on_early_end(self, run: Run, local_rank: int, logs: str) -> None:
+    def on_early_end(self, run: Run | None, local_rank: int, logs: str) -> None:
         """Report that a live process ended before the last step, whatever the others do."""
-        if self._awaits(run):
+        if run is not None and self._awaits(run):
             rank = self._live.first_rank + local_rank
-            self.fail(run, early_end(rank, local_rank, self._settings.worker, logs))
+            self._fail(run, early_end(rank, local_rank, self._settings.worker, logs))
 
     def report_steps(self, run: Run, logs: str) -> None:
         """Report the last step in the steps file; the processes may have ended before a report."""
@@ -82,10 +83,14 @@ class EndReport:
 
     def fail_to_install(self, run: Run, problem: str) -> None:
         """Report that the replica of a run could not be installed."""
-        self.fail(run, Failure(time.time(), f"{self._settings.worker}: {problem}"))
+        self._fail(run, Failure(time.time(), f"{self._settings.worker}: {problem}"))
 
-    def fail(self, run: Run, failure: Failure) -> None:
-        """Report the failure of a run."""
+    def fail_to_start(self, run: Run, program: str, error: OSError) -> None:
+        """Report that the command of a run could not be started."""
+        subject = f"{self._settings.worker} cannot start {program!r}"
+        self._fail(run, start_failure(subject, error, time.time()))
+
+    def _fail(self, run: Run, failure: Failure) -> None:
         log.warning("%s", failure.summary)
         self._report(run, failure)
 

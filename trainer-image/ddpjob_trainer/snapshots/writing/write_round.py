@@ -9,12 +9,14 @@ import secrets
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddpjob_trainer import collectives
+from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.snapshots.model.write_plan import ALONE, WriteAssignment, divide
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ddpjob_trainer.collectives import StorageGroup
+    from ddpjob_trainer.snapshots.model.fencing import Fence
     from ddpjob_trainer.snapshots.model.flat_state import FlatState
 
 
@@ -29,11 +31,26 @@ class WriteRound(NamedTuple):
 SOLO = WriteRound(is_free=True, fence=0, attempt_id="")
 
 
-def agree_on_write(storage_group: StorageGroup, *, is_free: bool, fence: int) -> WriteRound | None:
-    """Return the agreed round; None if a rank is busy. Raise RuntimeError if the group breaks."""
-    gathered = collectives.all_gather_objects(WriteRound(is_free, fence, secrets.token_hex(4)))
-    mine = [gathered[rank] for rank in storage_group.ranks]
-    return mine[0] if all(each.is_free for each in mine) else None
+def agree_on_write(
+    storage_group: StorageGroup, take_fence: Callable[[], Fence] | None, *, is_free: bool
+) -> WriteRound | None:
+    """Return the agreed round; None if a rank is busy. Raise RuntimeError if the group breaks.
+
+    Only the first rank of a storage has `take_fence`. If that fails, this rank saves alone, and the
+    save reports why.
+    """
+    number, is_hindered = 0, False
+    if take_fence is not None and is_free:
+        try:
+            number = take_fence().number
+        except (SnapshotError, OSError):
+            is_hindered = True
+    mine = WriteRound(is_free and not is_hindered, number, secrets.token_hex(4))
+    gathered = collectives.all_gather_objects(mine)
+    rounds = [gathered[rank] for rank in storage_group.ranks]
+    if is_hindered:
+        return SOLO
+    return rounds[0] if all(each.is_free for each in rounds) else None
 
 
 def assign_part(
