@@ -17,6 +17,8 @@ from support.reconciling.life import training
 from support.reconciling.stage import Stage, ended
 from support.reconciling.wire import Call, Wire
 
+WRITE_SECONDS = 0.5  # of an API server
+
 
 def no_way(_key: Key, _service: ServiceId) -> Transport:
     async def send(_request: Request) -> Any:
@@ -32,6 +34,7 @@ def times_of_writes(stage: Stage, wire: Wire) -> list[float]:
     async def note(call: Call) -> None:
         if call.kind == "PUT ddpjobs/status":
             times.append(stage.clock())
+            await asyncio.sleep(WRITE_SECONDS)
 
     wire.before = note
     return times
