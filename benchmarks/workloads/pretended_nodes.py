@@ -22,16 +22,16 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))  # for `support`
 
-from ddpjob_agent.net.descriptors import raise_limit
+from ddpjob_agent.net.sockets.descriptors import raise_limit
 from ddpjob_agent.service.http_api import OperatorApi
 from ddpjob_operator.api import constants
 from ddpjob_operator.kube.client import KubeClient
 from ddpjob_operator.kube.interface import ApiError, UnreachableError
 from ddpjob_operator.rendezvous.session_pool import Key
 from ddpjob_operator.request import Request
-from ddpjob_protocol.control import Expectation, Report, ServiceState
-from ddpjob_protocol.credentials import JobKey
-from ddpjob_protocol.membership import Cause, Member, Membership, MembershipId
+from ddpjob_protocol.keys.credentials import JobKey
+from ddpjob_protocol.messages.control import Expectation, Report, ServiceState
+from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
 from support.builders import make_round
 from support.reconciling.nodes import running
 
