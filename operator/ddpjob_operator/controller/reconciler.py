@@ -136,7 +136,7 @@ class Reconciler:
 
         async def create(kind: str, actions: Sequence[Create]) -> list[Rejection]:
             new = [
-                Creation(_name_of(job, each), partial(self._cluster.create, job, each))
+                Creation(_name_of(job, each), partial(self._cluster.create, job, each, seen.key))
                 for each in actions
             ]
             return await self._creations.create(key, job.metadata.generation, kind, new)

@@ -6,7 +6,7 @@ May not: write to the API server, or decide anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
 from ddpjob_operator.api import constants
@@ -14,7 +14,6 @@ from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.kube.interface import ApiServer
 from ddpjob_operator.kube.reflector import Reflector
 from ddpjob_operator.manifests.parse import Child, Pod, parse_child, parse_pod
-from ddpjob_operator.planner.observed import Worker
 
 Plural = Literal["pods", "services", "networkpolicies"]
 T = TypeVar("T", Pod, Child)
@@ -78,10 +77,6 @@ class Children:
     def pods(self, job: DDPJob) -> list[Pod]:
         """Return the pods of a job, ordered by name."""
         return [p for p in _of(self._pods, job) if p.owner == job.metadata.uid]
-
-    def workers(self, job: DDPJob) -> Iterator[Worker]:
-        """Yield the workers of a job."""
-        yield from (pod.worker for pod in self.pods(job) if pod.worker is not None)
 
     def has_service(self, job: DDPJob) -> bool:
         """Return whether the job's Service exists."""

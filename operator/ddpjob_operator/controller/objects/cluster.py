@@ -70,6 +70,7 @@ class Observation:
     observed: Observed
     session: RendezvousSession | None  # session with the observed rendezvous service
     pods: Mapping[str, Pod]  # by name
+    key: JobKey  # for the pods that this pass creates
 
 
 class Cluster:
@@ -133,9 +134,10 @@ class Cluster:
 
     async def observe(self, job: DDPJob, spec_problems: str = "") -> Observation:
         """Return the input of the planner, and what is needed to execute the plan."""
-        workers = tuple(self._children.workers(job))
-        claim = await single_node_claim(self._kube, job, workers)
         pods = self._children.pods(job)
+        workers = tuple(pod.worker for pod in pods if pod.worker)
+        claim = await single_node_claim(self._kube, job, workers)
+        key = self._keys.key_of(job.metadata.uid, pods)
         alive = [p.rendezvous for p in pods if p.rendezvous and p.live]
         newest = max(alive, key=lambda rendezvous: rendezvous.term, default=None)
         useless = [
@@ -143,7 +145,7 @@ class Cluster:
             for pod in pods
             if pod.rendezvous and not pod.deleting and not (pod.live and pod.rendezvous == newest)
         ]
-        session = self._session(job, newest)
+        session = self._session(job, newest, key)
         observed = Observed(
             job=job,
             workers=workers,
@@ -158,9 +160,9 @@ class Cluster:
             single_node_claim=claim,
             spec_problems=spec_problems,
             agent_image=self._agent_image,
-            key=self._job_key(job).fingerprint,
+            key=key.fingerprint,
         )
-        return Observation(observed, session, {pod.name: pod for pod in pods})
+        return Observation(observed, session, {pod.name: pod for pod in pods}, key)
 
     def forget(self, key: Key) -> None:
         """End the session of a job that no longer exists."""
@@ -174,30 +176,27 @@ class Cluster:
             return None
         return await self._node_leases.unrenewed(newest.node)
 
-    def _job_key(self, job: DDPJob) -> JobKey:
-        return self._keys.key_of(job.metadata.uid, self._children.pods(job))
-
-    def _session(self, job: DDPJob, newest: Rendezvous | None) -> RendezvousSession | None:
+    def _session(
+        self, job: DDPJob, newest: Rendezvous | None, job_key: JobKey
+    ) -> RendezvousSession | None:
         """Return the session with this service; keep the session while the service is not ready."""
         key = Key(job.metadata.namespace, job.metadata.name)
         if newest is None:
             self._sessions.close(key)
         elif newest.ready:
-            proof = self._job_key(job).operator
-            self._sessions.open(
-                key, ServiceId(job.metadata.uid, newest.term, proof, newest.address)
-            )
+            service = ServiceId(job.metadata.uid, newest.term, job_key.operator, newest.address)
+            self._sessions.open(key, service)
         return self._sessions.get(key)
 
     # --- writing ----------------------------------------------------------------------------------
 
-    async def create(self, job: DDPJob, action: Create) -> Rejection | None:
+    async def create(self, job: DDPJob, action: Create, key: JobKey) -> Rejection | None:
         """Create a child, a pod after its Secret; return a rejection if that failed."""
         if isinstance(action, (CreateRendezvous, CreateWorker)):
-            rejection = await create_secret(self._kube, job, action, self._job_key(job))
+            rejection = await create_secret(self._kube, job, action, key)
             if rejection is not None:
                 return rejection
-        plural, manifest = self._manifest(job, action)
+        plural, manifest = self._manifest(job, action, key)
         path = path_of(job.metadata.namespace, plural)
         name = manifest["metadata"]["name"]
         try:
@@ -209,8 +208,7 @@ class Cluster:
         self._children.put(plural, created)
         return None
 
-    def _manifest(self, job: DDPJob, action: Create) -> tuple[Plural, Manifest]:
-        key = self._job_key(job)
+    def _manifest(self, job: DDPJob, action: Create, key: JobKey) -> tuple[Plural, Manifest]:
         image = job.status.agent_image or self._agent_image
         match action:
             case CreateNetworkPolicy():

@@ -15,6 +15,7 @@ from support.keys import OPERATOR_KEY
 from support.objects import Api
 
 POD = "digits-worker-000-1"
+KEY = JobKeys(OPERATOR_KEY).key_of("one", ())
 PATH = f"/api/v1/namespaces/default/pods/{POD}"
 
 
@@ -44,7 +45,7 @@ def test_a_successor_of_the_same_name_is_not_deleted(api: Api) -> None:
     async def body(kube: ApiServer) -> None:
         late, prompt = two_clusters(kube)
         for cluster in (late, prompt):
-            assert await cluster.create(job, CreateWorker(POD, MAIN_GROUP, 0, 1)) is None
+            assert await cluster.create(job, CreateWorker(POD, MAIN_GROUP, 0, 1), KEY) is None
             if cluster is late:
                 await kube.send(Request("DELETE", PATH))
         await late.delete(job, await late.observe(job), DeleteWorker(POD))
@@ -62,8 +63,8 @@ def test_a_pod_in_the_place_of_a_new_worker_is_found_before_its_creation(api: Ap
     async def body(kube: ApiServer) -> None:
         late, prompt = two_clusters(kube)
         other = worker_name(job.metadata.name, MAIN_GROUP, 1, 1)
-        await late.create(job, CreateWorker(other, MAIN_GROUP, 1, 1))
-        await prompt.create(job, CreateWorker(POD, MAIN_GROUP, 0, 1))
+        await late.create(job, CreateWorker(other, MAIN_GROUP, 1, 1), KEY)
+        await prompt.create(job, CreateWorker(POD, MAIN_GROUP, 0, 1), KEY)
         new = CreateWorker(worker_name(job.metadata.name, MAIN_GROUP, 0, 2), MAIN_GROUP, 0, 2)
         for is_outdated in (True, False):
             seen = await late.observe(job)
