@@ -106,6 +106,8 @@ def quote(message: str) -> str:
 
 def diagnose(reason: str, message: str) -> Diagnosis | None:
     """Return the diagnosis for a reason and message of the kubelet or scheduler, or None."""
+    if not reason:
+        return None
     for row in _TABLE:
         if re.fullmatch(row.reason, reason) and re.search(row.message, message):
             return row.diagnosis
