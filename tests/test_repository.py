@@ -276,7 +276,6 @@ STILL_LARGE = {  # to be divided; nothing is added here
     "operator/ddpjob_operator/controller/objects/cluster.py",
     "operator/ddpjob_operator/kube/reflector.py",
     "operator/ddpjob_operator/local/backend.py",
-    "operator/ddpjob_operator/planner/planner.py",
     "trainer-image/ddpjob_agent/worker/supervision.py",
     "trainer-image/ddpjob_trainer/snapshots/manager.py",
 }

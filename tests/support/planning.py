@@ -7,8 +7,9 @@ from typing import Any
 
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus, MembershipStatus
+from ddpjob_operator.planner.actions import CreateWorker
 from ddpjob_operator.planner.observed import Observed, Phase, Rejection, Rendezvous, Silence, Worker
-from ddpjob_operator.planner.planner import CreateWorker, Plan, plan
+from ddpjob_operator.planner.planner import Plan, plan
 from ddpjob_operator.planner.status.conditions import find
 from ddpjob_protocol.messages.control import Expectation, Report
 from support.builders import NOW, make_job, make_status, make_worker

@@ -14,17 +14,16 @@ from typing import Any
 from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_operator.planner.observed import Observed, Phase, Rejection, Rendezvous, Worker
-from ddpjob_operator.planner.planner import (
+from ddpjob_operator.planner.actions import (
     Action,
     CreateRendezvous,
     CreateService,
     CreateWorker,
     DeleteRendezvous,
     DeleteWorker,
-    Plan,
-    plan,
 )
+from ddpjob_operator.planner.observed import Observed, Phase, Rejection, Rendezvous, Worker
+from ddpjob_operator.planner.planner import Plan, plan
 from ddpjob_operator.planner.status import conditions
 from ddpjob_protocol.messages.control import Expectation, MembershipRecord, Report, ServiceState
 from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId

@@ -34,9 +34,9 @@ from ddpjob_operator.planner.failures.deaths import Deaths, paused
 from ddpjob_operator.planner.joined import joined_ever, members_of
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
 from ddpjob_operator.planner.silence import silent_workers
+from ddpjob_operator.planner.silence.silent_service import SCHEDULING_SECONDS
 from ddpjob_protocol.messages.control import Report, ServiceState
 
-SCHEDULING_SECONDS = 10.0  # time to bind a volume or free a node
 Slot = tuple[str, int]  # group and index
 
 

@@ -26,18 +26,14 @@ import dataclasses
 from collections.abc import Iterator
 from datetime import datetime
 
-from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import ConditionType
 from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_operator.planner import outcome
+from ddpjob_operator.planner import outcome, rendezvous
 from ddpjob_operator.planner.actions import (
     Action,
     CreateNetworkPolicy,
-    CreateRendezvous,
     CreateService,
-    CreateWorker,
     DeleteJob,
-    DeleteRendezvous,
     DeleteWorker,
     Event,
 )
@@ -45,27 +41,11 @@ from ddpjob_operator.planner.failures import deaths
 from ddpjob_operator.planner.observed import Observed, Phase
 from ddpjob_operator.planner.placement import WorkerPlan, plan_workers
 from ddpjob_operator.planner.silence import silent_workers, takeover
-from ddpjob_operator.planner.silence.silent_service import seconds_until_expiry, silent_service
+from ddpjob_operator.planner.silence.silent_service import seconds_until_expiry
 from ddpjob_operator.planner.status import conditions, events, status_builder
 from ddpjob_operator.planner.status.storage_warnings import not_shared_at
 from ddpjob_operator.planner.status.warnings import new_warning_events
 from ddpjob_protocol.messages.control import Expectation, Report
-from ddpjob_protocol.messages.membership import MembershipId
-
-__all__ = [
-    "Action",
-    "CreateNetworkPolicy",
-    "CreateRendezvous",
-    "CreateService",
-    "CreateWorker",
-    "DeleteJob",
-    "DeleteRendezvous",
-    "DeleteWorker",
-    "Event",
-    "Plan",
-    "plan",
-]
-
 
 END_SECONDS = 30.0  # time for the workers of a finished job to end, if their pods are kept
 
@@ -88,7 +68,7 @@ def plan(observed: Observed, now: datetime) -> Plan:
         return Plan((), status)
     if conditions.finished(status.conditions):
         return _plan_finished(observed, now)
-    report = _current_report(observed)
+    report = rendezvous.current_report(observed)
     ended = deaths.count_failures(observed, now)
     verdict = outcome.decide_outcome(observed, report, ended, now)
     complete = verdict is not None and verdict.type is ConditionType.COMPLETE
@@ -111,7 +91,7 @@ def _plan_active(
     observed = dataclasses.replace(observed, report=report)
     worker_plan = plan_workers(observed, ended, now)
     status = status_builder.build_active_status(observed, report, worker_plan, now)
-    term, noticed = _next_term(observed)
+    term, noticed = rendezvous.next_term(observed)
     failures = takeover.update_failures(observed, now)
     status = status.model_copy(
         update={
@@ -128,7 +108,7 @@ def _plan_active(
         return Plan((), status, requeue_after=0)
     actions = (
         *_service_actions(observed),
-        *_rendezvous(observed, ended.avoided, now),
+        *rendezvous.replace_rendezvous(observed, failures, ended.avoided),
         *worker_plan.create,
         *worker_plan.delete,
     )
@@ -188,7 +168,7 @@ def _plan_cleanup(observed: Observed, now: datetime) -> Plan:
     held = {w.name for w in observed.workers if w.phase in kept and w.sidecars_left}
     kept_names = {w.name for w in observed.workers if w.terminal and w.phase in kept} - held
     gone = [w for w in observed.workers if not w.deleting and w.name not in kept_names]
-    actions = (*(DeleteWorker(w.name) for w in gone), *_remove_rendezvous(observed))
+    actions = (*(DeleteWorker(w.name) for w in gone), *rendezvous.remove_rendezvous(observed))
     lost = events.not_kept_events([w.name for w in gone if w.name in held], END_SECONDS)
     return Plan(actions, status, tuple(lost))
 
@@ -202,7 +182,7 @@ def _remove_all(observed: Observed) -> Iterator[Action]:
         if not worker.deleting:
             yield DeleteWorker(worker.name)
     if all(worker.terminal for worker in observed.workers):
-        yield from _remove_rendezvous(observed)
+        yield from rendezvous.remove_rendezvous(observed)
 
 
 def _agent_image(observed: Observed) -> str:
@@ -212,61 +192,11 @@ def _agent_image(observed: Observed) -> str:
     return known if known and has_pods else observed.agent_image
 
 
-# --- the rendezvous service ----------------------------------------------------------------------
-
-
-def _current_report(observed: Observed) -> Report | None:
-    """Return the report, or None if it has expired or is older than the recorded state."""
-    report, seen, status = observed.report, observed.rendezvous, observed.job.status
-    if report is None or silent_service(observed) is not None:
-        return None
-    if seen is not None and seen.term < status.rendezvous_term:
-        return None
-    if report.membership is None or status.membership is None:
-        return report
-    overtaken = report.membership.id < MembershipId.parse(status.membership.id)
-    return None if overtaken else report
-
-
-def _next_term(observed: Observed) -> tuple[int, int]:
-    """Return the term for the status, and the last term whose service was observed."""
-    seen, status = observed.rendezvous, observed.job.status
-    if seen is not None and seen.term >= status.rendezvous_term:
-        return seen.term, seen.term
-    gone = status.observed_rendezvous_term == status.rendezvous_term
-    return status.rendezvous_term + gone, status.observed_rendezvous_term
-
-
-def _remove_rendezvous(observed: Observed) -> Iterator[Action]:
-    if observed.rendezvous is not None:
-        yield DeleteRendezvous(observed.rendezvous.term)
-    for ended in observed.terminated_terms:
-        yield DeleteRendezvous(ended)
-
-
 def _service_actions(observed: Observed) -> Iterator[Action]:
     if not observed.network_policy:
         yield CreateNetworkPolicy()
     if not observed.service:
         yield CreateService()
-
-
-def _rendezvous(observed: Observed, avoid: tuple[str, ...], now: datetime) -> Iterator[Action]:
-    seen, status = observed.rendezvous, observed.job.status
-    term = status.rendezvous_term
-    for ended in observed.terminated_terms:
-        yield DeleteRendezvous(ended)
-    overtaken = takeover.takeover_reason(observed, now)
-    if seen is not None and seen.term >= term and not observed.is_outdated(seen) and not overtaken:
-        return
-    if seen is not None:
-        yield DeleteRendezvous(seen.term)
-        if seen.term >= term:
-            return  # the next pass counts its successor
-    if status.observed_rendezvous_term < term:
-        name = constants.rendezvous_name(observed.job.metadata.name, term)
-        nodes = sorted({*avoid, *takeover.avoided(observed)})
-        yield CreateRendezvous(name, term, tuple(nodes))
 
 
 def _expectation(observed: Observed, worker_plan: WorkerPlan) -> Expectation | None:

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ddpjob_operator.planner.planner import CreateWorker, Plan
+from ddpjob_operator.planner.actions import CreateWorker
+from ddpjob_operator.planner.planner import Plan
 from ddpjob_operator.rendezvous.client import ServiceClient, ServiceUnavailableError
 from ddpjob_operator.rendezvous.session import Polling, RendezvousSession
 from ddpjob_operator.request import Request

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
+from ddpjob_operator.planner.actions import Action, CreateWorker, DeleteWorker
 from ddpjob_operator.planner.observed import Phase, Worker
-from ddpjob_operator.planner.planner import Action, CreateWorker, DeleteWorker
 from ddpjob_protocol.messages.control import Expectation, Report, ServiceState
 from support.builders import (
     NOW,

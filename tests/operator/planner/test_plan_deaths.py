@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from ddpjob_operator.api.status import NodeFailures
+from ddpjob_operator.planner.actions import CreateRendezvous, CreateWorker, DeleteWorker
 from ddpjob_operator.planner.observed import Worker
-from ddpjob_operator.planner.planner import CreateRendezvous, CreateWorker, DeleteWorker, Plan
+from ddpjob_operator.planner.planner import Plan
 from support.builders import (
     NOW,
     make_failures,

@@ -10,8 +10,9 @@ import pytest
 
 from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import RestartsStatus
+from ddpjob_operator.planner.actions import DeleteJob, DeleteRendezvous, DeleteWorker
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
-from ddpjob_operator.planner.planner import DeleteJob, DeleteRendezvous, DeleteWorker, Plan, plan
+from ddpjob_operator.planner.planner import Plan, plan
 from ddpjob_protocol.messages.control import Report, ServiceState
 from support.builders import NOW, make_failure, make_job, make_report, make_status, make_worker
 from support.planning import (

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from ddpjob_operator.api.status import RendezvousFailures
-from ddpjob_operator.planner.observed import Observed, Rendezvous, Silence
-from ddpjob_operator.planner.planner import (
+from ddpjob_operator.planner.actions import (
     Action,
     CreateRendezvous,
     CreateService,
     DeleteRendezvous,
-    plan,
 )
+from ddpjob_operator.planner.observed import Observed, Rendezvous, Silence
+from ddpjob_operator.planner.planner import plan
 from ddpjob_protocol.messages.control import Expectation
 from support.builders import NOW, make_job, make_report, make_status
 from support.planning import (

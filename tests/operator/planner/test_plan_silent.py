@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 import pytest
 
 from ddpjob_operator.api.spec import DDPJob
+from ddpjob_operator.planner.actions import DeleteWorker
 from ddpjob_operator.planner.observed import Worker
-from ddpjob_operator.planner.planner import DeleteWorker, Plan
+from ddpjob_operator.planner.planner import Plan
 from ddpjob_protocol.messages.control import Report
 from support.builders import NOW, make_job, make_membership, make_report, make_status, make_worker
 from support.planning import (

@@ -13,10 +13,10 @@ from ddpjob_operator.api.constants import ConditionType, Reason
 from ddpjob_operator.api.status import Condition
 from ddpjob_operator.planner.failures.diagnosis import quote
 from ddpjob_operator.planner.observed import Observed, Silence
-from ddpjob_operator.planner.placement import SCHEDULING_SECONDS
 from ddpjob_protocol.addresses import join_address
 
 EXPIRY_SECONDS = 15.0
+SCHEDULING_SECONDS = 10.0  # time to bind a volume or free a node
 MANY_RESTARTS = 3  # of the container of the service
 
 

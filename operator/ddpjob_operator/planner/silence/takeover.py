@@ -19,38 +19,14 @@ from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import EventReason
 from ddpjob_operator.api.status import RendezvousFailures
 from ddpjob_operator.planner.actions import Event
-from ddpjob_operator.planner.observed import Observed
-from ddpjob_operator.planner.placement import SCHEDULING_SECONDS
+from ddpjob_operator.planner.observed import Observed, Rendezvous
+from ddpjob_operator.planner.silence.silent_service import SCHEDULING_SECONDS
 
 NOT_READY_SECONDS = 45.0  # a restarted container is ready after a few seconds
 SILENT_SECONDS = 10.0
 NODE_LOST_SECONDS = 12.0  # without a renewal; a kubelet renews its Lease every 10 s
 CALM_SECONDS = 600.0
 MAX_DOUBLINGS = 4
-
-
-def takeover_reason(observed: Observed, now: datetime) -> str:
-    """Return why the next term takes over from the observed service; empty if it does not."""
-    pod, known = observed.rendezvous, observed.job.status.rendezvous_failures
-    if pod is None or pod.term < observed.job.status.rendezvous_term:
-        return ""
-    if known is not None and known.term == pod.term:
-        return known.message  # decided in an earlier pass
-    at = _takeover_at(observed, now)
-    if at is None or at > now:
-        return ""
-    if _lost_node(observed):
-        error = observed.silence.error if observed.silence else ""
-        return (
-            f"node {pod.node} is lost: its kubelet has not renewed its Lease for"
-            f" {observed.node_unrenewed:.0f} s, and the service does not answer: {error}"
-        )
-    if pod.unschedulable_since is not None:
-        return f"no node takes it but perhaps {known.node if known else ''}, which it avoids"
-    why = f"; it does not answer the operator: {observed.silence.error}" if observed.silence else ""
-    node = f" on node {pod.node}" if pod.node else ""
-    since = f" since {pod.not_ready_since:%H:%M:%S} UTC" if pod.not_ready_since else ""
-    return f"it runs{node} but is not ready{since}{why}"
 
 
 def seconds_until_takeover(observed: Observed, now: datetime) -> float | None:
@@ -62,10 +38,9 @@ def seconds_until_takeover(observed: Observed, now: datetime) -> float | None:
 def update_failures(observed: Observed, now: datetime) -> RendezvousFailures | None:
     """Return the takeovers in a row for the status; None once a service works for long enough."""
     pod, known = observed.rendezvous, observed.job.status.rendezvous_failures
-    reason = takeover_reason(observed, now)
     if pod is None or (known is not None and known.term == pod.term):
         return known
-    if reason:
+    if reason := _reason(observed, pod, now):
         count = 1 + (known.count if known else 0)
         node = _lost_node(observed)
         return RendezvousFailures(term=pod.term, count=count, message=reason, node=node)
@@ -91,6 +66,25 @@ def avoided(observed: Observed) -> tuple[str, ...]:
     """Return the lost node that the next rendezvous pod avoids."""
     known = observed.job.status.rendezvous_failures
     return (known.node,) if known is not None and known.node else ()
+
+
+def _reason(observed: Observed, pod: Rendezvous, now: datetime) -> str:
+    """Return why the next term takes over from the observed service; empty if it does not."""
+    at = _takeover_at(observed, now)
+    if pod.term < observed.job.status.rendezvous_term or at is None or at > now:
+        return ""
+    if _lost_node(observed):
+        error = observed.silence.error if observed.silence else ""
+        return (
+            f"node {pod.node} is lost: its kubelet has not renewed its Lease for"
+            f" {observed.node_unrenewed:.0f} s, and the service does not answer: {error}"
+        )
+    if pod.unschedulable_since is not None:
+        return f"no node takes it but perhaps {', '.join(avoided(observed))}, which it avoids"
+    why = f"; it does not answer the operator: {observed.silence.error}" if observed.silence else ""
+    node = f" on node {pod.node}" if pod.node else ""
+    since = f" since {pod.not_ready_since:%H:%M:%S} UTC" if pod.not_ready_since else ""
+    return f"it runs{node} but is not ready{since}{why}"
 
 
 def _lost_node(observed: Observed) -> str:
