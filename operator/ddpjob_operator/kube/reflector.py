@@ -24,11 +24,11 @@ import asyncio
 import logging
 import random
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic
 
 from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError, pages
+from ddpjob_operator.kube.object_store import Key, ObjectStore, T
 
 PAGE = "500"
 WATCH_SECONDS = 60
@@ -40,38 +40,9 @@ OUTAGE_PAUSE_SECONDS = 5.0  # changes arrive as soon after an outage
 TOO_SHORT_SECONDS = 1.0  # a watch that ends sooner without an event has failed
 GONE = 410
 FEW = 3  # rejections in a row before the store lists all objects again
-DELETED_KEPT = 1000  # UIDs of the last deletions, which no late answer undoes
 MOST_LOGGED = 100  # distinct messages remembered, to log each once
 
 log = logging.getLogger(__name__)
-
-
-class Item(Protocol):
-    """An object as the store keeps it."""
-
-    @property
-    def namespace(self) -> str:
-        """Namespace of the object."""
-
-    @property
-    def name(self) -> str:
-        """Name of the object."""
-
-    @property
-    def uid(self) -> str:
-        """UID of the object; a successor with its name has another UID."""
-
-    @property
-    def version(self) -> str:
-        """Resource version of the object."""
-
-    @property
-    def job(self) -> str:
-        """Name of the job that owns the object."""
-
-
-T = TypeVar("T", bound=Item)
-Key = tuple[str, str]
 
 
 class _BriefWatchError(UnreachableError):
@@ -102,12 +73,10 @@ class Reflector(Generic[T]):
         self._on_change = on_change
         self._relist_seconds = relist_seconds
         self._clock = clock
-        self._items: dict[Key, T] = {}
-        self._jobs: dict[Key, dict[str, T]] = {}
+        self._store: ObjectStore[T] = ObjectStore(self._notify)
         self._known = 0
         self._relist_at: float | None = None  # None: now
         self._put: set[Key] = set()  # objects put during the present list
-        self._deleted: deque[str] = deque(maxlen=DELETED_KEPT)  # UIDs
         self._seen = clock()
         self._failed = 0  # failures in a row
         self._gone = False  # one of these failures was 410
@@ -115,7 +84,7 @@ class Reflector(Generic[T]):
 
     def by_job(self, namespace: str, job: str) -> tuple[T, ...]:
         """Return the objects of one job, ordered by name."""
-        return tuple(item for _, item in sorted(self._jobs.get((namespace, job), {}).items()))
+        return self._store.by_job(namespace, job)
 
     def last_seen(self) -> float:
         """Return the clock time at which the API server last sent something."""
@@ -126,10 +95,10 @@ class Reflector(Generic[T]):
         if obj.get("kind") == "Status":
             return
         item = self._trimmed(dict(obj))
-        if item is None or int(item.version) <= self._known or not self._is_newer(item):
+        if item is None or int(item.version) <= self._known or not self._store.is_newer(item):
             return
         self._put.add((item.namespace, item.name))
-        self._set(item)
+        self._store.set(item)
 
     def learn(self, obj: Mapping[str, Any]) -> bool:
         """Store an object that was read by itself; return whether that has changed the store.
@@ -137,18 +106,14 @@ class Reflector(Generic[T]):
         The watch has lost it if it is older than `_known`. Its deletion may have come meanwhile.
         """
         item = self._trimmed(dict(obj))
-        if item is None or item.uid in self._deleted or not self._is_newer(item):
+        if item is None or self._store.was_deleted(item) or not self._store.is_newer(item):
             return False
-        self._set(item)
+        self._store.set(item)
         return True
 
     def drop(self, namespace: str, name: str, uid: str) -> bool:
         """Remove an object that does not exist any more; return whether the store had it."""
-        old = self._items.get((namespace, name))
-        if old is None or old.uid != uid:
-            return False
-        self._remove((namespace, name))
-        return True
+        return self._store.drop((namespace, name), uid)
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -173,9 +138,11 @@ class Reflector(Generic[T]):
                 self._replace_all(obj)
             revision = int(page["metadata"]["resourceVersion"])
         self._known = revision
-        for key in self._items.keys() - listed:
-            if key not in self._put or int(self._items[key].version) <= self._known:
-                self._remove(key)
+        for item in self._store.items():
+            key = item.namespace, item.name
+            older = key not in self._put or int(item.version) <= self._known
+            if older and key not in listed:
+                self._store.remove(key)
         spread = random.uniform(0.9, 1.1)  # noqa: S311 - not a secret
         self._relist_at = self._clock() + self._relist_seconds * spread
         self.error = None
@@ -186,10 +153,10 @@ class Reflector(Generic[T]):
         item = self._trimmed(obj)
         if item is None:
             return
-        old = self._items.get(_key(obj))
+        old = self._store.get(_key(obj))
         same = old is not None and (old.uid, old.version) == (item.uid, item.version)
-        if not same and (_key(obj) not in self._put or self._is_newer(item)):
-            self._set(item)
+        if not same and (_key(obj) not in self._put or self._store.is_newer(item)):
+            self._store.set(item)
 
     async def _watch(self) -> None:
         opened = self._clock()
@@ -221,42 +188,11 @@ class Reflector(Generic[T]):
         revision = int(obj["metadata"]["resourceVersion"])
         if kind in ("ADDED", "MODIFIED"):
             item = self._trimmed(obj)
-            if item is not None and self._is_newer(item):
-                self._set(item)
+            if item is not None and self._store.is_newer(item):
+                self._store.set(item)
         elif kind == "DELETED":
-            old = self._items.get(_key(obj))
-            if old is not None and old.uid == obj["metadata"]["uid"]:
-                self._remove(_key(obj))
+            self._store.drop(_key(obj), obj["metadata"]["uid"])
         self._known = revision
-
-    # --- the store --------------------------------------------------------------------------------
-
-    def _is_newer(self, item: T) -> bool:
-        old = self._items.get((item.namespace, item.name))
-        return old is None or int(old.version) < int(item.version)
-
-    def _set(self, item: T) -> None:
-        key = item.namespace, item.name
-        old = self._items.get(key)
-        if old is not None:
-            self._unindex(old)
-        self._items[key] = item
-        self._jobs.setdefault((item.namespace, item.job), {})[item.name] = item
-        if old is not None and old.job != item.job:
-            self._notify(old)
-        self._notify(item)
-
-    def _remove(self, key: Key) -> None:
-        item = self._items.pop(key)
-        self._deleted.append(item.uid)
-        self._unindex(item)
-        self._notify(item)
-
-    def _unindex(self, item: T) -> None:
-        job = self._jobs[item.namespace, item.job]
-        del job[item.name]
-        if not job:
-            del self._jobs[item.namespace, item.job]
 
     def _notify(self, item: T) -> None:
         try:
