@@ -37,9 +37,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.figures import Figure, is_set, machine, versions
 from benchmarks.show import hand_in, print_if_asked
-from ddpjob_operator.local.rendezvous_process import free_port
 
 from cluster.control_plane import ControlPlane, control_plane
+from ddpjob_operator.local.simulated.rendezvous_process import free_port
 
 ROOT = Path(__file__).resolve().parent
 RESULT = ROOT / "results" / "control_plane.json"
