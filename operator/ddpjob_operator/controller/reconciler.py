@@ -117,7 +117,7 @@ class Reconciler:
         for event in planned.events:
             log.info("%s/%s: %s: %s", *key, event.reason, event.message)
             self._metrics.events.labels(event.reason).inc()
-            await self._cluster.emit(raw, event)
+            await self._cluster.emit(raw, event, now)
         self._metrics.jobs.update(key, job, planned.status, seen.observed.report)
         return after
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from ddpjob_operator.kube.interface import ApiError
 from support import fake_time
 from support.fake_kube import FakeKube, Target
-from support.fake_objects import JSON, PODS
+from support.fake_objects import JSON, PODS, Objects
 from support.reconciling.stage import Stage, staged
 
 POLICIES = ("Always", "IfNotPresent", "Never")
@@ -18,8 +18,8 @@ POLICIES = ("Always", "IfNotPresent", "Never")
 class CheckingKube(FakeKube):
     """Checks pods as an API server does, as far as a story needs it."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, objects: Objects | None = None) -> None:
+        super().__init__(objects)
         self.quota: int | None = None
 
     async def allow_pods(self, count: int | None) -> None:
@@ -43,16 +43,19 @@ class CheckingKube(FakeKube):
 
 
 def play_in_memory(
-    story: Callable[[Stage], Awaitable[None]], kube: CheckingKube | None = None
+    story: Callable[[Stage], Awaitable[None]],
+    kube: CheckingKube | None = None,
+    begin: datetime | None = None,
 ) -> None:
-    """Let a story happen."""
+    """Let a story happen, from now on or from another time on."""
 
     async def main() -> None:
         server = kube or CheckingKube()
         stage = Stage(server, ("default", "elsewhere"), server)
         stage.clock = clock = asyncio.get_running_loop().time
-        begin = datetime.now(UTC)
-        stage.now = lambda: begin + timedelta(seconds=clock())
+        first = begin or datetime.now(UTC)
+        stage.now = lambda: first + timedelta(seconds=clock())
+        stage.nodes.now = lambda: stage.now().timestamp()
         stage.patience, stage.longest_pause = 3600.0, 5.0  # which cost nothing
         async with staged(stage):
             await story(stage)

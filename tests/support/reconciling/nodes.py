@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ddpjob_operator.api import constants
@@ -39,6 +40,7 @@ class Nodes:
         self._kube = kube
         self._namespaces = tuple(namespaces)
         self.capacity = 100  # pods
+        self.now: Callable[[], float] = time.time
         self.silent: set[str] = set()  # pods whose node does nothing about them
         self.mute: set[str] = set()  # pods whose agents send nothing to the service
         self.cut: set[Key] = set()  # jobs whose services the operator does not reach
@@ -139,7 +141,11 @@ class Nodes:
                 term = int(pod["metadata"]["labels"][constants.LABEL_TERM])
                 carried = self._carried.pop(key, None)
                 self.services[key] = Service(
-                    term, JobKey.parse(self.keys[uid_of(pod)]), carried, pod=uid_of(pod)
+                    term,
+                    JobKey.parse(self.keys[uid_of(pod)]),
+                    carried,
+                    pod=uid_of(pod),
+                    now=self.now,
                 )
             leaving = {
                 n for n, each in workers[key].items() if "deletionTimestamp" in each["metadata"]
@@ -169,7 +175,7 @@ class Nodes:
         old.close()
         report = old.report
         self.services[key] = Service(
-            report.term, old.key, report.membership, boot=report.boot + 1, pod=old.pod
+            report.term, old.key, report.membership, boot=report.boot + 1, pod=old.pod, now=self.now
         )
 
     def _close(self, key: Key) -> None:

@@ -11,16 +11,17 @@ import contextlib
 import dataclasses
 import itertools
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
+from ddpjob_agent.membership.failures import fail_job
 from ddpjob_operator.rendezvous.client import ServiceUnavailableError
 from ddpjob_operator.request import Request
 from ddpjob_protocol.codec import decode, encode
 from ddpjob_protocol.keys.credentials import JobKey
 from ddpjob_protocol.keys.signed_http import PROOF_HEADER, ForgedError, RequestVerifier, digest_of
 from ddpjob_protocol.messages.agent import Failure
-from ddpjob_protocol.messages.control import Expectation, Report, ServiceState
+from ddpjob_protocol.messages.control import Expectation, Policy, Report, ServiceState
 from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
 from support.builders import make_round
 
@@ -31,10 +32,18 @@ class Service:
     """One start of one rendezvous service."""
 
     def __init__(
-        self, term: int, key: JobKey, carried: Membership | None, *, boot: int = 1, pod: str
+        self,
+        term: int,
+        key: JobKey,
+        carried: Membership | None,
+        *,
+        boot: int = 1,
+        pod: str,
+        now: Callable[[], float] = time.time,
     ) -> None:
         """`carried`: the membership that the agents report; `pod`: the UID of the service's pod."""
         self.pod = pod
+        self._now = now
         self.expected: list[Expectation] = []  # all that it received
         self.key = key
         challenges = map(str, itertools.count(1))
@@ -106,7 +115,10 @@ class Service:
         """The commands of all members have ended."""
         state, reason = ServiceState.COMPLETE, "all processes ended with 0"
         if failure is not None:
-            state, reason = ServiceState.FAILED, "the budget of restarts is terminated_terms"
+            policy = Policy()
+            decision = fail_job(failure, policy.max_failures + 1, policy)
+            assert decision is not None
+            state, reason = ServiceState.FAILED, decision.reason
         self.tell(state=state, reason=reason, failure=failure)
 
     def turn(self, running: Collection[str], leaving: Collection[str]) -> None:
@@ -140,7 +152,7 @@ class Service:
         members = tuple(Member(worker, f"{worker}-agent", "10.0.0.1", 1) for worker in workers)
         losses = (old.losses if old else 0) + (cause is Cause.LOST)
         new = Membership(id_, members, cause, f"now {', '.join(workers)}", losses=losses)
-        rounds = (*self.report.memberships, dataclasses.replace(make_round(new), since=time.time()))
+        rounds = (*self.report.memberships, dataclasses.replace(make_round(new), since=self._now()))
         self.tell(
             state=ServiceState.RUNNING,
             reason="running",

@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from ddpjob_operator.api import constants
@@ -285,10 +285,10 @@ class Cluster:
         written = await self._kube.send(Request("PUT", path, body={**raw, "status": status}))
         return written.get("status") or {}
 
-    async def emit(self, raw: Mapping[str, Any], event: Event) -> None:
+    async def emit(self, raw: Mapping[str, Any], event: Event, now: datetime) -> None:
         """Post an event; if the post fails, log a warning."""
         metadata = raw["metadata"]
-        body = build_event(metadata, event, datetime.now(UTC))
+        body = build_event(metadata, event, now)
         path = f"/api/v1/namespaces/{metadata['namespace']}/events"
         try:
             await self._kube.send(Request("POST", path, body=body))

@@ -20,7 +20,7 @@ _DENIED = re.compile(
     r'|Permission denied \(os error 13\) at path "(?P<safetensors>[^"]{1,4095})"'
     r"|open file failed with strerror: Permission denied"  # torch.save, which names no path
 )
-_REMEDY = "set template.spec.securityContext.fsGroup, or change the owner if the volume ignores it"
+REMEDY = "set template.spec.securityContext.fsGroup, or change the owner if the volume ignores it"
 _ELSEWHERE = f"save below ${ENV_SNAPSHOT_DIR}, or change the owner of this working directory"
 
 
@@ -35,10 +35,10 @@ def explain_denied(failure: Failure, snapshot_folder: str, working_folder: str) 
         if os.path.commonpath([volume, path]) != volume:
             return failure
         folder = _existing(path)
-        return _explain(failure, folder, _REMEDY, permanent=not _is_writable(folder))
+        return _explain(failure, folder, REMEDY, permanent=not _is_writable(folder))
     folder = _existing(snapshot_folder)
     if os.path.isdir(volume) and not _is_writable(folder):
-        return _explain(failure, folder, _REMEDY, permanent=True)
+        return _explain(failure, folder, REMEDY, permanent=True)
     if not _is_writable(working_folder):
         return _explain(failure, working_folder, _ELSEWHERE, permanent=False)
     return failure
