@@ -1,4 +1,4 @@
-"""A real API server for all tests of this tier; the CRD for a module; a namespace for a test."""
+"""A real API server and the CRD for all tests of this tier; a namespace for a test."""
 
 from __future__ import annotations
 
@@ -36,15 +36,17 @@ def installer(apiserver: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
     return Helm(tmp_path_factory.mktemp("installer"), apiserver.kubeconfig)
 
 
-@pytest.fixture(scope="module")
-def crd(apiserver: ControlPlane) -> Iterator[None]:
-    """DDPJobs can be made. Gone with the module, as others install the chart."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let tests that install the CRD themselves come before those that find it."""
+    items.sort(key=lambda item: "crd" in getattr(item, "fixturenames", ()))
+
+
+@pytest.fixture(scope="session")
+def crd(apiserver: ControlPlane) -> None:
+    """DDPJobs can be made, from here on."""
     definition = yaml.safe_load(CRD.read_text())
     apiserver.send("POST", f"{DEFINITIONS}?fieldValidation=Strict", definition)
     wait_until_served(apiserver)
-    yield
-    apiserver.send("DELETE", DEFINITION)
-    wait_until_deleted(apiserver)
 
 
 def wait_until_served(server: ControlPlane) -> None:

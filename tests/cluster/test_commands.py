@@ -26,9 +26,10 @@ from ddpjob_operator.api.status import (
 )
 from ddpjob_operator.cli.common import ExitCode
 from ddpjob_operator.planner.status.conditions import condition
+from support import forked_command
 from support.builders import NOW, make_status
+from support.forked_command import DDPJOB
 
-DDPJOB = Path(sys.executable).with_name("ddpjob")
 PATIENCE_SECONDS = 120
 JOB: Object = {
     "apiVersion": "ddpjob.io/v1alpha1",
@@ -52,14 +53,8 @@ class Shell:
 
     def start(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
         """A command that runs."""
-        return subprocess.Popen(
-            [DDPJOB, *arguments],
-            cwd=self.folder,
-            env={**os.environ, "KUBECONFIG": str(self.kubeconfig), **env},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        return forked_command.start(
+            arguments, self.folder, {**os.environ, "KUBECONFIG": str(self.kubeconfig), **env}
         )
 
     def fails(self, code: ExitCode, *arguments: str, stdin: str = "", **env: str) -> str:

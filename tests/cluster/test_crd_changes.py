@@ -66,7 +66,8 @@ FREE: dict[str, Object] = {
 @pytest.fixture(scope="module")
 def running(apiserver: ControlPlane, crd: None) -> Jobs:
     """A job that runs, for tests that do not change it."""
-    jobs = Jobs(apiserver, "default")
+    apiserver.create_namespace("changes")
+    jobs = Jobs(apiserver, "changes")
     jobs.create(RUNNING)
     jobs.write_status(TRAINS)
     return jobs

@@ -129,16 +129,17 @@ def test_model_and_api_server_give_the_same_verdict_on_random_commands(dry: Jobs
 # --- a stored job that a newer version rejects ----------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        pytest.param({"command": ["python", "train.py"]}, id="script_alone"),
-        pytest.param({"command": ["torchrun", "--nnodes=2", "train.py"]}, id="fixed_size"),
-        pytest.param({"command": ["torchrun train.py"]}, id="one_entry"),
-        pytest.param({"resources": {"limits": {"cpu": "4x"}}}, id="quantity"),
-    ],
-)
-def test_a_stored_job_stays_writable(jobs: Jobs, apiserver: ControlPlane, spec: Object) -> None:
+STORED: dict[str, Object] = {
+    "script-alone": {"command": ["python", "train.py"]},
+    "fixed-size": {"command": ["torchrun", "--nnodes=2", "train.py"]},
+    "one-entry": {"command": ["torchrun train.py"]},
+    "quantity": {"resources": {"limits": {"cpu": "4x"}}},
+}
+
+
+def test_stored_jobs_stay_writable(
+    jobs: Jobs, apiserver: ControlPlane, subtests: pytest.Subtests
+) -> None:
     """The operator writes its status, a controller its finalizers, the user suspends and repairs it."""
     definition = apiserver.get(DEFINITION)
     older = copy.deepcopy(definition)
@@ -149,20 +150,25 @@ def test_a_stored_job_stays_writable(jobs: Jobs, apiserver: ControlPlane, spec: 
         "type": "object",
         "x-kubernetes-preserve-unknown-fields": True,
     }
-    bad = build_job(spec)
-    path = f"{jobs.path}/digits"
+    bad = [build_job(spec, name) for name, spec in STORED.items()]
     put(apiserver, older)
-    eventually(lambda: not jobs.complaint(bad), "the older definition is in force")
-    jobs.create(bad)
+    eventually(lambda: not any(map(jobs.complaint, bad)), "the older definition is in force")
+    for each in bad:
+        jobs.create(each)
     put(apiserver, definition)
-    eventually(lambda: bool(jobs.complaint(bad)), "the newer definition is in force")
-    apiserver.send("PATCH", f"{path}/status", {"status": {"state": "Running"}})
-    apiserver.send("PATCH", path, {"metadata": {"finalizers": ["a.b/c"], "labels": {"a": "b"}}})
-    apiserver.send("PATCH", path, {"metadata": {"finalizers": None}})
-    apiserver.send("PATCH", path, {"spec": {"suspend": True}})
-    apiserver.send("PATCH", f"{path}/status", {"status": {"state": "Suspended"}})
-    repaired = {"command": ["torchrun", "train.py"], "resources": None, "suspend": False}
-    apiserver.send("PATCH", path, {"spec": repaired})
+    new = [build_job(spec, f"new-{name}") for name, spec in STORED.items()]
+    eventually(lambda: all(map(jobs.complaint, new)), "the newer definition is in force")
+    for name in STORED:
+        with subtests.test(name):
+            path = f"{jobs.path}/{name}"
+            apiserver.send("PATCH", f"{path}/status", {"status": {"state": "Running"}})
+            metadata = {"finalizers": ["a.b/c"], "labels": {"a": "b"}}
+            apiserver.send("PATCH", path, {"metadata": metadata})
+            apiserver.send("PATCH", path, {"metadata": {"finalizers": None}})
+            apiserver.send("PATCH", path, {"spec": {"suspend": True}})
+            apiserver.send("PATCH", f"{path}/status", {"status": {"state": "Suspended"}})
+            repaired = {"command": ["torchrun", "train.py"], "resources": None, "suspend": False}
+            apiserver.send("PATCH", path, {"spec": repaired})
 
 
 def put(server: ControlPlane, definition: Object) -> None:
