@@ -15,6 +15,7 @@ import json
 import os
 import resource
 import signal
+import sys
 import time
 import tomllib
 import uuid
@@ -25,6 +26,10 @@ from pathlib import Path
 import hypothesis
 import psutil
 import pytest
+
+# Where this is set, as in many images, each of a tier's processes would compile our modules anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 pytest.register_assert_rewrite("support")  # before anything imports it
 
