@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Runs at length what `make test` runs in short: writers killed at every line and 500 times, 200
 # memberships, scripts of users with 100 changes each, programs executed that are forked elsewhere, a
-# job for each scene, heavy load for 30 s, a cluster's jobs one for each thing that happens,
-# 200 lives of a simulated job under two operators, breakages of the product that tests must see,
-# 20 random sequences of changes (SEEDS chooses others), readers of foreign bytes with FUZZ times the
-# examples.
+# job for each scene, heavy load for 30 s, every mistake in training, a cluster's jobs one for each
+# thing that happens, 200 lives of a simulated job under two operators, breakages of the product that
+# tests must see, 20 random sequences of changes (SEEDS chooses others), readers of foreign bytes with
+# FUZZ times the examples.
 # Runs everything and then names what failed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -33,6 +33,7 @@ step fuzz DDPJOB_FUZZ="${FUZZ:-50}" "${pytest[@]}" --timeout=0 -o faulthandler_t
 step executed DDPJOB_COLD=1 "${pytest[@]}" tests/trainer tests/agent/c10d/test_torchrun.py
 step scenes DDPJOB_SCENES=alone DDPJOB_LOAD_SECONDS=30 "${pytest[@]}" \
   tests/jobs/test_live.py tests/jobs/test_planned_stops.py tests/jobs/test_outcomes.py
+step equivalence DDPJOB_EQUIVALENCE=all "${pytest[@]}" tests/jobs/test_equivalence.py
 step e2e DDPJOB_SCENES=alone tools/e2e.sh "${pytest[@]}" --timeout=1500 -o faulthandler_timeout=1600 tests/e2e
 step mutations .venv/bin/python tests/mutations/run.py
 step changes DDPJOB_EVENTS=32 DDPJOB_SEEDS="${SEEDS:-$(seq -s ' ' 1 20)}" "${pytest[@]}" tests/jobs/test_random_changes.py

@@ -29,9 +29,9 @@ from support.driving import Run, job_text, running
 from support.ledger import SCRIPT, SLOWLY, Ledger
 from support.networks import Networks, networks
 
-SEEDS = [int(seed) for seed in os.environ.get("DDPJOB_SEEDS", "1 2 3").split()]
+SEEDS = [int(seed) for seed in os.environ.get("DDPJOB_SEEDS", "1 2").split()]
 LONG = 32  # events of a sequence in which everything happens
-EVENTS = int(os.environ.get("DDPJOB_EVENTS", "12"))
+EVENTS = int(os.environ.get("DDPJOB_EVENTS", "10"))
 NODES = 4  # at most; each has one worker
 STEPS = 32 * EVENTS
 
