@@ -140,6 +140,11 @@ CYCLES = """
     file = os.fdopen(os.dup(1), "w")
     file.write("unflushed")
 """
+NATIVE = """
+    import ctypes, sys
+    ctypes.CDLL(None).printf(b"printed by a native library")
+    sys.exit(300)
+"""
 SETS = """
     import os, sys
     os.environ.update(OMP_NUM_THREADS="3", TORCH_COMPILE_DISABLE="1", WANDB_MODE="offline")
@@ -189,6 +194,7 @@ CASES = (
     Case("spawns", SPAWNS),
     Case("exit", AT_EXIT, code=1),
     Case("exit_with_cycles", CYCLES),
+    Case("exit_of_native_libraries", NATIVE, code=300 & 0xFF),
     Case("exit_hard", "import os; os._exit(9)", code=9),
     Case("error", ERROR, code=1),
     Case("error_in_a_module", ERROR_IN_A_MODULE, ("-m", "error_in_a_module.case"), code=1),

@@ -68,7 +68,7 @@ def main(descriptor: int, path: str = "") -> None:
     owner.sendall(greeting)
     gc.freeze()  # keeps a child's collector from touching, and so copying, shared memory
     gc.enable()
-    atexit.register(script.exit_after_flush)
+    atexit.register(script.exit_after_modules)
     birth = _ForkServer(owner, listener, greeting).serve()
     while birth is not None and birth.request.kind == AGENT:
         birth = _ForkServer(_become_agent(birth)).serve()
@@ -280,4 +280,5 @@ def _run_child(birth: ForkSpec, before: Mapping[str, str]) -> None:
     birth.line.close()
     preloaded = (*eligibility.preloaded_environment(before), "torch")
     import_watch.watch({each.partition(".")[0] for each in preloaded}, birth.request.arguments)
-    script.run(birth.request.arguments)
+    with script.full_exit():
+        script.run(birth.request.arguments)
