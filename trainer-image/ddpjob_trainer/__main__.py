@@ -7,6 +7,8 @@ Only prune deletes snapshots, and only export writes a file. Running jobs are no
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import sys
 import time
 from pathlib import Path
@@ -19,6 +21,9 @@ from ddpjob_trainer.snapshots.storage import resolve
 from ddpjob_trainer.snapshots.storage.bucket import StoreError
 from ddpjob_trainer.snapshots.storage.directory import DirectoryFiles
 from ddpjob_trainer.snapshots.storage.snapshot_storage import SnapshotStorage
+
+OUTPUT_FAILED = 74  # as of `ddpjob`
+BROKEN_PIPE = 141
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -75,9 +80,9 @@ def _parser() -> argparse.ArgumentParser:
 def _list(given: argparse.Namespace, storage: SnapshotStorage) -> int:
     entries = listing.read_entries(storage)
     if given.output == "json":
-        print(listing.build_json(entries))
+        _print(listing.build_json(entries))
     elif entries:
-        print("\n".join(listing.build_table(entries, time.time())))
+        _print("\n".join(listing.build_table(entries, time.time())))
     else:
         print(f"no snapshots in {storage.where}", file=sys.stderr)
     return 0
@@ -92,9 +97,9 @@ def _verify(given: argparse.Namespace, storage: SnapshotStorage) -> int:
             storage.check(step)
         except UnusableError as why:
             bad += 1
-            print(f"{step:>12}  {why}")
+            _print(f"{step:>12}  {why}")
         else:
-            print(f"{step:>12}  whole")
+            _print(f"{step:>12}  whole")
     if not steps:
         print("there is no such snapshot", file=sys.stderr)
     return 1 if bad or not steps else 0
@@ -103,7 +108,7 @@ def _verify(given: argparse.Namespace, storage: SnapshotStorage) -> int:
 def _prune(given: argparse.Namespace, storage: SnapshotStorage) -> int:
     del given
     for step in storage.prune():
-        print(f"{step:>12}  deleted")
+        _print(f"{step:>12}  deleted")
     return 0
 
 
@@ -126,7 +131,7 @@ def _export(given: argparse.Namespace, storage: SnapshotStorage) -> int:
     except SnapshotError as error:
         print(error, file=sys.stderr)
         return 1
-    print(f"step {steps[0]} is in {given.file}")
+    _print(f"step {steps[0]} is in {given.file}")
     return 0
 
 
@@ -137,5 +142,34 @@ def _positive(text: str) -> int:
     return number
 
 
+class _OutputError(Exception):
+    """Standard output cannot be written."""
+
+
+def _print(text: str = "", end: str = "\n") -> None:
+    try:
+        print(text, end=end, flush=True)
+    except OSError as error:
+        raise _OutputError from error
+
+
+def run() -> int:
+    """Run main(). Return 74 if standard output cannot be written, 141 if its reader has gone."""
+    try:
+        try:
+            return main()
+        finally:
+            _print(end="")  # what argparse has printed
+    except _OutputError as error:
+        cause = error.__cause__
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the end of Python
+        if isinstance(cause, BrokenPipeError):
+            return BROKEN_PIPE
+        with contextlib.suppress(OSError):
+            text = f"stdout cannot be written: {cause}; the output is incomplete"
+            print(text, file=sys.stderr, flush=True)
+        return OUTPUT_FAILED
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

@@ -160,3 +160,24 @@ def test_it_is_a_command_of_ddpjob(directory: Path) -> None:
     command = [str(Path(sys.executable).with_name("ddpjob")), "snapshots", "list", str(directory)]
     done = subprocess.run(command, env=os.environ, check=True, stdout=subprocess.PIPE, text=True)
     assert len(done.stdout.splitlines()) == 4
+
+
+@pytest.mark.parametrize("words", [["list"], ["--help"], ["verify", "--step", "1"]])
+def test_a_full_disk_under_stdout_is_told(directory: Path, words: list[str]) -> None:
+    command = [sys.executable, "-m", "ddpjob_trainer", *words]
+    command += [str(directory)] if "--help" not in words else []
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 74
+    assert done.stderr == (
+        "stdout cannot be written: [Errno 28] No space left on device; the output is incomplete\n"
+    )
+
+
+def test_a_reader_that_has_gone_ends_it_quietly(directory: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "ddpjob_trainer", "list", str(directory)]
+    with os.fdopen(writer, "w") as closed:
+        done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (141, b"")
