@@ -119,6 +119,7 @@ SNAPSHOT = [
     Script("recipes.own_optimizer"),
     Script("recipes.normed_weights"),
     Script("recipes.frozen_backbone"),
+    Script("recipes.forgotten_wrapper", "train different models", alone=False, steps=39),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from ddpjob_trainer.snapshots.model.manifest import name_of, step_of
@@ -45,3 +46,10 @@ def left_behind(directory: Path) -> list[str]:
     begun = [path for path in directory.glob("step-*/*") if not [*path.glob(PATTERN)]]
     empty = [path for path in directory.glob("step-*") if not [*path.iterdir()]]
     return sorted(str(path.relative_to(directory)) for path in {*hidden, *begun, *empty})
+
+
+def memory(kind: str) -> int:
+    """Return VmRSS or VmHWM of this process in bytes."""
+    found = re.search(rf"{kind}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found
+    return int(found[1]) * 1024

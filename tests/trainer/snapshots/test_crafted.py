@@ -170,7 +170,7 @@ def test_a_crafted_snapshot_is_ignored_with_its_reason(
         caplog.clear()
         with caplog.at_level(logging.WARNING, "ddpjob"):
             loader = SnapshotLoader(storage, 0, StorageGroup((0,), (0,), 1), ME)
-            found = loader.load_agreed(lambda *_: False)
+            found = loader.load_agreed(lambda _: None, lambda *_: False)
         assert found is not None, name
         assert found[0] == 1, name
         assert name_of(2) in caplog.text, name

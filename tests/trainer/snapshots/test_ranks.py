@@ -27,6 +27,7 @@ def test_rank_0_writes_and_all_load_what_it_wrote(
     forks: Forks, tmp_path: Path, python_env: dict[str, str]
 ) -> None:
     first, second = both_ranks(forks, tmp_path, "shared", python_env, executed=True)
+    check_memory(first, second)
     assert first == second
     assert first["names"] == ["step-000000000005"]
     assert first["step"] == 5
@@ -37,6 +38,14 @@ def test_rank_0_writes_and_all_load_what_it_wrote(
     assert unwrapped.first.bias.tolist() == [1.0] * 4
 
 
+def check_memory(*ranks: dict[str, Any]) -> None:
+    """A load, of a file or of another rank's state, takes no second copy of the state."""
+    for rank in ranks:
+        share, is_right = rank.pop("memory")
+        assert is_right
+        assert share <= 1.1
+
+
 LATER = ["step-000000000005", "step-000000000006"]
 
 
@@ -45,6 +54,7 @@ def test_directories_that_are_not_shared_hold_a_copy_each(
 ) -> None:
     """A rank without a snapshot gets it from another rank; then each directory has its own."""
     first, second = both_ranks(forks, tmp_path, "apart", python_env)
+    check_memory(first, second)
     assert (first["names"], second["names"]) == (["step-000000000005"], [])
     for rank in (first, second):
         assert (rank["problem"], rank["step"], rank["bias"]) == (None, 5, [1.0] * 4)

@@ -1,6 +1,8 @@
 """One rank of two that save and load together; writes what it saw to OUT/RANK.json.
 
 two_ranks.py RANK OUT {shared|apart|damaged|one damaged|numbers|name|disk}
+
+In `shared` and `apart` both also load a large state, and measure their memory.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from ddpjob_trainer import SnapshotError, Snapshots
 from ddpjob_trainer.snapshots.storage.directory import DirectoryFiles
 from ddpjob_trainer.tensors import safetensors_reader
 from trainer.runs import Run
-from trainer.snapshots.layout import folder_of
+from trainer.snapshots.layout import folder_of, memory
 
 HARMED = ("numbers", "name", "disk")  # what rank 0 has of the newest one
 
@@ -46,6 +48,31 @@ def break_off_once() -> None:
         return read(*arguments)
 
     DirectoryFiles.read = broken  # type: ignore[assignment, method-assign]
+
+
+def growth_of_a_load(directory: Path, rank: int) -> tuple[float, bool]:
+    """Return the growth of this process's memory in a load, by what it then holds, and if it is right."""
+
+    def state(value: float) -> tuple[torch.nn.Linear, torch.optim.AdamW]:
+        model = torch.nn.Linear(2048, 4096, bias=False)
+        model.weight.data.fill_(value)
+        return model, torch.optim.AdamW(model.parameters())
+
+    if rank == 0:
+        saved, optimizer = state(0.5)
+        saved.weight.grad = torch.ones_like(saved.weight)
+        optimizer.step()
+        Snapshots(directory).save(1, model=saved, optimizer=optimizer, wait=True)
+        del saved, optimizer
+    distributed.barrier()
+    before = memory("VmRSS")
+    model, optimizer = state(0.0)
+    Path("/proc/self/clear_refs").write_text("5")  # the highest use from now on
+    Snapshots(directory).load(model=model, optimizer=optimizer)
+    growth = memory("VmHWM") - before
+    moments = optimizer.state[model.weight]
+    is_right = bool((moments["exp_avg"] == 0.1).all() and (model.weight > 0.49).all())
+    return growth / (3 * model.weight.nbytes), is_right
 
 
 def main(rank: int, out: Path, kind: str) -> None:
@@ -91,7 +118,16 @@ def main(rank: int, out: Path, kind: str) -> None:
         snapshots.save(6, model=model, optimizer=run.optimizer, wait=True)
         distributed.barrier()
     later = sorted(path.name for path in directory.iterdir() if path.name[0] != "f")
-    seen = {"names": names, "problem": problem, "step": step, "bias": bias, "later": later}
+    seen: dict[str, Any] = {
+        "names": names,
+        "problem": problem,
+        "step": step,
+        "bias": bias,
+        "later": later,
+    }
+    if kind in ("shared", "apart"):
+        distributed.barrier()
+        seen["memory"] = growth_of_a_load(directory / "large", rank)
     (out / f"{rank}.json").write_text(json.dumps(seen))
     distributed.barrier()
     # gloo's threads may still free tensors of Python's: while Python ends that aborts

@@ -95,7 +95,12 @@ class LiveSnapshots:
         if self._snapshots is None:
             return False
         with self._training.changing:
-            loaded = self._snapshots.load(model=self._training.model, **self._training.parts)
+            try:
+                loaded = self._snapshots.load(model=self._training.model, **self._training.parts)
+            except BaseException:
+                if self._snapshots.is_half_loaded:
+                    self._training.done = None
+                raise
             if loaded is None:
                 return False
             try:

@@ -1,21 +1,29 @@
 """A state that cannot be saved is refused before training, instead of at the first snapshot.
 
 The optimizer creates its state in its first step, so the state is checked once more after it. Every
-rank checks: all raise, or none. This module does not depend on storages.
+rank checks: all raise, or none. A model that a failed load has left with a part of a snapshot is
+refused, too. This module does not depend on storages.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
+from ddpjob_trainer.errors import SnapshotError
 from ddpjob_trainer.snapshots.model.flat_state import FlatState
+from ddpjob_trainer.snapshots.replicas import Replicas
 from ddpjob_trainer.snapshots.sharded.layout import is_sharded
 from ddpjob_trainer.snapshots.sharded.state import ShardedState
 from ddpjob_trainer.snapshots.unsaved import UnsavedParts
 from ddpjob_trainer.tensors import supported, training_state
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import torch
+
+    from ddpjob_trainer.snapshots.own_memory import OwnMemory
 
 
 def check_savable(
@@ -32,18 +40,47 @@ def check_savable(
 class FirstCheck:
     """The check before the first step, and the one after it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, check_replicas: bool) -> None:
+        self._replicas = Replicas(enabled=check_replicas)
         self._is_done = False
         self._again: tuple[torch.nn.Module, dict[str, Any]] | None = None
         self._unsaved = UnsavedParts()
+        self.is_half_loaded = False  # a load has failed, and may have overwritten the model
+
+    @contextlib.contextmanager
+    def loading(self, own: OwnMemory) -> Iterator[None]:
+        """Record whether a load, in this context, leaves the model with a part of a snapshot."""
+        try:
+            yield
+        except BaseException:
+            self.is_half_loaded |= own.is_overwritten
+            raise
+        if own.is_overwritten:
+            self.is_half_loaded = False
+        self._refuse_half_loaded()
+
+    def _refuse_half_loaded(self) -> None:
+        if self.is_half_loaded:
+            raise SnapshotError(
+                "load() has failed, and the model may hold a part of a snapshot since then. To start over, "
+                "start the script again without that snapshot, or build the model again after load()."
+            )
 
     def before_load(self, model: torch.nn.Module, parts: dict[str, Any]) -> None:
         """Check the state, once. Raise SnapshotError."""
         self._unsaved.give(parts["optimizer"])
         self._check_once(model, None, parts)
 
-    def before_save(self, model: torch.nn.Module, extra: Any, parts: dict[str, Any]) -> None:
-        """Check the state, once, and at each save that it is whole. Raise SnapshotError."""
+    def before_save(
+        self, step: int, model: torch.nn.Module, extra: Any, parts: dict[str, Any]
+    ) -> None:
+        """Check the state, once, and at each save that it is whole and equal on all ranks.
+
+        Raise SnapshotError.
+        """
+        self._replicas.record(step, model)
+        self._replicas.compare()
+        self._refuse_half_loaded()
         self._check_once(model, extra, parts)
         self._unsaved.give(parts["optimizer"])
         self._unsaved.check(model, extra, parts)
@@ -53,8 +90,11 @@ class FirstCheck:
             check_savable(model, extra, parts)
             self._is_done, self._again = True, (model, parts)
 
-    def after_step(self) -> None:
+    def after_step(self, step: int) -> None:
         """Check the state that was checked before, again, once. Raise SnapshotError."""
+        self._refuse_half_loaded()
         if self._again is not None:
             (model, parts), self._again = self._again, None
             check_savable(model, None, parts)
+            self._replicas.record(step, model)
+        self._replicas.compare()

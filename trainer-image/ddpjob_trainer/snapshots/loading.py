@@ -22,6 +22,7 @@ from ddpjob_trainer.transfer.broadcast import StateSender, receive_state
 if TYPE_CHECKING:
     from ddpjob_trainer.collectives import StorageGroup
     from ddpjob_trainer.snapshots.model.fencing import Owner
+    from ddpjob_trainer.snapshots.own_memory import OwnMemory
     from ddpjob_trainer.snapshots.storage.snapshot_storage import SnapshotStorage
     from ddpjob_trainer.snapshots.storage.stored import OpenSnapshot
 
@@ -40,19 +41,28 @@ class SnapshotLoader:
         storage_group: StorageGroup,
         owner: Owner,
         read_part: Callable[[OpenSnapshot], dict[str, Any]] | None = None,
+        own: OwnMemory | None = None,
     ) -> None:
-        """Take the storage; `read_part` reads on each rank what that rank holds of a snapshot."""
+        """Take the storage, and the memory of the model.
+
+        `read_part` reads on each rank what that rank holds of a snapshot.
+        """
         self._storage = storage
         self._rank = rank
         self._storage_group = storage_group
         self._owner = owner
+        self._choose = None if own is None else own.choose
         self._read_part = read_part
         self._without: set[tuple[int, str]] = set()
         self._reasons: list[str] = []
         self.is_in_own_storage = False  # the loaded snapshot, if it was not only sent by others
 
-    def load_agreed(self, on_resume: OnResume) -> tuple[int, dict[str, Any]] | None:
+    def load_agreed(
+        self, check_writer: Callable[[Owner | None], None], on_resume: OnResume
+    ) -> tuple[int, dict[str, Any]] | None:
         """Return the step and the state, equal on all ranks; None if there is no snapshot.
+
+        Each rank calls `check_writer` with the writer of a snapshot before it reads the snapshot.
 
         The first rank of each storage calls `on_resume(step, existing_steps, writer)`, the writer of
         the chosen snapshot, if any. This call fences all other writers. It returns True if the
@@ -65,6 +75,7 @@ class SnapshotLoader:
                 self._explain(contents)
                 found = None
             else:
+                check_writer(choice.writer)
                 content = self._read(choice, contents)
                 if content is None:
                     continue
@@ -114,7 +125,11 @@ class SnapshotLoader:
         if source is None:
             content, why, unavailable = self._read_here(choice, targets)
         else:
-            content, why, unavailable = receive_state(source, collectives.device()), "", ""
+            content, why, unavailable = (
+                receive_state(source, collectives.device(), self._choose),
+                "",
+                "",
+            )
         gathered = collectives.all_gather_objects((why, unavailable))
         for _, text in gathered:
             if text:
@@ -138,7 +153,7 @@ class SnapshotLoader:
         sender = StateSender(targets, collectives.device()) if targets else None
         try:
             if self._read_part is None:
-                content = self._storage.read(choice.step, choice.digest, sender)
+                content = self._storage.read(choice.step, choice.digest, sender, self._choose)
             else:
                 content = self._read_part(self._storage.open(choice.step, choice.digest))
             training_state.check(content)

@@ -30,6 +30,7 @@ from ddpjob_trainer.snapshots.model.fencing import Owner
 from ddpjob_trainer.snapshots.model.flat_state import FlatState
 from ddpjob_trainer.snapshots.model.staging import StagedState
 from ddpjob_trainer.snapshots.model.write_plan import is_large
+from ddpjob_trainer.snapshots.own_memory import OwnMemory
 from ddpjob_trainer.snapshots.sharded.layout import is_sharded
 from ddpjob_trainer.snapshots.sharded.saving import ShardedSave
 from ddpjob_trainer.snapshots.sharded.targets import prepare_read
@@ -61,13 +62,16 @@ class Snapshots:
         *,
         share: bool = False,
         other_job: bool = False,
+        check_replicas: bool = True,
     ) -> None:
         """Take the directory and the number to keep, by default from the job.
 
         `directory` is a path or a URI, such as s3://bucket/prefix. `keep` is a number of snapshots.
         With `share`, each rank writes a part of a large state, so each rank must call save(). A
         Loop uses `share`. With `other_job`, resume from the snapshot of a job of another name. Raise
-        SnapshotError if there is no directory, or if the storage cannot be used.
+        SnapshotError if there is no directory, or if the storage cannot be used. With `check_replicas`,
+        due() and save() compare samples of the ranks' parameters, if all ranks call them, and raise
+        SnapshotError on rank 0 if they differ. Sharded models are not compared.
         """
         self._storage = resolve.resolve_storage(
             settings.where(directory), settings.keep(keep), settings.limit(directory)
@@ -82,7 +86,7 @@ class Snapshots:
         self._storage_group = StorageGroup((0,), (0,), 1)
         self._grouped_for: tuple[Owner, bool] | None = None
         self._is_sharded = False  # the model, so that each rank writes what it holds
-        self._check = FirstCheck()
+        self._check = FirstCheck(check_replicas=check_replicas)
 
     def due(self, step: int) -> bool:
         """Return whether a snapshot is due after `step` steps; the result is equal on each rank.
@@ -92,7 +96,7 @@ class Snapshots:
         step.
         """
         step_counter.write(step)
-        self._check.after_step()
+        self._check.after_step(step)
         if self._stops is not None and self._stops.is_due_at(step):
             self._last = step
             if not self._participates:
@@ -122,7 +126,7 @@ class Snapshots:
         if not 0 <= step < 10**12:
             raise ValueError(f"step is {step}: it counts the steps that are done")
         parts = {"optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "data": data}
-        self._check.before_save(model, extra, parts)
+        self._check.before_save(step, model, extra, parts)
         is_last = self._stops is not None and step == self._last
         done = True
         self._is_sharded = is_sharded(model)
@@ -228,6 +232,11 @@ class Snapshots:
     def _participates(self) -> bool:
         return self._is_writer or self._may_share or self._is_sharded
 
+    @property
+    def is_half_loaded(self) -> bool:
+        """True if a load has failed, and may have overwritten a part of the model."""
+        return self._check.is_half_loaded
+
     def survive_full_volume(self) -> None:
         """From now on, skip and report a snapshot if the volume is full; raise only with `wait`."""
         self._writer.survives_full_volume = True
@@ -245,7 +254,8 @@ class Snapshots:
         `model`, `optimizer`, `scheduler`, `scaler` and `data` are those that save() gets, with the same
         shapes. Rank 0 continues with the saved random state; the other ranks derive theirs from that state.
         Raise SnapshotError if no snapshot is usable, if the snapshot does not fit the script, if a
-        snapshot cannot hold the script's state, or before init_process_group.
+        snapshot cannot hold the script's state, or before init_process_group. The model may then hold a
+        part of a snapshot, so save() and due() refuse it.
         """
         collectives.check_group()
         parts = {"optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "data": data}
@@ -256,27 +266,37 @@ class Snapshots:
         self._is_sharded, read_part = is_sharded(model), None
         if self._is_sharded:
             read_part = prepare_read(self._storage, self._storage_group, model, optimizer)
+        own = OwnMemory(model, parts)
         loading = SnapshotLoader(
-            self._storage, collectives.rank(), self._storage_group, self._owner, read_part
+            self._storage, collectives.rank(), self._storage_group, self._owner, read_part, own
         )
-        found = loading.load_agreed(self._resume)
-        self.resume_from(found[0] if found else 0)
+        with self._check.loading(own):
+            found = loading.load_agreed(self._check_writer, self._resume)
+            self.resume_from(found[0] if found else 0)
+            if found is not None:
+                restoring.restore(
+                    found[1], model, parts, rank=_rank(), storage=self._storage, step=found[0]
+                )
         if found is None:
             progress.resumed(0, loaded=self._is_jobs_own)
             return None
         step, content = found
-        restoring.restore(
-            content, model, parts, rank=_rank(), name=self._storage.name(step),
-            how_to_reset=self._storage.how_to_reset,
-        )  # fmt: skip
         if loading.is_in_own_storage:
             self._writer.note_saved(self._owner, step)
         progress.resumed(step, loaded=self._is_jobs_own)
         return Loaded(step, content["extra"])
 
+    def _check_writer(self, writer: Owner | None) -> None:
+        if self._is_exclusive:
+            self._writer_fence.check_job(writer)
+
     def _resume(self, step: int, existing_steps: list[int], writer: Owner | None) -> bool:
-        exclusive = self._is_jobs_own and bool(self._owner.job)
-        return self._writer_fence.begin(step, existing_steps, writer, exclusive=exclusive)
+        return self._writer_fence.begin(step, existing_steps, writer, exclusive=self._is_exclusive)
+
+    @property
+    def _is_exclusive(self) -> bool:
+        """True if this job alone may continue from the storage."""
+        return self._is_jobs_own and bool(self._owner.job)
 
     @property
     def _owner(self) -> Owner:

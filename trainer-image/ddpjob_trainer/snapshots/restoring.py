@@ -11,6 +11,8 @@ from ddpjob_trainer.tensors import rng_state, training_state
 if TYPE_CHECKING:
     import torch
 
+    from ddpjob_trainer.snapshots.storage.snapshot_storage import SnapshotStorage
+
 _log = logging.getLogger("ddpjob")
 
 
@@ -20,19 +22,20 @@ def restore(
     parts: dict[str, Any],
     *,
     rank: int,
-    name: str,
-    how_to_reset: str,
+    storage: SnapshotStorage,
+    step: int,
 ) -> None:
-    """Restore the content of the snapshot `name`. Raise SnapshotError if it does not fit.
+    """Restore the content of the snapshot of this step. Raise SnapshotError if it does not fit.
 
     Rank 0 continues with the saved random state; the other ranks derive theirs from that state.
     """
+    name = storage.name(step)
     try:
         training_state.restore(content, model, **parts)
         if "random" in content:
             _restore_random(rng_state.from_plain(content["random"]), rank)
     except training_state.StateMismatchError as error:
-        raise misfit(name, error, how_to_reset) from error
+        raise misfit(name, error, storage.how_to_reset) from error
     if parts.get("optimizer") is not None:
         for each in ("scheduler", "scaler", "data"):
             if each in content["types"] and parts.get(each) is None:

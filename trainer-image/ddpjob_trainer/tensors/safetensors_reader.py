@@ -17,7 +17,7 @@ import torch
 from ddpjob_trainer.tensors.safetensors_writer import CHUNK_BYTES, NAMES, hasher, raw
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     ReadRange = Callable[[int, Sequence[memoryview]], None]  # fills memory from a byte on
 
@@ -63,18 +63,17 @@ class SafetensorsReader:
         self._begin, self.outlines = read_header(header, end)
 
     def read(
-        self, each: Callable[[torch.Tensor], None] | None = None
+        self,
+        each: Callable[[torch.Tensor], None] | None = None,
+        memory: Mapping[str, torch.Tensor] | None = None,
     ) -> tuple[dict[str, torch.Tensor], str]:
-        """Return the tensors, each in its own aligned memory, and the checksum.
+        """Return the tensors and the checksum; each tensor in `memory`, or in new aligned memory.
 
         Mapped tensors would not be aligned: their sums round differently, and the resumed run would
         diverge from an undisturbed one. Call `each` with every tensor, before its verification.
         Raise ValueError or RuntimeError, and the exceptions of `each` and of the reads.
         """
-        found = {
-            name: torch.empty(shape, dtype=kind, device="cpu")
-            for name, kind, shape in self.outlines
-        }
+        found = {each.name: memory_for(each, memory) for each in self.outlines}
         pieces = list(_pieces(found.values()))
         begins = itertools.accumulate((piece.size for piece in pieces), initial=self._begin)
         reader = ThreadPoolExecutor(self._readers)  # while this thread computes the checksum
@@ -89,6 +88,13 @@ class SafetensorsReader:
         finally:
             reader.shutdown(cancel_futures=True)
         return found, self._digest.hexdigest()
+
+
+def memory_for(spec: TensorSpec, memory: Mapping[str, torch.Tensor] | None) -> torch.Tensor:
+    """Return the given memory for a tensor, or new memory."""
+    if memory and spec.name in memory:
+        return memory[spec.name]
+    return torch.empty(spec.shape, dtype=spec.kind, device="cpu")
 
 
 def _header_size(content: bytes | memoryview, end: int) -> int:

@@ -58,16 +58,9 @@ def restore(state: dict[str, Any], model: torch.nn.Module, **parts: Any) -> None
 
     Raises StateMismatchError.
     """
-    model, given = wrappers.unwrap_model(model), _given(parts)
-    for name, part in given.items():
-        was, now = state["types"].get(name, "none"), _type_of(part)
-        if was != now:
-            raise StateMismatchError(f"its {name} was {was}, the script's is {now}")
     try:
-        if "optimizer" in given:
-            names = parameter_names.names_in(model, given["optimizer"])
-            if text := parameter_names.difference(state["parameters"], names):
-                raise StateMismatchError(text)
+        check_kinds(state, model, parts)
+        model, given = wrappers.unwrap_model(model), _given(parts)
         model.load_state_dict(_weights_for(model, state))
         for name, part in given.items():
             _load(part, state[name])
@@ -77,6 +70,19 @@ def restore(state: dict[str, Any], model: torch.nn.Module, **parts: Any) -> None
         raise StateMismatchError(str(error)) from error
     except (TypeError, AttributeError, IndexError) as error:
         raise StateMismatchError(repr(error)) from error
+
+
+def check_kinds(state: dict[str, Any], model: torch.nn.Module, parts: dict[str, Any]) -> None:
+    """Raise StateMismatchError if the state has other kinds of parts, or parameters in another order."""
+    model, given = wrappers.unwrap_model(model), _given(parts)
+    for name, part in given.items():
+        was, now = state["types"].get(name, "none"), _type_of(part)
+        if was != now:
+            raise StateMismatchError(f"its {name} was {was}, the script's is {now}")
+    if "optimizer" in given:
+        names = parameter_names.names_in(model, given["optimizer"])
+        if text := parameter_names.difference(state["parameters"], names):
+            raise StateMismatchError(text)
 
 
 def restore_extra(saved: Any, extra: Any) -> None:

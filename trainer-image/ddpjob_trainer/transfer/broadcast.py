@@ -14,10 +14,12 @@ import torch
 from torch import distributed
 
 from ddpjob_trainer.tensors import serialization
-from ddpjob_trainer.tensors.safetensors_reader import TensorSpec
+from ddpjob_trainer.tensors.safetensors_reader import TensorSpec, memory_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    ChooseMemory = Callable[[Mapping[str, Any], Sequence[TensorSpec]], Mapping[str, torch.Tensor]]
 
 PACK_BYTES = 1 << 20  # smaller tensors are sent together
 MAX_IN_FLIGHT = 8  # packs in flight, before the sender waits for the first one
@@ -84,8 +86,11 @@ class StateSender:
             self._works.popleft().wait()
 
 
-def receive_state(source: int, device: torch.device) -> Any:
-    """Return the state of a StateSender; None if the sender has none, or the state is invalid."""
+def receive_state(source: int, device: torch.device, choose: ChooseMemory | None = None) -> Any:
+    """Return the state of a StateSender; None if the sender has none, or the state is invalid.
+
+    `choose` returns memory for some of the tensors, for an encoded state and their outlines.
+    """
     size = torch.zeros(1, dtype=torch.int64, device=device)
     distributed.recv(size, source)
     if not int(size):
@@ -93,10 +98,9 @@ def receive_state(source: int, device: torch.device) -> Any:
     head = torch.zeros(int(size), dtype=torch.uint8, device=device)
     distributed.recv(head, source)
     node, shapes = json.loads(bytes(head.cpu().numpy()))
-    tensors = {
-        name: torch.empty(shape, dtype=getattr(torch, kind), device="cpu")
-        for name, kind, shape in shapes
-    }
+    specs = [TensorSpec(name, getattr(torch, kind), tuple(shape)) for name, kind, shape in shapes]
+    memory = None if choose is None else choose(dict(node["dict"]), specs)
+    tensors = {each.name: memory_for(each, memory) for each in specs}
     parts = [_bytes(tensor) for tensor in tensors.values()]
     for first, last in _packs([part.numel() for part in parts]):
         if last - first == 1 and device.type == "cpu":

@@ -12,7 +12,8 @@ import torch
 from torch import distributed
 
 from ddpjob_trainer.elastic.state.checksum import checksum
-from ddpjob_trainer.elastic.state.replica_check import ReplicaCheck, describe_difference
+from ddpjob_trainer.elastic.state.replica_check import ReplicaCheck
+from ddpjob_trainer.snapshots.replicas import describe_difference
 from support.forked import Forks, environment
 
 RANKS = 3

@@ -50,3 +50,8 @@ def frozen_backbone():
     net = mlp()
     net[0].requires_grad_(False)
     train(net, sgd(net[2]))
+
+
+def forgotten_wrapper():
+    net = mlp()
+    train(net, sgd(net), model=net)

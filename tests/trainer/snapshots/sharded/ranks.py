@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import shutil
 import signal
 import sys
@@ -30,7 +29,7 @@ from ddpjob_trainer import SnapshotError, Snapshots
 from ddpjob_trainer.snapshots.model.fencing import Owner
 from ddpjob_trainer.snapshots.sharded.layout import local_of
 from ddpjob_trainer.snapshots.storage.directory import DirectoryFiles
-from trainer.snapshots.layout import folder_of, storage_in
+from trainer.snapshots.layout import folder_of, memory, storage_in
 
 BATCH = 12  # of all ranks
 
@@ -140,13 +139,6 @@ def load_large(out: Path) -> tuple[float, bool]:
     weights = [local_of(each) for each in model.parameters()]
     is_right = all(bool((each == 0.1).all()) for each in moments) and len(moments) == len(weights)
     return growth / (3 * sum(each.nbytes for each in weights)), is_right
-
-
-def memory(kind: str) -> int:
-    """Return VmRSS or VmHWM of this process in bytes."""
-    found = re.search(rf"{kind}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found
-    return int(found[1]) * 1024
 
 
 def damage(file: Path) -> None:

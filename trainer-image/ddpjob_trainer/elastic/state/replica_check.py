@@ -7,7 +7,6 @@ checksums of all tensors only to name the first one that differs.
 
 from __future__ import annotations
 
-import collections
 import hashlib
 import zlib
 from typing import TYPE_CHECKING, Any
@@ -17,9 +16,17 @@ from torch import distributed
 
 from ddpjob_trainer import collectives
 from ddpjob_trainer.elastic.state.checksum import lazy_checksum
+from ddpjob_trainer.snapshots.replicas import describe_difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+CAUSES = (
+    "Likely causes: the model itself is called instead of loop.model, so no gradients are exchanged; the "
+    "script changes weights in a way that depends on the rank or on random numbers; or the optimizer has "
+    "other options on one rank. If the machines are of different kinds, their sums may be rounded "
+    "differently: then give the Loop check_replicas=False."
+)
 
 
 class ReplicaError(Exception):
@@ -56,7 +63,7 @@ class ReplicaCheck:
         if len({int(each) for each in digests}) > 1:
             text = describe_difference(collectives.all_gather_objects(self.checksums()))
             if text:
-                raise ReplicaError(text)
+                raise ReplicaError(f"{text} {CAUSES}")
 
     def check(self) -> None:
         """Compare the present state, or end a comparison that has begun. Raise as finish()."""
@@ -112,26 +119,3 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 def _digest(sums: Mapping[str, int]) -> int:
     digest = hashlib.sha256(repr([*sums.items()]).encode()).digest()
     return int.from_bytes(digest[:8], "big", signed=True)
-
-
-def describe_difference(sums: Sequence[Mapping[str, int]]) -> str:
-    """Return which of the ranks' tensors differs first, on which ranks, and the likely causes.
-
-    Return an empty text if none differs.
-    """
-    for name in dict.fromkeys(name for each in sums for name in each):
-        values = [each.get(name) for each in sums]
-        ((most, count),) = collections.Counter(values).most_common(1)
-        if count == len(values):
-            continue
-        others = [rank for rank, value in enumerate(values) if value != most]
-        are = "ranks" if len(others) > 1 else "rank"
-        return (
-            f"the processes train different models: {name} differs on {are} "
-            f"{', '.join(map(str, others))} of {len(values)}. Likely causes: the model itself is called "
-            "instead of loop.model, so no gradients are exchanged; the script changes weights in a way "
-            "that depends on the rank or on random numbers; or the optimizer has other options on one "
-            "rank. If the machines are of different kinds, their sums may be rounded differently: then "
-            "give the Loop check_replicas=False."
-        )
-    return ""

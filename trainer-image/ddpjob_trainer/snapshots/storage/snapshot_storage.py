@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ddpjob_trainer.snapshots.model.staging import StagedState
     from ddpjob_trainer.snapshots.storage.base import FileStore
     from ddpjob_trainer.tensors.file_digest import FileDigest
-    from ddpjob_trainer.transfer.broadcast import StateSender
+    from ddpjob_trainer.transfer.broadcast import ChooseMemory, StateSender
 
 LAST_NUMBER = 10**12  # later than that of each fence
 
@@ -202,17 +202,21 @@ class SnapshotStorage:
         return StorageContents(ranks, tuple(offers), tuple(fences), tuple(unusable))
 
     def read(
-        self, step: int, digest: str | None = None, sender: StateSender | None = None
+        self,
+        step: int,
+        digest: str | None = None,
+        sender: StateSender | None = None,
+        choose: ChooseMemory | None = None,
     ) -> dict[str, Any]:
         """Return the verified state of the candidate with this digest. Raise OSError.
 
-        The `sender` sends the state during the read.
+        The `sender` sends the state during the read. `choose` returns memory for tensors.
         """
         why = UnusableError("there is no such snapshot")
         for copy in self._snapshots.of(step):
             try:
                 if digest in (None, manifest.candidate_of(self._snapshots.manifest(copy)).digest):
-                    return self._snapshots.stored.state(copy, sender)
+                    return self._snapshots.stored.state(copy, sender, choose)
             except UnusableError as error:
                 why = error
                 if sender is not None and sender.has_begun:

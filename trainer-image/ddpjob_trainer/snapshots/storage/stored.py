@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
     from ddpjob_trainer.snapshots.storage.base import FileInfo, FileStore
-    from ddpjob_trainer.transfer.broadcast import StateSender
+    from ddpjob_trainer.transfer.broadcast import ChooseMemory, StateSender
 
 _FOLDER = r"step-(?P<step>\d{12})/(?P<fence>\d{12})-[0-9a-z]+/"
 _FILE = re.compile(
@@ -186,10 +186,16 @@ class SnapshotFiles:
                 raise UnusableError(str(error)) from None
             manifest.check_digest(name, expected, digest)
 
-    def state(self, copy: StoredSnapshot, sender: StateSender | None = None) -> dict[str, Any]:
+    def state(
+        self,
+        copy: StoredSnapshot,
+        sender: StateSender | None = None,
+        choose: ChooseMemory | None = None,
+    ) -> dict[str, Any]:
         """Return the state, with each byte verified. Raise UnusableError or OSError.
 
-        A `sender` sends the state during the read, before the verification.
+        A `sender` sends the state during the read, before the verification. `choose` returns
+        memory for some of the tensors.
         """
         from ddpjob_trainer.tensors import safetensors_reader, serialization  # noqa: PLC0415 - a list of snapshots needs no torch
 
@@ -207,11 +213,12 @@ class SnapshotFiles:
             }
             if "sharded" in found:
                 sender = None  # the loader sends the state when it is put together
+            outlines = [each for file in files.values() for each in file.outlines]
+            memory = None if choose is None else choose(found["state"], outlines)
             if sender is not None:
-                outlines = [each for file in files.values() for each in file.outlines]
                 sender.begin(serialization.node_of(found["state"]), outlines)
             for name, file in files.items():
-                part, digest = file.read(None if sender is None else sender.add)
+                part, digest = file.read(None if sender is None else sender.add, memory)
                 manifest.check_digest(name, manifest.files_of(found)[name], digest)
                 tensors.update(part)
             tensors = assemble(found, tensors)

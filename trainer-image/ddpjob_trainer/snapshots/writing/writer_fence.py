@@ -89,14 +89,11 @@ class WriterFence:
     ) -> bool:
         """Fence all other writers; return True if another writer has just added a snapshot.
 
-        `writer` is that of the snapshot to load, if there is one. Raise SnapshotError if an
-        `exclusive` call would load the snapshot of another job.
+        `writer` is that of the snapshot to load, if there is one. Raise SnapshotError.
 
         Only an `exclusive` call creates the fence here. Otherwise the load may be read-only, and
         the first save creates the fence.
         """
-        if exclusive:
-            self.check_job(writer)
         self._from, self._fence, self._loaded = step, None, writer
         if writer is not None and exclusive and writer.job not in ("", self.owner.job):
             _log.warning(
