@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 
@@ -123,6 +124,8 @@ class Observed:
     silence: Silence | None = None  # of that rendezvous service
     # Seconds in which the kubelet of its node has not renewed its Lease. None: not known.
     node_unrenewed: float | None = None
+    # The same of the nodes of workers that the status names as silent, as far as it is known.
+    unrenewed_nodes: Mapping[str, float] = dataclasses.field(default_factory=dict)
     network_policy: bool = True  # the job's NetworkPolicy exists, or none is wanted
     policy_problem: str = ""  # why it cannot be created
     key: str = ""  # fingerprint of the job's key

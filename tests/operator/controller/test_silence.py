@@ -190,6 +190,37 @@ def test_a_worker_that_falls_silent_is_named_and_replaced_though_its_pod_runs() 
     play_in_memory(story)
 
 
+@pytest.mark.parametrize("alone", [False, True], ids=["others_train", "no_other_trains"])
+@pytest.mark.parametrize("off", [True, False], ids=["powered_off", "alive"])
+def test_a_silent_worker_on_a_lost_node_is_replaced_soon(*, off: bool, alone: bool) -> None:
+    """Only while others train: else its processes may train on alone until they end themselves."""
+    kube = CheckingKube()
+
+    async def story(stage: Stage) -> None:
+        workers = ["000-1"] if alone else ["000-1", "001-1"]
+        before = await training(stage, *workers)
+        node = before.pods[worker(0)]["spec"]["nodeName"]
+        renew(kube, node)
+        stage.nodes.mute.add(worker(0))
+        stage.nodes.silent.add(worker(0))
+        begin = stage.clock()
+        soon = off and not alone
+        for second in range(22 if soon else 60):
+            if not off and second % 10 == 0:
+                renew(kube, node)
+            await stage.nodes.turn()
+            await asyncio.sleep(begin + second + 1 - stage.clock())
+        assert (worker(0, 2) in (await stage.view()).pods) is soon
+        await stage.until(lambda v: worker(0, 2) in v.members, "its successor joins")
+        if soon:
+            [replaced] = [e for e in await stage.events() if e.startswith("WorkerReplaced")]
+            assert f"node {node} is lost" in replaced
+        reads = {c.path.rpartition("/")[2] for c in stage.wire.calls if "node-lease" in c.path}
+        assert (node in reads) is not alone
+
+    play_in_memory(story, kube)
+
+
 def test_a_worker_that_runs_out_of_memory_again_and_again_fails_the_job() -> None:
     async def story(stage: Stage) -> None:
         await training(stage, "000-1", "001-1")

@@ -7,7 +7,8 @@ May not: decide whether a node is lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
 
 from ddpjob_operator.controller.leases.election import Sighting, see
 from ddpjob_operator.controller.leases.leadership import LeaseName
@@ -15,6 +16,7 @@ from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
 from ddpjob_operator.request import Request
 
 NAMESPACE = "kube-node-lease"
+AT_ONCE = 8  # requests for one job
 
 
 class NodeLeases:
@@ -24,6 +26,18 @@ class NodeLeases:
         self._kube = kube
         self._clock = clock
         self._seen: dict[str, Sighting] = {}
+
+    async def all_unrenewed(self, nodes: Iterable[str]) -> Mapping[str, float]:
+        """Return the same for several nodes, without those of which nothing is known."""
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def read(node: str) -> float | None:
+            async with limit:
+                return await self.unrenewed(node)
+
+        names = sorted(set(nodes))
+        found = zip(names, await asyncio.gather(*map(read, names)), strict=True)
+        return {node: seconds for node, seconds in found if seconds is not None}
 
     async def unrenewed(self, node: str) -> float | None:
         """Return the seconds without a renewal since the operator began to read; None: unknown."""

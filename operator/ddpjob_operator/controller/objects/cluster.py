@@ -51,6 +51,7 @@ from ddpjob_operator.planner.actions import (
     Event,
 )
 from ddpjob_operator.planner.observed import Observed, Rejection, Rendezvous
+from ddpjob_operator.planner.silence import silent_workers
 from ddpjob_operator.rendezvous.session import RendezvousSession
 from ddpjob_operator.rendezvous.session_pool import Key, ServiceId, SessionPool
 from ddpjob_operator.request import Request
@@ -146,14 +147,18 @@ class Cluster:
             if pod.rendezvous and not pod.deleting and not (pod.live and pod.rendezvous == newest)
         ]
         session = self._session(job, newest, key)
+        report = _report(session, newest)
         observed = Observed(
             job=job,
             workers=workers,
             rendezvous=newest,
-            report=_report(session, newest),
+            report=report,
             invalid_report=session.invalid_report if session else "",
             silence=session.silence if session else None,
             node_unrenewed=await self._node_unrenewed(session, newest),
+            unrenewed_nodes=await self._node_leases.all_unrenewed(
+                silent_workers.nodes_to_ask(job, report, workers)
+            ),
             terminated_terms=tuple(useless),
             service=self._children.has_service(job),
             network_policy=self._children.has_policy(job),

@@ -1,7 +1,9 @@
 """Observes workers whose pods run but which send nothing to the rendezvous service.
 
 A worker that has joined before is silent. The status keeps since when, and the operator replaces the
-worker once its processes have ended by themselves: after orphanSeconds and a margin. A worker that
+worker once its processes have ended by themselves: after orphanSeconds and a margin. If other members
+train and the kubelet of its node does not renew its Lease, the node is lost: its processes cannot
+train without the others, and the worker is replaced at once. A worker that
 never registered is not connected. A successor would most likely not connect either, so it stays.
 
 The time counts only while the service answers the operator. A service that starts again has
@@ -11,17 +13,21 @@ May not: delete or create a pod.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import Reason
+from ddpjob_operator.api.spec import DDPJob
 from ddpjob_operator.api.status import SilentWorkerStatus
 from ddpjob_operator.planner.joined import joined_ever
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
+from ddpjob_protocol.messages.control import Report
 
 TOLD_SECONDS = 5.0  # an agent connects again within seconds
 MARGIN_SECONDS = 15.0  # for the end of the processes after orphanSeconds
+NODE_LOST_SECONDS = 12.0  # without a renewal; a kubelet renews its Lease every 10 s
+FOREVER = timedelta(days=1)
 CONNECT_SECONDS = 60.0  # from the start of the agent to its registration
 
 
@@ -54,8 +60,30 @@ def told(observed: Observed, now: datetime) -> dict[str, Reason]:
 
 def overdue(observed: Observed, now: datetime) -> set[str]:
     """Return the silent workers that are replaced now."""
+    lost = _lost_at(observed, now)
     silent = silent_workers(observed, now)
-    return {each.name for each in silent if now >= _replace_at(observed, each)}
+    return {
+        each.name
+        for each in silent
+        if now >= min(_replace_at(observed, each), lost.get(each.name, now + FOREVER))
+    }
+
+
+def nodes_to_ask(job: DDPJob, report: Report | None, workers: Iterable[Worker]) -> set[str]:
+    """Return the nodes whose Leases matter: of workers that are silent while other members train."""
+    silent = {each.name for each in job.status.silent_workers}
+    if report is None or report.membership is None:
+        return set()
+    members = {each.worker for each in report.membership.members}
+    if not members & (set(report.workers) - silent):
+        return set()
+    return {each.node for each in workers if each.name in silent and each.node and each.live}
+
+
+def lost_node(observed: Observed, worker: Worker) -> str:
+    """Return the node of a worker if it is lost: its kubelet does not renew its Lease; else empty."""
+    seconds = observed.unrenewed_nodes.get(worker.node or "")
+    return worker.node or "" if seconds is not None and seconds >= NODE_LOST_SECONDS else ""
 
 
 def describe(observed: Observed, worker: Worker, now: datetime) -> str:
@@ -80,6 +108,7 @@ def next_times(observed: Observed, now: datetime) -> Iterator[datetime]:
     for each in silent_workers(observed, now):
         yield each.since + timedelta(seconds=TOLD_SECONDS)
         yield _replace_at(observed, each)
+    yield from _lost_at(observed, now).values()
     for _, end in _never_registered(observed):
         yield end
 
@@ -102,6 +131,23 @@ def _never_registered(observed: Observed) -> Iterator[tuple[Worker, datetime]]:
     for worker in _unheard(observed):
         if worker.name not in joined and worker.running_since is not None:
             yield worker, worker.running_since + timedelta(seconds=CONNECT_SECONDS)
+
+
+def _lost_at(observed: Observed, now: datetime) -> dict[str, datetime]:
+    """Return when the nodes of silent workers count as lost if their Leases stay as they are."""
+    waits = {
+        node: max(0.0, NODE_LOST_SECONDS - seconds)
+        for node, seconds in observed.unrenewed_nodes.items()
+    }
+    since = {each.name: each.since for each in observed.job.status.silent_workers}
+    return {
+        worker.name: max(
+            now + timedelta(seconds=waits[worker.node]),
+            since[worker.name] + timedelta(seconds=TOLD_SECONDS),
+        )
+        for worker in _unheard(observed)
+        if worker.node in waits and worker.name in since
+    }
 
 
 def _replace_at(observed: Observed, silent: SilentWorkerStatus) -> datetime:

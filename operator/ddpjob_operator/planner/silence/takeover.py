@@ -21,10 +21,10 @@ from ddpjob_operator.api.status import RendezvousFailures
 from ddpjob_operator.planner.actions import Event
 from ddpjob_operator.planner.observed import Observed, Rendezvous
 from ddpjob_operator.planner.silence.silent_service import SCHEDULING_SECONDS
+from ddpjob_operator.planner.silence.silent_workers import NODE_LOST_SECONDS
 
 NOT_READY_SECONDS = 45.0  # a restarted container is ready after a few seconds
 SILENT_SECONDS = 10.0
-NODE_LOST_SECONDS = 12.0  # without a renewal; a kubelet renews its Lease every 10 s
 CALM_SECONDS = 600.0
 MAX_DOUBLINGS = 4
 

@@ -16,6 +16,7 @@ from ddpjob_operator.planner.failures.diagnosis import diagnose, quote
 from ddpjob_operator.planner.observed import Observed, Phase, Worker
 from ddpjob_operator.planner.outcome import JobOutcome
 from ddpjob_operator.planner.placement import WorkerPlan
+from ddpjob_operator.planner.silence import silent_workers
 from ddpjob_operator.planner.status import conditions
 from ddpjob_protocol.messages.control import Report
 from ddpjob_protocol.messages.membership import Cause, MembershipId
@@ -84,7 +85,8 @@ def _replacements(observed: Observed, worker_plan: WorkerPlan) -> Iterator[Event
             continue
         name = _predecessor(observed, action)
         old = workers.get(name)
-        if how := _departure(name, old, silent, was_member=name in known):
+        node = silent_workers.lost_node(observed, old) if old is not None else ""
+        if how := _departure(name, old, silent, node, was_member=name in known):
             text = f"{how}; {action.name} takes its place"
             crashed = old is not None and old.phase is Phase.FAILED
             yield Event(EventReason.WORKER_REPLACED.value, text, warning=crashed)
@@ -152,14 +154,15 @@ def _predecessor(observed: Observed, new: CreateWorker) -> str:
 
 
 def _departure(
-    name: str, old: Worker | None, silent: Mapping[str, datetime], *, was_member: bool
+    name: str, old: Worker | None, silent: Mapping[str, datetime], node: str, *, was_member: bool
 ) -> str:
     """Return how a worker departed; empty if it is not replaced: it left in a planned way before.
 
     A suspended job has no membership, and a worker that is too many is deleted after it left.
     """
     if old is not None and name in silent and not old.terminal:
-        return f"{name} has been silent since {silent[name]:%H:%M:%S} UTC"
+        lost = f", and its node {node} is lost" if node else ""
+        return f"{name} has been silent since {silent[name]:%H:%M:%S} UTC{lost}"
     if old is not None and old.terminal and (was_member or not old.deleting):
         return f"{name} has ended{_reason(old)}"
     if not was_member:
