@@ -8,6 +8,7 @@ from ddpjob_operator.controller.keys.job_keys import JobKeys
 from ddpjob_operator.controller.metrics.catalogue import CONTROLLER, PASSES
 from ddpjob_operator.manifests.parse import Pod
 from ddpjob_protocol.keys.credentials import JobKey
+from support.builders import make_job
 from support.keys import OPERATOR_KEY
 from support.reconciling.in_memory import play_in_memory
 from support.reconciling.life import training
@@ -37,3 +38,10 @@ def test_a_pass_derives_the_key_of_its_job_once_for_all_new_pods() -> None:
         assert 0 < keys.calls <= passes
 
     play_in_memory(story)
+
+
+def test_the_groups_of_a_spec_are_resolved_once_and_those_of_a_copy_again() -> None:
+    spec = make_job(replicas=2).spec
+    assert spec.groups() is spec.groups()
+    assert [group.replicas for group in spec.model_copy(update={"replicas": 5}).groups()] == [5]
+    assert [group.replicas for group in spec.groups()] == [2]

@@ -8,9 +8,11 @@ May not: act on a job, or know an observation.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from annotated_types import MaxLen
 from pydantic import Field, ValidationInfo, model_validator
@@ -122,7 +124,17 @@ class DDPJobSpec(WorkerFields):
         return (*(self.command or ()), *(self.args or ()))
 
     def groups(self) -> tuple[Group, ...]:
-        """Return all groups, the main group first."""
+        """Return all groups, the main group first. A pass asks for them many times."""
+        return self._groups
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy, whose groups are resolved again."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("_groups", None)
+        return copied
+
+    @functools.cached_property
+    def _groups(self) -> tuple[Group, ...]:
         main = self
         if self.sagemaker is not None and self.entry_point:
             whole = self.sagemaker.command(self.entry_point)
