@@ -47,7 +47,10 @@ def play_in_memory(
     kube: CheckingKube | None = None,
     begin: datetime | None = None,
 ) -> None:
-    """Let a story happen, from now on or from another time on."""
+    """Let a story happen, from now on or from another time on.
+
+    Metrics have the real time, and so have the services if the story happens now.
+    """
 
     async def main() -> None:
         server = kube or CheckingKube()
@@ -55,7 +58,8 @@ def play_in_memory(
         stage.clock = clock = asyncio.get_running_loop().time
         first = begin or datetime.now(UTC)
         stage.now = lambda: first + timedelta(seconds=clock())
-        stage.nodes.now = lambda: stage.now().timestamp()
+        if begin is not None:
+            stage.nodes.now = lambda: stage.now().timestamp()
         stage.patience, stage.longest_pause = 3600.0, 5.0  # which cost nothing
         async with staged(stage):
             await story(stage)
