@@ -36,7 +36,8 @@ def test_torchrun_names_its_python(tmp_path: Path, first: str, named: str) -> No
 def test_module_is_run_by_the_python_of_the_command(tmp_path: Path, module: str) -> None:
     python = program(tmp_path, "python3")
     argv = ["python3", "-m", module, "train.py"]
-    assert interpreter_of(argv, {"PATH": str(tmp_path)}) == (python, argv[1:])
+    for words in (argv, tuple(argv)):
+        assert interpreter_of(words, {"PATH": str(tmp_path)}) == (python, argv[1:])
 
 
 @pytest.mark.parametrize(

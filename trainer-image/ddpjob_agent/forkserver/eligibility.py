@@ -42,13 +42,14 @@ def interpreter_of(argv: Sequence[str], environment: Mapping[str, str]) -> tuple
     if name == "torchrun":
         script = _find(argv[0], environment)
         return _interpreter_in(script, environment), [script, *argv[1:]]
+    arguments = list(argv[1:])
     if (
         name.startswith("python")
-        and argv[1:2] == ["-m"]
-        and argv[2:3]
-        and argv[2] in TORCHRUN_MODULES
+        and arguments[:1] == ["-m"]
+        and arguments[1:2]
+        and arguments[1] in TORCHRUN_MODULES
     ):
-        return _find(argv[0], environment), list(argv[1:])
+        return _find(argv[0], environment), arguments
     raise NotEligibleError("the command is not torchrun")
 
 
