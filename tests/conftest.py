@@ -34,9 +34,9 @@ sys.dont_write_bytecode = False
 pytest.register_assert_rewrite("support")  # before anything imports it
 
 from support.forked import forks  # noqa: E402
-from support.forking import fork_server  # noqa: E402
+from support.forking import fork_server, job_forks  # noqa: E402
 
-__all__ = ["fork_server", "forks"]  # for the tests of several folders
+__all__ = ["fork_server", "forks", "job_forks"]  # for the tests of several folders
 
 ROOT = Path(__file__).resolve().parent.parent
 TIERS = ROOT / "tests" / "tiers.toml"

@@ -63,7 +63,7 @@ def main():
     data = torch.utils.data.TensorDataset(inputs, inputs @ WANTED + 1)
     loader = torch.utils.data.DataLoader(data, batch_size=16, shuffle=True)
     model = torch.nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.005)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     progress = Progress()
     accelerator.register_for_checkpointing(progress)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)

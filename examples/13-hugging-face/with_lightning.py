@@ -20,7 +20,7 @@ class Regression(lightning.LightningModule):
         return torch.nn.functional.mse_loss(self.layer(inputs), targets)
 
     def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.005)
+        return torch.optim.SGD(self.parameters(), lr=0.01)
 
     def on_train_epoch_start(self):
         if self.current_epoch % 5 == 0 or self.trainer.global_step == self.begun_at:

@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import pickle
 import re
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ddpjob_operator.local.simulated.environment import ENV_FORKSERVER
-from support.driving import Run, in_background
+from ddpjob_protocol.environment import ENV_WARM_IMPORTS
+from support.driving import Run, environment, in_background
+from support.forked import Forks, forking
+from support.forking import imports
 from support.own_disks import OwnDisks
 from support.playing import EXAMPLES, playing, said, told
 
 FOLDER = EXAMPLES / "13-hugging-face"
-STEPS, SAVE_STEPS, RATE = 300, 20, 2e-3
+STEPS, SAVE_STEPS, RATE = 200, 20, 2e-3
+FEWER_EPOCHS = ("cpu]", "cpu, --epochs=30]")
+FEWER_STEPS = ("--max_steps=300", f"--max_steps={STEPS}")
+IMPORTS = "transformers.trainer accelerate pytorch_lightning"
 # Runs the script with one seed after the other.
 SEEDS = """
 import runpy, sys
@@ -44,27 +49,38 @@ def held_out_losses(text: str) -> list[float]:
 
 def arguments() -> list[str]:
     """Of the Trainer, in the job file; the size of the batch comes first."""
-    text = (FOLDER / "ddpjob.yaml").read_text()
+    text = (FOLDER / "ddpjob.yaml").read_text().replace(*FEWER_STEPS)
     found = re.findall(r"^  - (--\w+=\S+)", text, re.MULTILINE)
     return sorted(found, key=lambda each: not each.startswith("--per_device_train_batch_size="))
 
 
-@pytest.fixture(autouse=True)
-def _no_shared_fork_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These jobs import more than torch in advance, so each has a fork server of its own."""
-    monkeypatch.delenv(ENV_FORKSERVER)
+@pytest.fixture(autouse=True, scope="module")
+def library_forks() -> Iterator[Forks]:
+    """These jobs import more than torch in advance: they share a process that has imported it."""
+    with (
+        forking({**imports(), ENV_WARM_IMPORTS: IMPORTS}) as forks,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv(ENV_FORKSERVER, str(forks.path))
+        yield forks
 
 
 @pytest.fixture(scope="module")
-def losses(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+def losses(library_forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     """Held-out, of undisturbed runs with three seeds, in one process with the whole batch."""
     folder, (size, *rest) = tmp_path_factory.mktemp("seeds"), arguments()
     whole = size.replace("=8", "=32")
     assert whole != size
-    command = [sys.executable, "-c", SEEDS, str(FOLDER / "train.py"), whole, *rest]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-10000:]
-    found = held_out_losses(done.stdout)
+    script, printed = folder / "seeds.py", folder / "printed"
+    script.write_text(SEEDS)
+    with printed.open("wb") as file:
+        command = (script, FOLDER / "train.py", whole, *rest)
+        done = library_forks.start(
+            *command, env=environment(), folder=folder, output=file, errors=file
+        )
+        code = done.wait()
+    assert code == 0, printed.read_text()[-10000:]
+    found = held_out_losses(printed.read_text())
     assert len(found) == 3
     return found
 
@@ -99,7 +115,7 @@ def check(run: Run, checkpoints: Path, losses: list[float]) -> None:
 def test_trainer_resumes_from_a_shared_mount(tmp_path: Path, losses: list[float]) -> None:
     @in_background
     async def test(folder: Path) -> None:
-        async with playing(folder, "13-hugging-face", nodes=2) as run:
+        async with playing(folder, "13-hugging-face", 2, job=FEWER_STEPS) as run:
             await lose_a_worker(run, folder / "output", "node-0")
             check(run, folder / "output", losses)
 
@@ -117,7 +133,7 @@ def test_trainer_resumes_though_the_disk_of_rank_0_is_lost(
     @in_background
     async def test(folder: Path) -> None:
         disks, command = OwnDisks(folder), "[torchrun, ../train.py]"
-        async with playing(folder, "13-hugging-face", 2, command, disks, SLOW) as run:
+        async with playing(folder, "13-hugging-face", 2, command, disks, SLOW, FEWER_STEPS) as run:
             written = f"output/checkpoint-{SAVE_STEPS}/trainer_state.json"
             await run.until(lambda: any(folder.glob(f"*/{written}")), "a checkpoint")
             lost, other = sorted(
@@ -135,7 +151,7 @@ async def test_accelerate_resumes(tmp_path: Path) -> None:
     unfinished = tmp_path / "project/checkpoints/checkpoint_70"  # its writer was killed
     unfinished.mkdir(parents=True)
     (unfinished / "random_states_0.pkl").write_bytes(pickle.dumps({}))
-    async with playing(tmp_path, "13-hugging-face/accelerate.yaml", nodes=2) as run:
+    async with playing(tmp_path, "13-hugging-face/accelerate.yaml", job=FEWER_EPOCHS) as run:
         await said(run, r"epoch 6 ")
         run.backend.nodes.kill("node-0")
         assert await run.finish() == "Complete", run.story()
@@ -146,7 +162,7 @@ async def test_accelerate_resumes(tmp_path: Path) -> None:
 
 @in_background
 async def test_lightning_resumes(tmp_path: Path) -> None:
-    async with playing(tmp_path, "13-hugging-face/lightning.yaml", nodes=2) as run:
+    async with playing(tmp_path, "13-hugging-face/lightning.yaml", job=FEWER_EPOCHS) as run:
         await run.until(
             lambda: (0, 5) in told(run, r"rank (\d) of 4 begins epoch (\d+)"), "epoch 5"
         )

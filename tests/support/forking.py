@@ -14,7 +14,7 @@ import pytest
 from ddpjob_operator.local.simulated.environment import ENV_FORKSERVER, inherited_environment
 from ddpjob_protocol.environment import ENV_WARM_IMPORTS
 from support.driving import environment
-from support.forked import forking
+from support.forked import Forks, forking
 
 
 def imports() -> dict[str, str]:
@@ -23,9 +23,15 @@ def imports() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def fork_server() -> Iterator[Path]:
-    """The socket of that process; all runs get its path."""
+def job_forks() -> Iterator[Forks]:
+    """That process; all runs get its path."""
     with forking(imports()) as forks:
         os.environ[ENV_FORKSERVER] = str(forks.path)
-        yield forks.path
+        yield forks
         del os.environ[ENV_FORKSERVER]
+
+
+@pytest.fixture(scope="session")
+def fork_server(job_forks: Forks) -> Path:
+    """Return its socket."""
+    return job_forks.path

@@ -22,17 +22,22 @@ async def playing(
     command: str = "",
     network: NodeNetwork | None = None,
     change: tuple[str, str] = ("", ""),
+    job: tuple[str, str] = ("", ""),
 ) -> AsyncIterator[Run]:
     """The job of an example; `path` names its folder, or a job file in it.
 
-    `change`: what in its script is replaced, and by what.
+    `change`, `job`: what in its script and in its job file is replaced, and by what.
     """
     file = EXAMPLES / path if path.endswith(".yaml") else EXAMPLES / path / "ddpjob.yaml"
     shutil.copytree(file.parent, folder, dirs_exist_ok=True)
-    text = re.sub(r"(?m)^  name: .*$", "  name: probe", file.read_text(), count=1)
+    text = file.read_text()
+    assert job[0] in text
+    text = re.sub(r"(?m)^  name: .*$", "  name: probe", text.replace(*job), count=1)
     if command:
         text = re.sub(r"(?m)^  command: \[.*$", f"  command: {command}", text, count=1)
-    script = (folder / "train.py").read_text().replace(*change)
+    script = (folder / "train.py").read_text()
+    assert change[0] in script
+    script = script.replace(*change)
     async with running(folder, text, nodes, script, network) as run:
         yield run
 
