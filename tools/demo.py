@@ -1,11 +1,13 @@
 """The README's first command: an elastic run of the digits example, checked against a quiet one.
 
 Runs `ddpjob run --local` twice, undisturbed and with a node killed at 25 % and a new one at 50 %
-of the steps, shows the second one, and fails unless it did what ddpjob promises.
+of the steps, shows the second one, and fails unless it did what ddpjob promises. `--steps N` trains
+for N steps instead of those of the example.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import subprocess
@@ -27,11 +29,12 @@ MIN_ACCURACY = 0.95
 MAX_DIFFERENCE = 0.01  # between the accuracies of the two runs
 
 
-def run(folder: Path, *options: str, quiet: bool) -> tuple[int, Report, str, str]:
+def run(job: Path, folder: Path, *options: str, quiet: bool) -> tuple[int, Report, str, str]:
     """One run of the job: exit code, last report, state and the mark of its processes."""
     command = [
         str(Path(sys.executable).with_name("ddpjob")),
-        "run", "--local", str(JOB), "--state-dir", str(folder), *options,
+        "run", "--local", str(job), "--workdir", str(JOB.parent),
+        "--state-dir", str(folder), *options,
     ]  # fmt: skip
     done = subprocess.run(command, check=False, capture_output=quiet, text=True)
     if quiet and done.returncode:
@@ -81,14 +84,27 @@ def problems(code: int, report: Report, state: str, uid: str, undisturbed: float
     return found
 
 
+def job_of(steps: int | None, folder: Path) -> Path:
+    """Return the job file of the example, or a copy that trains for so many steps."""
+    if steps is None:
+        return JOB
+    job = folder / JOB.name
+    job.write_text(JOB.read_text().replace("train.py]", f"train.py, --steps={steps}]"))
+    return job
+
+
 def main() -> int:
     """Run both; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int)
+    args = parser.parse_args()
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="ddpjob-demo-"))
     try:
+        job = job_of(args.steps, folder)
         print("1/2  digits, undisturbed ...")
         sys.stdout.flush()
-        code, quiet, state, _ = run(folder / "undisturbed", quiet=True)
+        code, quiet, state, _ = run(job, folder / "undisturbed", quiet=True)
         accuracy = quiet.metrics.get("accuracy", 0.0)
         if code or state != "Complete":
             print(f"demo: the undisturbed run ended as {state} with exit code {code}")
@@ -96,7 +112,7 @@ def main() -> int:
         print(f"     {state}, accuracy {accuracy:.4f} on held-out digits\n")
         print(f"2/2  digits, with --chaos {CHAOS}: a node is killed, later a new one comes")
         sys.stdout.flush()
-        found = problems(*run(folder / "elastic", "--chaos", CHAOS, quiet=False), accuracy)
+        found = problems(*run(job, folder / "elastic", "--chaos", CHAOS, quiet=False), accuracy)
         for problem in found:
             print(f"demo: {problem}")
         verdict = "failed" if found else "passed"

@@ -3,8 +3,8 @@
 # memberships, scripts of users with 100 changes each, programs executed that are forked elsewhere, a
 # job for each scene, heavy load for 30 s, every mistake in training, a cluster's jobs one for each
 # thing that happens, 200 lives of a simulated job under two operators, breakages of the product that
-# tests must see, 20 random sequences of changes (SEEDS chooses others), readers of foreign bytes with
-# FUZZ times the examples.
+# tests must see, all steps of the demo, 20 random sequences of changes (SEEDS chooses others), readers of foreign bytes
+# with FUZZ times the examples.
 # Runs everything and then names what failed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -28,6 +28,7 @@ step habits DDPJOB_HABITS=all "${pytest[@]}" tests/trainer/habits
 
 step simulation DDPJOB_SIMULATIONS=200 DDPJOB_STEPS=50 "${pytest[@]}" tests/operator/controller/test_simulation.py
 step breaks DDPJOB_BREAKS=200 "${pytest[@]}" tests/trainer/elastic/group/test_random_breaks.py
+step demo .venv/bin/python tools/demo.py
 step fuzz DDPJOB_FUZZ="${FUZZ:-50}" "${pytest[@]}" --timeout=0 -o faulthandler_timeout=0 tests/agent/fuzz \
   tests/operator/rendezvous/test_fuzzed_answers.py tests/trainer/snapshots/test_fuzzed_manifests.py
 step executed DDPJOB_COLD=1 "${pytest[@]}" tests/trainer tests/agent/c10d/test_torchrun.py
