@@ -46,7 +46,7 @@ main() {
   printf 'examples: making %s\n' "$VENV" >&2
   "$uv" venv --quiet --clear --python "$(readlink -f "$BASE")" "$VENV" ||
     die "$VENV cannot be made with $BASE (see above)"
-  "$uv" pip install --quiet --python "$VENV/bin/python" --no-deps --require-hashes \
+  "$uv" pip install --compile-bytecode --quiet --python "$VENV/bin/python" --no-deps --require-hashes \
     --requirements tools/examples.lock ||
     die "the packages of tools/examples.lock cannot be installed (see above); try again"
   link_packages
