@@ -13,8 +13,12 @@ from support.playing import EXAMPLES, playing, said, told
 
 JOBS = [path for path in sorted(EXAMPLES.glob("*/*.yaml")) if "kind: DDPJob" in path.read_text()]
 LEARNT = r"rank (\d) of {} learnt 3\.000 -2\.000 1\.000"
+# Of the job files of 01-torchrun: an epoch has a quarter of its steps.
+FEW_STEPS = ('"10"]', '"10", --batch_size=128]')
+FEW_STEPS_BY_HAND = ("train.py 50 10", "train.py 50 10 --batch_size=128")
 # The file says --nproc_per_node=gpu, which torchrun refuses where there is none.
-WITHOUT_GPUS = "[torchrun, --standalone, --nproc_per_node=2, train.py, '50', '10']"
+WITHOUT_GPUS = ('gpu, train.py, "50", "10"]', '2, train.py, "50", "10", --batch_size=128]')
+LAUNCH = "[python, -m, torch.distributed.launch, train.py, --epochs=20]"
 
 
 def test_every_example_has_a_test() -> None:
@@ -32,15 +36,15 @@ def test_every_job_of_an_example_is_valid(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "nodes", "command"),
+    ("path", "nodes", "job"),
     [
-        pytest.param("01-torchrun", 2, "", id="torchrun"),
-        pytest.param("01-torchrun/by-hand.yaml", 2, "", id="by_hand"),
+        pytest.param("01-torchrun", 2, FEW_STEPS, id="torchrun"),
+        pytest.param("01-torchrun/by-hand.yaml", 2, FEW_STEPS_BY_HAND, id="by_hand"),
         pytest.param("01-torchrun/standalone.yaml", 1, WITHOUT_GPUS, id="standalone"),
     ],
 )
 def test_an_unmodified_script_resumes_from_its_own_file(
-    tmp_path: Path, path: str, nodes: int, command: str
+    tmp_path: Path, path: str, nodes: int, job: tuple[str, str]
 ) -> None:
     """In the style of PyTorch's tutorial: `torchrun train.py 50 10`."""
     script = (EXAMPLES / "01-torchrun" / "train.py").read_text()
@@ -48,7 +52,7 @@ def test_an_unmodified_script_resumes_from_its_own_file(
 
     @in_background
     async def test(folder: Path) -> None:
-        async with playing(folder, path, nodes, command) as run:
+        async with playing(folder, path, nodes, job=job) as run:
             await run.until((folder / "snapshot.pt").exists, "its first snapshot")
             run.backend.nodes.kill(f"node-{nodes - 1}")
             if nodes == 1:
@@ -75,7 +79,7 @@ def check_epochs(run: Run) -> None:
 
 @in_background
 async def test_distributed_launch_passes_each_process_its_local_rank(tmp_path: Path) -> None:
-    async with playing(tmp_path, "06-distributed-launch") as run:
+    async with playing(tmp_path, "06-distributed-launch", command=LAUNCH) as run:
         await said(run, "epoch 3 ")
         run.backend.nodes.kill("node-1")
         assert await run.finish() == "Complete", run.story()
