@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from support.examples_env import run_python
+from support.examples_env import run_own_python, run_python
 from support.pages import examples
 from support.playing import EXAMPLES
 
@@ -39,10 +39,10 @@ def copy(folder: Path, *changes: tuple[str, str, str]) -> None:
         (folder / name).write_text(text.replace(old, new))
 
 
-def run_local(folder: Path, file: str, chaos: str, nodes: int, **env: str) -> str:
+def run_local(python: Callable[..., str], folder: Path, file: str, chaos: str, nodes: int) -> str:
     """The UID of a job that ran to its end, with all faults injected."""
     command = ("-m", "ddpjob", "run", "--local", file, "--chaos", chaos, "--nodes", nodes)
-    output = run_python(folder, *command, **env)
+    output = python(folder, *command)
     state = folder / ".ddpjob" / "default" / "tracked"
     entries = [json.loads(line) for line in (state / "timeline.jsonl").read_text().splitlines()]
     # kills that follow each other closely may share one change of the membership
@@ -55,7 +55,7 @@ def run_local(folder: Path, file: str, chaos: str, nodes: int, **env: str) -> st
 def test_a_job_killed_three_times_is_one_mlflow_run_with_one_curve(tmp_path: Path) -> None:
     copy(tmp_path, ("mlflow.yaml", "replicas: 2", "replicas: 4"))
     chaos = "kill:node-0=25%,kill=50%,kill=75%"  # the first one ends rank 0
-    uid = run_local(tmp_path, "mlflow.yaml", chaos, nodes=4)
+    uid = run_local(run_python, tmp_path, "mlflow.yaml", chaos, nodes=4)
     (run,) = json.loads(run_python(tmp_path, "-c", READ_MLFLOW).splitlines()[-1])
     assert run["tags"]["ddpjob_uid"] == uid
     assert run["status"] == "FINISHED"
@@ -71,12 +71,9 @@ def test_a_job_killed_three_times_is_one_mlflow_run_with_one_curve(tmp_path: Pat
 
 def test_a_wandb_run_is_resumed_by_rank_0_alone(tmp_path: Path) -> None:
     copy(tmp_path, ("train.py", "STEPS = 200", "STEPS = 60"))
-    calls = tmp_path / "calls.jsonl"
-    path = os.pathsep.join([str(STANDINS), os.environ.get("PYTHONPATH", "")])
-    uid = run_local(
-        tmp_path, "wandb.yaml", "kill:node-0=50%", 2, WANDB_CALLS=str(calls), PYTHONPATH=path
-    )
-    recorded = [json.loads(line) for line in calls.read_text().splitlines()]
+    shutil.copy(STANDINS / "wandb.py", tmp_path)
+    uid = run_local(run_own_python, tmp_path, "wandb.yaml", "kill:node-0=50%", nodes=2)
+    recorded = [json.loads(line) for line in (tmp_path / "calls.jsonl").read_text().splitlines()]
     assert {call["rank"] for call in recorded} == {"0"}
     begun = [call for call in recorded if "init" in call]
     assert len(begun) >= 2, "the processes have started again"

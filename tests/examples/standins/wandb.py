@@ -1,4 +1,4 @@
-"""Stands in for wandb: appends each call to the file WANDB_CALLS, with the rank of its process."""
+"""Stands in for wandb: appends each call to `calls.jsonl`, with the rank of its process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def record(**call: object) -> None:
-    with Path(os.environ["WANDB_CALLS"]).open("a") as file:
+    with Path("calls.jsonl").open("a") as file:
         file.write(json.dumps({"rank": os.environ["RANK"], **call}) + "\n")
 
 
