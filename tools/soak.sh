@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Runs at length what `make test` runs in short: writers killed at every line and 500 times, 200
-# memberships, scripts of users with 100 changes each, programs executed that are forked elsewhere, a
-# job for each scene, heavy load for 30 s, every mistake in training, a cluster's jobs one for each
-# thing that happens, 200 lives of a simulated job under two operators, breakages of the product that
-# tests must see, all steps of the demo, 20 random sequences of changes (SEEDS chooses others), readers of foreign bytes
-# with FUZZ times the examples.
+# memberships, scripts of users with 100 changes each, programs executed that are forked elsewhere,
+# a job for each scene, heavy load for 30 s, every mistake in training, a cluster's jobs one for
+# each thing that happens, 200 lives of a simulated job under two operators, breakages of the
+# product that tests must see, all steps of the demo, 20 random sequences of changes (SEEDS chooses
+# others), readers of foreign bytes with FUZZ times the examples.
 # Runs everything and then names what failed.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
