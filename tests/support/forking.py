@@ -24,7 +24,7 @@ def imports() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def job_forks() -> Iterator[Forks]:
-    """That process; all runs get its path."""
+    """Import torch in one process; all runs get its path."""
     with forking(imports()) as forks:
         os.environ[ENV_FORKSERVER] = str(forks.path)
         yield forks
