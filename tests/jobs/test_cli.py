@@ -63,7 +63,7 @@ def finish(folder: Path, command: Command) -> None:
 
 
 def test_version_and_validate(tmp_path: Path) -> None:
-    code, command = run_to_end(tmp_path, "version")
+    code, command = run_to_end(tmp_path, "version", executed=True)
     assert (code, command.output.split()[0]) == (ExitCode.OK, "ddpjob")
     code, command = run_to_end(tmp_path, "validate", "job.yaml")
     assert code == ExitCode.OK
@@ -120,7 +120,7 @@ def test_second_run_of_the_same_job(tmp_path: Path) -> None:
 def run_to_end_beside(folder: Path, file: str) -> tuple[int, str]:
     """Like run_to_end, in another folder, where another run of the job goes on."""
     folder.mkdir()
-    command = Command(folder, ("run", "--local", file), ())
+    command = Command(folder, ("run", "--local", file))
     try:
         return command.wait(), command.output
     finally:
@@ -154,7 +154,7 @@ def test_chaos_that_may_never_be_due_is_explained_while_the_job_runs(tmp_path: P
 def test_two_jobs_with_state_folders_of_their_own(tmp_path: Path) -> None:
     with started(tmp_path) as first:
         first.until_stepping()
-        second = Command(tmp_path, [*RUN, "--state-dir", "other"], ())
+        second = Command(tmp_path, [*RUN, "--state-dir", "other"])
         second.state = tmp_path / "other" / "default" / "probe"
         try:
             finish(tmp_path, second)
@@ -173,7 +173,7 @@ def test_two_runs_never_write_the_same_files(tmp_path: Path) -> None:
     options = ("--state-dir", "other", "--workdir", "elsewhere")
     with started(tmp_path) as first:
         first.until(lambda: "started" in first.output, "a membership")
-        second = Command(tmp_path, [*RUN, *options], ())
+        second = Command(tmp_path, [*RUN, *options])
         try:
             second.until(lambda: second.output.endswith("\n"), "its end, or a start")
             assert second.output == (
@@ -231,7 +231,7 @@ def test_fresh_starts_anew_and_keeps_what_was_saved(tmp_path: Path) -> None:
 
 
 def test_killed_command_leaves_nothing_and_the_next_one_goes_on(tmp_path: Path) -> None:
-    with started(tmp_path) as command:
+    with started(tmp_path, executed=True) as command:
         until_saved(command)
         processes = command.processes()
         names = {word for process in processes for word in process.cmdline()}

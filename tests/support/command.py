@@ -1,11 +1,13 @@
-"""Runs the real `ddpjob` command in a folder: its output, its report, its processes, its end."""
+"""Runs the real `ddpjob` command in a folder: its output, its report, its processes, its end.
+
+It is forked from pytest, except where `executed` or a prefix is given, and with DDPJOB_COLD=1.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import subprocess
 import sys
 import textwrap
 import time
@@ -20,6 +22,7 @@ from ddpjob_operator.cli import main
 from ddpjob_operator.local.simulated.environment import ENV_FORKSERVER
 from ddpjob_operator.local.simulated.processes import marked, sweep
 from support.driving import PATIENCE_SECONDS, SCRIPT, environment, job_text
+from support.forked_command import start_local
 
 DDPJOB = str(Path(sys.executable).with_name("ddpjob"))
 RUN = ("run", "--local", "job.yaml")
@@ -36,21 +39,24 @@ def write_job(folder: Path, command: str, script: str = SCRIPT, **spec: object) 
 class Command:
     """One `ddpjob` process; at the end of `started` nothing of its job may be left."""
 
-    def __init__(self, folder: Path, arguments: Sequence[str], prefix: Sequence[str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        arguments: Sequence[str],
+        prefix: Sequence[str] = (),
+        *,
+        executed: bool = False,
+    ) -> None:
         given = environment()
         if prefix:  # another namespace, it may be, which a fork server elsewhere does not share
             given.pop(ENV_FORKSERVER, None)
         self.state = folder / ".ddpjob" / "default" / "probe"
         self._output = folder / f"output-{time.monotonic_ns()}.txt"
         with self._output.open("wb") as output:
-            self.process = psutil.Popen(
-                [*prefix, DDPJOB, *arguments],
-                cwd=folder,
-                env=given,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+            self.process = start_local(
+                [*prefix, DDPJOB, *arguments], folder, given, output,
+                executed=executed or bool(prefix),
+            )  # fmt: skip
 
     @property
     def output(self) -> str:
@@ -91,7 +97,7 @@ class Command:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not condition():
             assert time.monotonic() < deadline, f"never: {what}\n{self.output}\n{self.report}"
-            time.sleep(0.02)
+            time.sleep(0.05)
 
     def until_stepping(self) -> None:
         """Wait until the processes have done steps."""
@@ -104,9 +110,9 @@ class Command:
 
     def kill(self) -> None:
         """End it if it still runs."""
-        if self.process.poll() is None:
+        with contextlib.suppress(psutil.NoSuchProcess):
             self.process.kill()
-            self.process.wait()
+        self.process.wait()
 
     def wait(self) -> int:
         """The exit code."""
@@ -114,9 +120,11 @@ class Command:
 
 
 @contextlib.contextmanager
-def started(folder: Path, *arguments: str, prefix: Sequence[str] = ()) -> Iterator[Command]:
+def started(
+    folder: Path, *arguments: str, prefix: Sequence[str] = (), executed: bool = False
+) -> Iterator[Command]:
     """`ddpjob` with these arguments, `run --local job.yaml` without any."""
-    command = Command(folder, arguments or RUN, prefix)
+    command = Command(folder, arguments or RUN, prefix, executed=executed)
     try:
         yield command
     finally:
@@ -127,9 +135,11 @@ def started(folder: Path, *arguments: str, prefix: Sequence[str] = ()) -> Iterat
         assert not left, f"left running: {left}"
 
 
-def run_to_end(folder: Path, *arguments: str, prefix: Sequence[str] = ()) -> tuple[int, Command]:
+def run_to_end(
+    folder: Path, *arguments: str, prefix: Sequence[str] = (), executed: bool = False
+) -> tuple[int, Command]:
     """Exit code of a command that ends by itself."""
-    with started(folder, *arguments, prefix=prefix) as command:
+    with started(folder, *arguments, prefix=prefix, executed=executed) as command:
         code = command.wait()
     return code, command
 
