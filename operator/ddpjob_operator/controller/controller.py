@@ -171,7 +171,7 @@ class Controller:
         while True:
             try:
                 known = {tuple(key) for key in self.metrics.jobs.known()}
-                listed = await self.cluster.jobs()
+                listed = await self.cluster.jobs.list()
                 gone = known - listed.keys()  # the deletion was missed
                 for namespace, name in gone | (listed.keys() - settled):
                     self.changed(namespace, name)

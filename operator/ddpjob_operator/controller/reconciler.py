@@ -69,7 +69,7 @@ class Reconciler:
 
     async def reconcile(self, key: Key) -> float | None:
         """Make one pass; return the seconds until the next pass, or None."""
-        raw = await self._cluster.job(*key)
+        raw = await self._cluster.jobs.read(*key)
         if raw is None:
             self._forget(key)
             return None
@@ -94,7 +94,7 @@ class Reconciler:
         planned = plan(seen.observed, now)
         if DeleteJob() in planned.actions:
             log.info("%s/%s: deleted: ttlSecondsAfterFinished is over", *key)
-            await self._cluster.delete_job(raw)
+            await self._cluster.jobs.delete(raw)
             return None
         new = [action for action in planned.actions if isinstance(action, CreateWorker)]
         if await self._cluster.fresh_pods.differ(job, seen.pods, new):
@@ -113,11 +113,11 @@ class Reconciler:
             if pause > 0:
                 return pause
             written = stored.status_to_write(planned.status)
-            self._contested.wrote(key, await self._cluster.write_status(raw, written))
+            self._contested.wrote(key, await self._cluster.jobs.write_status(raw, written))
         for event in planned.events:
             log.info("%s/%s: %s: %s", *key, event.reason, event.message)
             self._metrics.events.labels(event.reason).inc()
-            await self._cluster.emit(raw, event, now)
+            await self._cluster.jobs.emit(raw, event, now)
         self._metrics.jobs.update(key, job, planned.status, seen.observed.report)
         return after
 
@@ -171,7 +171,7 @@ class Reconciler:
                 stored.status, generation, stored.problems, now
             )
         if status != stored.status:
-            await self._cluster.write_status(raw, stored.status_to_write(status))
+            await self._cluster.jobs.write_status(raw, stored.status_to_write(status))
         self._metrics.jobs.update(key, None, status, None)
         return None
 

@@ -11,19 +11,18 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import Any
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.constants import Reason
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.api.stored_job import ENDS
 from ddpjob_operator.controller.keys.job_keys import JobKeys
 from ddpjob_operator.controller.leases.node_leases import NodeLeases
 from ddpjob_operator.controller.objects.children import Children, Plural, path_of
 from ddpjob_operator.controller.objects.claims import single_node_claim
 from ddpjob_operator.controller.objects.foreign import describe_foreign
 from ddpjob_operator.controller.objects.fresh_pods import FreshPods
+from ddpjob_operator.controller.objects.jobs import Jobs
 from ddpjob_operator.controller.objects.pod_secrets import create_secret
 from ddpjob_operator.controller.objects.posts import post
 from ddpjob_operator.controller.objects.rejections import rejection_of
@@ -33,11 +32,9 @@ from ddpjob_operator.kube.interface import (
     ApiError,
     ApiServer,
     UnreachableError,
-    pages,
 )
-from ddpjob_operator.kube.reflector import PAGE, Reflector
+from ddpjob_operator.kube.reflector import Reflector
 from ddpjob_operator.manifests import build
-from ddpjob_operator.manifests.event import build_event
 from ddpjob_operator.manifests.network_policy import OperatorPods, build_network_policy
 from ddpjob_operator.manifests.parse import Pod, controller
 from ddpjob_operator.manifests.pieces import Manifest
@@ -48,7 +45,6 @@ from ddpjob_operator.planner.actions import (
     CreateWorker,
     DeleteRendezvous,
     DeleteWorker,
-    Event,
 )
 from ddpjob_operator.planner.observed import Observed, Rejection, Rendezvous
 from ddpjob_operator.planner.silence import silent_workers
@@ -92,10 +88,11 @@ class Cluster:
         self._kube = kube
         self._keys = keys
         self._agent_image = agent_image
-        self._scopes = {each: f"/namespaces/{each}" for each in namespaces} or {"": ""}
+        scopes = {each: f"/namespaces/{each}" for each in namespaces} or {"": ""}
+        self.jobs = Jobs(kube, scopes.values())
         self._operator_pods = operator_pods
         policies = operator_pods is not None
-        self._children = Children(kube, self._scopes, on_change, clock, policies=policies)
+        self._children = Children(kube, scopes, on_change, clock, policies=policies)
         self._sessions = sessions
         self._node_leases = NodeLeases(kube, clock)
         self.fresh_pods = FreshPods(kube, self._children)
@@ -105,33 +102,7 @@ class Cluster:
         """All reflectors, for the controller to run and the health checks to watch."""
         return self._children.reflectors
 
-    @property
-    def scopes(self) -> tuple[str, ...]:
-        """Part of the path for each watched namespace; empty text for all."""
-        return tuple(self._scopes.values())
-
     # --- reading ----------------------------------------------------------------------------------
-
-    async def job(self, namespace: str, name: str) -> dict[str, Any] | None:
-        """Read a job from the API server; return None if the job does not exist."""
-        try:
-            found: dict[str, Any] = await self._kube.send(Request("GET", _job(namespace, name)))
-        except ApiError as error:
-            if error.status == NOT_FOUND:
-                return None
-            raise
-        return found
-
-    async def jobs(self) -> dict[tuple[str, str], bool]:
-        """List every job by namespace and name, with whether it has ended by its status."""
-        found = {}
-        for scope in self._scopes.values():
-            path = f"/apis/{constants.API_VERSION}{scope}/{constants.PLURAL}"
-            async for page in pages(self._kube, path, {"limit": PAGE}):
-                for each in page["items"]:
-                    key = each["metadata"]["namespace"], each["metadata"]["name"]
-                    found[key] = (each.get("status") or {}).get("state") in ENDS
-        return found
 
     async def observe(self, job: DDPJob, spec_problems: str = "") -> Observation:
         """Return the input of the planner, and what is needed to execute the plan."""
@@ -261,45 +232,6 @@ class Cluster:
             self._children.put("pods", deleted)
         return None
 
-    async def delete_job(self, raw: Mapping[str, Any]) -> None:
-        """Delete a job with its objects; if the job has changed since the read, do nothing."""
-        metadata = raw["metadata"]
-        unchanged = {field: metadata[field] for field in ("uid", "resourceVersion")}
-        body = {
-            "kind": "DeleteOptions",
-            "apiVersion": "v1",
-            "preconditions": unchanged,
-            "propagationPolicy": "Background",
-        }
-        path = _job(metadata["namespace"], metadata["name"])
-        try:
-            await self._kube.send(Request("DELETE", path, body=body))
-        except ApiError as error:
-            if error.status not in (NOT_FOUND, CONFLICT):
-                raise
-
-    async def write_status(
-        self, raw: Mapping[str, Any], status: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        """Write the status of a job and return it as it is stored.
-
-        Raise ApiError 409 if the job has changed since the read.
-        """
-        metadata = raw["metadata"]
-        path = _job(metadata["namespace"], metadata["name"]) + "/status"
-        written = await self._kube.send(Request("PUT", path, body={**raw, "status": status}))
-        return written.get("status") or {}
-
-    async def emit(self, raw: Mapping[str, Any], event: Event, now: datetime) -> None:
-        """Post an event; if the post fails, log a warning."""
-        metadata = raw["metadata"]
-        body = build_event(metadata, event, now)
-        path = f"/api/v1/namespaces/{metadata['namespace']}/events"
-        try:
-            await self._kube.send(Request("POST", path, body=body))
-        except (ApiError, UnreachableError) as error:
-            log.warning("cannot post event %s: %s", event.reason, error)
-
 
 def _report(session: RendezvousSession | None, newest: Rendezvous | None) -> Report | None:
     """Return the report, or None if it comes from another service than the newest one."""
@@ -313,7 +245,3 @@ def _pod_name(job: DDPJob, action: Delete) -> str:
     if isinstance(action, DeleteWorker):
         return action.name
     return constants.rendezvous_name(job.metadata.name, action.term)
-
-
-def _job(namespace: str, name: str) -> str:
-    return f"/apis/{constants.API_VERSION}/namespaces/{namespace}/{constants.PLURAL}/{name}"

@@ -39,7 +39,7 @@ async def run_operator(settings: Settings) -> None:
         kube = await KubeClient.connect(settings.kubeconfig, settings.context, may_write)
         try:
             controller = Controller(kube, settings, keys, leads=leadership is None)
-            served = ServedJobs(kube, controller.cluster.scopes)
+            served = ServedJobs(kube, controller.cluster.jobs.scopes)
             async with _pages(settings, controller, served, leadership):
                 await _run(settings, kube, controller, served, leadership)
         finally:
