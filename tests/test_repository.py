@@ -273,7 +273,6 @@ def expect_workers(port: int, *names: str) -> None:
 
 PACKAGES = sorted(path.parent for path in ROOT.glob("*/ddpjob*/__init__.py"))
 STILL_LARGE = {  # to be divided; nothing is added here
-    "operator/ddpjob_operator/local/backend.py",
     "trainer-image/ddpjob_agent/worker/supervision.py",
     "trainer-image/ddpjob_trainer/snapshots/manager.py",
 }

@@ -30,8 +30,6 @@ from ddpjob_operator.local.record.course import FILE, Course
 from ddpjob_operator.local.record.timeline import Timeline
 from ddpjob_operator.local.simulated.environment import (
     ENV_FORKSERVER,
-    MPI_ON_ONE_MACHINE,
-    SHARED_CORES,
     inherited_environment,
     worker_environment,
 )
@@ -42,7 +40,6 @@ from ddpjob_operator.local.simulated.pods import SimulatedPod, TrainingProcess
 from ddpjob_operator.local.simulated.processes import CannotStartError, sweep
 from ddpjob_operator.local.simulated.rendezvous_process import RendezvousProcess
 from ddpjob_operator.local.state_dir import JobStateDir
-from ddpjob_operator.manifests.environment import sagemaker_environment
 from ddpjob_operator.planner.actions import (
     Action,
     CreateRendezvous,
@@ -259,17 +256,12 @@ class LocalBackend:
         group = next(g for g in self.job.spec.groups() if g.name == created.group)
         spec = self.job.spec
         warm = spec.elastic.warm_start and spec.resolved_launcher == Launcher.TORCHRUN
-        share = sum(each.replicas * each.processes for each in spec.groups()) > 1
         return SimulatedPod(
             created=created,
             command=self._agent_command("worker", "--", *group.command),
             forked=TrainingProcess(group.command, group.processes) if warm else None,
             environment={
-                **(MPI_ON_ONE_MACHINE if spec.resolved_launcher == "mpi" else {}),
-                **(SHARED_CORES if share else {}),
-                **self._environment,
-                **sagemaker_environment(self.job, group, str(self._workdir / "opt" / "ml")),
-                **worker_environment(self.job, group),
+                **worker_environment(self.job, group, self._environment, self._workdir),
                 ENV_WORKER: created.name,
                 ENV_SERVICE: join_address(self._network.host, self.service.port),
                 ENV_KEYS: write_keys(

@@ -16,7 +16,9 @@ from ddpjob_operator.manifests.environment import (
     agent_environment,
     device_environment,
     network_environment,
+    sagemaker_environment,
 )
+from ddpjob_protocol.environment import Launcher
 
 # Simulated nodes share a host name, so Open MPI would use shared memory between them. They also
 # share cores, so a waiting process must yield.
@@ -40,10 +42,17 @@ FOREIGN = frozenset(
 )  # fmt: skip
 
 
-def worker_environment(job: DDPJob, group: Group) -> dict[str, str]:
+def worker_environment(
+    job: DDPJob, group: Group, inherited: Mapping[str, str], workdir: Path
+) -> dict[str, str]:
     """Return the job's variables of a worker; the user's variables override all but the agent's."""
     user = {entry.name: entry.value for entry in group.env}
+    several = sum(each.replicas * each.processes for each in job.spec.groups()) > 1
     return {
+        **(MPI_ON_ONE_MACHINE if job.spec.resolved_launcher == Launcher.MPI else {}),
+        **(SHARED_CORES if several else {}),
+        **inherited,
+        **sagemaker_environment(job, group, str(workdir / "opt" / "ml")),
         **network_environment(job),
         **device_environment(job),
         **user,
