@@ -11,9 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.driving import in_background
+from support.driving import environment, in_background
+from support.forked import Forks
 from support.playing import EXAMPLES, playing, said, told
 
+EPOCHS = 12
+AVERAGED = f"[torchrun, train.py, --epochs={EPOCHS}]"
 LOSS = r"rank (\d) of {} \| epoch (\d+) \| loss (\d+\.\d{{12}})"
 
 
@@ -25,17 +28,27 @@ def losses(output: str, world: int) -> dict[int, set[float]]:
     return found
 
 
-def test_gradients_averaged_by_hand_are_those_of_the_whole_batch(tmp_path: Path) -> None:
+def test_gradients_averaged_by_hand_are_those_of_the_whole_batch(
+    tmp_path: Path, job_forks: Forks
+) -> None:
     """30 samples over 4 processes are 8, 8, 8 and 6, and the loss is that of one process."""
-    script = EXAMPLES / "09-averaged-by-hand" / "train.py"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    alone = subprocess.run([*torchrun, script], capture_output=True, check=False, text=True)
-    expected = losses(alone.stdout, world=1)
-    assert sorted(expected) == list(range(1, 25)), alone.stderr
-    assert min(expected[24]) < min(expected[1])
+    script, printed = EXAMPLES / "09-averaged-by-hand" / "train.py", tmp_path / "alone"
+    with printed.open("wb") as file:
+        alone = job_forks.torchrun(
+            "--standalone",
+            script,
+            f"--epochs={EPOCHS}",
+            env=environment(),
+            output=file,
+            errors=file,
+        )
+        alone.wait()
+    expected = losses(printed.read_text(), world=1)
+    assert sorted(expected) == list(range(1, EPOCHS + 1)), printed.read_text()
+    assert min(expected[EPOCHS]) < min(expected[1])
 
     async def body() -> str:
-        async with playing(tmp_path, "09-averaged-by-hand") as run:
+        async with playing(tmp_path, "09-averaged-by-hand", command=AVERAGED) as run:
             await said(run, r"rank 0 of 4 \| epoch 5 ")
             run.backend.nodes.kill("node-1")
             assert await run.finish() == "Complete", run.story()
@@ -45,7 +58,7 @@ def test_gradients_averaged_by_hand_are_those_of_the_whole_batch(tmp_path: Path)
             return run.output()
 
     output = asyncio.run(body())
-    for world, least in ((4, 5), (2, 24)):
+    for world, least in ((4, 5), (2, EPOCHS)):
         found = losses(output, world)
         assert len(found) >= least
         for epoch, values in found.items():
@@ -55,7 +68,7 @@ def test_gradients_averaged_by_hand_are_those_of_the_whole_batch(tmp_path: Path)
 
 @in_background
 async def test_gpt_learns_on_in_the_same_processes(tmp_path: Path) -> None:
-    async with playing(tmp_path, "16-gpt") as run:
+    async with playing(tmp_path, "16-gpt", command="[torchrun, train.py, --steps=300]") as run:
         await run.until_stepping(1)
         run.backend.nodes.kill("node-1")
         await run.until_stepping(2)
@@ -124,7 +137,9 @@ def test_scaling_reports_speed_from_one_process_to_many(tmp_path: Path) -> None:
     script = EXAMPLES / "18-scaling" / "scaling.py"
     for flags, batches in (((), ["64", "64"]), (("--per-process",), ["64", "128"])):
         command = [sys.executable, script, "1x1", "2x1", "--steps=40", *flags]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, text=True)
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment(), capture_output=True, check=False, text=True
+        )
         assert done.returncode == 0, done.stderr
         rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[2:4]]
         assert [row[0] for row in rows] == ["1x1", "2x1"]
