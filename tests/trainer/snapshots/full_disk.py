@@ -65,7 +65,7 @@ def older_ones_fit(directory: Path) -> dict[str, Any]:
 def live(directory: Path) -> dict[str, Any]:
     """Save like a Loop."""
     snapshots = Snapshots(directory, keep=9)
-    snapshots.survive_full_volume()
+    snapshots.serve_loop()
     problem_of(snapshots, 1, size=KB)
     large = torch.zeros(2 << 20, dtype=torch.uint8)
     begun = snapshots.save(2, **Run().parts(), extra=large)

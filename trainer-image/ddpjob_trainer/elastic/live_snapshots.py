@@ -29,7 +29,7 @@ class LiveSnapshots:
     ) -> None:
         self._snapshots = snapshots
         if snapshots is not None:
-            snapshots.survive_full_volume()  # the state is safe in memory
+            snapshots.serve_loop()
         self._training = training
         self._breaks = breaks
         self._is_checked = False  # the state after the first step

@@ -105,7 +105,7 @@ class Loop(ScriptControl):
                 loader, self.model, shards=deterministic, balance=balance, accumulate=accumulate
             )
         if snapshots is None and any(map(os.environ.get, VARIABLES)):
-            snapshots = Snapshots(share=True, check_replicas=False)
+            snapshots = Snapshots(share=True)
         self._training = TrainState(
             model, optimizer, self._feed, extra, scheduler, scaler, scheduler_every
         )

@@ -41,7 +41,7 @@ class FirstCheck:
     """The check before the first step, and the one after it."""
 
     def __init__(self, *, check_replicas: bool) -> None:
-        self._replicas = Replicas(enabled=check_replicas)
+        self.replicas = Replicas(enabled=check_replicas)
         self._is_done = False
         self._again: tuple[torch.nn.Module, dict[str, Any]] | None = None
         self._unsaved = UnsavedParts()
@@ -78,8 +78,8 @@ class FirstCheck:
 
         Raise SnapshotError.
         """
-        self._replicas.record(step, model)
-        self._replicas.compare()
+        self.replicas.record(step, model)
+        self.replicas.compare()
         self._refuse_half_loaded()
         self._check_once(model, extra, parts)
         self._unsaved.give(parts["optimizer"])
@@ -96,5 +96,5 @@ class FirstCheck:
         if self._again is not None:
             (model, parts), self._again = self._again, None
             check_savable(model, None, parts)
-            self._replicas.record(step, model)
-        self._replicas.compare()
+            self.replicas.record(step, model)
+        self.replicas.compare()

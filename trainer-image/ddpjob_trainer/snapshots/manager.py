@@ -237,9 +237,13 @@ class Snapshots:
         """True if a load has failed, and may have overwritten a part of the model."""
         return self._check.is_half_loaded
 
-    def survive_full_volume(self) -> None:
-        """From now on, skip and report a snapshot if the volume is full; raise only with `wait`."""
+    def serve_loop(self) -> None:
+        """From now on, a Loop calls this object: the state is safe in memory, and it compares replicas.
+
+        If the volume is full, skip and report a snapshot; raise only with `wait`.
+        """
         self._writer.survives_full_volume = True
+        self._check.replicas.enabled = False
 
     def resume_from(self, step: int) -> None:
         """Record that this membership resumes from `step` without a load."""

@@ -46,13 +46,13 @@ class Replicas:
     """The comparisons of one training run."""
 
     def __init__(self, *, enabled: bool) -> None:
-        self._enabled = enabled
+        self.enabled = enabled
         self._mine: dict[int, dict[str, int]] = {}  # by step, of rank 0
         self._calls = 0  # left
 
     def record(self, step: int, model: torch.nn.Module) -> None:
         """Take checksums of the model after this step; rank 0 compares them in later calls."""
-        if not self._enabled or collectives.world_size() == 1 or is_sharded(model):
+        if not self.enabled or collectives.world_size() == 1 or is_sharded(model):
             return
         sums = sample(wrappers.unwrap_model(model), step)
         rank = collectives.rank()
