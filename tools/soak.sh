@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs at length what `make test` runs in short: writers killed at every line and 500 times, 200
-# memberships, scripts of users with 100 changes each, programs executed that are forked elsewhere,
-# a job for each scene, heavy load for 30 s, every mistake in training, a cluster's jobs one for
-# each thing that happens, 200 lives of a simulated job under two operators, breakages of the
+# memberships and histories of a sampler, scripts of users with 100 changes each, programs executed
+# that are forked elsewhere, a job for each scene, heavy load for 30 s, every mistake in training, a
+# cluster's jobs one for each thing that happens, 200 lives of a simulated job under two operators, breakages of the
 # product that tests must see, all steps of the demo, 20 random sequences of changes (SEEDS chooses
 # others), readers of foreign bytes with FUZZ times the examples.
 # Runs everything and then names what failed.
@@ -24,6 +24,7 @@ readonly pytest=(${PYTEST:-.venv/bin/python -m pytest})
 
 step lines DDPJOB_LINES=each DDPJOB_KILLS=500 "${pytest[@]}" tests/trainer/snapshots/test_durability.py -k killed_at
 step memberships DDPJOB_CHANGES=200 "${pytest[@]}" tests/trainer/elastic/test_many_memberships.py
+step histories DDPJOB_HISTORIES=200 "${pytest[@]}" tests/trainer/data/test_histories.py
 step habits DDPJOB_HABITS=all "${pytest[@]}" tests/trainer/habits
 
 step simulation DDPJOB_SIMULATIONS=200 DDPJOB_STEPS=50 "${pytest[@]}" tests/operator/controller/test_simulation.py

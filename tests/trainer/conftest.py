@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import distributed
 
 from ddpjob_protocol import environment as variables
@@ -16,6 +17,8 @@ from ddpjob_protocol.environment import ENV_REPORT_SOCKET
 from ddpjob_trainer.reporting import progress
 from support.forked import environment
 from trainer.runs import Run
+
+torch.set_num_threads(1)  # a second one spins while it waits: 30 times the CPU seconds
 
 
 @pytest.fixture(autouse=True)

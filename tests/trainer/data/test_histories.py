@@ -1,7 +1,11 @@
-"""Each sample of each epoch once, by a ledger, over random histories of memberships."""
+"""Each sample of each epoch once, by a ledger, over random histories of memberships.
+
+DDPJOB_HISTORIES sets how many are tried; `make soak` tries 200.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,8 +13,8 @@ import pytest
 from support.histories import BATCH, EPOCHS, SAMPLES, SNAPSHOT_EVERY, Count, History, draw, play
 from trainer.data.playing import Live, Saving
 
-SEEDS = range(24)
-FETCHING_AHEAD = (28, 34)  # few ranks: each loader forks this process
+SEEDS = range(int(os.environ.get("DDPJOB_HISTORIES", "12")))
+FETCHING_AHEAD = (28,)  # few ranks: each loader forks this process
 ONCE = Count(lost=0, twice=0, again=0, steps_again=0)
 SHORT_BY = BATCH - SAMPLES % BATCH  # the last batch of an epoch
 

@@ -6,11 +6,11 @@ import asyncio
 import json
 import os
 import statistics
-import sys
 from pathlib import Path
 from typing import Any
 
 from support.conducting import conducting, until
+from support.forked import Forks, Program
 from support.ledger import Ledger
 
 MEMBERSHIPS = int(os.environ.get("DDPJOB_CHANGES", "50"))
@@ -52,36 +52,37 @@ for step in loop:
 """
 
 
-async def go_through_all(folder: Path, env: dict[str, str], ledger: Ledger) -> None:
-    processes: list[asyncio.subprocess.Process] = []
+async def go_through_all(forks: Forks, folder: Path, env: dict[str, str], ledger: Ledger) -> None:
+    processes: list[Program] = []
 
     def in_membership(n: int) -> bool:
-        assert all(process.returncode is None for process in processes)
+        assert all(process.poll() is None for process in processes)
         return sum(row.membership == f"1.1.{n}" for row in ledger.rows()) == PROCESSES
 
     async with conducting(folder, env, PROCESSES) as agent:
         try:
             for rank in range(PROCESSES):
                 own = agent.process_env(rank)
-                arguments = (sys.executable, "train.py")
-                process = await asyncio.create_subprocess_exec(*arguments, cwd=folder, env=own)
-                processes.append(process)
+                processes.append(forks.start("train.py", env=own, folder=folder))
             for n in range(1, MEMBERSHIPS + 1):
                 agent.assign(n)
                 await until(lambda n=n: in_membership(n), f"both in membership {n}")  # type: ignore[misc]
             agent.end()
-            assert [await process.wait() for process in processes] == [0] * PROCESSES
+            codes = [await asyncio.to_thread(process.wait) for process in processes]
+            assert codes == [0] * PROCESSES
         finally:
             for process in processes:
-                if process.returncode is None:
+                if process.poll() is None:
                     process.kill()
 
 
-def test_nothing_piles_up_over_many_memberships(tmp_path: Path, python_env: dict[str, str]) -> None:
+def test_nothing_piles_up_over_many_memberships(
+    forks: Forks, tmp_path: Path, python_env: dict[str, str]
+) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     ledger = Ledger(tmp_path)
     try:
-        asyncio.run(go_through_all(tmp_path, python_env, ledger))
+        asyncio.run(go_through_all(forks, tmp_path, python_env, ledger))
     finally:
         ledger.close()
     for pid in {row.pid for row in ledger.rows()}:

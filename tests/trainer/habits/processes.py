@@ -229,7 +229,7 @@ class Job:
         async def poll() -> None:
             # No event marks what an agent has received, so poll.
             while not condition() and not (or_an_end and self.has_lost_one):  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0.005)
 
         await self._patient(poll(), what)
 

@@ -7,6 +7,7 @@ A request is a line of JSON. Answers are {"key": …, "pid": …} for each proce
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import select
@@ -62,8 +63,11 @@ def main(path: str) -> None:
     """Fork until the other side closes the connection."""
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
+    gc.disable()
     for name in MODULES:
         import_module(name)
+    gc.freeze()  # keeps a child's collector from touching, and so copying, shared memory
+    gc.enable()
     wake, wake_end = os.pipe()
     os.set_blocking(wake_end, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)

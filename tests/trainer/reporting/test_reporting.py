@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +14,7 @@ from ddpjob_protocol.environment import ENV_REPORT_SOCKET
 from ddpjob_protocol.parsers.progress import ProgressReport
 from ddpjob_trainer import step_done
 from ddpjob_trainer.reporting import progress
+from support.forked import Forks
 
 if TYPE_CHECKING:
     from trainer.conftest import Listener
@@ -162,10 +161,14 @@ def test_steps_of_an_ended_membership_are_not_reported_in_the_next(
 
 
 def test_the_last_step_is_reported_when_the_script_ends(
-    listener: Listener, python_env: dict[str, str]
+    forks: Forks, tmp_path: Path, listener: Listener, python_env: dict[str, str]
 ) -> None:
-    script = "from ddpjob_trainer import step_done\nfor step in range(50): step_done(step)"
-    subprocess.run([sys.executable, "-c", script], check=True, env=python_env)
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from ddpjob_trainer import step_done\nfor step in range(50): step_done(step)"
+    )
+    env = {**python_env, ENV_REPORT_SOCKET: str(listener.path)}
+    assert forks.start(script, env=env).wait() == 0
     assert listener.pending()[-1]["step"] == 49
 
 

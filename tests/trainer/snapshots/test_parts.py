@@ -25,7 +25,7 @@ from ddpjob_trainer.snapshots.model.write_plan import (
 )
 from ddpjob_trainer.snapshots.storage.directory import DirectoryFiles
 from ddpjob_trainer.tensors.file_digest import FileDigest
-from support.forked import COLD, Forks
+from support.forked import Forks
 from trainer.runs import Run, assert_same, started
 from trainer.snapshots.in_parts import content_of, files_in, publish
 from trainer.snapshots.layout import (
@@ -198,11 +198,9 @@ SCRIPT = Path(__file__).with_name("writing_parts.py")
 
 def ranks(
     forks: Forks, out: Path, kind: str, env: dict[str, str],
-    codes: tuple[int, ...] = (0, 0, 0), *, executed: bool = COLD,
+    codes: tuple[int, ...] = (0, 0, 0),
 ) -> list[Any]:  # fmt: skip
-    started = [
-        forks.start(SCRIPT, rank, out, kind, env=env, executed=executed) for rank in range(3)
-    ]
+    started = [forks.start(SCRIPT, rank, out, kind, env=env) for rank in range(3)]
     assert tuple(rank.wait() for rank in started) == codes
     return [
         json.loads((out / f"{rank}.json").read_text())
@@ -214,7 +212,7 @@ def ranks(
 def test_each_rank_writes_its_part_and_what_differs_is_the_first_ones(
     forks: Forks, tmp_path: Path, python_env: dict[str, str]
 ) -> None:
-    seen = ranks(forks, tmp_path, "together", python_env, executed=True)
+    seen = ranks(forks, tmp_path, "together", python_env)
     assert seen == [{"saved": True, "step": 2, "mean": [0.0] * 4, "same": True}] * 3
     path = folder_of(tmp_path / "shared", 2)
     files = [f"tensors{part}.safetensors" for part in ("-1", "-2", "")]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +17,7 @@ from ddpjob_trainer.snapshots.storage import durable
 from ddpjob_trainer.snapshots.storage.snapshot_storage import SnapshotStorage
 from ddpjob_trainer.snapshots.writing.async_writer import AsyncWriter
 from ddpjob_trainer.tensors.safetensors_writer import SafetensorsBuffer, StagingBuffer
+from support.forked import Forks
 from trainer.runs import Run, assert_same
 
 if TYPE_CHECKING:
@@ -161,18 +160,21 @@ def test_the_next_call_raises_the_error(
     snapshots.save(3, **run.parts(), wait=True)
 
 
-def test_a_script_that_just_ends_has_saved(tmp_path: Path, python_env: dict[str, str]) -> None:
-    script = f"""
+def test_a_script_that_just_ends_has_saved(
+    forks: Forks, tmp_path: Path, python_env: dict[str, str]
+) -> None:
+    script, saved = tmp_path / "train.py", tmp_path / "snapshots"
+    script.write_text(f"""
 import time
 from ddpjob_trainer import Snapshots
 from ddpjob_trainer.snapshots.storage.directory import DirectoryFiles
 from trainer.runs import Run
 upload = DirectoryFiles.upload
 DirectoryFiles.upload = lambda *what: (time.sleep(0.5), upload(*what))
-Snapshots({str(tmp_path)!r}).save(7, **Run().parts())
-"""
-    subprocess.run([sys.executable, "-c", script], env=python_env, check=True)
-    assert_same(loaded_weights(tmp_path), (7, Run().weights()))
+Snapshots({str(saved)!r}).save(7, **Run().parts())
+""")
+    assert forks.start(script, env=python_env).wait() == 0
+    assert_same(loaded_weights(saved), (7, Run().weights()))
 
 
 def test_a_new_owner_does_not_get_the_fence_error_of_the_previous_owner(
