@@ -136,6 +136,6 @@ def policy_name(job: str) -> str:
     return f"{job}-pods"
 
 
-def selector(job: str, group: str = MAIN_GROUP) -> str:
-    """Return the label selector of a group's workers."""
-    return f"{LABEL_JOB}={job},{LABEL_GROUP}={group}"
+def selector(job: str) -> str:
+    """Return the label selector of the main group's workers."""
+    return f"{LABEL_JOB}={job},{LABEL_GROUP}={MAIN_GROUP}"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
 
 from ddpjob_operator.manifests.network_policy import OperatorPods
 
@@ -34,6 +33,6 @@ class Settings:
     workers: int = 8  # jobs reconciled at the same time
 
 
-def log_level(environment: Mapping[str, str] = os.environ) -> str:
+def log_level() -> str:
     """Return the level of log messages."""
-    return environment.get(ENV_LOG_LEVEL, "INFO").upper()
+    return os.environ.get(ENV_LOG_LEVEL, "INFO").upper()

@@ -93,16 +93,16 @@ def _plan_active(
     status = status_builder.build_active_status(observed, report, worker_plan, now)
     term, noticed = rendezvous.next_term(observed)
     failures = takeover.update_failures(observed, now)
+    image = _agent_image(observed)
     status = status.model_copy(
         update={
             "rendezvous_term": term,
             "observed_rendezvous_term": noticed,
             "rendezvous_failures": failures,
             "silent_workers": silent_workers.silent_workers(observed, now),
+            "agent_image": image,
         }
     )
-    image = _agent_image(observed)
-    status = status.model_copy(update={"agent_image": image})
     old = observed.job.status
     if old.rendezvous_term == 0 or old.agent_image != image:
         return Plan((), status, requeue_after=0)

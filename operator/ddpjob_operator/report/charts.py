@@ -127,11 +127,11 @@ def shares(seconds: dict[str, float], names: dict[str, str]) -> str:
     return _svg("shares", "Where the time went", goodput, 36, "".join(parts))
 
 
-def thin(pairs: Sequence[Pair], most: int = MAX_POINTS) -> list[Pair]:
-    """Return at most `most` pairs, with the least and the greatest of each part of the line."""
-    if len(pairs) <= most:
+def thin(pairs: Sequence[Pair]) -> list[Pair]:
+    """Return at most MAX_POINTS pairs, with the least and the greatest of each part of the line."""
+    if len(pairs) <= MAX_POINTS:
         return list(pairs)
-    return list(_extremes(pairs, most // 2 - 1))
+    return list(_extremes(pairs, MAX_POINTS // 2 - 1))
 
 
 def _extremes(pairs: Sequence[Pair], parts: int) -> Iterator[Pair]:
