@@ -82,7 +82,7 @@ def main(rank: int, out: Path, kind: str) -> None:
     directory = out / (f"of-{rank}" if kind not in ("shared", "damaged") else "shared")
     run = Run(seed=rank)
     model = DistributedDataParallel(run.model)
-    snapshots = Snapshots(directory)
+    snapshots = Snapshots(directory, check_replicas=False)  # their weights name the writer
     run.first.bias.data.fill_(float(rank + 1))
     if kind in HARMED:
         snapshots.save(4, model=model, optimizer=run.optimizer, wait=True)
