@@ -57,7 +57,7 @@ class Stub:
         self.connection.send({
             "type": "hello", "protocol": PROTOCOL, "member": member, "membership": None,
             "running": False, "live": False, "ready": False, "finished": False, "stops": False,
-            "done": False, "failure": None, "reports": [], "entries": [], "deltas": True,
+            "done": False, "failure": None, "reports": [], "entries": [],
             "port": 41234, "reach": 42345,
         })  # fmt: skip
         self.reading = asyncio.ensure_future(self._read(self.connection))

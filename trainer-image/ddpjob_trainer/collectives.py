@@ -42,6 +42,13 @@ def rank() -> int:
     return distributed.get_rank() if is_initialized() else 0
 
 
+def ranks() -> tuple[int, int]:
+    """Return the rank and the world size; from the environment without a group."""
+    if is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def check_group() -> None:
     """Raise SnapshotError if the environment names other ranks, but there is no group yet."""
     size = os.environ.get("WORLD_SIZE", "1")
@@ -60,6 +67,15 @@ def all_gather_objects(value: Any) -> list[Any]:
     values: list[Any] = [None] * distributed.get_world_size()
     distributed.all_gather_object(values, value)
     return values
+
+
+def all_gather_results(value: Any, problem: Exception | None) -> list[Any]:
+    """Return the values of all ranks; raise the first problem of any rank on all ranks."""
+    gathered = all_gather_objects((value, problem))
+    for _, each in gathered:
+        if each is not None:
+            raise each
+    return [each for each, _ in gathered]
 
 
 def gather_speeds(own: float | None) -> tuple[float, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpjob_agent.worker.launch import STEPS_FILE, steps_done
+from ddpjob_agent.worker.launch import STEPS_FILE, recorded_steps
 from ddpjob_protocol.environment import ENV_STEPS
 from ddpjob_trainer import Snapshots, step_done
 from support.forked import Forks
@@ -37,12 +37,12 @@ def test_what_killed_processes_had_done(
     for local_rank, steps in ((1, 41), (0, 40)):
         own = {"LOCAL_RANK": str(local_rank), "STEPS": str(steps)}
         assert forks.start(script, env={**python_env, **own}).wait() == -signal.SIGKILL
-    assert steps_done(str(steps_file)) == 41
+    assert max(recorded_steps(str(steps_file))) == 41
 
 
 def test_a_call_of_due_reports_the_step_too(steps_file: Path) -> None:
     Snapshots(steps_file / "snapshots").due(7)
-    assert steps_done(str(steps_file)) == 7
+    assert max(recorded_steps(str(steps_file))) == 7
 
 
 def test_the_newest_word_counts_and_each_start_has_a_file_of_its_own(
@@ -52,10 +52,10 @@ def test_the_newest_word_counts_and_each_start_has_a_file_of_its_own(
         step_done(step)
     other = steps_file / "other"
     other.mkdir()
-    assert steps_done(str(other)) is None
+    assert recorded_steps(str(other)) == []
     monkeypatch.setenv(ENV_STEPS, str(other / STEPS_FILE))
     step_done(6)
-    assert (steps_done(str(steps_file)), steps_done(str(other))) == (6, 6)
+    assert (max(recorded_steps(str(steps_file))), max(recorded_steps(str(other)))) == (6, 6)
 
 
 def test_if_it_cannot_be_left_training_continues(
@@ -65,4 +65,4 @@ def test_if_it_cannot_be_left_training_continues(
     step_done(1)
     monkeypatch.setenv(ENV_STEPS, os.devnull)
     step_done(-1)
-    assert steps_done(str(tmp_path / "missing")) is None
+    assert recorded_steps(str(tmp_path / "missing")) == []

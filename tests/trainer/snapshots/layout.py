@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ddpjob_trainer.snapshots.model.manifest import name_of, step_of
+from ddpjob_trainer.snapshots.model.manifest import name_of
 from ddpjob_trainer.snapshots.storage import resolve
 from ddpjob_trainer.snapshots.storage.snapshot_storage import SnapshotStorage
 from ddpjob_trainer.snapshots.storage.stored import manifest_name
@@ -36,8 +36,8 @@ def replace_manifest(folder: Path, content: bytes) -> None:
 
 def committed(directory: Path) -> list[int]:
     """Return the steps that have a manifest, whether they count or not."""
-    found = (step_of(path.parent.parent.name) for path in directory.glob(f"step-*/*/{PATTERN}"))
-    return sorted({step for step in found if step is not None})
+    found = (path.parent.parent.name for path in directory.glob(f"step-*/*/{PATTERN}"))
+    return sorted({int(name.removeprefix("step-")) for name in found})
 
 
 def left_behind(directory: Path) -> list[str]:

@@ -140,7 +140,7 @@ class ServiceConnection:
         return self._has_lasted
 
     async def _run_session(self, connection: Connection) -> None:
-        connection.send({"type": "hello", **self._hello(), "deltas": True})
+        connection.send({"type": "hello", **self._hello()})
         self._connection = connection
         self.store.on_connect(connection)
         loop, orders = asyncio.get_running_loop(), RunOrders()

@@ -69,10 +69,9 @@ log = logging.getLogger("ddpjob.rendezvous")
 class _Session:
     """A connected agent."""
 
-    def __init__(self, connection: Connection, member: Member, deltas: bool) -> None:
+    def __init__(self, connection: Connection, member: Member) -> None:
         self.connection = connection
-        self._deltas = deltas  # whether the agent reads `ddpjob_protocol.messages.order_delta`
-        self._base: RunPart | None = None
+        self._base: RunPart | None = None  # that the next `run` order is a difference to
         self.member = member
         self.worker = member.worker
         self.order: Order | None = None
@@ -84,7 +83,7 @@ class _Session:
         if order != self.order:
             self.connection.send_json(order.to_json(self._base))
             self.order = order
-            if self._deltas and isinstance(order.common, RunPart):
+            if isinstance(order.common, RunPart):
                 self._base = order.common
 
     def ask(self, since: float, now: float) -> None:
@@ -199,8 +198,7 @@ class RendezvousServer:
         worker = on_hello(self._state, hello, now)
         if problem:
             self._state.refuse(worker, "hello.membership", problem, now)
-        deltas = hello.get("deltas") is True
-        session = _Session(connection, check_member(hello["member"]), deltas)
+        session = _Session(connection, check_member(hello["member"]))
         older = self._sessions.pop(worker, None)
         if older is not None:
             self._drop(older)

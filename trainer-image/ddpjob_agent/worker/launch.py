@@ -59,16 +59,16 @@ USUAL_PORT = 29500  # torch's default, for a service version that assigns no por
 AGENT_ONLY = (ENV_KEYS, ENV_SERVICE, ENV_WARM_PARENT, ENV_OUTPUT)
 
 
-def steps_done(logs: str) -> int | None:
-    """Return the highest step in the steps file in `logs`; None if no process recorded one."""
+def recorded_steps(logs: str) -> list[int]:
+    """Return the step of each local rank, from the steps file in `logs`; none without a file."""
     try:
         with open(os.path.join(logs, STEPS_FILE), "rb") as file:
             content = file.read()
     except OSError:
-        return None
+        return []
     size = STEPS_BYTES
     words = (content[at : at + size] for at in range(0, len(content), size))
-    return max((int.from_bytes(word, "little") for word in words), default=None)
+    return [int.from_bytes(word, "little") for word in words]
 
 
 def import_environment(base: Mapping[str, str], processes: int) -> dict[str, str]:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Sampler
 
+from ddpjob_trainer import collectives
 from ddpjob_trainer.data.orders import EpochOrder
 from ddpjob_trainer.data.partition import BatchShare
-from ddpjob_trainer.data.position import DataPosition, ranks
+from ddpjob_trainer.data.position import DataPosition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +73,7 @@ class ElasticBatchSampler(DataPosition, Sampler[list[int]]):
     def batch_size(self) -> int:
         """Samples of a batch, of all ranks together."""
         size = self._size * self.accumulate
-        return size * ranks()[1] if self._per_process else size
+        return size * collectives.ranks()[1] if self._per_process else size
 
     @property
     def follows_ranks(self) -> bool:

@@ -9,10 +9,8 @@ from __future__ import annotations
 import abc
 import contextlib
 import math
-import os
 from typing import TYPE_CHECKING, Any
 
-from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpjob_trainer import collectives
@@ -92,7 +90,7 @@ class DataPosition(abc.ABC):
     @property
     def speeds(self) -> tuple[float, ...]:
         """The speed of each rank, in one common unit."""
-        return self._speeds_of(ranks()[1])
+        return self._speeds_of(collectives.ranks()[1])
 
     def _speeds_of(self, world_size: int) -> tuple[float, ...]:
         if len(self._speeds) == world_size:
@@ -110,7 +108,7 @@ class DataPosition(abc.ABC):
 
     def _share_of(self, position: int, count: int) -> BatchShare:
         """Return this rank's share of the `count` samples from `position` on."""
-        rank, world_size = ranks()
+        rank, world_size = collectives.ranks()
         speeds = self._speeds_of(world_size)
         if self.shards is not None:
             return fixed_share_of(rank, position, count, speeds, self.shards, self._least)
@@ -195,10 +193,3 @@ def exchange_gradients(model: torch.nn.Module | None, *, now: bool) -> None:
     model = getattr(model, "_orig_mod", model)  # of torch.compile
     if isinstance(model, DistributedDataParallel):
         model.require_backward_grad_sync = now
-
-
-def ranks() -> tuple[int, int]:
-    """Return the rank and the world size; from the environment if there is no process group."""
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ddpjob_trainer import collectives
 from ddpjob_trainer.data import deterministic
 from ddpjob_trainer.data.batch_sampler import ElasticBatchSampler
 from ddpjob_trainer.data.loss_weights import LossWeights
 from ddpjob_trainer.data.partition import BatchShare, shards_of
-from ddpjob_trainer.data.position import DataPosition, ranks
+from ddpjob_trainer.data.position import DataPosition
 from ddpjob_trainer.data.stream import Stream
 from ddpjob_trainer.data.throughput import ThroughputMeter
 from ddpjob_trainer.tensors import rng_state
@@ -126,7 +127,7 @@ class DataFeed:
     def _shards(
         self, share: BatchShare, gradients: deterministic.DeterministicReducer
     ) -> Iterator[Any]:
-        source, (rank, _) = self.source, ranks()
+        source, (rank, _) = self.source, collectives.ranks()
         assert source.shards is not None
         ranges = shards_of(source.speeds, source.shards)
         buffers = [*self._model.module.buffers()]

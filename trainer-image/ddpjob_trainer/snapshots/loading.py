@@ -93,7 +93,7 @@ class SnapshotLoader:
                 existing_steps = self._storage.all_steps()
                 mine = self._storage.list_candidates(self._storage_group.readers, self._owner)
             except OSError as error:
-                mine = self._cannot_read(self._storage.where, error)
+                mine = _cannot_read(self._storage.where, error)
         gathered = collectives.all_gather_objects(mine)
         for each in gathered:
             if isinstance(each, str):
@@ -165,13 +165,10 @@ class SnapshotLoader:
         except SnapshotError as error:
             unavailable = str(error)
         except OSError as error:  # the snapshot may be whole, so no rank may exclude it
-            unavailable = self._cannot_read(name, error)
+            unavailable = _cannot_read(name, error)
         if sender is not None:
             sender.end()
         return content, why, unavailable
-
-    def _cannot_read(self, name: str, error: OSError) -> str:
-        return f"Cannot read {name}: {error.strerror}"
 
     def _begin(
         self, on_resume: OnResume, choice: Selection | None, existing_steps: list[int]
@@ -184,8 +181,8 @@ class SnapshotLoader:
                 again = on_resume(step, existing_steps, writer)
             except SnapshotError as error:
                 problem = error
-        gathered = collectives.all_gather_objects((again, problem))
-        for _, each in gathered:
-            if each is not None:
-                raise each
-        return any(again for again, _ in gathered)
+        return any(collectives.all_gather_results(again, problem))
+
+
+def _cannot_read(name: str, error: OSError) -> str:
+    return f"Cannot read {name}: {error.strerror}"

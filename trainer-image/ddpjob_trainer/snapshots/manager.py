@@ -16,7 +16,6 @@ from functools import cached_property, partial
 from typing import Any
 
 import torch
-from torch import distributed
 
 from ddpjob_trainer import collectives
 from ddpjob_trainer.agent_link import planned_stop
@@ -169,7 +168,7 @@ class Snapshots:
         state = FlatState(step, collected)
         stable, owner = training_state.changed_by_step(model, optimizer), self._owner
         part = write_round.assign_part(
-            state, stable, self._storage_group, _rank(), agreed, lambda: self._owner != owner
+            state, stable, self._storage_group, self._rank, agreed, lambda: self._owner != owner
         )
         if part is None:
             return True
@@ -177,7 +176,7 @@ class Snapshots:
         return self._writer.save(
             step, StagedState(state, part.names), self._writer_fence.fence, owner=owner, part=part,
             unchanged_tensors=stable, wait=wait,
-            report=partial(progress.saved, storage=_rank(), storages=self._storage_group.storages),
+            report=partial(progress.saved, storage=self._rank, storages=self._storage_group.storages),
         )  # fmt: skip
 
     def _agree_on_write(self, *, is_free: bool) -> WriteRound | None:
@@ -221,7 +220,7 @@ class Snapshots:
     @property
     def _is_writer(self) -> bool:
         """True if this rank writes for all ranks with the same directory."""
-        return _rank() == (self._storage_group.ranks[0] if self._is_grouped else 0)
+        return self._rank == (self._storage_group.ranks[0] if self._is_grouped else 0)
 
     @property
     def _may_share(self) -> bool:
@@ -279,7 +278,7 @@ class Snapshots:
             self.resume_from(found[0] if found else 0)
             if found is not None:
                 restoring.restore(
-                    found[1], model, parts, rank=_rank(), storage=self._storage, step=found[0]
+                    found[1], model, parts, rank=self._rank, storage=self._storage, step=found[0]
                 )
         if found is None:
             progress.resumed(0, loaded=self._is_jobs_own)
@@ -306,8 +305,6 @@ class Snapshots:
     def _owner(self) -> Owner:
         return self._writer_fence.owner
 
-
-def _rank() -> int:
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank()
-    return int(os.environ.get("RANK", "0"))
+    @property
+    def _rank(self) -> int:
+        return collectives.ranks()[0]

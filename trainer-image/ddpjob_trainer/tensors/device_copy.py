@@ -85,7 +85,7 @@ class DeviceCopier:
         with self._lock, self.accelerator.copying(after):
             if not self._blocks:
                 self._blocks = [self.accelerator.pin(BLOCK_BYTES) for _ in range(2)]
-            self._copy_in_blocks(_bytes(source), target)
+            self._copy_in_blocks(bytes_of(source), target)
 
     def _copy_in_blocks(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Move one block to the target while the device fills the other block."""
@@ -130,7 +130,8 @@ class StreamMarks:
             yield
 
 
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of a tensor, in its memory if possible."""
     return tensor.resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
 
 

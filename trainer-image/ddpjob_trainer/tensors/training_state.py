@@ -99,12 +99,12 @@ def restore_extra(saved: Any, extra: Any) -> None:
 
 def changed_by_step(model: torch.nn.Module, optimizer: Any) -> set[int]:
     """Return the addresses of the storages that only a step of the optimizer changes."""
-    return {tensor.untyped_storage().data_ptr() for tensor in _optimized(model, optimizer)}
+    return {tensor.untyped_storage().data_ptr() for tensor in optimized(model, optimizer)}
 
 
 def is_on_all(model: torch.nn.Module, optimizer: Any) -> int:
     """Return the size in bytes of the tensors that the optimizer changes, equal on every rank."""
-    return sum(tensor.nbytes for tensor in _optimized(model, optimizer))
+    return sum(tensor.nbytes for tensor in optimized(model, optimizer))
 
 
 def optimizers_of(optimizer: Any) -> list[torch.optim.Optimizer]:
@@ -114,7 +114,7 @@ def optimizers_of(optimizer: Any) -> list[torch.optim.Optimizer]:
     return each if all(isinstance(one, torch.optim.Optimizer) for one in each) else []
 
 
-def _optimized(model: torch.nn.Module, optimizer: Any) -> list[torch.Tensor]:
+def optimized(model: torch.nn.Module, optimizer: Any) -> list[torch.Tensor]:
     """Return the parameters and the optimizer's state; no tensors if it is not torch's."""
     optimizers = optimizers_of(optimizer)
     if not optimizers:

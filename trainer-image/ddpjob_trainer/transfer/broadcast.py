@@ -14,6 +14,7 @@ import torch
 from torch import distributed
 
 from ddpjob_trainer.tensors import serialization
+from ddpjob_trainer.tensors.device_copy import bytes_of
 from ddpjob_trainer.tensors.safetensors_reader import TensorSpec, memory_for
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class StateSender:
 
     def add(self, tensor: torch.Tensor) -> None:
         """Add the next tensor."""
-        self._waiting.append(_bytes(tensor))
+        self._waiting.append(bytes_of(tensor))
         self._count += 1
         if self._ends and self._count == self._ends[0]:
             del self._ends[0]
@@ -101,7 +102,7 @@ def receive_state(source: int, device: torch.device, choose: ChooseMemory | None
     specs = [TensorSpec(name, getattr(torch, kind), tuple(shape)) for name, kind, shape in shapes]
     memory = None if choose is None else choose(dict(node["dict"]), specs)
     tensors = {each.name: memory_for(each, memory) for each in specs}
-    parts = [_bytes(tensor) for tensor in tensors.values()]
+    parts = [bytes_of(tensor) for tensor in tensors.values()]
     for first, last in _packs([part.numel() for part in parts]):
         if last - first == 1 and device.type == "cpu":
             distributed.recv(parts[first], source)
@@ -129,10 +130,6 @@ def joined(parts: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
         for number, piece in zip(numbers, pieces.split(sizes), strict=True):
             moved[number] = piece
     return torch.cat(moved)
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
 
 
 def _packs(sizes: list[int]) -> Iterator[tuple[int, int]]:

@@ -5,11 +5,9 @@ The other processes wait for it in their collectives. May not: end a process.
 
 from __future__ import annotations
 
-import os
 import time
 
-from ddpjob_agent.worker.launch import STEPS_FILE
-from ddpjob_protocol.environment import STEPS_BYTES
+from ddpjob_agent.worker.launch import recorded_steps
 from ddpjob_protocol.messages.agent import Failure
 
 _REMEDY = (
@@ -20,16 +18,7 @@ _REMEDY = (
 
 def early_end(rank: int, local_rank: int, worker: str, logs: str) -> Failure:
     """Return the failure; `logs` is the folder with the steps file of the worker's processes."""
-    step = _step_of(local_rank, logs)
+    step = next(iter(recorded_steps(logs)[local_rank:]), 0)
     where = f"after step {step}" if step else "before its first step"
     summary = f"rank {rank} ({worker}) ended {where}, before the last step. {_REMEDY}"
     return Failure(time.time(), summary, rank=rank, exit_code=0)
-
-
-def _step_of(local_rank: int, logs: str) -> int:
-    try:
-        with open(os.path.join(logs, STEPS_FILE), "rb") as file:
-            file.seek(STEPS_BYTES * local_rank)
-            return int.from_bytes(file.read(STEPS_BYTES), "little")
-    except OSError:
-        return 0

@@ -17,7 +17,7 @@ from ddpjob_agent.worker.decisions import orders
 from ddpjob_agent.worker.ends.denied_folder import explain_denied
 from ddpjob_agent.worker.ends.early_end import early_end
 from ddpjob_agent.worker.ends.failure_report import explain_missing_script, read_failure
-from ddpjob_agent.worker.launch import steps_done
+from ddpjob_agent.worker.launch import recorded_steps
 from ddpjob_agent.worker.processes.start_attempts import start_failure
 from ddpjob_protocol.codec import encode
 from ddpjob_protocol.messages.agent import Failure
@@ -76,9 +76,9 @@ class EndReport:
 
     def report_steps(self, run: Run, logs: str) -> None:
         """Report the last step in the steps file; the processes may have ended before a report."""
-        membership, step = self._membership_of(run), steps_done(logs)
-        if membership and step is not None:
-            self._state.steps_done = {"membership": membership, "step": step}
+        membership, steps = self._membership_of(run), recorded_steps(logs)
+        if membership and steps:
+            self._state.steps_done = {"membership": membership, "step": max(steps)}
             self._link.send({"type": "steps_done", **self._state.steps_done})
 
     def fail_to_install(self, run: Run, problem: str) -> None:

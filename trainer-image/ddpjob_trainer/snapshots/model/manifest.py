@@ -28,7 +28,6 @@ VERSION = 1
 TENSORS = "tensors.safetensors"
 MANIFEST = "manifest.json"
 BLOCK_BYTES = 2 << 20  # size of a block that has a checksum of its own
-MOST_BYTES = 1 << 30  # bytes of a manifest; a larger one is not read
 
 MAX_REASON = 1000  # characters
 
@@ -49,12 +48,6 @@ class UnusableError(Exception):
 def name_of(step: int) -> str:
     """Return the folder's name, such as step-000000000123."""
     return f"step-{step:012d}"
-
-
-def step_of(name: str) -> int | None:
-    """Return the step of a name of name_of(); None for any other name."""
-    match = re.fullmatch(r"step-(\d{12})", name)
-    return int(match[1]) if match else None
 
 
 def part_name(number: int) -> str:

@@ -32,7 +32,6 @@ class _Report(NamedTuple):
     fence: int
     is_repeat: bool
     holding: Holding
-    problem: SnapshotError | None
 
 
 class ShardedSave:
@@ -95,12 +94,8 @@ class ShardedSave:
         except SnapshotError as error:
             problem = error
         word, holding = secrets.token_hex(4), state.holding if state else {}
-        gathered = collectives.all_gather_objects(
-            _Report(is_free, word, fence, is_repeat, holding, problem)
-        )
-        for each in gathered:
-            if each.problem is not None:
-                raise each.problem
+        mine = _Report(is_free, word, fence, is_repeat, holding)
+        gathered = collectives.all_gather_results(mine, problem)
         assert state is not None
         if any(each.is_repeat for each in gathered):
             return state, None
@@ -145,11 +140,7 @@ def _agree_on_result(save: partial[bool]) -> bool:
         done = save()
     except SnapshotError as error:
         problem = error
-    results = collectives.all_gather_objects((problem, done))
-    for each, _ in results:
-        if each is not None:
-            raise each
-    return all(done for _, done in results)
+    return all(collectives.all_gather_results(done, problem))
 
 
 def _collect(step: int, model: torch.nn.Module, parts: dict[str, Any]) -> ShardedState:
@@ -160,9 +151,5 @@ def _collect(step: int, model: torch.nn.Module, parts: dict[str, Any]) -> Sharde
 
 def _changed_by_step(model: torch.nn.Module, optimizer: Any) -> set[int]:
     """Return the addresses of the storages that only a step of the optimizer changes."""
-    optimizers = training_state.optimizers_of(optimizer)
-    values = (v for each in optimizers for state in each.state.values() for v in state.values())
-    tensors = [*model.parameters(), *(each for each in values if torch.is_tensor(each))]
-    return (
-        {local_of(each).untyped_storage().data_ptr() for each in tensors} if optimizers else set()
-    )
+    tensors = training_state.optimized(model, optimizer)
+    return {local_of(each).untyped_storage().data_ptr() for each in tensors}

@@ -22,6 +22,9 @@ class FileInfo(NamedTuple):
     written: float  # seconds since 1970
 
 
+SMALL_BYTES = 1 << 30  # of a file that is read at once, such as a manifest
+
+
 class FileStore(Protocol):
     """Files by their path below the store, such as folder/file. Each method may raise OSError."""
 

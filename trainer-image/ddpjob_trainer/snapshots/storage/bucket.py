@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ddpjob_trainer.errors import SnapshotError
-from ddpjob_trainer.snapshots.storage.base import FileInfo
+from ddpjob_trainer.snapshots.storage.base import SMALL_BYTES, FileInfo
 
 obstore: Any = None
 with contextlib.suppress(ImportError):  # an image without obstore still supports directories
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from ddpjob_trainer.collectives import StorageGroup
 
 REQUEST_TIMEOUT = timedelta(seconds=60)  # limit for the retries of one request
-SMALL_BYTES = 1 << 30  # bytes of an object that is read at once, such as a manifest
 
 PART_BYTES = 16 << 20  # of an upload
 PARTS = 8  # concurrent parts of an upload

@@ -14,7 +14,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from ddpjob_trainer.snapshots.storage import durable, volume
-from ddpjob_trainer.snapshots.storage.base import OWN_FOLDERS, FileInfo
+from ddpjob_trainer.snapshots.storage.base import OWN_FOLDERS, SMALL_BYTES, FileInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from ddpjob_trainer.collectives import StorageGroup
 
-SMALL_BYTES = 1 << 30  # bytes of a file that is read at once, such as a manifest
 TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 
 
