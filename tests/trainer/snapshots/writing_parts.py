@@ -107,7 +107,9 @@ class Rank:
         if self.rank == 2:
             SnapshotStorage.write_part = lambda *_: os._exit(9)  # type: ignore[method-assign]
         assert self.save(2)
-        self.snapshots.share = False  # as many as are left cannot agree here: there is no group
+        self.snapshots._duties.shares = (
+            False  # as many as are left cannot agree here: there is no group
+        )
         os.environ.update(DDPJOB_MEMBERSHIP="1.1.2")
         self.snapshots.wait()
         self.seen["skipped"] = self.snapshots.skipped

@@ -19,7 +19,6 @@ import torch
 
 from ddpjob_trainer import collectives
 from ddpjob_trainer.agent_link import planned_stop
-from ddpjob_trainer.collectives import StorageGroup
 from ddpjob_trainer.errors import StorageUnavailableError
 from ddpjob_trainer.reporting import progress, step_counter
 from ddpjob_trainer.snapshots import restoring, settings
@@ -36,6 +35,7 @@ from ddpjob_trainer.snapshots.sharded.targets import prepare_read
 from ddpjob_trainer.snapshots.storage import resolve
 from ddpjob_trainer.snapshots.writing import write_round
 from ddpjob_trainer.snapshots.writing.async_writer import AsyncWriter
+from ddpjob_trainer.snapshots.writing.rank_duties import RankDuties
 from ddpjob_trainer.snapshots.writing.write_round import SOLO, WriteRound
 from ddpjob_trainer.snapshots.writing.writer_fence import WriterFence
 from ddpjob_trainer.tensors import rng_state, training_state
@@ -76,15 +76,12 @@ class Snapshots:
             settings.where(directory), settings.keep(keep), settings.limit(directory)
         )
         self._every = settings.every()
-        self.share = share
         self._last: int | None = None  # the step after which all ranks stop
         self._is_jobs_own = directory is None  # or another job's, to load its model
         self._writer_fence = WriterFence(self._storage, other_job=other_job)
+        self._duties = RankDuties(self._storage, self._writer_fence, shares=share)
         self._writer = AsyncWriter(self._storage)
         self._waiting: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        self._storage_group = StorageGroup((0,), (0,), 1)
-        self._grouped_for: tuple[Owner, bool] | None = None
-        self._is_sharded = False  # the model, so that each rank writes what it holds
         self._check = FirstCheck(check_replicas=check_replicas)
 
     def due(self, step: int) -> bool:
@@ -98,7 +95,7 @@ class Snapshots:
         self._check.after_step(step)
         if self._stops is not None and self._stops.is_due_at(step):
             self._last = step
-            if not self._participates:
+            if not self._duties.participates:
                 self._stops.ready()
             return True
         return step > 0 and step % self._every == 0
@@ -128,8 +125,8 @@ class Snapshots:
         self._check.before_save(step, model, extra, parts)
         is_last = self._stops is not None and step == self._last
         done = True
-        self._is_sharded = is_sharded(model)
-        if self._participates:
+        self._duties.is_sharded = is_sharded(model)
+        if self._duties.participates:
             try:
                 done = self._save(step, model, extra, parts, wait=wait or is_last)
             except StorageUnavailableError as error:
@@ -138,7 +135,7 @@ class Snapshots:
                 _log.warning("%s", error)  # a change of the workers does not wait for the store
                 done = False
         if is_last and self._stops is not None:
-            if self._participates:
+            if self._duties.participates:
                 self._stops.ready()
             self._stops.wait()
         return done
@@ -147,13 +144,13 @@ class Snapshots:
         self, step: int, model: torch.nn.Module, extra: Any, parts: dict[str, Any], *, wait: bool
     ) -> bool:
         optimizer = parts["optimizer"]
-        if self._is_sharded:
-            self.discover_storage_group()
+        if self._duties.is_sharded:
+            self._duties.discover()
             self._make_wait(optimizer)
-            saving = ShardedSave(self._storage, self._storage_group, self._writer_fence)
+            saving = ShardedSave(self._storage, self._duties.group, self._writer_fence)
             return saving.save(self._writer, step, model, {"extra": extra, **parts}, wait=wait)
-        shares = self._may_share and is_large(training_state.is_on_all(model, optimizer))
-        if not (shares or self._is_writer):
+        shares = self._duties.may_share and is_large(training_state.is_on_all(model, optimizer))
+        if not (shares or self._duties.is_writer):
             return True
         begin = self._writer_fence.resumed_from
         is_repeated = self._writer.repeats(step, self._owner, begin, wait=wait)
@@ -168,7 +165,7 @@ class Snapshots:
         state = FlatState(step, collected)
         stable, owner = training_state.changed_by_step(model, optimizer), self._owner
         part = write_round.assign_part(
-            state, stable, self._storage_group, self._rank, agreed, lambda: self._owner != owner
+            state, stable, self._duties.group, self._rank, agreed, lambda: self._owner != owner
         )
         if part is None:
             return True
@@ -176,13 +173,13 @@ class Snapshots:
         return self._writer.save(
             step, StagedState(state, part.names), self._writer_fence.fence, owner=owner, part=part,
             unchanged_tensors=stable, wait=wait,
-            report=partial(progress.saved, storage=self._rank, storages=self._storage_group.storages),
+            report=partial(progress.saved, storage=self._rank, storages=self._duties.group.storages),
         )  # fmt: skip
 
     def _agree_on_write(self, *, is_free: bool) -> WriteRound | None:
-        self.discover_storage_group()
-        fence = self._writer_fence.fence if self._is_writer else None
-        return write_round.agree_on_write(self._storage_group, fence, is_free=is_free)
+        self._duties.discover()
+        fence = self._writer_fence.fence if self._duties.is_writer else None
+        return write_round.agree_on_write(self._duties.group, fence, is_free=is_free)
 
     def wait(self) -> None:
         """Wait until all snapshots are durable. Raise SnapshotError if one cannot be saved."""
@@ -204,32 +201,8 @@ class Snapshots:
                 each.register_step_pre_hook(lambda *_: self._writer.wait_for_copy())
 
     def discover_storage_group(self) -> None:
-        """Find the ranks with the same directory, on each rank, once per membership.
-
-        Until then, rank 0 alone writes. Raise RuntimeError if the group breaks.
-        """
-        if not self._is_grouped:
-            self._storage_group = self._storage.group()
-            self._grouped_for = self._owner, collectives.is_initialized()
-
-    @property
-    def _is_grouped(self) -> bool:
-        """True if the storage group is known, for this membership and its process group."""
-        return self._grouped_for == (self._owner, collectives.is_initialized())
-
-    @property
-    def _is_writer(self) -> bool:
-        """True if this rank writes for all ranks with the same directory."""
-        return self._rank == (self._storage_group.ranks[0] if self._is_grouped else 0)
-
-    @property
-    def _may_share(self) -> bool:
-        """True if the ranks divide a large state; then all ranks must save."""
-        return self.share and collectives.world_size() > 1
-
-    @property
-    def _participates(self) -> bool:
-        return self._is_writer or self._may_share or self._is_sharded
+        """Find the ranks with the same storage, on each rank. Raise RuntimeError if the group breaks."""
+        self._duties.discover()
 
     @property
     def is_half_loaded(self) -> bool:
@@ -265,13 +238,13 @@ class Snapshots:
         self._check.before_load(model, parts)
         self._writer.finish()
         self._storage.make_room(training_state.is_on_all(model, optimizer), None)
-        self.discover_storage_group()
-        self._is_sharded, read_part = is_sharded(model), None
-        if self._is_sharded:
-            read_part = prepare_read(self._storage, self._storage_group, model, optimizer)
+        self._duties.discover()
+        self._duties.is_sharded, read_part = is_sharded(model), None
+        if self._duties.is_sharded:
+            read_part = prepare_read(self._storage, self._duties.group, model, optimizer)
         own = OwnMemory(model, parts)
         loading = SnapshotLoader(
-            self._storage, collectives.rank(), self._storage_group, self._owner, read_part, own
+            self._storage, collectives.rank(), self._duties.group, self._owner, read_part, own
         )
         with self._check.loading(own):
             found = loading.load_agreed(self._check_writer, self._resume)
