@@ -22,6 +22,7 @@ SCRIPT = """
     end = pathlib.Path(sys.argv[1])
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
+    torch.manual_seed(0)
     model = torch.nn.Linear(4, 1)
     snapshots = Snapshots()
     loaded = snapshots.load(model=model)

@@ -44,6 +44,7 @@ SCRIPT = """
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
+    torch.manual_seed(0)
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     snapshots = Snapshots()
