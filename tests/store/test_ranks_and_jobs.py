@@ -39,6 +39,7 @@ SCRIPT = """
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     last = 8
+    torch.manual_seed(0)
     model = torch.nn.Linear(8, 8)
     snapshots = Snapshots()
     loaded = snapshots.load(model=model)
