@@ -190,6 +190,7 @@ CASES = (
     Case("facts_of_a_relative_path", FACTS, ("facts_of_a_relative_path/case.py",)),
     Case("facts_of_a_module", FACTS, ("-m", "facts_of_a_module.case", "x", "-m")),
     Case("facts_of_a_package", FACTS, ("-m", "facts_of_a_package")),
+    Case("imported_module", "[1]", ("-m", "json.tool", "{folder}/case.py")),
     Case("training", TRAIN),
     Case("spawns", SPAWNS),
     Case("exit", AT_EXIT, code=1),

@@ -186,6 +186,14 @@ Events
   30s   WorkerLost   ! one two"""
 
 
+@pytest.mark.parametrize(("state", "formed"), [("Running", 100), ("Running", 5), ("Complete", 100)])
+def test_a_script_that_reports_no_steps_is_explained(state: str, formed: float) -> None:
+    membership = {"id": "1.1.1", "workers": ["a"], "worldSize": 1, "cause": "started"}
+    found = job(state, progress=None, membership={**membership, "since": moment(formed)})
+    described = "\n".join(text.describe(found, [], [], NOW))
+    assert ("reports no steps" in described) == (state == "Running" and formed > 60)
+
+
 def test_what_a_viewer_may_not_see_is_named() -> None:
     lines = list(text.describe(job(), "you lack a right", [], NOW))
     assert lines[-1] == "Pods: you lack a right"

@@ -75,6 +75,7 @@ def run(arguments: list[str]) -> NoReturn:
         if arguments[0] == "-m":
             _prepend_to_path(os.getcwd())
             sys.argv = ["-m", *arguments[2:]]
+            sys.modules.pop(arguments[1], None)  # runpy warns of a module that is imported already
             getattr(runpy, "_run_module_as_main")(arguments[1])  # noqa: B009 - `python -m` uses it
         else:
             _prepend_to_path(os.path.dirname(os.path.realpath(arguments[0])))

@@ -6,7 +6,7 @@ May not: read a clock, send a request or print; the caller passes the time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from ddpjob_operator.cli.jobs.cells import NONE, Table, age, parse
@@ -21,6 +21,8 @@ from ddpjob_protocol.text import duration, plural
 
 Object = dict[str, Any]
 ENDED = ("Complete", "Failed")
+FIRST_STEP = timedelta(seconds=60)
+REPORTS = "ddpjob_trainer.step_done(step, total) does (docs/trainer.md)"
 HEADS = ("NAME", "STATE", "READY", "WORLD", "PROGRESS", "RESTARTS", "AGE")
 TOP_HEADS = ("NAME", "STATE", "WORLD", "PROGRESS", "DONE", "STEPS/S", "ETA", "METRICS")
 WIDE = ("ETA", "CAUSE", "SNAPSHOT", "MESSAGE")
@@ -178,6 +180,8 @@ def _facts(job: Object, now: datetime) -> Iterator[tuple[str, str]]:
             "Progress",
             "; ".join(filter(None, (f"{progress(job)} steps", *_pace(job, now), metrics(job)))),
         )
+    elif is_training(job) and _is_silent(status.get("membership"), now):
+        yield "Progress", f"the script reports no steps; {REPORTS}"
     if found := _snapshot(status.get("snapshot") or {}, now):
         yield "Snapshot", found
     if (found := status.get("restarts")) and found.get("total"):
@@ -187,6 +191,11 @@ def _facts(job: Object, now: datetime) -> Iterator[tuple[str, str]]:
         repeated = found.get("repeatedSteps")
         more = f"; {plural(repeated, 'step')} repeated" if repeated else ""
         yield "Restarts", f"{found['total']} ({kinds}){more}"
+
+
+def _is_silent(membership: Object | None, now: datetime) -> bool:
+    """Return whether a script that reports steps would have reported one."""
+    return membership is not None and now - parse(membership["since"]) > FIRST_STEP
 
 
 def problems(job: Object) -> Iterator[str]:
