@@ -21,7 +21,7 @@ FOUND = [
     "Required; in an extra group absent: as the main group, with its args.",
     "Last epoch whose service was seen; only such a service may form memberships.",
     "'./' stands for all that is there; name what the script saves to",
-    "'x' is not a bucket with a prefix; give one as in s3://bucket/jobs/digits (s3, gs or az)",
+    "'x' is no bucket with a prefix; give one as in s3://bucket/jobs/digits (s3, gs or az)",
     "must be longer than nothing, not a list",
     "--fresh leaves what is in s3://… alone: give another prefix",
     "membership 1.1.4 has gone on from step 100 in DIR: membership 1.1.3 was overtaken, and what it saves would not count.",
@@ -59,7 +59,7 @@ FOUND = [
     "A field that does not act yet is refused with a message, never ignored.",
     "**Who gets nothing** (a short batch of 2 over 3 processes) does what the first process does, with the weight 0, because all must take part in the exchange of gradients.",
     "Where the image is: `ddpjob/operator`, or the same in your registry.",
-    "sagemaker.model is not given: what is left in SM_MODEL_DIR is deleted with its pod",
+    "sagemaker.model is not given: what is left in SM_MODEL_DIR is gone with its pod",
 ]
 
 ACCEPTED = [
