@@ -13,7 +13,9 @@ from support.driving import SCRIPT
 SEES = """
     name = os.environ["DDPJOB_WORKER"]
     seen = pathlib.Path(os.environ["DDPJOB_SNAPSHOT_DIR"], name + ".sees")
-    seen.write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
+    partial = seen.with_suffix(".partial")
+    partial.write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
+    partial.rename(seen)
 """
 COMMAND = "[python3, train.py, end]"
 

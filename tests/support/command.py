@@ -26,6 +26,7 @@ from support.forked_command import start_local
 
 DDPJOB = str(Path(sys.executable).with_name("ddpjob"))
 RUN = ("run", "--local", "job.yaml")
+ENDING_SECONDS = 30.0  # for processes that were killed
 QUICK = {"elastic": "{joinPolicy: Immediate, settleSeconds: 0.2}"}
 
 
@@ -129,7 +130,7 @@ def started(
         yield command
     finally:
         command.kill()
-        left = command.processes()
+        _, left = psutil.wait_procs(command.processes(), timeout=ENDING_SECONDS)
         if left:
             sweep((command.state / "uid").read_text())
         assert not left, f"left running: {left}"

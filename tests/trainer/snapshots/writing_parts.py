@@ -37,7 +37,7 @@ class Rank:
         self.run = Run()
         self.run.train(2)
         self.mean(self.run).fill_(float(rank))  # differs, as under DDP
-        self.snapshots = Snapshots(self.directory, share=True)
+        self.snapshots = Snapshots(self.directory, share=True, check_replicas=False)
         self.seen: dict[str, Any] = {}
 
     def mean(self, run: Run) -> torch.Tensor:
