@@ -42,7 +42,7 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, number: signal.Signal
     with subprocess.Popen(
         [sys.executable, "-m", "tools.run_tiers", *targets],
         cwd=ROOT,
-        env={**os.environ, "MAKE": str(make)},
+        env={**os.environ, "MAKE": str(make), "DDPJOB_AT_ONCE": "2"},
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
