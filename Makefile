@@ -38,7 +38,7 @@ test-local: setup ## Whole jobs with real processes on this machine; snapshots i
 soak: setup ## At length what `make test` runs in short, in two hours; SEEDS="1 2 3" chooses, FUZZ=1000 fuzzes more; root
 	@PYTEST='$(PYTEST)' tools/soak.sh
 
-mutations: setup ## Break the product on purpose, 130 times, and see tests fail for it. About an hour
+mutations: setup ## Break the product on purpose, over 400 times, and see tests fail for it; hours
 	@$(BIN)/python tests/mutations/run.py
 
 test-cluster: setup ## The CRD, the chart and the operator against a real API server
