@@ -27,7 +27,7 @@ import hypothesis
 import psutil
 import pytest
 
-# Where this is set, as in many images, each of a tier's processes would compile our modules anew.
+# Where this is set, as in many images, each of a tier's processes would compile our modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 

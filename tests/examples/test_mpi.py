@@ -103,7 +103,7 @@ async def test_a_failure_is_reported_with_its_rank(tmp_path: Path) -> None:
 async def test_horovods_script_resumes(tmp_path: Path) -> None:
     """Over the real MPI; what Horovod does is done by a stand-in.
 
-    One process for each worker: each imports torch anew.
+    One process for each worker, because each process imports torch.
     """
     text = f"[mpirun, -x, 'PYTHONPATH={Path(__file__).parent / 'standins'}', python, train.py]"
     single = ("processesPerWorker: 2", "processesPerWorker: 1")

@@ -105,7 +105,11 @@ def sample(model: torch.nn.Module, step: int) -> dict[str, int]:
     ]  # fmt: skip
     count = min(PARAMETERS, len(named))
     chosen = random.Random(step).sample(named, count)  # noqa: S311 - equal on each rank
-    sums = {f"the parameter {name}": _checksum(each) for name, each in chosen}
+    return read_sums({f"the parameter {name}": _checksum(each) for name, each in chosen})
+
+
+def read_sums(sums: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """Return the values of checksums, which are read once from each device."""
     found: dict[str, int] = {}
     for device in dict.fromkeys(each.device for each in sums.values()):
         names = [name for name, each in sums.items() if each.device == device]

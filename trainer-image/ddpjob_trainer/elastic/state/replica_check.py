@@ -16,7 +16,7 @@ from torch import distributed
 
 from ddpjob_trainer import collectives
 from ddpjob_trainer.elastic.state.checksum import lazy_checksum
-from ddpjob_trainer.snapshots.replicas import describe_difference
+from ddpjob_trainer.snapshots.replicas import describe_difference, read_sums
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -83,10 +83,7 @@ class ReplicaCheck:
             for name, value in found.items()
             if isinstance(value, torch.Tensor) and value.layout == torch.strided
         }
-        sums: dict[str, int] = {}
-        for device in dict.fromkeys(each.device for each in lazy.values()):
-            names = [name for name, each in lazy.items() if each.device == device]
-            sums.update(zip(names, torch.stack([lazy[n] for n in names]).tolist(), strict=True))
+        sums = read_sums(lazy)
         numbers = {n: v for n, v in found.items() if isinstance(v, (bool, int, float))}
         return {
             n: sums[n] if n in sums else zlib.crc32(repr(numbers.get(n)).encode()) for n in found
