@@ -45,8 +45,8 @@ class StoredJob:
     @property
     def ended(self) -> bool:
         """True if the job has ended, also if its conditions cannot be read."""
-        told = any(c.type in ENDS and c.status == "True" for c in self.status.conditions)
-        return told or self.status.state in ENDS
+        has_ended = any(c.type in ENDS and c.status == "True" for c in self.status.conditions)
+        return has_ended or self.status.state in ENDS
 
 
 def read_stored_job(raw: Mapping[str, Any]) -> StoredJob:

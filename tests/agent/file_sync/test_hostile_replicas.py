@@ -293,7 +293,7 @@ def test_hostile_lists_on_a_volume_are_refused_and_reported_once(tmp_path: Path,
     if case in HOSTILE:
         assert not disk.holdings.install(announced(parts))
     assert contents(tmp_path) == before
-    (refusal,) = disk.holdings.refusals.take_new()
+    (refusal,) = disk.holdings.refused.take_new()
     assert str(folder) in refusal
     assert "delete the copy" in refusal
 

@@ -98,7 +98,7 @@ def check(state: RegistryState) -> None:
             json.loads(orders.order_for(row.member.worker).to_json())
         text = json.dumps(encode(build_report(state, 1)), allow_nan=False)
         parse_report(json.loads(text))
-    for line in state.refusals.take():
+    for line in state.refused_reports.take():
         assert len(line) < 5000
         assert line.isprintable(), "a peer could write lines of its own into the log"
 

@@ -14,7 +14,7 @@ import os
 from typing import TYPE_CHECKING, Callable, Optional
 
 from ddpjob_agent.file_sync.decisions.admission import admit
-from ddpjob_agent.file_sync.decisions.refusals import Refusals
+from ddpjob_agent.file_sync.decisions.refused_replicas import RefusedReplicas
 from ddpjob_agent.file_sync.decisions.replica import BEFORE_ALL, NOTHING, Replica, digest_of
 from ddpjob_agent.file_sync.disk.file_copy import copy_file
 from ddpjob_agent.file_sync.disk.local_files import ChangedError, TrackedFiles
@@ -61,7 +61,7 @@ class LocalReplicas:
         self.installed: InstalledReplica | None = None
         self.installed_digest: str | None = None  # digest of the installed files; None: incomplete
         self.problem = ""  # error of the last failed store
-        self.refusals = Refusals()
+        self.refused = RefusedReplicas()
 
     def cancel(self) -> None:
         """Cancel all running and future reads."""
@@ -73,7 +73,7 @@ class LocalReplicas:
     def replicas(self, *, stable: bool) -> tuple[Replica, ...]:
         """Return the replicas to serve; `stable`: also the installed one, as no process runs."""
         found = {kept.copy.digest: kept.copy for kept in self._store.replicas()}  # newest of each
-        self.refusals.add_stored(self._store.refused)
+        self.refused.add_stored(self._store.refused)
         if stable and self.installed is not None:
             found.setdefault(self.installed.copy.digest, self.installed.copy)
         return tuple(found.values())
@@ -246,7 +246,7 @@ class LocalReplicas:
 
     def refuse(self, copy: Replica, holder: str, reason: RefusedError) -> None:
         """Record that a replica that a worker sent is not admitted."""
-        self.refusals.add_sent(copy, holder, reason)
+        self.refused.add_sent(copy, holder, reason)
 
     def discard(self, targets: Sequence[Place], *, to_store: bool) -> None:
         """Delete the staged files of a replica that did not arrive."""

@@ -217,7 +217,7 @@ class FileSyncer:
         until = time.monotonic() + INSTALL_SECONDS
         replicas, digest = self._replicas, instruction.digest
         try:
-            while replicas.installed_digest != digest and digest not in replicas.refusals.digests:
+            while replicas.installed_digest != digest and digest not in replicas.refused.digests:
                 if not await self._try_to_install(instruction):
                     if time.monotonic() > until:
                         raise OSError(0, f"no worker sent a replica within {INSTALL_SECONDS:.0f} s")
@@ -246,7 +246,7 @@ class FileSyncer:
     async def _store_for_others(self, instruction: FileInstruction) -> None:
         try:
             replicas, digest = self._replicas, instruction.digest
-            while not (replicas.find(digest) or digest in replicas.refusals.digests):
+            while not (replicas.find(digest) or digest in replicas.refused.digests):
                 if not await self._fetch(instruction, to_store=True):
                     await asyncio.sleep(RETRY_SECONDS)
         except OSError as error:
@@ -277,10 +277,10 @@ class FileSyncer:
         replicas, is_idle = self._replicas, self._is_idle
         copies = await self._on_disk(functools.partial(replicas.replicas, stable=is_idle))
         installed = replicas.installed_digest if is_idle else None
-        for refusal in replicas.refusals.take_new():
+        for refusal in replicas.refused.take_new():
             log.warning("%s", refusal)
             self._send(files_refused(refusal).to_message())
-        port, problem, refused = self._server.port, replicas.problem, replicas.refusals.digests
+        port, problem, refused = self._server.port, replicas.problem, replicas.refused.digests
         inventory = FileInventory(
             scope, copies, installed, not is_idle, port, problem, tuple(refused)
         )

@@ -253,7 +253,7 @@ class RendezvousServer:
             )
             extend_deadlines(self._state, late)
         again_at = decide(self._state, now)
-        for line in self._state.refusals.take():
+        for line in self._state.refused_reports.take():
             log.warning("%s", line)
         self._store.sync_membership()
         self._orders.update(now)

@@ -21,7 +21,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ddpjob_agent.file_sync.decisions.admission import MalformedError, RefusedError
-from ddpjob_agent.file_sync.decisions.refusals import MAX_REFUSALS
+from ddpjob_agent.file_sync.decisions.refused_replicas import MAX_REFUSED
 from ddpjob_agent.file_sync.decisions.replica import FileEntry, Replica, digest_of
 from ddpjob_agent.file_sync.disk import places
 from ddpjob_agent.file_sync.disk.file_copy import copy_file
@@ -122,7 +122,7 @@ class ReplicaStore:
         except OSError:  # it is being renamed or deleted
             return None
         except (MalformedError, RefusedError) as error:
-            if len(self.refused) < MAX_REFUSALS:
+            if len(self.refused) < MAX_REFUSED:
                 self.refused.setdefault(place.path, str(error))
             return None
         size = sum(part.size for part in parts)

@@ -23,7 +23,7 @@ from ddpjob_agent.membership.stop_askers import StopAskers
 from ddpjob_agent.registry.state.file_sync import FileSyncCoordinator
 from ddpjob_agent.registry.state.hang_restart import HangRestart
 from ddpjob_agent.registry.state.history import MembershipHistory
-from ddpjob_agent.registry.state.refusals import Refusals
+from ddpjob_agent.registry.state.refused_reports import RefusedReports
 from ddpjob_agent.registry.state.stall_detector import StallDetector
 from ddpjob_agent.registry.state.warning_log import WarningLog
 from ddpjob_agent.registry.state.worker_table import WorkerTable
@@ -61,7 +61,7 @@ class RegistryState:
     hang: HangRestart = dataclasses.field(default_factory=HangRestart)
     askers: StopAskers = dataclasses.field(default_factory=StopAskers)
     warnings: WarningLog = dataclasses.field(default_factory=WarningLog)
-    refusals: Refusals = dataclasses.field(default_factory=Refusals)
+    refused_reports: RefusedReports = dataclasses.field(default_factory=RefusedReports)
     ranks: TorchrunRanks = dataclasses.field(default_factory=TorchrunRanks)  # of the store
 
     @property
@@ -108,7 +108,7 @@ class RegistryState:
 
     def refuse(self, worker: str, kind: str, problem: str, now: float) -> None:
         """Record that a report of this worker was refused, with its odd value."""
-        self.refusals.add(self.warnings, worker, kind, problem, self.wall(now))
+        self.refused_reports.add(self.warnings, worker, kind, problem, self.wall(now))
 
     def update(self, **changes: Any) -> None:
         """Change fields of the policy's input."""

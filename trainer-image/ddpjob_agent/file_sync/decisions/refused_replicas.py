@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from ddpjob_agent.file_sync.decisions.admission import RefusedError
     from ddpjob_agent.file_sync.decisions.replica import Replica
 
-MAX_REFUSALS = 64  # that are remembered, of each kind
+MAX_REFUSED = 64  # that are remembered, of each kind
 _KNOWN = "If snapshot.files named the file before, name the file again"
 
 
-class Refusals:
+class RefusedReplicas:
     """The refused replicas of one agent."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Refusals:
         """Record a replica of another worker."""
         if copy.digest in self.digests:
             return
-        if len(self.digests) == MAX_REFUSALS:
+        if len(self.digests) == MAX_REFUSED:
             del self.digests[next(iter(self.digests))]
         self.digests[copy.digest] = None
         self._new.append(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ddpjob_agent.registry.state.warning_log import WarningLog
 
 
-class Refusals:
+class RefusedReports:
     """The refused reports of a job's workers."""
 
     def __init__(self) -> None:
