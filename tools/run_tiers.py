@@ -24,10 +24,12 @@ import sys
 import threading
 import time
 import tomllib
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 from tools import flaky
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -252,14 +254,34 @@ def _interrupt(_number: int, _frame: object) -> None:
 def main(targets: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
-    start = time.monotonic()
+    start, machine = time.monotonic(), watch_machine()
     try:
         succeeded = judge(run_all(targets))
     except KeyboardInterrupt:
         print("interrupted: nothing is left running")
         return INTERRUPTED
-    print(f"{time.monotonic() - start:.0f} s in all")
+    print(f"{time.monotonic() - start:.0f} s in all; {machine()}")
     return 0 if succeeded else 1
+
+
+def watch_machine() -> Callable[[], str]:
+    """Return a function that reports what all processes of the machine have used since this call.
+
+    Containers are a part of it, and other work of the machine.
+    """
+    start = psutil.cpu_times()
+
+    def report() -> str:
+        end = psutil.cpu_times()
+        spent = {name: getattr(end, name) - getattr(start, name) for name in end._fields}
+        total = sum(spent.values()) - spent.get("guest", 0.0) - spent.get("guest_nice", 0.0)
+        unused = spent["idle"] + spent.get("iowait", 0.0)
+        return (
+            f"the machine used {total - unused:.0f} CPU-seconds, containers included,"
+            f" and was idle for {unused / (total or 1.0):.0%} of its time"
+        )
+
+    return report
 
 
 def judge(outcomes: list[Outcome]) -> bool:
