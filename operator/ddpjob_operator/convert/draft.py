@@ -17,6 +17,11 @@ ORDER = (
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 PLACEHOLDER = ["torchrun", "train.py"]
 MAX_JOB_NAME = constants.MAX_NAMES - len(constants.MAIN_GROUP)
+QUEUE = "kueue.x-k8s.io/queue-name"
+QUEUED = (
+    "is not set: Kueue queues the pods of a DDPJob, not the job (docs/guides/kueue.md), so nothing"
+    " would resume it"
+)
 FIXED_SIZE = (
     "the job had a fixed size, so it waits for all workers; lower minReplicas to make it elastic"
 )
@@ -112,6 +117,16 @@ def set_sizes(
     if size < least:
         notes.append(Note(path, f"replicas {size} is below minReplicas {least}, which is used"))
         spec["replicas"] = least
+
+
+def set_suspend(spec: Object, metadata: Object, fields: Fields) -> None:
+    """Suspend the job as the source is; a job in a queue of Kueue is suspended only there."""
+    if not fields.take("suspend"):
+        return
+    if QUEUE in metadata.get("labels", {}):
+        fields.note("suspend", QUEUED)
+    else:
+        spec["suspend"] = True
 
 
 def build_job(metadata: Object, spec: Object) -> Object:

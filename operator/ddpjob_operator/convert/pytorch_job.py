@@ -38,7 +38,7 @@ def convert(document: Object, notes: list[Note]) -> Object:
     least, most = elastic.take_number("minReplicas"), elastic.take_number("maxReplicas")
     draft.set_sizes(found, least, most, notes, "spec")
     _read_elastic(elastic, found)
-    _read_policy(policy, found)
+    _read_policy(policy, found, metadata)
     spec.close()
     job.close()
     return draft.build_job(metadata, found)
@@ -77,12 +77,21 @@ def _join(main: Object, master: Object, replicas: Fields) -> None:
     """Add the master to the main group, or as a group of its own if it differs."""
     if {**master, "replicas": 0} == {**main, "replicas": 0}:
         main["replicas"] += master["replicas"]
+        _drop_repeated(replicas.notes)
         replicas.note("Master", ONE_GROUP)
         return
     replicas.note("Master", TWO_GROUPS)
     size = master["replicas"]
     group = {"name": "master", "replicas": size, "minReplicas": size, **as_template(master)}
     main["extraWorkerGroups"] = [group]
+
+
+def _drop_repeated(notes: list[Note]) -> None:
+    """Drop the notes on Master that are also notes on Worker."""
+    known = {
+        (path.replace(".Worker.", ".Master."), why) for path, why in notes if ".Worker." in path
+    }
+    notes[:] = [note for note in notes if note not in known]
 
 
 def _read_elastic(elastic: Fields, found: Object) -> None:
@@ -95,7 +104,7 @@ def _read_elastic(elastic: Fields, found: Object) -> None:
     elastic.close()
 
 
-def _read_policy(policy: Fields, found: Object) -> None:
+def _read_policy(policy: Fields, found: Object, metadata: Object) -> None:
     limit = policy.take_number("backoffLimit")
     if limit is not None:
         policies = found.setdefault("failurePolicy", {})
@@ -106,8 +115,7 @@ def _read_policy(policy: Fields, found: Object) -> None:
             found[key] = seconds
     if keep := KEEP_PODS.get(policy.take("cleanPodPolicy", "")):
         found["keepPods"] = keep
-    if policy.take("suspend"):
-        found["suspend"] = True
+    draft.set_suspend(found, metadata, policy)
     policy.drop("ddpjob's own operator manages the job", "managedBy")
     scheduling = policy.child("schedulingPolicy")
     if name := scheduling.take("priorityClass"):

@@ -113,6 +113,14 @@ def test_a_job_of_a_fixed_size_keeps_it() -> None:
     assert "lower minReplicas to make it elastic" in notes["spec"]
 
 
+def test_what_holds_for_master_and_worker_is_one_note() -> None:
+    text = (FILES / "fixed.yaml").read_text()
+    [found], _ = converter.convert(text.replace("[python3,", "[torchrun, --nnodes=3,"))
+    specs = "spec.pytorchReplicaSpecs"
+    about_groups = [path for path, _ in found.notes if path.startswith(specs)]
+    assert about_groups == [f"{specs}.Worker.template.spec.containers.command", f"{specs}.Master"]
+
+
 def test_a_master_that_differs_is_a_group_of_its_own() -> None:
     job, notes, _ = converted("two-kinds")
     worker = job["spec"]
@@ -159,9 +167,51 @@ def test_a_train_job() -> None:
     ]
     assert [each["name"] for each in template["spec"]["volumes"]] == ["data", "tmp"]
     assert template["spec"]["nodeSelector"] == {"zone": "east"}
+    assert template["spec"]["tolerations"] == [{"operator": "Exists"}]
     assert "ClusterTrainingRuntime torch-distributed is another object" in notes["spec.runtimeRef"]
     assert "for dataset-initializer" in notes["spec.podTemplateOverrides[0]"]
     assert "spec.initializer" in notes
+
+
+def test_patches_of_the_runtime() -> None:
+    """Kubeflow Trainer merges them one after the other; tolerations have no key, and are replaced."""
+    job, notes, _ = converted("runtime-patches")
+    spec = job["spec"]
+    assert job["metadata"] == {
+        "name": "speech",
+        "labels": {"tier": "gpu", "team": "ml", "kueue.x-k8s.io/queue-name": "research"},
+        "annotations": {"prometheus.io/scrape": "true"},
+    }
+    assert spec["activeDeadlineSeconds"] == 7200
+    assert spec["template"] == {
+        "metadata": {"annotations": {"sidecar.istio.io/inject": "false"}},
+        "spec": {
+            "containers": [
+                {"name": "trainer", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}
+            ],
+            "serviceAccountName": "training-sa",
+            "nodeSelector": {"node-type": "training", "zone": "east"},
+            "securityContext": {"runAsUser": 1000},
+            "volumes": [
+                {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+                {"name": "tmp", "emptyDir": {}},
+            ],
+            "tolerations": [{"key": "spot", "operator": "Exists"}],
+            "schedulingGates": [{"name": "kueue.x-k8s.io/topology"}],
+        },
+    }
+    jobs = "spec.runtimePatches[0].trainingRuntimeSpec.template.spec.replicatedJobs"
+    pod = f"{jobs}[1].template.spec.template.spec"
+    assert "for dataset-initializer" in notes[f"{jobs}[0]"]
+    reason = notes[f"{pod}.initContainers[0]"]
+    assert "write the whole container. It has {volumeMounts: [{mountPath: /data" in reason
+    assert "env: [{name: A, value: b}]" in notes[f"{pod}.containers[1]"]
+
+
+def test_a_job_that_kueue_resumes_is_not_suspended() -> None:
+    job, notes, _ = converted("runtime-patches")
+    assert "suspend" not in job["spec"]
+    assert "nothing would resume it" in notes["spec.suspend"]
 
 
 @pytest.mark.parametrize(
