@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import dataclasses
 from datetime import timedelta
 
@@ -10,11 +11,11 @@ import pytest
 from ddpjob_operator.api.status import DDPJobStatus, GroupStatus, SnapshotStatus
 from ddpjob_operator.controller.metrics import catalogue
 from ddpjob_operator.controller.metrics.catalogue import Metric
-from ddpjob_operator.controller.metrics.collecting import Distribution
 from ddpjob_operator.controller.metrics.job_store import JobStore
 from ddpjob_operator.rendezvous.session_pool import Key
 from ddpjob_protocol.messages.control import MembershipRecord
 from support.builders import NOW, make_job, make_report, make_status
+from support.scraped import families, value_in
 
 KEY = Key("team", "digits")
 START = NOW.timestamp()
@@ -44,14 +45,12 @@ class Scene:
         report = dataclasses.replace(make_report(), memberships=records) if records else None
         self.store.update(KEY, make_job(gpusPerWorker=4), status or make_status(), report)
 
-    def of(self, metric: Metric, *labels: str) -> float | Distribution | None:
-        """The value of the one sample with these labels."""
-        found = [
-            sample.value
-            for sample in self.store.samples()
-            if sample.metric is metric and sample.labels == (*KEY, *labels)
-        ]
-        return found[0] if found else None
+    def of(self, metric: Metric, *labels: str, of: str = "", le: str = "") -> float | None:
+        """The value of the one series with these labels, of a histogram's count, sum or bucket."""
+        own = dict(zip(metric.labels, (*KEY, *labels), strict=True))
+        if le:
+            own["le"], of = le, "_bucket"
+        return value_in(self.store.page(), metric.name + of, own)
 
 
 @pytest.fixture
@@ -101,14 +100,14 @@ def test_a_job_without_steps_has_no_goodput(scene: Scene) -> None:
 def test_each_duration_is_counted_once(scene: Scene) -> None:
     for after in (210, 211, 300):
         scene.run_pass(FIRST, SECOND, after=after)
-    [detection, first_step] = [
-        scene.of(metric, "lost") for metric in (catalogue.DETECTION, catalogue.FIRST_STEP)
-    ]
-    assert isinstance(detection, Distribution)
-    assert isinstance(first_step, Distribution)
-    assert (detection.sum, detection.counts[2.5], detection.counts[5]) == (4, 0, 1)
-    assert (first_step.sum, first_step.counts[5], first_step.counts[10]) == (6, 0, 1)
-    assert detection.counts[float("inf")] == 1
+    for metric, seconds, above, within in (
+        (catalogue.DETECTION, 4, "2.5", "5.0"),
+        (catalogue.FIRST_STEP, 6, "5.0", "10.0"),
+    ):
+        assert scene.of(metric, "lost", of="_sum") == seconds
+        assert scene.of(metric, "lost", of="_count") == 1
+        found = [scene.of(metric, "lost", le=bound) for bound in (above, within, "+Inf")]
+        assert found == [0, 1, 1]
     assert scene.of(catalogue.MEMBERSHIPS, "lost") == 1
 
 
@@ -118,9 +117,7 @@ def test_a_service_that_does_not_answer_for_a_while_changes_no_count(scene: Scen
     assert scene.of(catalogue.GOODPUT) == pytest.approx((80 + 90) / 210)
     scene.run_pass(FIRST, SECOND, after=230)
     assert scene.of(catalogue.MEMBERSHIPS, "lost") == 1
-    first_step = scene.of(catalogue.FIRST_STEP, "lost")
-    assert isinstance(first_step, Distribution)
-    assert first_step.sum == 6
+    assert scene.of(catalogue.FIRST_STEP, "lost", of="_sum") == 6
     assert scene.of(catalogue.GOODPUT) == pytest.approx((80 + 90) / 220)
 
 
@@ -174,5 +171,30 @@ def test_an_invalid_job_keeps_its_gpus_and_shows_its_state(scene: Scene) -> None
 def test_a_forgotten_job_has_no_sample(scene: Scene) -> None:
     scene.run_pass(FIRST, after=1)
     scene.store.forget(KEY)
-    assert {sample.metric for sample in scene.store.samples()} == {catalogue.JOBS}
-    assert not any(sample.value for sample in scene.store.samples())
+    samples = [each for family in families(scene.store.page()).values() for each in family.samples]
+    assert {sample.name for sample in samples} == {catalogue.JOBS.name}
+    assert not any(sample.value for sample in samples)
+
+
+def test_a_scrape_costs_a_few_calls_for_each_job() -> None:
+    """A page of 1,000 jobs must not block the event loop: their passes have rendered the lines."""
+
+    def calls(jobs: int) -> int:
+        store = JobStore()
+        report = dataclasses.replace(make_report(), memberships=(FIRST, SECOND))
+        for number in range(jobs):
+            store.update(Key("team", f"job-{number}"), make_job(gpusPerWorker=4), status, report)
+        profile = cProfile.Profile()
+        assert profile.runcall(store.page).count("\n") > 40 * jobs
+        return sum(entry.callcount for entry in profile.getstats())
+
+    status = make_status()
+    few, many = calls(10), calls(110)
+    assert (many - few) / 100 < 60
+
+
+def test_the_words_of_a_service_cannot_forge_a_series(scene: Scene) -> None:
+    record = dataclasses.replace(FIRST, cause='x"} 1\nddpjob_job_step{namespace="\\')
+    scene.run_pass(record, after=1)
+    assert scene.of(catalogue.MEMBERSHIPS, record.cause) == 1
+    assert scene.of(catalogue.STEP) is None

@@ -6,20 +6,17 @@ import dataclasses
 
 import pytest
 from prometheus_client import Metric as Family
-from prometheus_client.exposition import generate_latest
-from prometheus_client.parser import text_string_to_metric_families
 
 from ddpjob_operator.controller.metrics.catalogue import JOB, Metric
 from ddpjob_protocol.messages.control import MembershipRecord
 from support.reconciling.life import training, worker
 from support.reconciling.stage import Play, Stage
+from support.scraped import families, value_in
 
 
 def scrape(stage: Stage) -> dict[str, Family]:
     """Read the metrics as Prometheus does, by name."""
-    text = generate_latest(stage.controller.metrics.registry).decode()
-    families = list(text_string_to_metric_families(text))
-    return {each.name + ("_total" if each.type == "counter" else ""): each for each in families}
+    return families(stage.controller.metrics.page().decode())
 
 
 def labels_of(family: Family) -> set[frozenset[str]]:
@@ -29,7 +26,7 @@ def labels_of(family: Family) -> set[frozenset[str]]:
 
 def value(stage: Stage, metric: Metric, suffix: str = "", **labels: str) -> float | None:
     own = {"namespace": stage.namespace, "name": "digits", **labels}
-    return stage.controller.metrics.registry.get_sample_value(metric.name + suffix, own)
+    return value_in(stage.controller.metrics.page().decode(), metric.name + suffix, own)
 
 
 def train(stage: Stage, first: int, last: int, *, after: float, repeated: int = 0) -> float:

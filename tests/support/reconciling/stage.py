@@ -28,6 +28,7 @@ from support.reconciling.nodes import Nodes
 from support.reconciling.training import Service
 from support.reconciling.view import View
 from support.reconciling.wire import Wire
+from support.scraped import value_in
 
 JSON = dict[str, Any]
 JOBS = f"/apis/{constants.API_VERSION}/namespaces/{{}}/{constants.PLURAL}"
@@ -120,7 +121,7 @@ class Stage:
             self.controller.changed(self.namespace, name)
 
     def metric(self, name: str, /, **labels: str) -> float:
-        return self.controller.metrics.registry.get_sample_value(name, labels) or 0.0
+        return value_in(self.controller.metrics.page().decode(), name, labels) or 0.0
 
     # --- the user ---------------------------------------------------------------------------------
 

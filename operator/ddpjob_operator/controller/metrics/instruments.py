@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import generate_latest
 
 from ddpjob_operator.controller.metrics import catalogue
 from ddpjob_operator.controller.metrics.catalogue import CONTROLLER, Metric
-from ddpjob_operator.controller.metrics.collecting import Sample, SampleCollector
+from ddpjob_operator.controller.metrics.exposition import Sample, head, lines
 from ddpjob_operator.controller.metrics.job_store import JobStore
 from ddpjob_operator.kube.interface import ApiError, ApiServer, UnreachableError
 from ddpjob_operator.request import Request
@@ -29,7 +30,7 @@ class Metrics:
             self._passes.labels(CONTROLLER, result)  # 0 until the first
         self.events = self._counter(catalogue.EVENTS)
         self.jobs = JobStore()
-        self._collect((catalogue.JOBS, *catalogue.JOB), self.jobs.samples)
+        self._silences: Callable[[], Iterable[tuple[str, float]]] = tuple
 
     def observe_pass(self, seconds: float, *, failed: bool) -> None:
         """Count a pass."""
@@ -53,20 +54,21 @@ class Metrics:
 
     def watch_watches(self, silences: Callable[[], Iterable[tuple[str, float]]]) -> None:
         """Report at each scrape how long the watches are silent: path and seconds."""
+        self._silences = silences
 
-        def samples() -> Iterable[Sample]:
-            longest: dict[str, float] = {}
-            for path, seconds in silences():
-                resource = _resource(path)
-                longest[resource] = max(seconds, longest.get(resource, 0.0))
-            return (Sample(catalogue.WATCHES, (each,), longest[each]) for each in longest)
+    def page(self) -> bytes:
+        """Return all metrics as Prometheus reads them."""
+        text = "".join((*self._watches(), self.jobs.page()))
+        return generate_latest(self.registry) + text.encode()
 
-        self._collect((catalogue.WATCHES,), samples)
-
-    def _collect(
-        self, metrics: tuple[Metric, ...], samples: Callable[[], Iterable[Sample]]
-    ) -> None:
-        self.registry.register(SampleCollector(metrics, samples))
+    def _watches(self) -> Iterator[str]:
+        longest: dict[str, float] = {}
+        for path, seconds in self._silences():
+            resource = _resource(path)
+            longest[resource] = max(seconds, longest.get(resource, 0.0))
+        yield head(catalogue.WATCHES)
+        for resource, seconds in longest.items():
+            yield lines(Sample(catalogue.WATCHES, (resource,), seconds))
 
     def _counter(self, metric: Metric) -> Counter:
         return Counter(metric.name, metric.text, metric.labels, registry=self.registry)

@@ -15,10 +15,12 @@ from ddpjob_operator.api.status import DDPJobStatus
 from ddpjob_operator.controller.metrics.catalogue import (
     DETECTION,
     FIRST_STEP,
+    GPU_SECONDS,
+    SNAPSHOT_AGE,
     STALL,
     Metric,
 )
-from ddpjob_operator.controller.metrics.collecting import Distribution
+from ddpjob_operator.controller.metrics.exposition import Distribution
 from ddpjob_protocol.messages.control import MembershipRecord, Report
 
 
@@ -78,6 +80,14 @@ class JobRecord:
         """Return the GPU-seconds until now."""
         held = 0.0 if self._updated is None else max(0.0, now - self._updated) * self.gpus
         return self._gpu_seconds + held
+
+    def at(self, metric: Metric, now: float) -> float | None:
+        """Return a value that depends on the time; None if it is not known."""
+        if metric is GPU_SECONDS:
+            return self.gpu_seconds(now)
+        if metric is SNAPSHOT_AGE:
+            return None if self.snapshot_at is None else max(0.0, now - self.snapshot_at)
+        return self.goodput(now)
 
     def goodput(self, now: float) -> float | None:
         """Return the share of the time that trained, or None if it is not known."""

@@ -9,8 +9,7 @@ import socket
 from collections.abc import Callable
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 Problems = Callable[[], list[str]]
 
@@ -34,12 +33,11 @@ def health_app(
     return app
 
 
-def metrics_app(registry: CollectorRegistry) -> web.Application:
-    """Return an app with `/metrics` for Prometheus."""
+def metrics_app(page: Callable[[], bytes]) -> web.Application:
+    """Return an app with `/metrics` for Prometheus, which answers with this page."""
 
     async def metrics(_: web.Request) -> web.Response:
-        body = generate_latest(registry)
-        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(body=page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     app = web.Application()
     app.add_routes([web.get("/metrics", metrics)])

@@ -152,9 +152,8 @@ async def _pages(
             app = health_app(problems, obstacles, role)
             servers.append(await serve(app, settings.health_port))
         if settings.metrics_port is not None:
-            servers.append(
-                await serve(metrics_app(controller.metrics.registry), settings.metrics_port)
-            )
+            app = metrics_app(controller.metrics.page)
+            servers.append(await serve(app, settings.metrics_port))
         yield
     finally:
         for server in servers:
