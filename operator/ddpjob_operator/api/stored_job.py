@@ -12,6 +12,7 @@ May not: change the meaning of a field that can be read.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from pydantic import ValidationError
 from ddpjob_operator.api.constants import ConditionType
 from ddpjob_operator.api.errors import explain_errors
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.api.spec.job import WITHOUT_RULES
+from ddpjob_operator.api.spec.job import WITHOUT_RULES, Metadata
 from ddpjob_operator.api.status import DDPJobStatus
 
 MAX_REFUSED = 50  # fields of one spec
@@ -47,6 +48,38 @@ class StoredJob:
         """True if the job has ended, also if its conditions cannot be read."""
         has_ended = any(c.type in ENDS and c.status == "True" for c in self.status.conditions)
         return has_ended or self.status.state in ENDS
+
+
+class JobReader:
+    """Reads jobs; a spec is validated only if it differs from the last valid one of its job."""
+
+    def __init__(self) -> None:
+        self._valid: dict[tuple[str, str], tuple[Mapping[str, Any], DDPJob]] = {}
+
+    def read(self, raw: Mapping[str, Any]) -> StoredJob:
+        """Read a job like `read_stored_job`."""
+        metadata = raw["metadata"]
+        key = (metadata.get("namespace", ""), metadata["name"])
+        fixed = {name: value for name, value in raw.items() if name not in ("metadata", "status")}
+        known = self._valid.get(key)
+        if known is not None and known[0] == fixed:
+            with contextlib.suppress(ValidationError):
+                return _read_with_spec_of(known[1], raw)
+        found = read_stored_job(raw)
+        if found.job is not None and not found.problems:
+            self._valid[key] = (fixed, found.job)
+        return found
+
+    def forget(self, key: tuple[str, str]) -> None:
+        """Drop what is known of a job that no longer exists."""
+        self._valid.pop(key, None)
+
+
+def _read_with_spec_of(known: DDPJob, raw: Mapping[str, Any]) -> StoredJob:
+    metadata = Metadata.model_validate(raw["metadata"], by_alias=True, by_name=False)
+    status, unread = _read_status(raw.get("status") or {})
+    job = known.model_copy(update={"metadata": metadata, "status": status})
+    return StoredJob(job, status, unread, "")
 
 
 def read_stored_job(raw: Mapping[str, Any]) -> StoredJob:

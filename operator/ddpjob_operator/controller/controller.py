@@ -85,6 +85,14 @@ class Controller:
         if self._leads.is_set():
             self._queue.add(Key(namespace, name))
 
+    def job_changed(self, namespace: str, name: str, version: str) -> None:
+        """Queue a job after a change of the job itself, unless its version leaves nothing to do.
+
+        An empty version is always a change.
+        """
+        if self._reconciler.is_news(Key(namespace, name), version):
+            self.changed(namespace, name)
+
     def lead(self) -> None:
         """Plan from now on, beginning with all jobs."""
         self._leads.set()

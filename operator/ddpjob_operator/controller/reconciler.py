@@ -1,6 +1,7 @@
 """One pass over one job: observe, plan, execute, write the status, post the events.
 
-If a pass dies at any point, the next pass observes again. May not: decide, or keep state.
+If a pass dies at any point, the next pass observes again. May not: decide, or keep state that a pass
+needs.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from typing import Any
 
 from ddpjob_operator.api import constants
 from ddpjob_operator.api.spec import DDPJob
-from ddpjob_operator.api.stored_job import StoredJob, read_stored_job
+from ddpjob_operator.api.stored_job import JobReader, StoredJob
 from ddpjob_operator.controller.contested import Contested
 from ddpjob_operator.controller.metrics import Metrics
 from ddpjob_operator.controller.objects.cluster import Cluster, Create, Observation
 from ddpjob_operator.controller.objects.creations import AT_ONCE, Creation, Creations
+from ddpjob_operator.controller.settled import Settled, plan_again
 from ddpjob_operator.planner.actions import (
     Action,
     CreateNetworkPolicy,
@@ -64,8 +66,14 @@ class Reconciler:
         self._cluster = cluster
         self._creations = Creations(clock, at_once)
         self._contested = Contested(clock)
+        self._reader = JobReader()
+        self._settled = Settled()
         self._now = now
         self._metrics = metrics
+
+    def is_news(self, key: Key, version: str) -> bool:
+        """Return whether this version of a job needs a pass."""
+        return not self._settled.covers(key, version)
 
     async def reconcile(self, key: Key) -> float | None:
         """Make one pass; return the seconds until the next pass, or None."""
@@ -74,7 +82,7 @@ class Reconciler:
             self._forget(key)
             return None
         now = self._now()
-        stored = read_stored_job(raw)
+        stored = self._reader.read(raw)
         if stored.job is None:
             return await self._report_invalid(key, raw, stored, now)
         if stored.job.metadata.deletion_timestamp is not None:
@@ -105,21 +113,35 @@ class Reconciler:
         if rejections:
             planned = plan(_with(seen.observed, rejections), now)
             pause = self._creations.seconds_left(key)
-            after = _earlier(after, REFUSED_SECONDS if pause is None else pause)
+            after = _earliest(after, REFUSED_SECONDS if pause is None else pause)
         if not await _send(planned.expectation, seen.session):
-            after = _earlier(after, EXPECT_SECONDS)
+            after = _earliest(after, EXPECT_SECONDS)
         if planned.status != job.status:
             pause = self._contested.seconds_left(key, raw.get("status") or {})
             if pause > 0:
                 return pause
-            written = stored.status_to_write(planned.status)
-            self._contested.wrote(key, await self._cluster.jobs.write_status(raw, written))
+            status = stored.status_to_write(planned.status)
+            written = await self._cluster.jobs.write_status(raw, status)
+            self._contested.wrote(key, written.get("status") or {})
+            if not rejections:
+                after = _earliest(after, self._settle(key, seen.observed, planned, written, now))
         for event in planned.events:
             log.info("%s/%s: %s: %s", *key, event.reason, event.message)
             self._metrics.events.labels(event.reason).inc()
             await self._cluster.jobs.emit(raw, event, now)
         self._metrics.jobs.update(key, job, planned.status, seen.observed.report)
         return after
+
+    def _settle(
+        self, key: Key, observed: Observed, planned: Plan, written: dict[str, Any], now: datetime
+    ) -> float | None:
+        """Note whether a status that was written needs a pass; return the seconds until the next."""
+        job = self._reader.read(written).job
+        again = None if job is None else plan_again(observed, planned, job, now)
+        if again is None:
+            return None
+        self._settled.note(key, written)
+        return again.requeue_after
 
     # --- acting -----------------------------------------------------------------------------------
 
@@ -178,6 +200,8 @@ class Reconciler:
     def _forget(self, key: Key) -> None:
         self._creations.forget(key)
         self._contested.forget(key)
+        self._reader.forget(key)
+        self._settled.forget(key)
         self._cluster.forget(key)
         self._metrics.jobs.forget(key)
 
@@ -215,5 +239,5 @@ async def _send(expectation: Expectation | None, session: RendezvousSession | No
     return expectation is None or (session is not None and await session.expect(expectation))
 
 
-def _earlier(after: float | None, seconds: float) -> float:
-    return seconds if after is None else min(after, seconds)
+def _earliest(*seconds: float | None) -> float | None:
+    return min((each for each in seconds if each is not None), default=None)

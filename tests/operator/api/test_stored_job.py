@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ddpjob_operator.api.status import DDPJobStatus
-from ddpjob_operator.api.stored_job import read_stored_job
+from ddpjob_operator.api.stored_job import JobReader, read_stored_job
 from support.objects import job
 
 MEMBERSHIP = {
@@ -80,3 +80,25 @@ def test_a_spec_without_a_shape_cannot_be_read() -> None:
     assert found.job is None
     assert found.problems
     assert found.status.state == "Running"
+
+
+def test_a_spec_is_validated_again_only_if_it_differs() -> None:
+    reader, raw = JobReader(), stored({}, replicas=2)
+    first = reader.read(raw).job
+    newer = {
+        **raw,
+        "metadata": {**raw["metadata"], "labels": {"team": "a"}},
+        "status": {"state": "Running"},
+    }
+    second = reader.read(newer)
+    assert first is not None
+    assert second.job is not None
+    assert second.job.spec is first.spec
+    assert second.job.metadata.labels == {"team": "a"}
+    assert second == read_stored_job(newer)
+    assert reader.read({**raw, "spec": {**raw["spec"], "replicas": -1}}).problems
+    assert reader.read({**raw, "apiVersion": "ddpjob.io/v9"}).problems
+    reader.forget((raw["metadata"].get("namespace", ""), raw["metadata"]["name"]))
+    third = reader.read(raw).job
+    assert third is not None
+    assert third.spec is not first.spec

@@ -111,7 +111,9 @@ class Stage:
                     async for event in events:
                         metadata = event["object"]["metadata"]
                         if metadata["namespace"] in self.namespaces:
-                            controller.changed(metadata["namespace"], metadata["name"])
+                            deleted = event["type"] == "DELETED"
+                            version = "" if deleted else metadata["resourceVersion"]
+                            controller.job_changed(metadata["namespace"], metadata["name"], version)
             await asyncio.sleep(FIRST_PAUSE_SECONDS)  # a CRD that is new may not be served yet
 
     def hurry(self, name: str = "digits") -> None:

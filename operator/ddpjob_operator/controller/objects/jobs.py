@@ -75,15 +75,16 @@ class Jobs:
 
     async def write_status(
         self, raw: Mapping[str, Any], status: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        """Write the status of a job and return it as it is stored.
+    ) -> dict[str, Any]:
+        """Write the status of a job and return the job as it is stored.
 
         Raise ApiError 409 if the job has changed since the read.
         """
         metadata = raw["metadata"]
         path = _path(metadata["namespace"], metadata["name"]) + "/status"
-        written = await self._kube.send(Request("PUT", path, body={**raw, "status": status}))
-        return written.get("status") or {}
+        request = Request("PUT", path, body={**raw, "status": status})
+        written: dict[str, Any] = await self._kube.send(request)
+        return written
 
     async def emit(self, raw: Mapping[str, Any], event: Event, now: datetime) -> None:
         """Post an event; if the post fails, log a warning."""

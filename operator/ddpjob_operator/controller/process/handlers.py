@@ -30,8 +30,12 @@ def registry_for(controller: Controller, kube: KubeClient) -> kopf.OperatorRegis
         return kopf.ConnectionInfo(**await kube.credentials())
 
     @kopf.on.event(constants.GROUP, constants.VERSION, constants.PLURAL, registry=registry)
-    async def job_changed(namespace: str | None, name: str | None, **_: Any) -> None:
-        controller.changed(namespace or "", name or "")
+    async def job_changed(
+        namespace: str | None, name: str | None, meta: kopf.Meta, event: kopf.RawEvent, **_: Any
+    ) -> None:
+        deleted = event["type"] == "DELETED"
+        version = "" if deleted else str(meta.get("resourceVersion", ""))
+        controller.job_changed(namespace or "", name or "", version)
 
     return registry
 
