@@ -25,6 +25,7 @@ from support.fake_objects import (
     Resource,
     copy_of,
     merged,
+    received,
     without,
 )
 from support.fake_watches import Watches
@@ -158,8 +159,10 @@ class FakeKube(Watches, ApiServer):
         await asyncio.sleep(0)  # others may come first
         if method == "PATCH" and request.headers.get("Content-Type") != MERGE_PATCH:
             raise ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type")
-        answer = copy_of(self._answer(method, target, request.query, copy_of(request.body)))
-        self.tell()
+        before = self.objects.revision
+        answer = copy_of(self._answer(method, target, request.query, received(request.body)))
+        if self.objects.revision != before:
+            self.tell()
         self.after_request(method, path)
         return answer
 

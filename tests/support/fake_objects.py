@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import marshal
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -57,6 +58,7 @@ POLICIES = Resource("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", 
 CHILDREN = (PODS, SERVICES, POLICIES)
 RESOURCES = {(r.prefix, r.plural): r for r in (JOBS, SECRETS, EVENTS, CLAIMS, LEASES, *CHILDREN)}
 
+WITHOUT_REFERENCES = 2  # the version of marshal in which no two parts of a copy are one object
 Key = tuple[Resource, str, str]  # namespace and name
 
 
@@ -72,8 +74,13 @@ class Change:
 
 
 def copy_of(obj: Any) -> Any:
-    """Return a copy through JSON; reject values that JSON cannot hold."""
-    return json.loads(json.dumps(obj))
+    """Return a copy of a value of JSON."""
+    return marshal.loads(marshal.dumps(obj, WITHOUT_REFERENCES))  # much faster than through JSON
+
+
+def received(body: Any) -> Any:
+    """Return what arrives of a body; reject values that JSON cannot hold."""
+    return json.loads(json.dumps(body))
 
 
 class Objects:
@@ -105,7 +112,7 @@ class Objects:
     # --- writing ----------------------------------------------------------------------------------
 
     def create(self, resource: Resource, namespace: str, body: JSON, *, dry_run: bool) -> JSON:
-        obj = copy_of(body)
+        obj = received(body)
         metadata = obj.setdefault("metadata", {})
         self._check(resource, namespace, obj)
         if not metadata.get("name") and metadata.get("generateName"):
@@ -132,7 +139,7 @@ class Objects:
         return obj if dry_run else self._write(key, obj)
 
     def replace(self, key: Key, body: JSON, *, status: bool = False) -> JSON:
-        old, obj = self.get(key), copy_of(body)
+        old, obj = self.get(key), received(body)
         resource, namespace, name = key
         self._check(resource, namespace, obj)
         given = obj["metadata"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
+import math
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 
 from ddpjob_operator.kube.interface import ApiError, UnreachableError
@@ -19,7 +19,7 @@ class Watches:
         self.lose_event: Callable[[JSON], bool] = lambda event: False
         self.gone_as_event = False  # 410: else the watch is refused, as both happen
         self._forgotten = objects.revision
-        self._news = asyncio.Event()
+        self._waiting: list[asyncio.Future[None]] = []
         self._breaks: list[Exception | None] = []
         self._bookmarks = 0
         self._held = False
@@ -49,8 +49,8 @@ class Watches:
 
     def tell(self) -> None:
         """Wake the watches."""
-        self._news.set()
-        self._news = asyncio.Event()
+        for news in self._waiting:
+            _wake(news)
 
     async def open(
         self, resource: Resource, namespace: str | None, query: Mapping[str, str], silence: float
@@ -91,9 +91,16 @@ class Watches:
 
     async def _wait(self, until: float) -> None:
         """Until there is news, or that time."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(until):
-                await self._news.wait()
+        loop = asyncio.get_running_loop()
+        news: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_at(until, _wake, news) if until < math.inf else None
+        self._waiting.append(news)
+        try:
+            await news
+        finally:
+            self._waiting.remove(news)
+            if timer:
+                timer.cancel()
 
     def _gone(self, since: int) -> JSON:
         gone = ApiError(410, "Expired", f"too old resource version: {since}")
@@ -101,6 +108,11 @@ class Watches:
             raise gone
         status = {"kind": "Status", "code": 410, "reason": gone.reason, "message": gone.message}
         return {"type": "ERROR", "object": status}
+
+
+def _wake(news: asyncio.Future[None]) -> None:
+    if not news.done():
+        news.set_result(None)
 
 
 def _bookmark(resource: Resource, revision: int) -> JSON:
