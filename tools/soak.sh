@@ -32,7 +32,7 @@ step breaks DDPJOB_BREAKS=200 "${pytest[@]}" tests/trainer/elastic/group/test_ra
 step demo .venv/bin/python tools/demo.py
 step fuzz DDPJOB_FUZZ="${FUZZ:-50}" "${pytest[@]}" --timeout=0 -o faulthandler_timeout=0 tests/agent/fuzz \
   tests/operator/rendezvous/test_fuzzed_answers.py tests/trainer/snapshots/test_fuzzed_manifests.py
-step executed DDPJOB_COLD=1 "${pytest[@]}" tests/trainer tests/agent/c10d/test_torchrun.py tests/store \
+step executed DDPJOB_COLD=1 "${pytest[@]}" tests/trainer tests/agent/{c10d/test_torchrun.py,service,file_sync} tests/store \
   tests/jobs/test_{bad_input,cli,gpus,output,report,torchrun}.py
 step scenes DDPJOB_SCENES=alone DDPJOB_LOAD_SECONDS=30 "${pytest[@]}" \
   tests/jobs/test_live.py tests/jobs/test_planned_stops.py tests/jobs/test_outcomes.py

@@ -28,6 +28,8 @@ from ddpjob_operator.rendezvous.client import (
     connect_directly,
 )
 from ddpjob_protocol.messages.control import Expectation, Policy, Report
+from support.agents import start_agent
+from support.forked import Program
 from support.keys import KEY, service_file, worker_file
 
 PATIENCE_SECONDS = 120.0
@@ -86,18 +88,15 @@ class Worker:
         self.log = job.folder / f"{name}.log"
         self._job = job
         self._files = files
-        self.process: psutil.Popen
+        self.process: Program
 
     def start(self, prefix: Sequence[str] = (), **environment: str) -> None:
         self.folder.mkdir(exist_ok=True)
         (self.folder / "script.py").write_text(textwrap.dedent(SCRIPT))
         with self.log.open("ab") as log:
-            self.process = psutil.Popen(
-                [
-                    *prefix, sys.executable, "-m", "ddpjob_agent", "worker", "--",
-                    sys.executable, "script.py",
-                ],
-                cwd=self.folder,
+            self.process = start_agent(
+                "worker", "--", sys.executable, "script.py",
+                folder=self.folder,
                 env={
                     **os.environ,
                     "DDPJOB_WORKER": self.name,
@@ -111,8 +110,8 @@ class Worker:
                     "DDPJOB_TERMINATION_LOG": os.devnull,
                     **environment,
                 },
-                stdout=log,
-                stderr=log,
+                output=log,
+                prefix=prefix,
             )  # fmt: skip
 
     def write(self, content: bytes, name: str = FILE) -> None:
@@ -178,9 +177,9 @@ class Job:
         self.workers: dict[str, Worker] = {}
         self.report: Report | None = None
 
-    async def serve(self) -> None:
-        self.service = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "ddpjob_agent", "rendezvous", "--host", "127.0.0.1",
+    def serve(self) -> None:
+        self.service = start_agent(
+            "rendezvous", "--host", "127.0.0.1",
             "--port", str(self.port), "--boot-file", str(self.folder / "boots"),
             env={**os.environ, "DDPJOB_KEYS": service_file(self.folder), "DDPJOB_JOB_UID": self.uid},
         )  # fmt: skip
@@ -280,7 +279,7 @@ async def keeping(
 ) -> AsyncIterator[Job]:
     """A job of these workers; unless `start` is False, it has started."""
     job = Job(folder, policy)
-    await job.serve()
+    job.serve()
     try:
         await job.expect(names)
         for name in names.split():
@@ -295,4 +294,4 @@ async def keeping(
         for worker in job.workers.values():
             if hasattr(worker, "process"):
                 worker.process.wait()
-        await job.service.wait()
+        job.service.wait()

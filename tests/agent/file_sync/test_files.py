@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -155,10 +156,10 @@ async def test_cut_off_workers_later_file_loses(tmp_path: Path) -> None:
         a, b = job.workers["a"], job.workers["b"]
         a.write(snapshot(1))
         await job.kept()
-        b.process.suspend()
+        b.process.send_signal(signal.SIGSTOP)
         assert await job.begun(2, "a") == [1]
         b.write(snapshot(9))
-        b.process.resume()
+        b.process.send_signal(signal.SIGCONT)
         assert await job.begun(3, "a b") == [1, 1]
         assert b.read() == snapshot(1)
 
@@ -169,10 +170,10 @@ async def test_service_that_restarts_knows_the_copies_again(tmp_path: Path) -> N
         job.workers["a"].write(snapshot(1))
         await job.kept()
         job.service.kill()
-        await job.service.wait()
+        job.service.wait()
         newer = snapshot(2, size=5_000)
         job.workers["a"].write(newer)
-        await job.serve()
+        job.serve()
         await job.expect("a b")
         at = await job.kept()
         while job.report and job.report.files and job.report.files.size != len(newer):
@@ -187,12 +188,12 @@ async def test_full_disk_costs_the_copies_and_not_the_job(tmp_path: Path) -> Non
     async with keeping(tmp_path, "a", start=False) as job:
         for name in "ab":
             job.worker(name)
-        job.workers["a"].start(prefix=on_small_disk(job.workers["a"].shelf))
+        job.workers["a"].start(on_small_disk(job.workers["a"].shelf))
         assert await job.begun(1, "a") == [None]
         job.workers["a"].write(snapshot(1, size=400_000))
         told = "a: cannot keep a copy of the script's files: No space left on device"
         await job.until(lambda: job.tells(told), told)
-        job.workers["b"].start(prefix=on_small_disk(job.workers["b"].shelf))
+        job.workers["b"].start(on_small_disk(job.workers["b"].shelf))
         await job.expect("a b")
         assert await job.begun(2, "a b") == [1, 1]
 

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import sys
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +22,14 @@ from ddpjob_protocol.codec import decode, encode
 from ddpjob_protocol.messages.agent import PROTOCOL, Message
 from ddpjob_protocol.messages.control import Expectation, Policy, Report
 from ddpjob_protocol.messages.membership import Member, Membership
+from support.agents import start_agent
 from support.keys import KEY, credential, service_file
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
+
+    from support.forked import Program
 
 PATIENCE_SECONDS = 60.0
 PATIENT = Policy(settle=0, heartbeat_deadline=PATIENCE_SECONDS)
@@ -41,19 +43,21 @@ class Service:
         self.port = free_port()
         self._boots = folder / "boots"
         self._keys = service_file(folder)
-        self.process: asyncio.subprocess.Process
+        self.process: Program
 
-    async def start(self) -> None:
-        self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "ddpjob_agent", "rendezvous",
-            "--port", str(self.port), "--boot-file", str(self._boots),
+    def start(self) -> None:
+        self.process = start_agent(
+            "rendezvous", "--port", str(self.port), "--boot-file", str(self._boots),
             env={**os.environ, "DDPJOB_KEYS": self._keys},
         )  # fmt: skip
 
+    async def ended(self) -> int:
+        """Wait for its exit code."""
+        return await asyncio.to_thread(self.process.wait, PATIENCE_SECONDS)
+
     async def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
-        await self.process.wait()
+        self.process.kill()
+        await self.ended()
 
 
 def hello_of(worker: str) -> Message:
@@ -165,7 +169,7 @@ async def until(attempt: Callable[[], Awaitable[Any]]) -> Any:
 @contextlib.asynccontextmanager
 async def a_job(folder: Path) -> AsyncIterator[Job]:
     job = Job(folder)
-    await job.service.start()
+    job.service.start()
     try:
         yield job
     finally:

@@ -138,9 +138,9 @@ def test_a_worker_makes_no_membership(tmp_path: Path, worker: str) -> None:
             for seal in ("", a.seal, MembershipSeal(credential(worker).key).of(a.membership), 7):
                 facts = {"member": encode(me), "membership": held, "seal": seal, "running": True}
                 await tell(job, worker, [], **facts)
-                assert job.service.process.returncode is None
+                assert job.service.process.poll() is None
         await job.service.kill()
-        await job.service.start()
+        job.service.start()
         await listening(job)
         await tell(job, worker, [], member=encode(me), membership=lies[1], running=True)
         await job.expect("a", "b", policy=PATIENT_FOR_MEMBERS)

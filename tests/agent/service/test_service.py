@@ -111,7 +111,7 @@ def test_a_restarted_service_gets_membership_and_store_back(tmp_path: Path) -> N
         orders = [list(a.orders), list(b.orders)]
         await job.service.kill()
         adding = asyncio.ensure_future(a.add(b"count", 10))
-        await job.service.start()
+        job.service.start()
         await job.expect("a", "b")
         assert await adding == 13
         assert (await b.do(Op.GET, b"by a")).endswith(b"second")
@@ -137,7 +137,7 @@ def test_a_restarted_service_answers_when_all_members_are_back(tmp_path: Path) -
         b.task.cancel()
         await asyncio.wait([b.task])
         await job.service.kill()
-        await job.service.start()
+        job.service.start()
         await job.expect("a", "b")
 
         async def a_is_back() -> None:
@@ -179,7 +179,7 @@ def test_steps_to_be_done_again_are_known_to_a_restarted_service_too(tmp_path: P
         await until(counted)
         a.known = {"steps_done": steps_done, "reports": [resumed]}
         await job.service.kill()
-        await job.service.start()
+        job.service.start()
         await job.expect("a")
         await until(counted)
         assert (await job.report()).boot == 2
@@ -227,7 +227,7 @@ def test_a_restarted_service_misses_a_member_that_died_meanwhile(tmp_path: Path)
         b.task.cancel()
         await asyncio.wait([b.task])
         job.agents.remove(b)
-        await job.service.start()
+        job.service.start()
         await job.expect("a", "b", policy=IMPATIENT)
         await job.formed(2)
         assert a.membership is not None

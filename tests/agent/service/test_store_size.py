@@ -57,7 +57,7 @@ def memory_of(job: Job) -> int:
 
 async def restarted(job: Job, *workers: str) -> None:
     await job.service.kill()
-    await job.service.start()
+    job.service.start()
     await job.expect(*workers)
 
 

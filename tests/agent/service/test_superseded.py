@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,8 +29,7 @@ def test_a_service_that_no_agent_would_obey_ends(
         b.membership = Membership(MembershipId(*held), (b.member,), Cause.STARTED, "")
         b.seal = SEAL.of(b.membership)
         b.running = True
-        ended = await asyncio.wait_for(job.service.process.wait(), 30)
-        assert ended == Exit.SUPERSEDED
+        assert await job.service.ended() == Exit.SUPERSEDED
 
     run(body, tmp_path)
     name = ".".join(map(str, held))

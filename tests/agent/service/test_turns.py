@@ -28,7 +28,7 @@ from support.keys import KEY, credential
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-PATIENCE_SECONDS = 10.0  # for something that happens at once
+PATIENCE_SECONDS = 60.0  # for something that happens at once
 ENCODINGS = 2  # of a membership: its members, and the rest
 NAMES = tuple(f"w-{number:02}" for number in range(30))
 POLICY = Policy(settle=0, heartbeat_deadline=3600, reconnect_grace=0, join_policy="Immediate")
