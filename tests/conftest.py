@@ -112,7 +112,7 @@ class Tier:
         self.outcomes: dict[str, str] = {}
         self.failures: dict[str, list[str]] = {}  # the end of pytest's own words
         self.seconds: defaultdict[str, float] = defaultdict(float)  # set-up and tear-down included
-        self.cpu_seconds: dict[str, float] = {}  # also of processes, for the test that reaps them
+        self.cpu_seconds: dict[str, float] = {}  # of processes, too, for the test in which they end
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         self.skipped_modules += report.skipped
@@ -193,9 +193,30 @@ class Tier:
 
 
 def cpu_seconds() -> float:
-    """Return what this process and the processes that it reaped have used."""
+    """Return what this process, its living children, and the processes that they reaped have used.
+
+    A fork server lives as long as the session, and reaps the programs of the tests.
+    """
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
+    reaped = sum(each.ru_utime + each.ru_stime for each in used)
+    return reaped + sum(map(ticks_of, children())) / os.sysconf("SC_CLK_TCK")
+
+
+def children() -> list[str]:
+    """Return the living children of this process; none where the kernel does not list them."""
+    try:
+        return Path("/proc/thread-self/children").read_text().split()
+    except OSError:
+        return []
+
+
+def ticks_of(pid: str) -> int:
+    """Return the ticks of a process and of what it reaped."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:  # it has just ended
+        return 0
+    return sum(map(int, fields[11:15]))  # utime to cstime of proc(5)
 
 
 def name_of(report: pytest.TestReport | pytest.CollectReport) -> str:
