@@ -132,7 +132,7 @@ AT_EXIT = """
     sys.exit("no data")
 """
 CYCLES = """
-    import os, sys, torch
+    import os, sys
     class Dying:
         def __init__(self): self.me = self
         def __del__(self, write=sys.stderr.write): write("destroyed ")

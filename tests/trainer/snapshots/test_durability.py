@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from trainer.conftest import Listener
 
 HERE = Path(__file__).parent
-KILLS = int(os.environ.get("DDPJOB_KILLS", "40"))
+KILLS = int(os.environ.get("DDPJOB_KILLS", "20"))
 LINES = os.environ.get("DDPJOB_LINES", "ends")  # or each
 
 

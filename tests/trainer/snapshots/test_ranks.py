@@ -9,16 +9,14 @@ from typing import Any
 import pytest
 
 from ddpjob_trainer import Snapshots
-from support.forked import COLD, Forks
+from support.forked import Forks
 from trainer.runs import Run
 
 SCRIPT = Path(__file__).with_name("two_ranks.py")
 
 
-def both_ranks(
-    forks: Forks, out: Path, kind: str, env: dict[str, str], *, executed: bool = COLD
-) -> list[dict[str, Any]]:
-    ranks = [forks.start(SCRIPT, rank, out, kind, env=env, executed=executed) for rank in range(2)]
+def both_ranks(forks: Forks, out: Path, kind: str, env: dict[str, str]) -> list[dict[str, Any]]:
+    ranks = [forks.start(SCRIPT, rank, out, kind, env=env) for rank in range(2)]
     assert [rank.wait() for rank in ranks] == [0, 0]
     return [json.loads((out / f"{rank}.json").read_text()) for rank in range(2)]
 
@@ -26,7 +24,7 @@ def both_ranks(
 def test_rank_0_writes_and_all_load_what_it_wrote(
     forks: Forks, tmp_path: Path, python_env: dict[str, str]
 ) -> None:
-    first, second = both_ranks(forks, tmp_path, "shared", python_env, executed=True)
+    first, second = both_ranks(forks, tmp_path, "shared", python_env)
     check_memory(first, second)
     assert first == second
     assert first["names"] == ["step-000000000005"]
