@@ -95,7 +95,7 @@ def test_a_job_that_waits_for_a_silent_worker_is_stalled() -> None:
     assert "look at the node and its network" in text
 
 
-@pytest.mark.parametrize(("seconds", "named"), [(59.9, False), (60, True), (9000, True)])
+@pytest.mark.parametrize(("seconds", "named"), [(149.9, False), (150, True), (9000, True)])
 def test_a_worker_that_never_registers_is_named_and_stays(seconds: float, *, named: bool) -> None:
     mute = dataclasses.replace(W1, running_since=NOW)
     [planned] = follow(make_job(2, status=make_status(), minReplicas=2), (W0, mute), ALONE, seconds)
@@ -108,6 +108,21 @@ def test_a_worker_that_never_registers_is_named_and_stays(seconds: float, *, nam
         assert [each[0] for each in events_of(planned)] == ["NotConnected"]
     else:
         assert planned.requeue_after == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "named"), [(59.9, False), (60, True), (149, True), (150, False)]
+)
+def test_a_slow_start_is_named_before_the_network_is_suspected(
+    seconds: float, *, named: bool
+) -> None:
+    """An agent imports torch before it registers."""
+    mute = dataclasses.replace(W1, running_since=NOW)
+    [planned] = follow(make_job(2, status=make_status(), minReplicas=2), (W0, mute), ALONE, seconds)
+    assert ([each.reason for each in planned.status.warnings] == ["StartSlow"]) is named
+    if named:
+        assert [each[0] for each in events_of(planned)] == ["StartSlow"]
+        assert told(planned.status, "Stalled")[0] != "True"
 
 
 # --- scheduling gates -----------------------------------------------------------------------------

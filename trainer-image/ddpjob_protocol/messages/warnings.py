@@ -43,6 +43,7 @@ class WarningReason(str, enum.Enum):
     RENDEZVOUS_FAILS = "RendezvousFails"
     WORKER_SILENT = "WorkerSilent"
     NOT_CONNECTED = "NotConnected"
+    START_SLOW = "StartSlow"
     HANG_STACKS = "HangStacks"
     NODES_AVOIDED = "NodesAvoided"
 

@@ -73,7 +73,7 @@ STALLED = {
         "Look at the node and at its network. If it recovers before, the worker joins again by itself.",
     ),
     Reason.NOT_CONNECTED: Entry(
-        "A pod has run for 60 s, and its agent has never reached the rendezvous service.",
+        "A pod has run for 150 s, and its agent has never reached the rendezvous service.",
         "The job trains without the worker if minReplicas allows it. The pod stays.",
         "Allow connections between the pods of the job to port 29400, and to DNS. Check network"
         " policies, and read the log of the pod.",

@@ -81,6 +81,12 @@ WARNINGS = {
         "The agent tries again for 16 s. After that it is a failure of the application.",
         "Nothing if it was once. Else follow the message.",
     ),
+    WarningReason.START_SLOW: Entry(
+        "Containers of workers have run for 60 s, and their agents have not registered. An agent"
+        " imports torch before it registers, for at most 120 s: the disk or the node is slow.",
+        "The job waits for the workers, or trains without them if minReplicas allows it.",
+        "Wait. If it is so at each start, put the image or the packages on faster storage.",
+    ),
     WarningReason.HANG_STACKS: Entry(
         "The job hung, and failurePolicy.onHang is Restart.",
         "The job restarts, and that counts as one failure. In live mode only the workers that the"

@@ -28,7 +28,10 @@ TOLD_SECONDS = 5.0  # an agent connects again within seconds
 MARGIN_SECONDS = 15.0  # for the end of the processes after orphanSeconds
 NODE_LOST_SECONDS = 12.0  # without a renewal; a kubelet renews its Lease every 10 s
 FOREVER = timedelta(days=1)
-CONNECT_SECONDS = 60.0  # from the start of the agent to its registration
+# From the start of the agent to its registration. Before it, the agent imports torch for at most
+# 120 s (READY_SECONDS of its fork server).
+SLOW_SECONDS = 60.0
+CONNECT_SECONDS = 150.0
 
 
 def silent_workers(observed: Observed, now: datetime) -> tuple[SilentWorkerStatus, ...]:
@@ -52,10 +55,17 @@ def told(observed: Observed, now: datetime) -> dict[str, Reason]:
         for each in silent_workers(observed, now)
         if now >= each.since + timedelta(seconds=TOLD_SECONDS)
     }
-    for worker, end in _never_registered(observed):
-        if now >= end:
+    for worker, begin in _never_registered(observed):
+        if now >= begin + timedelta(seconds=CONNECT_SECONDS):
             found[worker.name] = Reason.NOT_CONNECTED
     return found
+
+
+def start_slowly(observed: Observed, now: datetime) -> bool:
+    """Return whether workers need long to register, and may do so yet."""
+    pauses = [now - begin for _, begin in _never_registered(observed)]
+    slow, late = timedelta(seconds=SLOW_SECONDS), timedelta(seconds=CONNECT_SECONDS)
+    return any(slow <= pause < late for pause in pauses)
 
 
 def overdue(observed: Observed, now: datetime) -> set[str]:
@@ -97,7 +107,8 @@ def describe(observed: Observed, worker: Worker, now: datetime) -> str:
                 f" at {_replace_at(observed, each):%H:%M:%S} UTC unless the worker reports before"
             )
     return (
-        f"its pod runs{where}, but the agent has never reached the rendezvous service; allow"
+        f"its pod runs{where} for more than {CONNECT_SECONDS:.0f} s, but the agent has never reached"
+        " the rendezvous service; allow"
         f" connections between the pods of the job to port {constants.SERVICE_PORT}, and to DNS:"
         " check network policies, and the log of the pod"
     )
@@ -109,8 +120,8 @@ def next_times(observed: Observed, now: datetime) -> Iterator[datetime]:
         yield each.since + timedelta(seconds=TOLD_SECONDS)
         yield _replace_at(observed, each)
     yield from _lost_at(observed, now).values()
-    for _, end in _never_registered(observed):
-        yield end
+    for _, begin in _never_registered(observed):
+        yield from (begin + timedelta(seconds=each) for each in (SLOW_SECONDS, CONNECT_SECONDS))
 
 
 def _unheard(observed: Observed) -> list[Worker]:
@@ -123,14 +134,14 @@ def _unheard(observed: Observed) -> list[Worker]:
 
 
 def _never_registered(observed: Observed) -> Iterator[tuple[Worker, datetime]]:
-    """Yield the workers that have never registered, with the end of their time to do so."""
+    """Yield the workers that have never registered, with the start of their agents."""
     if observed.report is None:
         return
     silent = {each.name for each in observed.job.status.silent_workers}
     joined = joined_ever(observed.job, observed.report) | silent
     for worker in _unheard(observed):
         if worker.name not in joined and worker.running_since is not None:
-            yield worker, worker.running_since + timedelta(seconds=CONNECT_SECONDS)
+            yield worker, worker.running_since
 
 
 def _lost_at(observed: Observed, now: datetime) -> dict[str, datetime]:

@@ -39,7 +39,13 @@ OWN = frozenset(
         WarningReason.NOT_ISOLATED,
         WarningReason.INVALID_SPEC,
         WarningReason.NODES_AVOIDED,
+        WarningReason.START_SLOW,
     )
+)
+START_SLOW = (
+    "workers whose containers have run for 60 s have not registered yet; their agents still import"
+    " torch, or cannot reach the rendezvous service; look at the logs of these pods, and wait: a"
+    " worker that has not registered after 150 s is named (NotConnected)"
 )
 MAX_SHOWN = 3  # warnings in the message of Running; the others are counted
 
@@ -78,6 +84,8 @@ def _own_warnings(observed: Observed, report: Report | None, now: datetime) -> I
         if worker.name in named:
             text = silent_workers.describe(observed, worker, now)
             yield JobWarning(named[worker.name].value, text, worker.name, since=now.timestamp())
+    if silent_workers.start_slowly(observed, now):
+        yield JobWarning(WarningReason.START_SLOW.value, START_SLOW, since=now.timestamp())
     if observed.policy_problem:
         text = not_isolated(observed.policy_problem)
         yield JobWarning(WarningReason.NOT_ISOLATED.value, text, since=now.timestamp())
