@@ -282,7 +282,7 @@ def test_the_story_of_a_job(ddpjob: Shell, jobs: Jobs) -> None:
         "Progress    40/100 steps; loss 0.5",
         "Restarts    3 (1 failure, 2 losses); 1 step repeated",
         "            TooFewPlaced: no node has 8 GPUs",
-        "Waits for   1 of 2 workers",
+        "Waiting     1 of 2 workers",
     ):
         assert f"\n{line}\n" in told
     assert "! membership 1.1.3 with 1 workers" in told

@@ -20,6 +20,7 @@ import typer.testing
 from ddpjob import ClusterError, Job
 from ddpjob_operator.cli.common import CommandError, ExitCode
 from ddpjob_operator.cli.jobs import job_logs, jobs_api, workers
+from ddpjob_operator.cli.jobs.access import connect
 from ddpjob_operator.cli.jobs.workers import Wanted
 from ddpjob_operator.cli.main import app
 from support.http_server import kubeconfig
@@ -215,6 +216,15 @@ def test_a_job_without_pods(tmp_path: Path) -> None:
     assert str(error).startswith("no pods of digits exist (state Complete, keepPods: Failed)")
 
 
+def test_a_job_that_has_no_pods_yet(tmp_path: Path) -> None:
+    job = make_job()
+    message = "resumes when spec.suspend is false"
+    suspended = {"type": "Suspended", "status": "True", "reason": "X", "message": message}
+    job["status"] = {"state": "Suspended", "conditions": [suspended]}
+    error = run(Scripted(job=job), tmp_path).exception
+    assert str(error) == f"digits has no pods now, so there are no logs: Suspended: {message}"
+
+
 def test_of_a_replaced_worker_the_newest_pod_or_the_one_before() -> None:
     pods = [make_pod(f"worker-000-{number}") for number in (9, 10, 2)]
     for previous, expected in ((False, "worker-000-10"), (True, "worker-000-9")):
@@ -379,3 +389,77 @@ def test_python_receives_the_lines_that_the_command_prints(
         "all": ["[worker-000-1] step 1", "[worker-000-1] ", "[worker-001-1] ValueError"],
         "followed": ["ValueError"],
     }
+
+
+STOPPED = [
+    "Traceback (most recent call last):",
+    '  File "run.py", line 1142, in <module>',
+    "torch.distributed.elastic.multiprocessing.api.SignalException: Process 17 got signal: 15",
+]
+AGENT = "2026-01-01 00:00:02,000 ddpjob.agent membership 1.1.2 (left): 1 worker, world size 1"
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        (["-f"], ["torchrun: stopped by a signal (traceback folded; --raw shows it)", AGENT]),
+        (["-f", "--raw"], [*STOPPED, AGENT]),
+        ([], [*STOPPED, AGENT]),
+    ],
+)
+def test_a_change_is_one_line_of_what_is_followed(
+    two: Scripted, tmp_path: Path, options: list[str], shown: list[str]
+) -> None:
+    two.job = make_job("Complete")
+    two.pods[1] = make_pod("worker-000-1", terminated={"exitCode": 0})
+    two.logs["worker-000-1"] = [[stamped(1, line) for line in (*STOPPED, AGENT)]]
+    assert run(two, tmp_path, *options).stdout.splitlines() == shown
+
+
+def test_a_followed_traceback_without_an_end_is_shown_when_nothing_follows(
+    two: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_api, "PAUSE_SECONDS", 0.01)
+    shown: list[str] = []
+    more = threading.Event()
+
+    def on_line(line: str) -> None:
+        shown.append(line)
+        more.set()
+
+    def log() -> Iterator[str]:
+        yield stamped(1, STOPPED[0])
+        assert more.wait(60)
+        two.pods[1] = make_pod("worker-000-1", terminated={"exitCode": 0})
+        two.job = make_job("Complete")
+
+    two.logs["worker-000-1"] = [log()]
+    with serving(two) as url:
+        cluster = connect(None, None, kubeconfig(tmp_path / "kubeconfig", url))
+        job_logs.follow_logs(cluster, "digits", Wanted(), None, on_line, folds=True)
+    assert shown == STOPPED[:1]
+
+
+def test_follow_says_why_there_are_no_logs_yet(
+    two: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_api, "PAUSE_SECONDS", 0.01)
+    stalled = {"type": "Stalled", "status": "True", "reason": "TooFewPlaced", "message": "0/2"}
+    ended, started = make_job("Complete"), two.pods[:2]
+    two.job = make_job("Stalled", members="")
+    two.job["status"] = {"state": "Stalled", "conditions": [stalled]}
+    two.pods = []
+    asked = two.answer
+
+    def answer(path: str) -> Object | None:
+        reads.append(path)
+        if reads.count(JOB_PATH) == 4:
+            started[1] = make_pod("worker-000-1", terminated={"exitCode": 0})
+            two.job, two.pods = ended, started
+        return asked(path)
+
+    reads: list[str] = []
+    monkeypatch.setattr(two, "answer", answer)
+    done = run(two, tmp_path, "-f")
+    assert done.stdout == "step 1\n\n"
+    assert done.stderr.splitlines() == ["digits has no logs yet: Stalled: TooFewPlaced: 0/2"]

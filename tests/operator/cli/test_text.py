@@ -160,7 +160,7 @@ digits (namespace team)
 
 State       Stalled for 5m
             ImageCannotBePulled: correct the image
-Waits for   1 of 2 workers
+Waiting     1 of 2 workers
 Explained   ddpjob explain ImageCannotBePulled, ddpjob explain Unreachable, ddpjob explain SnapshotDegraded
 Workers     2/2 run
 Membership  1.1.3: 2 workers, 4 processes, formed 100s ago: lost

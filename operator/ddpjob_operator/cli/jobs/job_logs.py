@@ -28,6 +28,7 @@ from ddpjob_operator.cli.jobs.access import (
 )
 from ddpjob_operator.cli.jobs.pod_log import LineQueue, PodLogReader, read_lines
 from ddpjob_operator.cli.jobs.workers import Wanted, pod_name
+from ddpjob_operator.tracebacks import LogFold
 
 MOST_LINES = 10_000  # until `-f` looks for new workers
 RANKS_SECONDS = 15.0  # until `-f` shows the first worker if the ranks of a membership stay unknown
@@ -57,6 +58,9 @@ def logs(
     tail: Annotated[
         int | None, typer.Option(min=0, help="Last lines of each log.", show_default="all")
     ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="With -f: tracebacks of each change, too.")
+    ] = False,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
@@ -73,17 +77,27 @@ def logs(
         worker = _print_first_failure(cluster, name)
     wanted = Wanted(everyone, worker, rank)
     if follow:
-        follow_logs(cluster, name, wanted, tail, functools.partial(print, flush=True))
+        show = functools.partial(print, flush=True)
+        follow_logs(cluster, name, wanted, tail, show, folds=not raw)
     else:
         read_logs(cluster, name, wanted, tail, print, previous=previous)
 
 
 def follow_logs(
-    cluster: Cluster, name: str, wanted: Wanted, tail: int | None, on_line: OnLine
+    cluster: Cluster,
+    name: str,
+    wanted: Wanted,
+    tail: int | None,
+    on_line: OnLine,
+    *,
+    folds: bool = False,
 ) -> None:
-    """Call `on_line` for each line as it arrives until the job ends; print notes to stderr."""
+    """Call `on_line` for each line as it arrives until the job ends; print notes to stderr.
+
+    `folds` shortens the tracebacks that a change of the workers causes.
+    """
     job = jobs_api.read(cluster, name)
-    _Follower(cluster, job, _query(tail), wanted, on_line).run(job)
+    _Follower(cluster, job, _query(tail), wanted, on_line, folds=folds).run(job)
 
 
 def read_logs(
@@ -137,15 +151,18 @@ class _Follower:
         query: Mapping[str, str],
         wanted: Wanted,
         on_line: OnLine,
+        *,
+        folds: bool,
     ) -> None:
         self._cluster, self._query, self._wanted = cluster, query, wanted
         self._on_line = on_line
+        self._folds: dict[str, LogFold] | None = {} if folds else None  # by pod
         self._namespace, self._name = job["metadata"]["namespace"], job["metadata"]["name"]
         self._lines: LineQueue = queue.SimpleQueue()
         self._readers: dict[str, PodLogReader] = {}  # by UID of the pod
         self._old: set[str] | None = None  # pods beside the first ones: of these, only new lines
         self._unknown_since: dict[str, float] = {}  # by membership whose ranks are not known
-        self._note = ""
+        self._note = self._news = ""
 
     def run(self, first: Object) -> None:
         """Show lines until the job has ended."""
@@ -163,11 +180,15 @@ class _Follower:
             if over:
                 while not self._lines.empty():
                     self._print(wait=False)
+                for pod, fold in (self._folds or {}).items():
+                    self._show(pod, fold.end())
                 return
 
     def _read(self, job: Object, pods: list[Object]) -> bool:
         """Start and stop readers; return whether the job has ended and its logs are complete."""
         here = {str(pod["metadata"]["uid"]): pod for pod in pods}
+        if not self._readers and not any(workers.is_started(pod) for pod in pods):
+            self._tell(text.news(job))
         chosen = workers.choose(job, pods, self._wanted) if self._is_decided(job) else []
         for pod in chosen:
             uid, since = str(pod["metadata"]["uid"]), workers.formed(job)
@@ -212,16 +233,33 @@ class _Follower:
             print(note, file=sys.stderr)
         return wanted.rank is None
 
+    def _tell(self, news: str) -> None:
+        """Explain on stderr why there is no line yet."""
+        if news != self._news:
+            self._news = news
+            print(f"{self._name} has no logs yet: {news}", file=sys.stderr)
+
     def _print(self, *, wait: bool) -> None:
         """Show the lines that are there, after a wait for the first; raise a reader's error."""
-        lines, everyone = self._lines, self._wanted.everyone
+        lines, is_silent = self._lines, wait
         with contextlib.suppress(queue.Empty):
             line = lines.get(timeout=jobs_api.PAUSE_SECONDS) if wait else lines.get_nowait()
+            is_silent = False
             for _ in range(MOST_LINES):
                 if line.error is not None:
                     raise line.error
-                self._on_line(_prefixed(self._name, line.pod, line.text, everyone=everyone))
+                self._show(line.pod, self._folded(line.pod, line.text))
                 line = lines.get_nowait()
+        if is_silent:
+            for pod, fold in (self._folds or {}).items():
+                self._show(pod, fold.flush())
+
+    def _folded(self, pod: str, line: str) -> list[str]:
+        return [line] if self._folds is None else self._folds.setdefault(pod, LogFold()).feed(line)
+
+    def _show(self, pod: str, lines: list[str]) -> None:
+        for line in lines:
+            self._on_line(_prefixed(self._name, pod, line, everyone=self._wanted.everyone))
 
 
 def _fall_back(unknown: str) -> str:

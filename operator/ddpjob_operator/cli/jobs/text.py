@@ -166,7 +166,7 @@ def _facts(job: Object, now: datetime) -> Iterator[tuple[str, str]]:
     yield "State", state(job) + (f" for {age(since, now)}" if since else "")
     yield "", _indented("\n".join((first, *rest)), 12)
     if waits := _waits(job):
-        yield "Waits for", waits
+        yield "Waiting", waits.removeprefix("waiting ")
     if commands := ", ".join(f"ddpjob explain {each}" for each in reasons(job)):
         yield "Explained", commands
     if status.get("ready") and state(job) not in ENDED:

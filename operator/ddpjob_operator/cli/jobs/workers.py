@@ -113,6 +113,8 @@ def explain_nothing(job: Object, pods: Sequence[Object], wanted: Wanted, *, prev
         names = ", ".join(map(pod_name, pods))
         worker = wanted.worker or f"with rank {wanted.rank or 0}"
         return f"{name} has no worker {worker} now; it has {names}"
+    if text.state(job) not in text.ENDED:
+        return f"{name} has no pods now, so there are no logs: {text.news(job)}"
     kept = job["spec"].get("keepPods", "Failed")
     return (
         f"no pods of {name} exist (state {text.state(job)}, keepPods: {kept}), so there are no "

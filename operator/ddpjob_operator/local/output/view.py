@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from ddpjob_operator.local.output.lines import Line, LineSplitter
-from ddpjob_operator.local.output.tracebacks import StreamTracebacks, TracebackFilter
+from ddpjob_operator.tracebacks import StreamTracebacks, TracebackFilter
 
 UPDATE_SECONDS = 10.0  # between two states of a progress bar that a rank prints
 _INCARNATION = re.compile(r"-\d+$")

@@ -88,6 +88,9 @@ def test_each_traceback_is_shown_once() -> None:
     assert shown.feed(SECONDARY, 0, "err") == [
         "[worker-000 0] RuntimeError because another process ended (traceback in the log)"
     ]
+    assert shown.feed(TRACEBACK.replace("ValueError", "x.SignalException"), 0, "err") == [
+        "[worker-000 0] torchrun: stopped by a signal (traceback in the log)"
+    ]
     other = TRACEBACK.replace("nan", "inf")
     assert len(shown.feed(other, 1, "err")) == 4
     assert shown.feed("still here\n", 1, "err") == ["[worker-000 1] still here"]
