@@ -108,7 +108,7 @@ kind-build: setup ## Only build or pull what kind-up needs
 	@tools/kind/build.sh
 
 ## Build and measure
-.PHONY: agent wheel release images bench-agents bench-control-plane bench-equivalence bench-exactly-once bench-link bench-overhead bench-recovery bench-snapshot \
+.PHONY: agent wheel release images bench-agents bench-control-plane bench-equivalence bench-exactly-once bench-link bench-overhead bench-recovery bench-silence bench-snapshot \
 	bench-torchrun
 agent: setup ## Build build/ddpjob-agent.pyz, the agent as one file for any Python from 3.9
 	@$(BIN)/python -m ddpjob_operator.agent_bundle build/ddpjob-agent.pyz
@@ -150,6 +150,9 @@ bench-agents: setup ## A job of 100 real agents, three losses and three joins (Q
 bench-control-plane: setup ## The operator with 1,000 jobs, and with a job of 1,000 workers (QUICK=1: smoke)
 	@tools/kind/binaries.sh kube-apiserver etcd kubectl >/dev/null
 	@$(BIN)/python benchmarks/control_plane.py
+
+bench-silence: setup ## False losses in 30 minutes at four times the load, and frozen workers (QUICK=1: smoke)
+	@$(BIN)/python benchmarks/silence.py
 
 bench-recovery: setup ## Time from a lost node to the first step of the new group (QUICK=1: smoke)
 	@$(BIN)/python benchmarks/recovery.py

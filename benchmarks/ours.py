@@ -7,6 +7,7 @@ import io
 import json
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.trials import NODES, WORKLOADS, Change
@@ -19,6 +20,7 @@ from ddpjob_operator.local.backend import LocalBackend
 from ddpjob_operator.local.record.timeline import Timeline
 from ddpjob_operator.local.simulated.processes import marked
 from ddpjob_operator.local.state_dir import JobStateDir
+from ddpjob_protocol.messages.control import MembershipRecord
 from support.networks import Networks
 
 
@@ -33,9 +35,10 @@ class LocalJob:
         warm: bool = True,
         size: str = TINY,
         networks: Networks | None = None,
+        script: Sequence[str] = (),
     ) -> None:
         self.stays = stays
-        script = (
+        script = script or (
             ["live_forever.py", str(folder), size] if stays else ["step_forever.py", str(folder)]
         )
         spec = {
@@ -84,6 +87,10 @@ class LocalJob:
                 nodes.drain(busy[node])
         return at
 
+    def causes(self) -> list[str]:
+        """Return the causes of all memberships so far."""
+        return [each.cause for each in self._memberships()]
+
     def bury(self) -> None:
         """The silent node is gone."""
         if self._silent is not None:
@@ -102,8 +109,10 @@ class LocalJob:
 
     def decided(self, after: float) -> float | None:
         """By the rendezvous service's own record."""
-        rounds = self._backend.report.memberships if self._backend.report else ()
-        return next((each.since for each in rounds if each.since > after), None)
+        return next((each.since for each in self._memberships() if each.since > after), None)
+
+    def _memberships(self) -> tuple[MembershipRecord, ...]:
+        return self._backend.report.memberships if self._backend.report else ()
 
     async def stop(self) -> None:
         """Back end, service, agents and processes."""

@@ -57,6 +57,8 @@ ODD_MESSAGES: tuple[Message, ...] = (
     {"type": "writes", "membership": NOW, "writes": 5},
     {"type": "forgot", "membership": NOW, "keys": [5]},
     {"type": "beat", "settled": "all"},
+    {"type": "beat", "step": -1, "step_age": 0.0},
+    {"type": "beat", "step": 1, "step_age": float("nan")},
     {"type": "store", "id": 10**9},
     {"type": "cancel", "id": {}},
 )

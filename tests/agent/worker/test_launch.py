@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ddpjob_agent.worker.decisions.orders import Run
-from ddpjob_agent.worker.launch import Command, LaunchContext, RunFactory, build_command
-from ddpjob_protocol.environment import Launcher
+from ddpjob_agent.worker.launch import (
+    STEPS_FILE,
+    Command,
+    LaunchContext,
+    RunFactory,
+    build_command,
+)
+from ddpjob_protocol.environment import STEPS_BYTES, Launcher
 from ddpjob_protocol.messages.membership import Cause, Member, Membership, MembershipId
 
 FOUR = Member("job-worker-000-1", "x", "10.0.0.1", 4)
@@ -133,3 +141,19 @@ def test_one_worker_of_a_group_expects_torchrun(
     finally:
         factory.port.close()
     assert (use is not None) == expected
+
+
+def test_a_heartbeat_has_the_furthest_step_of_the_processes_and_its_age(tmp_path: Path) -> None:
+    factory = RunFactory(str(tmp_path), Command(["train"], {}), Launcher.PYTHON, AGENT)
+    factory.port.close()
+    assert factory.step_facts() == {}, "no process has done a step"
+    file = Path(factory.logs) / STEPS_FILE
+    file.parent.mkdir()
+    written = (7, 9, 2**64 - 1)  # the last one is not a number of steps
+    file.write_bytes(b"".join(step.to_bytes(STEPS_BYTES, "little") for step in written))
+    os.utime(file, (0, time.time() - 100))
+    facts = factory.step_facts()
+    assert facts["step"] == 9
+    assert 100 <= facts["step_age"] < 1000
+    os.utime(file, (0, time.time() + 1000))  # the clock was set back
+    assert factory.step_facts()["step_age"] == 0

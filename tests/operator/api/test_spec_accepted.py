@@ -166,7 +166,9 @@ def test_policy_is_what_the_service_decides_by() -> None:
 
 def test_patience_with_silence_is_the_same_at_all_levels_if_it_is_given() -> None:
     policy = make_job(elastic={"heartbeatSeconds": 7.5}).policy()
-    assert policy == Policy(heartbeat_deadline=7.5, live_deadline=7.5)
+    assert policy == Policy(
+        heartbeat_deadline=7.5, live_deadline=7.5, process_deadline=7.5, live_process_deadline=7.5
+    )
 
 
 def test_json_round_trip_keeps_everything() -> None:

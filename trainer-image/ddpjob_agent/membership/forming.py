@@ -79,8 +79,8 @@ def suspects(
 ) -> list[WorkerState]:
     """Return the members that may be lost soon: simultaneous losses make one change.
 
-    A member is suspect if its connection is closed, if its host is silent, or if it was silent for
-    most of the deadline.
+    A member is suspect if its connection is closed, or its host is silent. So it is if it does not
+    answer while no step is done, or was silent for most of the deadline.
     """
     limit = view.policy.heartbeat_deadline
     return [
@@ -90,6 +90,7 @@ def suspects(
         and (
             worker.closed_at is not None
             or worker.host_silent_since is not None
+            or worker.overdue_at is not None
             or now - worker.last_seen > 0.8 * limit
         )
     ]

@@ -26,6 +26,7 @@ class WorkerState:
     last_seen: float
     closed_at: float | None = None  # time of its disconnect; None while connected
     host_silent_since: float | None = None  # its host acknowledges nothing; None if it does
+    overdue_at: float | None = None  # it does not answer, and no step is done: `silence`
     leaving: bool = False  # reported by its agent
     unexpected_at: float | None = None  # since when it is not expected; None if expected
     done: bool = False  # its command ended with 0 in the current membership
@@ -48,6 +49,8 @@ class WorkerState:
         at, grace = self.last_seen + policy.heartbeat_deadline, policy.reconnect_grace
         if self.host_silent_since is not None:
             at = min(at, self.host_silent_since + policy.host_deadline)
+        if self.overdue_at is not None:
+            at = min(at, self.overdue_at)
         if self.unexpected_at is not None:
             at, grace = min(at, self.unexpected_at + FAREWELL_SECONDS), 0.0
         return at if self.closed_at is None else min(at, self.closed_at + grace)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 def decide(state: RegistryState, now: float) -> float | None:
     """Apply decisions until nothing changes; return when to decide again."""
+    mark_overdue(state, now)
     again_at = _decide(state, now)
     state.silent = frozenset(
         w.member.worker for w in state.workers.rows() if w.lost_at(state.view.policy) <= now
@@ -36,6 +37,19 @@ def decide(state: RegistryState, now: float) -> float | None:
         changing=state.view.asked_at is not None,
     )
     return _decide(state, now) if restart_if_hung(state, now) else again_at
+
+
+def mark_overdue(state: RegistryState, now: float) -> bool:
+    """Record when each member that does not answer counts as lost; return whether that differs."""
+    rows, overdue = state.workers.rows(), {}
+    if _step_is_due(state):
+        overdue = state.signs.overdue(rows, state.view.policy, now)
+    changed = [
+        state.workers.change(name, overdue_at=overdue.get(name))
+        for row in rows
+        if row.overdue_at != overdue.get(name := row.member.worker)
+    ]
+    return any(changed)
 
 
 def _step_is_due(state: RegistryState) -> bool:
@@ -73,6 +87,7 @@ def _policy(view: MembershipState) -> Policy:
             policy,
             heartbeat_deadline=min(policy.heartbeat_deadline, policy.live_deadline),
             host_deadline=min(policy.host_deadline, policy.live_host_deadline),
+            process_deadline=min(policy.process_deadline, policy.live_process_deadline),
         )
     if view.broken:  # then a closed connection means a lost worker
         policy = dataclasses.replace(policy, reconnect_grace=0.0)
@@ -146,6 +161,7 @@ def _start_membership(state: RegistryState, membership: Membership, now: float) 
     )  # fmt: skip
     state.history.on_membership(membership, state.wall(now))
     state.warnings.on_membership({member.worker for member in membership.members})
+    state.signs.on_membership((member.worker for member in membership.members), now)
     waits = state.view.live and membership.after is not None
     state.stalls.on_membership(membership, now, waits_for_last=waits)
     state.relearned = False

@@ -191,6 +191,7 @@ def _on_progress(state: RegistryState, worker: str, message: _Content, now: floa
     on_progress_report(state, worker, report, now)
     if report.event is ProgressEvent.STEP:
         state.stalls.on_step(report.step, now, state.wall(now))
+        state.signs.on_report(report.step, now)
         if state.askers.on_step(message["membership"], worker, report.step, now):
             _warn_of_silent_ranks(state, worker, now)
     if state.history.snapshot_step == before:
@@ -215,6 +216,8 @@ def _on_beat(state: RegistryState, worker: str, message: _Content, now: float) -
     positions = message.get("processes") or ()
     current = [each for each in positions if state.is_in(worker, each.membership)]
     state.stalls.on_heartbeat(worker, current, now)
+    if message.get("step") is not None:
+        state.signs.on_step(worker, message["step"], message.get("step_age") or 0.0, now)
     return Effect.NOTHING
 
 

@@ -10,6 +10,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from ddpjob_agent.membership.state import WorkerState
+from ddpjob_agent.registry.decisions import mark_overdue
 from ddpjob_agent.registry.effects import Effect
 from ddpjob_agent.registry.messages import (
     on_inventory,
@@ -94,12 +95,14 @@ def on_hello(state: RegistryState, message: Message, now: float) -> str:
         last_seen=now,
         closed_at=None,
         host_silent_since=None,
+        overdue_at=None,
         ready_at=(known.ready_at or now) if message["ready"] else None,
         finished=is_current and message["finished"],
         port=message["port"],
         reach=message["reach"],
     )
     state.workers.put(known, expectation, now)
+    state.signs.on_hello(member.worker, now)
     return member.worker
 
 
@@ -110,6 +113,7 @@ def _adopt(state: RegistryState, membership: Membership, now: float) -> None:
     state.history.on_membership(membership, state.wall(now))
     state.warnings.on_membership({member.worker for member in membership.members})
     state.stalls.on_membership(membership, None)
+    state.signs.on_membership((member.worker for member in membership.members), now)
     state.phase = ServiceState.RUNNING
     state.relearned = True
     policy = state.view.policy
@@ -151,7 +155,8 @@ def on_heartbeat(state: RegistryState, worker: str, now: float) -> Effect:
     before, policy = state.workers.get(worker), state.view.policy
     if before is None:
         return Effect.NOTHING
-    state.workers.change(worker, last_seen=now, host_silent_since=None)
+    state.workers.change(worker, last_seen=now, host_silent_since=None, overdue_at=None)
+    state.signs.on_message(worker, now)
     returns = before.lost_at(policy) <= now
     after = dataclasses.replace(before, last_seen=now) if before.unexpected_at else before
     leaves = after.is_being_ended(policy) and not before.is_being_ended(policy)
@@ -173,6 +178,12 @@ def on_silent_hosts(state: RegistryState, silent: Mapping[str, float]) -> Effect
         if (since is None) != (row.host_silent_since is None):
             changed |= state.workers.change(row.member.worker, host_silent_since=since)
     return Effect.turn_if(changed)
+
+
+def on_look(state: RegistryState, now: float) -> tuple[Effect, list[str]]:
+    """Look for members that do not answer; return the effect, and those to ask for a heartbeat."""
+    changed = mark_overdue(state, now)
+    return Effect.turn_if(changed), state.signs.to_ask(state.workers.rows(), state.view.policy, now)
 
 
 def on_disconnect(state: RegistryState, worker: str, now: float) -> None:

@@ -35,6 +35,7 @@ from ddpjob_agent.registry.registration import (
     on_expectation,
     on_heartbeat,
     on_hello,
+    on_look,
     on_silent_hosts,
 )
 from ddpjob_agent.service import frame_limits
@@ -272,7 +273,10 @@ class RendezvousServer:
         infos = {name: each.connection.tcp_info() for name, each in self._sessions.items()}
         known = {name: info for name, info in infos.items() if info is not None}
         silent = self._hosts.check(known, now, self._probe)
-        self._turns.on_effect(on_silent_hosts(self._state, silent))
+        effect, unheard = on_look(self._state, now)
+        self._turns.on_effect(max(effect, on_silent_hosts(self._state, silent)))
+        for worker in self._sessions.keys() & unheard:
+            self._sessions[worker].connection.send_json(ASK)
         return len(infos)
 
     def _probe(self, worker: str) -> None:

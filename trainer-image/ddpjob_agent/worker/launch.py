@@ -11,6 +11,7 @@ from __future__ import annotations
 import glob
 import logging
 import os
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from ddpjob_agent.launchers import mpi, sagemaker
@@ -39,6 +40,7 @@ from ddpjob_protocol.environment import (
     STEPS_BYTES,
     Launcher,
 )
+from ddpjob_protocol.parsers.checks import MAX_COUNT
 from ddpjob_protocol.text import plural
 
 if TYPE_CHECKING:
@@ -126,6 +128,20 @@ class RunFactory:
     def logs(self) -> str:
         """Log folder of the latest run."""
         return os.path.join(self._folder, str(self._count))
+
+    def step_facts(self) -> dict[str, float]:
+        """Return the step that the processes of the latest run have done, and its age in seconds.
+
+        They write it to a file, so it is known although they report only sometimes.
+        """
+        steps = [step for step in recorded_steps(self.logs) if step <= MAX_COUNT]
+        if not steps:
+            return {}
+        try:
+            age = time.time() - os.stat(os.path.join(self.logs, STEPS_FILE)).st_mtime
+        except OSError:
+            return {}
+        return {"step": max(steps), "step_age": max(0.0, age)}
 
     def expected_use(self, run: Run, me: Member) -> ExpectedUse | None:
         """Return the use of the rendezvous that the command should make; None if there is none.

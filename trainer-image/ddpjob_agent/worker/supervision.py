@@ -135,7 +135,7 @@ class Supervisor:
 
     def heartbeat_message(self) -> Message:
         """Return what a heartbeat of the agent reports."""
-        return {"processes": self._reports.alive()}
+        return {"processes": self._reports.alive(), **self._launches.step_facts()}
 
     def follow(self, order: Message) -> Effects:
         """Change the state by an order, pass the order to the processes, and return its effects."""

@@ -177,6 +177,9 @@ class Policy:
     # A host is silent if its kernel acknowledges nothing.
     host_deadline: float = 3
     live_host_deadline: float = 0.6
+    # Where its agent does not answer, and no step is done: the least time to answer.
+    process_deadline: float = 2
+    live_process_deadline: float = 0.8
     stall_steps: float = 20  # hang: no step for the usual time of this number of steps
     stall_seconds: float = 60  # and at least for this time
     on_hang: str = "Report"  # or Restart

@@ -77,6 +77,8 @@ _POLICY = fields(
         "live_deadline": seconds,
         "host_deadline": seconds,
         "live_host_deadline": seconds,
+        "process_deadline": seconds,
+        "live_process_deadline": seconds,
         "stall_steps": _steps,
         "stall_seconds": seconds,
         "on_hang": name,

@@ -188,7 +188,14 @@ _MESSAGES: Mapping[str, Check] = {
         "membership",
         "report",
     ),
-    "beat": fields({"processes": each(Position.parse, MAX_PROCESSES), "settled": count}),
+    "beat": fields(
+        {
+            "processes": each(Position.parse, MAX_PROCESSES),
+            "settled": count,
+            "step": count,
+            "step_age": checks.seconds,
+        }
+    ),
     "warning": fields(
         {
             "reason": check_reason,

@@ -180,7 +180,8 @@ class Elastic(Model):
         default=None,
         description="Seconds without a heartbeat after which a worker is lost. At least 2. Defaults "
         "to 10, or to 3 in live mode. A worker whose host acknowledges nothing is lost after 3 "
-        "seconds, or after 0.6 in live mode.",
+        "seconds, or after 0.6 in live mode. Without this field, a worker that does not answer "
+        "while no step is done is lost after some 2.5 seconds, or 1.3 in live mode.",
     )
     warm_start: Flag = Field(
         default=True,

@@ -250,6 +250,8 @@ class DDPJob(Model):
             live_deadline=silence,
             host_deadline=min(policy.host_deadline, silence),
             live_host_deadline=min(policy.live_host_deadline, silence),
+            process_deadline=silence,
+            live_process_deadline=silence,
         )
 
     @model_validator(mode="after")

@@ -24,6 +24,7 @@ from ddpjob_agent.registry.state.file_sync import FileSyncCoordinator
 from ddpjob_agent.registry.state.hang_restart import HangRestart
 from ddpjob_agent.registry.state.history import MembershipHistory
 from ddpjob_agent.registry.state.refused_reports import RefusedReports
+from ddpjob_agent.registry.state.signs_of_life import SignsOfLife
 from ddpjob_agent.registry.state.stall_detector import StallDetector
 from ddpjob_agent.registry.state.warning_log import WarningLog
 from ddpjob_agent.registry.state.worker_table import WorkerTable
@@ -50,6 +51,7 @@ class RegistryState:
     files: FileSyncCoordinator = dataclasses.field(default_factory=FileSyncCoordinator)
     awaited: set[str] = dataclasses.field(default_factory=set)  # a decision waits for all these
     awaited_since: float = 0.0  # earlier messages of them do not count
+    signs: SignsOfLife = dataclasses.field(default_factory=SignsOfLife)
     # For the report only.
     phase: ServiceState = ServiceState.WAITING
     reason: str = ""

@@ -77,7 +77,7 @@ class WorkerTable:
         self._workers = {
             name: dataclasses.replace(
                 worker, done=False, exit_at=None, failure=None, promise=None, stops=False,
-                finished=False, ready_at=None if worker.done else worker.ready_at,
+                finished=False, overdue_at=None, ready_at=None if worker.done else worker.ready_at,
             )
             for name, worker in self._workers.items()
             if worker.lost_at(policy) > now
