@@ -16,6 +16,7 @@ from torch import distributed
 from ddpjob_trainer.errors import SnapshotError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -70,12 +71,25 @@ def all_gather_objects(value: Any) -> list[Any]:
 
 
 def all_gather_results(value: Any, problem: Exception | None) -> list[Any]:
-    """Return the values of all ranks; raise the first problem of any rank on all ranks."""
+    """Return the values of all ranks; raise the problem of this rank, or else the first one of another."""
     gathered = all_gather_objects((value, problem))
+    if problem is not None:
+        raise problem
     for _, each in gathered:
         if each is not None:
             raise each
     return [each for each, _ in gathered]
+
+
+@contextlib.contextmanager
+def raising_together() -> Iterator[None]:
+    """Run a block without collectives on every rank; a SnapshotError of one rank is raised on all."""
+    problem = None
+    try:
+        yield
+    except SnapshotError as error:
+        problem = error
+    all_gather_results(None, problem)
 
 
 def gather_speeds(own: float | None) -> tuple[float, ...]:

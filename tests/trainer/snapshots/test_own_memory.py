@@ -27,11 +27,34 @@ def test_a_model_that_a_failed_load_has_overwritten_is_not_trained_or_saved(tmp_
     good = harm(tmp_path)
     with pytest.raises(SnapshotError, match="none is usable"):
         snapshots.load(**run.parts())
-    with pytest.raises(SnapshotError, match="may hold a part of a snapshot"):
+    with pytest.raises(SnapshotError, match=r"load\(\) has failed"):
         snapshots.due(1)
-    with pytest.raises(SnapshotError, match="may hold a part of a snapshot"):
+    with pytest.raises(SnapshotError, match=r"load\(\) has failed"):
         snapshots.save(2, **run.parts())
-    (folder_of(tmp_path, 1) / "tensors.safetensors").write_bytes(good)
+    folder, aside = folder_of(tmp_path, 1), tmp_path.with_name("aside")
+    folder.rename(aside)
+    with pytest.raises(SnapshotError, match=r"load\(\) has failed"):
+        snapshots.load(**run.parts())  # there is none, but the model is not a new one
+    aside.rename(folder)
+    (folder / "tensors.safetensors").write_bytes(good)
+    assert snapshots.load(**run.parts()) is not None
+    assert snapshots.save(2, **run.parts(), wait=True)
+
+
+def test_a_script_that_does_not_fit_is_not_trained_after_its_load_failed(tmp_path: Path) -> None:
+    """A script that catches the error would replace the good snapshots by a random model."""
+    Snapshots(tmp_path).save(1, **Run(seed=1).parts(), wait=True)
+    snapshots, other = Snapshots(tmp_path), torch.nn.Linear(2, 2)
+    unsavable = torch.optim.SGD([{"params": other.parameters(), "note": object()}])
+    for optimizer, cause in ((unsavable, r"builtins\.object"), (None, "does not fit")):
+        with pytest.raises(SnapshotError, match=cause):
+            snapshots.load(model=other, optimizer=optimizer)
+        with pytest.raises(SnapshotError, match=r"load\(\) has failed"):
+            snapshots.due(1)
+        with pytest.raises(SnapshotError, match=r"load\(\) has failed"):
+            snapshots.save(2, model=other)
+    assert Snapshots(tmp_path / "new").save(2, model=other, wait=True), "it starts anew"
+    run = Run(seed=2)
     assert snapshots.load(**run.parts()) is not None
     assert snapshots.save(2, **run.parts(), wait=True)
 

@@ -1,8 +1,8 @@
 """A state that cannot be saved is refused before training, instead of at the first snapshot.
 
 The optimizer creates its state in its first step, so the state is checked once more after it. Every
-rank checks: all raise, or none. A model that a failed load has left with a part of a snapshot is
-refused, too. This module does not depend on storages.
+rank checks: all raise, or none. After a load that has failed, training is refused until a load succeeds.
+This module does not depend on storages.
 """
 
 from __future__ import annotations
@@ -45,25 +45,34 @@ class FirstCheck:
         self._is_done = False
         self._again: tuple[torch.nn.Module, dict[str, Any]] | None = None
         self._unsaved = UnsavedParts()
-        self.is_half_loaded = False  # a load has failed, and may have overwritten the model
+        self._has_failed = False  # the last load has failed
+        self.is_half_loaded = False  # and a load may have overwritten a part of the model
 
     @contextlib.contextmanager
     def loading(self, own: OwnMemory) -> Iterator[None]:
-        """Record whether a load, in this context, leaves the model with a part of a snapshot."""
+        """Record whether a load, in this context, fails, and if so, what it leaves in the model."""
+        self._has_failed = True
         try:
             yield
         except BaseException:
             self.is_half_loaded |= own.is_overwritten
             raise
+        self._has_failed = False
         if own.is_overwritten:
             self.is_half_loaded = False
-        self._refuse_half_loaded()
+        self._refuse_failed_load()
 
-    def _refuse_half_loaded(self) -> None:
-        if self.is_half_loaded:
+    def note_received(self) -> None:
+        """Record that the model holds the whole state of another process."""
+        self._has_failed = self.is_half_loaded = False
+
+    def _refuse_failed_load(self) -> None:
+        if self._has_failed or self.is_half_loaded:
             raise SnapshotError(
-                "load() has failed, and the model may hold a part of a snapshot since then. To start over, "
-                "start the script again without that snapshot, or build the model again after load()."
+                "load() has failed: the model has no state to resume from, or a part of a snapshot. "
+                "Training from it would replace the good snapshots. Repeat load(), or end the script. "
+                "To start over, build the model again, and save by Snapshots(DIRECTORY) in another "
+                "directory."
             )
 
     def before_load(self, model: torch.nn.Module, parts: dict[str, Any]) -> None:
@@ -80,7 +89,7 @@ class FirstCheck:
         """
         self.replicas.record(step, model)
         self.replicas.compare()
-        self._refuse_half_loaded()
+        self._refuse_failed_load()
         self._check_once(model, extra, parts)
         self._unsaved.give(parts["optimizer"])
         self._unsaved.check(model, extra, parts)
@@ -92,7 +101,7 @@ class FirstCheck:
 
     def after_step(self, step: int) -> None:
         """Check the state that was checked before, again, once. Raise SnapshotError."""
-        self._refuse_half_loaded()
+        self._refuse_failed_load()
         if self._again is not None:
             (model, parts), self._again = self._again, None
             check_savable(model, None, parts)

@@ -218,7 +218,8 @@ class Snapshots:
         self._check.replicas.enabled = False
 
     def resume_from(self, step: int) -> None:
-        """Record that this membership resumes from `step` without a load."""
+        """Record that this membership resumes from `step` without a load: another process sent it."""
+        self._check.note_received()
         self._writer_fence.resume_from(step)
 
     def load(
@@ -230,29 +231,27 @@ class Snapshots:
         `model`, `optimizer`, `scheduler`, `scaler` and `data` are those that save() gets, with the same
         shapes. Rank 0 continues with the saved random state; the other ranks derive theirs from that state.
         Raise SnapshotError if no snapshot is usable, if the snapshot does not fit the script, if a
-        snapshot cannot hold the script's state, or before init_process_group. The model may then hold a
-        part of a snapshot, so save() and due() refuse it.
+        snapshot cannot hold the script's state, or before init_process_group. Every rank raises. From then on,
+        save() and due() raise until a load() succeeds: the model may hold a part of a snapshot.
         """
-        collectives.check_group()
         parts = {"optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "data": data}
-        self._check.before_load(model, parts)
-        self._writer.finish()
-        self._storage.make_room(training_state.is_on_all(model, optimizer), None)
-        self._duties.discover()
-        self._duties.is_sharded, read_part = is_sharded(model), None
-        if self._duties.is_sharded:
-            read_part = prepare_read(self._storage, self._duties.group, model, optimizer)
         own = OwnMemory(model, parts)
-        loading = SnapshotLoader(
-            self._storage, collectives.rank(), self._duties.group, self._owner, read_part, own
-        )
         with self._check.loading(own):
+            collectives.check_group()
+            loading = self._prepare_load(model, parts, own)
             found = loading.load_agreed(self._check_writer, self._resume)
-            self.resume_from(found[0] if found else 0)
-            if found is not None:
-                restoring.restore(
-                    found[1], model, parts, rank=self._rank, storage=self._storage, step=found[0]
-                )
+            self._writer_fence.resume_from(found[0] if found else 0)
+            with collectives.raising_together():
+                if found is not None:
+                    own.is_overwritten = True
+                    restoring.restore(
+                        found[1],
+                        model,
+                        parts,
+                        rank=self._rank,
+                        storage=self._storage,
+                        step=found[0],
+                    )
         if found is None:
             progress.resumed(0, loaded=self._is_jobs_own)
             return None
@@ -261,6 +260,22 @@ class Snapshots:
             self._writer.note_saved(self._owner, step)
         progress.resumed(step, loaded=self._is_jobs_own)
         return Loaded(step, content["extra"])
+
+    def _prepare_load(
+        self, model: torch.nn.Module, parts: dict[str, Any], own: OwnMemory
+    ) -> SnapshotLoader:
+        optimizer = parts["optimizer"]
+        with collectives.raising_together():
+            self._check.before_load(model, parts)
+            self._writer.finish()
+            self._storage.make_room(training_state.is_on_all(model, optimizer), None)
+        self._duties.discover()
+        self._duties.is_sharded, read_part = is_sharded(model), None
+        if self._duties.is_sharded:
+            read_part = prepare_read(self._storage, self._duties.group, model, optimizer, own)
+        return SnapshotLoader(
+            self._storage, collectives.rank(), self._duties.group, self._owner, read_part, own
+        )
 
     def _check_writer(self, writer: Owner | None) -> None:
         if self._is_exclusive:

@@ -170,9 +170,9 @@ def four(out: Path, rank: int, seen: dict[str, Any]) -> None:
     loaded = Snapshots(out / "shared").load(**both.parts)
     seen["two dimensions"] = loaded and loaded.step, both.loss()
     seen["two dimensions saved"] = Snapshots(out / "both").save(5, **both.parts, wait=True)
-    apart = Snapshots(out / f"apart-{rank}")
-    seen["apart"] = [error_of(lambda: apart.load(**training.parts)),
-                     error_of(lambda: apart.save(1, **training.parts))]  # fmt: skip
+    load, save = (Snapshots(out / f"apart-{rank}") for _ in range(2))
+    seen["apart"] = [error_of(lambda: load.load(**training.parts)),
+                     error_of(lambda: save.save(1, **training.parts))]  # fmt: skip
     if rank == 2:
         training.optimizer.param_groups[0]["note"] = object()
     save_large(out)
@@ -212,8 +212,46 @@ def two(out: Path, rank: int, seen: dict[str, Any]) -> None:
     distributed.barrier()
     seen["fenced"] = error_of(lambda: snapshots.save(7, **training.parts, wait=True))
     seen["steps"] = sorted(path.name for path in folder.glob("step-*"))
+    failed(out, rank, seen)
     (out / f"{rank}.json").write_text(json.dumps(seen))
     killed(out, rank)
+
+
+def failed(out: Path, rank: int, seen: dict[str, Any]) -> None:
+    """Loads fail after one that has succeeded; what the ranks may do then, and after a good one."""
+    folder = out / "failed"
+    if rank == 0:
+        shutil.copytree(
+            folder_of(out / "shared", 5).parent, folder / folder_of(out / "shared", 5).parent.name
+        )
+    distributed.barrier()
+    training, snapshots = Training(4), Snapshots(folder)
+    snapshots.load(**training.parts)
+    file = folder_of(folder, 5) / "tensors-2.safetensors"
+    good = file.read_bytes()
+    distributed.barrier()
+    if rank == 0:
+        damage(file)
+    distributed.barrier()
+    fail = {"unusable": training.parts, "one misfits": dict(training.parts)}
+    if rank == 1:
+        fail["one misfits"]["optimizer"] = torch.optim.SGD(training.model.parameters())
+    for name, parts in fail.items():
+        seen[f"{name}: load"] = error_of(lambda parts=parts: snapshots.load(**parts))
+        seen[f"{name}: due"] = error_of(lambda: snapshots.due(6))
+        seen[f"{name}: save"] = error_of(lambda: snapshots.save(6, **training.parts, wait=True))
+        distributed.barrier()
+        if rank == 0:
+            file.write_bytes(good)
+        distributed.barrier()
+    loaded = snapshots.load(**training.parts)
+    seen["good again"] = loaded and loaded.step, snapshots.save(6, **training.parts, wait=True)
+    plain, alone = Training(5, "plain"), Snapshots(out / "plain")
+    parts = plain.parts
+    if rank == 1:
+        parts["optimizer"] = torch.optim.SGD(plain.model.parameters())
+    seen["plain: load"] = error_of(lambda: alone.load(**parts))
+    seen["plain: save"] = error_of(lambda: alone.save(9, **plain.parts, wait=True))
 
 
 def killed(out: Path, rank: int) -> None:

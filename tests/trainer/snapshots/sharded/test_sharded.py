@@ -149,6 +149,20 @@ def test_every_rank_learns_what_one_rank_cannot_save(story: Story) -> None:
     assert "optimizer.param_groups[0].note is a builtins.object" in story.of("unsavable")
 
 
+def test_after_a_failed_load_no_rank_trains_or_saves_until_one_succeeds(story: Story) -> None:
+    for seen in story.seen[:2]:
+        for name, cause in (
+            ("unusable", "none is usable"),
+            ("one misfits", "The script does not fit"),
+        ):
+            assert cause in seen[f"{name}: load"]
+            for what in ("due", "save"):
+                assert "load() has failed" in seen[f"{name}: {what}"], (name, what)
+        assert "its optimizer was AdamW, the script's is SGD" in seen["plain: load"]
+        assert "load() has failed" in seen["plain: save"]
+    assert story.of("good again", 2) == [5, True]
+
+
 def test_a_snapshot_is_exported_as_whole_tensors(story: Story) -> None:
     file = story.folder / "model.pt"
     assert main(["export", str(story.folder / "shared"), str(file)]) == 0

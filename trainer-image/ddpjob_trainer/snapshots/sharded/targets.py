@@ -22,13 +22,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ddpjob_trainer.collectives import StorageGroup
+    from ddpjob_trainer.snapshots.own_memory import OwnMemory
     from ddpjob_trainer.snapshots.storage.snapshot_storage import SnapshotStorage
     from ddpjob_trainer.snapshots.storage.stored import OpenSnapshot
     from ddpjob_trainer.tensors.safetensors_reader import TensorSpec
 
 
 def prepare_read(
-    storage: SnapshotStorage, storage_group: StorageGroup, model: torch.nn.Module, optimizer: Any
+    storage: SnapshotStorage,
+    storage_group: StorageGroup,
+    model: torch.nn.Module,
+    optimizer: Any,
+    own: OwnMemory,
 ) -> Callable[[OpenSnapshot], dict[str, Any]]:
     """Return a function that reads this rank's part of a snapshot; see `read_state`.
 
@@ -37,6 +42,7 @@ def prepare_read(
     check_storages(storage_group, storage)
 
     def read(snapshot: OpenSnapshot) -> dict[str, Any]:
+        own.is_overwritten = True
         try:
             return read_state(snapshot, model, optimizer)
         except StateMismatchError as error:
