@@ -5,6 +5,7 @@ ranks.py RANK OUT. The ranks leave one by one: groups of four, three, two and on
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -263,6 +264,8 @@ def killed(out: Path, rank: int) -> None:
     snapshots.save(7, **training.parts)
     if rank == 1:
         snapshots.wait()
+    with contextlib.suppress(RuntimeError):
+        distributed.barrier()  # ends when rank 1 has died
     os.environ[ENV_MEMBERSHIP] = "1.1.3"
     snapshots.wait()
 
