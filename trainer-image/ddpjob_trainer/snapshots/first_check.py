@@ -87,9 +87,9 @@ class FirstCheck:
 
         Raise SnapshotError.
         """
+        self._refuse_failed_load()
         self.replicas.record(step, model)
         self.replicas.compare()
-        self._refuse_failed_load()
         self._check_once(model, extra, parts)
         self._unsaved.give(parts["optimizer"])
         self._unsaved.check(model, extra, parts)
