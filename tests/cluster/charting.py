@@ -38,6 +38,9 @@ FULL = [
     "resources.limits.cpu=2",
     "metrics.service.enabled=true",
     "metrics.service.annotations.a/b=c",
+    "web.enabled=true",
+    "web.hosts={jobs.example.com}",
+    "web.from[0].podSelector.matchLabels.app=ingress",
     "nodeSelector.pool=system",
     "tolerations[0].operator=Exists",
     "extraEnv[0].name=HTTPS_PROXY,extraEnv[0].value=http://proxy",
@@ -89,7 +92,8 @@ VARIANTS: dict[str, tuple[list[str], dict[str, int]]] = {
             "ValidatingAdmissionPolicyBinding": 0,
         },
     ),
-    "everything": (FULL, {**BASE, **TWO_ROLES, "Service": 1, "ConfigMap": 2}),
+    "web": (["web.enabled=true"], {**BASE, **ROLES, "Service": 1}),
+    "everything": (FULL, {**BASE, **TWO_ROLES, "Service": 2, "ConfigMap": 2}),
 }
 
 READ = {"get", "list", "watch"}

@@ -78,6 +78,7 @@ WRONG = [
     ("serviceAccount.create=false", "at '/serviceAccount/name': minLength: got 0, want 1"),
     ("extraEnv[0].nam=A", "at '/extraEnv/0': missing property 'name'"),
     ("networkPolicy.job=true", "at '/networkPolicy': additional properties 'job' not allowed"),
+    ("web.hosts={a/b}", "at '/web/hosts/0': 'a/b' does not match pattern"),
     ("watchNamespaces={Team_A}", "at '/watchNamespaces/0': 'Team_A' does not match pattern"),
 ]
 WRONG_TOO = [
@@ -183,6 +184,44 @@ def test_metrics_are_found_where_they_are_served(helm: Helm) -> None:
         assert selector.items() <= template["metadata"]["labels"].items()
         assert port in ports
     assert monitor["metadata"]["labels"]["prometheus"] == "main"
+
+
+WEB = ["web.enabled=true", "web.hosts={jobs.example.com,other.example.com}"]
+
+
+def test_the_page_is_off_as_the_chart_comes(helm: Helm) -> None:
+    objects = render(helm, [])
+    [container] = pod_of(objects)["containers"]
+    assert not [word for word in container["args"] if "web" in word]
+    assert [port["name"] for port in container["ports"]] == ["health", "metrics"]
+    [policy] = of_kind(objects, "NetworkPolicy")
+    assert [port["port"] for each in policy["spec"]["ingress"] for port in each["ports"]] == [
+        8080, 9090,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("admitted", [[], [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]])
+def test_the_page_has_a_port_a_service_and_named_visitors(
+    helm: Helm, admitted: list[dict[str, Any]]
+) -> None:
+    peers = ["web.from[0].namespaceSelector.matchLabels.a=b"] if admitted else []
+    objects = render(helm, [*WEB, *peers])
+    [service], [deployment] = of_kind(objects, "Service"), of_kind(objects, "Deployment")
+    template = deployment["spec"]["template"]
+    [container] = template["spec"]["containers"]
+    [port] = [each for each in container["ports"] if each["name"] == "web"]
+    assert f"--web-port={port['containerPort']}" in container["args"]
+    hosts = [word for word in container["args"] if word.startswith("--web-host=")]
+    assert hosts == ["--web-host=jobs.example.com", "--web-host=other.example.com"]
+    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+    assert service["spec"]["ports"][0]["targetPort"] == "web"
+    [policy] = of_kind(objects, "NetworkPolicy")
+    to_page = [
+        each.get("from")
+        for each in policy["spec"]["ingress"]
+        if port["containerPort"] in [one["port"] for one in each["ports"]]
+    ]
+    assert to_page == ([admitted] if admitted else [])
 
 
 # What it may do

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from cluster.control_plane import ControlPlane, eventually
 from cluster.jobs import Jobs
 from cluster.operators import JOB, Operator, audited, objects, running
 from ddpjob_operator.controller.metrics.catalogue import LEADS
+from ddpjob_operator.local.simulated.rendezvous_process import free_port
 
 WRITES = ("create", "update", "patch", "delete", "deletecollection")
 REPLICAS = 2
@@ -31,6 +33,7 @@ class Candidates:
 
     def __init__(self, jobs: Jobs, folder: Path) -> None:
         self._server, self._jobs, self._folder = jobs.server, jobs, folder
+        self.pages: dict[str, int] = {}  # ports of the web pages
 
     @contextlib.contextmanager
     def start(self, name: str, role: str) -> Iterator[Operator]:
@@ -38,7 +41,9 @@ class Candidates:
         folder = self._folder / name
         folder.mkdir()
         namespace = self._jobs.namespace
+        self.pages[name] = free_port()
         options = (
+            f"--web-port={self.pages[name]}",
             f"--kubeconfig={self._account(name, folder)}",
             f"--namespace={namespace}",
             f"--lease={namespace}/operator",
@@ -97,6 +102,11 @@ def leads_by_metrics(operator: Operator) -> float:
     return sample.value
 
 
+def shows_jobs(operator: Operator, port: int, count: int) -> bool:
+    """Whether the list of the web page has so many jobs."""
+    return f"<p>{count} jobs" in operator.get("/", port)[1]
+
+
 @pytest.fixture
 def candidates(jobs: Jobs, tmp_path: Path) -> Candidates:
     return Candidates(jobs, tmp_path)
@@ -144,6 +154,8 @@ def test_a_leader_that_stops_or_dies_has_a_successor(
             create(jobs, f"job-{number}")
         first.until(lambda: count_pods(jobs) > 0, "it is at work")
         assert (leads_by_metrics(first), leads_by_metrics(second)) == (1, 0)
+        for name, each in (("first", first), ("second", second)):
+            each.until(functools.partial(shows_jobs, each, candidates.pages[name], 4), "its page")
         first.process.terminate()
         second.until(lambda: has_role(second, "leader"), "the standby leads")
         second.until(lambda: leads_by_metrics(second) == 1, "its metric shows it")

@@ -77,14 +77,14 @@ class JobReader:
 
 def _read_with_spec_of(known: DDPJob, raw: Mapping[str, Any]) -> StoredJob:
     metadata = Metadata.model_validate(raw["metadata"], by_alias=True, by_name=False)
-    status, unread = _read_status(raw.get("status") or {})
+    status, unread = read_status(raw.get("status") or {})
     job = known.model_copy(update={"metadata": metadata, "status": status})
     return StoredJob(job, status, unread, "")
 
 
 def read_stored_job(raw: Mapping[str, Any]) -> StoredJob:
     """Read a job; nothing in it raises an error, except metadata without a name."""
-    status, unread = _read_status(raw.get("status") or {})
+    status, unread = read_status(raw.get("status") or {})
     spec_only = {name: value for name, value in raw.items() if name != "status"}
     try:
         job = DDPJob.model_validate(spec_only, by_alias=True, by_name=False)
@@ -100,7 +100,7 @@ def read_stored_job(raw: Mapping[str, Any]) -> StoredJob:
     return StoredJob(job.model_copy(update={"status": status}), status, unread, problems)
 
 
-def _read_status(raw: Mapping[str, Any]) -> tuple[DDPJobStatus, dict[str, Any]]:
+def read_status(raw: Mapping[str, Any]) -> tuple[DDPJobStatus, dict[str, Any]]:
     """Return the readable fields, and the others as they are stored."""
     try:
         return DDPJobStatus.model_validate(raw, by_alias=True, by_name=False), {}

@@ -76,6 +76,23 @@ def run(
     ] = None,
     health_port: Port = None,
     metrics_port: Port = None,
+    web_port: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65535,
+            help="Serve a page about all jobs, for reading only, without a log-in.",
+            show_default="none",
+        ),
+    ] = None,
+    web_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name by which browsers call that page, such as that of an ingress; may be "
+            "repeated. localhost and addresses need none.",
+            show_default=False,
+        ),
+    ] = None,
     network_policies: Annotated[
         OperatorPods | None,
         typer.Option(
@@ -112,6 +129,8 @@ def run(
         requests=parallel_requests,
         health_port=health_port,
         metrics_port=metrics_port,
+        web_port=web_port,
+        web_hosts=tuple(name.lower() for name in web_host or ()),
         operator_pods=network_policies,
     )
     logging.getLogger("ddpjob").info(

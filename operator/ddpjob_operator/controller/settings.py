@@ -27,6 +27,8 @@ class Settings:
     context: str | None = None
     health_port: int | None = None
     metrics_port: int | None = None
+    web_port: int | None = None  # of the page about all jobs; None: no page
+    web_hosts: tuple[str, ...] = ()  # names of that page, beside localhost and addresses
     lease: str = ""  # NAMESPACE/NAME of the Lease that elects a leader; empty: no election
     operator_pods: OperatorPods | None = None  # admitted by the policies of jobs; None: no policies
     requests: int = 8  # of one job at the same time

@@ -86,6 +86,10 @@ class Reflector(Generic[T]):
         """Return the objects of one job, ordered by name."""
         return self._store.by_job(namespace, job)
 
+    def items(self) -> tuple[T, ...]:
+        """Return all objects."""
+        return self._store.items()
+
     def last_seen(self) -> float:
         """Return the clock time at which the API server last sent something."""
         return self._seen

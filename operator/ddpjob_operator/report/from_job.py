@@ -12,8 +12,11 @@ from ddpjob_operator.report.run import Change, Note, Run
 
 def run_of_job(job: Mapping[str, Any], now: float) -> Run:
     """Return the run of a job object, as the API server sends it."""
-    metadata = job["metadata"]
-    status = DDPJobStatus.model_validate(job.get("status") or {})
+    return run_of_status(job["metadata"], DDPJobStatus.model_validate(job.get("status") or {}), now)
+
+
+def run_of_status(metadata: Mapping[str, Any], status: DDPJobStatus, now: float) -> Run:
+    """Return the run of a job by its metadata and its status."""
     ended = status.completion_time is not None
     until = _seconds(status.completion_time) if status.completion_time else now
     history = status.history

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Iterable, Sequence
 
 from ddpjob_operator.report import charts
+from ddpjob_operator.report.document import document
 from ddpjob_operator.report.run import MAX_METRICS, Change, Run
-from ddpjob_operator.report.style import SCRIPT, STYLE
 from ddpjob_operator.report.time_use import USES, time_use
 from ddpjob_operator.report.words import (
     clock_text,
@@ -27,42 +25,16 @@ Cell = tuple[str, str]  # class, HTML
 
 def report_page(run: Run) -> str:
     """Return the page of a run as one file."""
-    return _page(run, "", "", "")
+    return document(_title(run), main_part(run))
 
 
-def live_page(run: Run) -> str:
-    """Return the page of a run that renews itself; without scripts it loads again."""
-    head = '<noscript><meta http-equiv="refresh" content="5"></noscript>'
-    return _page(run, head, '<p role="status"></p>', f"<script>{SCRIPT}</script>")
+def live_page(run: Run, above: str = "") -> str:
+    """Return the page of a run that renews itself; `above` is HTML before its main part."""
+    return document(_title(run), main_part(run), live=True, above=above)
 
 
-def _page(run: Run, head: str, above: str, below: str) -> str:
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{content_policy(live=bool(below))}">
-<title>{safe(run.name)}: {safe(run.state)}</title>
-{head}<style>{STYLE}</style>
-</head>
-<body>
-{above}<main>
-{main_part(run)}
-</main>
-{below}</body>
-</html>
-"""
-
-
-def content_policy(*, live: bool) -> str:
-    """Return the content policy: the page's own style, and for the live page its own script."""
-    policy = f"default-src 'none'; style-src {_digest(STYLE)}"
-    return f"{policy}; script-src {_digest(SCRIPT)}; connect-src 'self'" if live else policy
-
-
-def _digest(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+def _title(run: Run) -> str:
+    return f"{run.name}: {run.state}"
 
 
 def state_line(run: Run) -> str:

@@ -22,7 +22,10 @@ from ddpjob_operator.controller.leases.leadership import Leadership, LeaseName
 from ddpjob_operator.controller.process.handlers import stop_at_signals, watch_jobs
 from ddpjob_operator.controller.process.health import health_app, metrics_app, serve
 from ddpjob_operator.controller.process.served import ServedJobs
+from ddpjob_operator.controller.reconciler import utc_now
 from ddpjob_operator.controller.settings import Settings
+from ddpjob_operator.controller.web.copies import JobCopies
+from ddpjob_operator.controller.web.pages import web_app
 from ddpjob_operator.kube.client import KubeClient
 
 PASSES_SECONDS = 10.0  # for the passes in progress at a stop
@@ -40,7 +43,7 @@ async def run_operator(settings: Settings) -> None:
         try:
             controller = Controller(kube, settings, keys, leads=leadership is None)
             served = ServedJobs(kube, controller.cluster.jobs.scopes)
-            async with _pages(settings, controller, served, leadership):
+            async with _pages(settings, kube, controller, served, leadership):
                 await _run(settings, kube, controller, served, leadership)
         finally:
             await kube.close()
@@ -132,11 +135,12 @@ async def _leadership(settings: Settings) -> AsyncIterator[Leadership | None]:
 @contextlib.asynccontextmanager
 async def _pages(
     settings: Settings,
+    kube: KubeClient,
     controller: Controller,
     served: ServedJobs,
     leadership: Leadership | None,
 ) -> AsyncIterator[None]:
-    """Serve health and metrics."""
+    """Serve health and metrics, and the page about all jobs."""
 
     def problems() -> list[str]:
         lost = leadership is not None and leadership.is_lost()
@@ -154,6 +158,10 @@ async def _pages(
         if settings.metrics_port is not None:
             app = metrics_app(controller.metrics.page)
             servers.append(await serve(app, settings.metrics_port))
+        if settings.web_port is not None:
+            copies = JobCopies(kube, controller.cluster.jobs.scopes)
+            app = web_app(copies, settings.web_hosts, utc_now)
+            servers.append(await serve(app, settings.web_port))
         yield
     finally:
         for server in servers:

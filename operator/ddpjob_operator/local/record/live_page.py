@@ -16,7 +16,8 @@ from pathlib import Path
 
 from ddpjob_operator.local.record.run_files import read_run
 from ddpjob_operator.local.simulated.rendezvous_process import PortInUseError
-from ddpjob_operator.report.page import content_policy, live_page, main_part, state_line
+from ddpjob_operator.report.document import response_headers
+from ddpjob_operator.report.page import live_page, main_part, state_line
 
 HOST = "127.0.0.1"
 LIMIT_SECONDS = 10.0  # for a request
@@ -89,10 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in {
             "Content-Type": f"{kind}; charset=utf-8",
             "Content-Length": str(len(body)),
-            "Content-Security-Policy": content_policy(live=True),
-            "Cache-Control": "no-store",
-            "Referrer-Policy": "no-referrer",
-            "X-Content-Type-Options": "nosniff",
+            **response_headers(),
         }.items():
             self.send_header(name, value)
         self.end_headers()

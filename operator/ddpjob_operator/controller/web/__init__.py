@@ -1,0 +1,1 @@
+"""The operator's web page: a list of jobs, and the page of each."""
