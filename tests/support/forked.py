@@ -20,6 +20,7 @@ import pytest
 
 from ddpjob_agent.forkserver.client import start_server, wait_until_ready
 from ddpjob_agent.forkserver.popen import ForkedPopen
+from ddpjob_protocol.environment import ENV_WARM_IMPORTS
 from support import driving
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,6 +87,6 @@ def forking(environment: Mapping[str, str]) -> Iterator[Forks]:
 
 @pytest.fixture(scope="session")
 def forks() -> Iterator[Forks]:
-    """Starts programs that import the trainer."""
-    with forking(environment()) as forks:
+    """Starts programs that import the trainer, some of them the digits, too."""
+    with forking({**environment(), ENV_WARM_IMPORTS: "sklearn.datasets"}) as forks:
         yield forks
