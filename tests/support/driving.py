@@ -21,7 +21,7 @@ from ddpjob_operator.local.state_dir import JobStateDir
 from ddpjob_protocol.codec import decode
 from ddpjob_protocol.messages.control import Report
 
-PATIENCE_SECONDS = 120.0  # generous: the machine may be slow and shared
+PATIENCE_SECONDS = 240.0  # generous: the machine may be slow and shared
 
 # Without torch, so that it is quick: each process steps until the file `end` appears.
 SCRIPT = """
