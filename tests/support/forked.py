@@ -88,5 +88,6 @@ def forking(environment: Mapping[str, str]) -> Iterator[Forks]:
 @pytest.fixture(scope="session")
 def forks() -> Iterator[Forks]:
     """Starts programs that import the trainer, some of them the digits, too."""
-    with forking({**environment(), ENV_WARM_IMPORTS: "sklearn.datasets"}) as forks:
+    imports = "sklearn.datasets support.huge_pages"
+    with forking({**environment(), ENV_WARM_IMPORTS: imports}) as forks:
         yield forks

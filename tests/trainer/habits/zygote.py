@@ -20,6 +20,8 @@ from typing import Any, NoReturn
 
 import torch
 
+from support import huge_pages
+
 PR_SET_PDEATHSIG = 1
 MODULES = (
     "torch._dynamo",
@@ -66,6 +68,7 @@ def main(path: str) -> None:
     gc.disable()
     for name in MODULES:
         import_module(name)
+    huge_pages.collapse()
     gc.freeze()  # keeps a child's collector from touching, and so copying, shared memory
     gc.enable()
     wake, wake_end = os.pipe()
