@@ -26,7 +26,7 @@ LEAVING = "received SIGTERM: leaving"  # of the agent
 _HEAD = re.compile(r"(\[rank\d+\]: ?)?Traceback \(most recent call last\):")
 _RANK = re.compile(r"^\[rank\d+\]: ?")
 _AGENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ddpjob\.agent ")
-_MEMBERSHIP = re.compile(r" ddpjob\.agent membership \S+ \((?P<cause>\w+)\): ")
+_MEMBERSHIP = re.compile(r" ddpjob\.agent membership (?P<id>\S+) \((?P<cause>\w+)\): ")
 _CHAIN = re.compile(r"(During handling of|The above exception was the direct cause of)")
 _DETAIL = re.compile(r"(During handling of|The above exception was|Exception raised from |frame #)")
 
@@ -136,10 +136,12 @@ class LogFold:
     the tracebacks that were folded on suspicion are shown after all, unless another one was shown.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, failed: set[str]) -> None:
+        """`failed` has the memberships of which a whole traceback was shown, for all pods."""
+        self._failed = failed
+        self._membership = ""
         self._open: dict[str, _Block] = {}  # by the prefix of torch, which names the rank
         self._suspects: list[_Block] = []  # of the membership that ends
-        self._has_shown = False  # a traceback of this membership
         self._is_leaving = False
 
     def feed(self, line: str) -> list[str]:
@@ -179,7 +181,7 @@ class LogFold:
         if found is None:
             return []
         shown = self._release() if found["cause"] == Cause.FAILED else []
-        self._suspects, self._has_shown = [], False
+        self._suspects, self._membership = [], found["id"]
         return shown
 
     def _close(self, rank: str) -> list[str]:
@@ -190,12 +192,14 @@ class LogFold:
             if block.is_secondary:
                 self._suspects.append(block)
                 return [f"{rank}{shorten(block.error, MAX_ERROR)} ({FOLDED})"]
-        self._has_shown = True
+        self._failed.add(self._membership)
         return block.lines
 
     def _release(self) -> list[str]:
         blocks, self._suspects = self._suspects, []
-        return [] if self._has_shown else [line for block in blocks for line in block.lines]
+        if self._membership in self._failed:
+            return []
+        return [line for block in blocks for line in block.lines]
 
 
 def _of_torchrun(error: str, where: str) -> str:

@@ -318,7 +318,10 @@ def test_wait_follows_a_job_to_its_end_and_never_touches_it(ddpjob: Shell, jobs:
         for process in (first, second):
             assert process.stdout is not None
             running = process.stdout.readline()
-            assert running.split(" ", 1)[1] == "Running: 2 workers (membership 1.1.3: lost)\n"
+            assert (
+                running.split(" ", 1)[1]
+                == "Running: 2 workers (membership 1.1.3 after a lost worker)\n"
+            )
         before = jobs.get()
         second.send_signal(signal.SIGINT)
         assert second.communicate(timeout=PATIENCE_SECONDS) == ("", "")
@@ -326,7 +329,10 @@ def test_wait_follows_a_job_to_its_end_and_never_touches_it(ddpjob: Shell, jobs:
         assert jobs.get() == before
         jobs.write_status(ended(ConditionType.COMPLETE, Reason.COMPLETED, "all done"))
         out, err = first.communicate(timeout=PATIENCE_SECONDS)
-        assert (out.split(" ", 1)[1], err) == ("Complete: all done (membership 1.1.3: lost)\n", "")
+        assert (out.split(" ", 1)[1], err) == (
+            "Complete: all done (membership 1.1.3 after a lost worker)\n",
+            "",
+        )
         assert first.returncode == ExitCode.OK
     reason = Reason.APPLICATION_FAILED
     jobs.write_status(ended(ConditionType.FAILED, reason, "rank 1 failed\nValueError: no data"))

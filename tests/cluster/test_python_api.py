@@ -76,7 +76,7 @@ def test_wait_returns_the_status_or_raises_the_reason(jobs: Jobs, end: Callable[
     news: list[str] = []
     status = job.wait(on_news=news.append)
     assert (status.state, status.membership) == ("Complete", MEMBERSHIP)
-    assert news == ["Complete: all done (membership 1.1.1: started)"]
+    assert news == ["Complete: all done (membership 1.1.1)"]
     end(ConditionType.FAILED, Reason.APPLICATION_FAILED, "rank 1 failed")
     with pytest.raises(JobFailedError, match=r"digits failed: .*rank 1 failed") as failure:
         job.wait()

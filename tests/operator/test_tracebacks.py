@@ -54,7 +54,7 @@ ConnectionRefusedError: [Errno 111] Connection refused"""
 
 
 def shown(*texts: str, fold: LogFold | None = None) -> list[str]:
-    fold = fold or LogFold()
+    fold = fold or LogFold(set())
     return [line for text in texts for each in text.split("\n") for line in fold.feed(each)]
 
 
@@ -97,7 +97,7 @@ def test_a_traceback_that_was_folded_is_shown_if_a_failure_is_the_reason() -> No
     folded, *whole = shown(DATABASE, change("failed"))
     assert folded.startswith("ConnectionRefusedError")
     assert whole == [*DATABASE.split("\n"), change("failed")]
-    fold = LogFold()
+    fold = LogFold(set())
     assert len(shown(DATABASE, f"{AGENT} the command ended with exit code 1", fold=fold)) == 2
     assert fold.end() == DATABASE.split("\n")
 
@@ -107,8 +107,17 @@ def test_beside_the_failure_itself_folded_ones_stay_folded() -> None:
     assert len(lines) == len(OWN.split("\n")) + 2
 
 
+def test_the_failure_may_be_in_the_log_of_another_worker() -> None:
+    failed: set[str] = set()
+    mine, other = LogFold(failed), LogFold(failed)
+    started = f"{AGENT} membership 1.1.1 (started): 2 workers, world size 2"
+    shown(started, OWN, "x", fold=other)
+    assert len(shown(started, PEER, change("failed"), fold=mine)) == 3
+    assert len(shown(PEER, change("failed"), fold=mine)) == 2 + len(PEER.split("\n"))
+
+
 def test_a_worker_that_leaves_shows_nothing_at_its_end() -> None:
-    fold = LogFold()
+    fold = LogFold(set())
     assert len(shown(f"{AGENT} received SIGTERM: leaving", PEER, "x", fold=fold)) == 3
     assert fold.end() == []
 
@@ -128,7 +137,7 @@ def test_tracebacks_that_mix_are_shown() -> None:
 
 
 def test_a_traceback_without_an_end_is_shown_after_a_while() -> None:
-    fold = LogFold()
+    fold = LogFold(set())
     assert shown(*OWN.split("\n")[:2], fold=fold) == []
     assert fold.flush() == OWN.split("\n")[:2]
     assert fold.feed("step 2") == ["step 2"]

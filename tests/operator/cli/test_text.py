@@ -163,7 +163,7 @@ State       Stalled for 5m
 Waiting     1 of 2 workers
 Explained   ddpjob explain ImageCannotBePulled, ddpjob explain Unreachable, ddpjob explain SnapshotDegraded
 Workers     2/2 run
-Membership  1.1.3: 2 workers, 4 processes, formed 100s ago: lost
+Membership  1.1.3: 2 workers, 4 processes, formed 100s ago after a lost worker
 Progress    900/3000 steps; loss 0.25
 Restarts    3 (1 failure, 2 losses); 12 steps repeated
 

@@ -51,7 +51,7 @@ def delay_for_joiners(
         ready_at, why = (now if kept else cap), "the script to save its files"
     else:
         ready_at = max(quiet_at, view.formed_at + policy.min_between_joins)
-        why = f"{policy.min_between_joins:.0f} s between joins"
+        why = f"the {policy.min_between_joins:.0f} s of minSecondsBetweenJoins"
     ready_at = min(ready_at, cap)
     if now < ready_at:
         wait = "waits" if len(joiners) == 1 else "wait"

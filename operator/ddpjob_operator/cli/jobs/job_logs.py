@@ -157,6 +157,7 @@ class _Follower:
         self._cluster, self._query, self._wanted = cluster, query, wanted
         self._on_line = on_line
         self._folds: dict[str, LogFold] | None = {} if folds else None  # by pod
+        self._failed: set[str] = set()  # memberships of which a traceback was shown
         self._namespace, self._name = job["metadata"]["namespace"], job["metadata"]["name"]
         self._lines: LineQueue = queue.SimpleQueue()
         self._readers: dict[str, PodLogReader] = {}  # by UID of the pod
@@ -255,7 +256,9 @@ class _Follower:
                 self._show(pod, fold.flush())
 
     def _folded(self, pod: str, line: str) -> list[str]:
-        return [line] if self._folds is None else self._folds.setdefault(pod, LogFold()).feed(line)
+        if self._folds is None:
+            return [line]
+        return self._folds.setdefault(pod, LogFold(self._failed)).feed(line)
 
     def _show(self, pod: str, lines: list[str]) -> None:
         for line in lines:

@@ -21,6 +21,12 @@ from ddpjob_protocol.text import duration, plural
 
 Object = dict[str, Any]
 ENDED = ("Complete", "Failed")
+AFTER = {  # by the cause of a membership; the first one has no reason to name
+    "lost": "a lost worker",
+    "failed": "a failure",
+    "left": "a worker left",
+    "joined": "a worker joined",
+}
 FIRST_STEP = timedelta(seconds=60)
 REPORTS = "ddpjob_trainer.step_done(step, total) does (docs/trainer.md)"
 HEADS = ("NAME", "STATE", "READY", "WORLD", "PROGRESS", "RESTARTS", "AGE")
@@ -173,7 +179,7 @@ def _facts(job: Object, now: datetime) -> Iterator[tuple[str, str]]:
         yield "Workers", f"{status['ready']} run"
     if found := status.get("membership"):
         size = f"{plural(len(found['workers']), 'worker')}, {plural(found['worldSize'], 'process')}"
-        text = f"{found['id']}: {size}, formed {age(found['since'], now)} ago: {found['cause']}"
+        text = f"{found['id']}: {size}, formed {age(found['since'], now)} ago{_reason(found)}"
         yield "Membership", text
     if (found := status.get("progress")) and found.get("step") is not None:
         yield (
@@ -221,8 +227,13 @@ def _ongoing(job: Object) -> list[Object]:
 def news(job: Object) -> str:
     """Return the state, its explanation and the membership in one line."""
     membership = (job.get("status") or {}).get("membership") or {}
-    formed = f" (membership {membership['id']}: {membership['cause']})" if membership else ""
+    formed = f" (membership {membership['id']}{_reason(membership)})" if membership else ""
     return f"{state(job)}: {message(job)}{formed}" if message(job) else f"{state(job)}{formed}"
+
+
+def _reason(membership: Object) -> str:
+    cause = membership["cause"]
+    return f" after {AFTER[cause]}" if cause in AFTER else ""
 
 
 def metrics(job: Object) -> str:
