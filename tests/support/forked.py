@@ -21,7 +21,7 @@ import pytest
 from ddpjob_agent.forkserver.client import start_server, wait_until_ready
 from ddpjob_agent.forkserver.popen import ForkedPopen
 from ddpjob_protocol.environment import ENV_WARM_IMPORTS
-from support import driving
+from support import driving, huge_pages
 
 ROOT = Path(__file__).resolve().parents[2]
 COLD = os.environ.get("DDPJOB_COLD") == "1"
@@ -43,6 +43,7 @@ class Forks:
         self._parent = start_server(sys.executable, environment, str(path))
         asyncio.run(wait_until_ready(self._parent.channel))
         self._parent.channel.setblocking(True)
+        huge_pages.collapse(self._parent.process.pid)
 
     def start(
         self,
@@ -88,6 +89,5 @@ def forking(environment: Mapping[str, str]) -> Iterator[Forks]:
 @pytest.fixture(scope="session")
 def forks() -> Iterator[Forks]:
     """Starts programs that import the trainer, some of them the digits, too."""
-    imports = "sklearn.datasets support.huge_pages"
-    with forking({**environment(), ENV_WARM_IMPORTS: imports}) as forks:
+    with forking({**environment(), ENV_WARM_IMPORTS: "sklearn.datasets"}) as forks:
         yield forks

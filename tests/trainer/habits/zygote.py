@@ -68,7 +68,7 @@ def main(path: str) -> None:
     gc.disable()
     for name in MODULES:
         import_module(name)
-    huge_pages.collapse()
+    huge_pages.collapse(os.getpid())
     gc.freeze()  # keeps a child's collector from touching, and so copying, shared memory
     gc.enable()
     wake, wake_end = os.pipe()
