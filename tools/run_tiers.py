@@ -1,4 +1,4 @@
-"""Runs Make targets, all of them and DDPJOB_AT_ONCE (2) at a time, and ends with one table and what failed.
+"""Runs Make targets, all of them and DDPJOB_AT_ONCE (3) at a time, and ends with one table and what failed.
 
 Tests wait for processes and pods more than they compute: one after the other they leave a machine
 of two cores idle half of the time. Targets begin in the order in which they are given, but one with
@@ -37,7 +37,7 @@ REPORTS = ROOT / "build" / "tiers"
 COUNTED = [sys.executable, str(ROOT / "tools" / "cpu_seconds.py")]
 COUNTS = ("collected", "passed", "failed", "skipped", "deselected", "minimum")
 TIER = "test-"
-AT_ONCE = int(os.environ.get("DDPJOB_AT_ONCE", "2"))
+AT_ONCE = int(os.environ.get("DDPJOB_AT_ONCE", "3"))
 PREPARATION = {"test-e2e": "kind-build"}
 SLOWEST = 10
 CLEANUP_SECONDS = 600.0  # namespaces of a cluster take minutes; after SIGTERM, before SIGKILL
