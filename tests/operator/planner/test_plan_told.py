@@ -262,6 +262,13 @@ def test_events_tell_every_membership_since_the_last_one_once() -> None:
             id="ended",
         ),
         pytest.param(
+            make_worker(1, phase=FAILED, message="epoch 49", exit_code=137),
+            "digits-worker-001-1 has ended with exit code 137 (epoch 49); digits-worker-001-2 takes"
+            " its place",
+            True,
+            id="killed",
+        ),
+        pytest.param(
             make_worker(1, deleting=True),
             "digits-worker-001-1 is being deleted; digits-worker-001-2 takes its place",
             False,

@@ -164,7 +164,8 @@ def _departure(
         lost = f", and its node {node} is lost" if node else ""
         return f"{name} has been silent since {silent[name]:%H:%M:%S} UTC{lost}"
     if old is not None and old.terminal and (was_member or not old.deleting):
-        return f"{name} has ended{_reason(old)}"
+        code = "" if old.exit_code is None else f" with exit code {old.exit_code}"
+        return f"{name} has ended{code}{_reason(old)}"
     if not was_member:
         return ""
     return f"{name} is gone" if old is None else f"{name} is being deleted{_reason(old)}"
