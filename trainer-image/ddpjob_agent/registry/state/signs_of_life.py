@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 BEAT_SECONDS = 1.0  # between two heartbeats of an agent
 MEMORY_SECONDS = 60.0
+MAX_PAUSES = 300  # kept; a script in which every process reports has many.
 LEAST_PAUSES = 5  # between reports of steps; with fewer, the usual time is not known.
 LATE_SECONDS, LATE = 0.3, 2.0  # a report is late after this time, and this multiple of the usual
 ASK_SECONDS = 0.3  # between two questions
@@ -58,7 +59,7 @@ class SignsOfLife:
 
     def __init__(self) -> None:
         self._members: dict[str, _Member] = {}
-        self._pauses: collections.deque[tuple[float, float]] = collections.deque()
+        self._pauses: collections.deque[tuple[float, float]] = collections.deque(maxlen=MAX_PAUSES)
         self._reported: tuple[float, int] | None = None  # time and step of the last report
         self._asked_at = 0.0
         self._looked_at = 0.0
@@ -149,9 +150,11 @@ class SignsOfLife:
         """
         if self._reported is None or len(self._pauses) < LEAST_PAUSES:
             return False
-        usual = sorted(pause for _, pause in self._pauses)[len(self._pauses) // 2]
         late = now - self._reported[0]
-        return max(LATE_SECONDS, LATE * usual) <= late <= policy.heartbeat_deadline
+        if not LATE_SECONDS <= late <= policy.heartbeat_deadline:
+            return False
+        usual = sorted(pause for _, pause in self._pauses)[len(self._pauses) // 2]
+        return late >= LATE * usual
 
     def _patience(self) -> float:
         return longest_step([pause for _, pause in self._pauses])
