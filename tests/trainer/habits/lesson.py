@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 EPOCHS = 8
@@ -30,6 +31,31 @@ def mlp(*layers: nn.Module) -> nn.Module:
     """A small net, with more layers in its middle."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 8), *(layers or (nn.Tanh(),)), nn.Linear(8, 1)).to(DEVICE)
+
+
+class Recomputing(nn.Module):
+    """Computes its inner layers again in the backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = mlp()
+
+    def forward(self, x: Any) -> Any:
+        return checkpoint(self.layers, x, use_reentrant=False)
+
+
+class Halving(nn.Module):
+    """Halves its input, but not in an evaluation."""
+
+    def forward(self, x: Any) -> Any:
+        return x / 2 if self.training else x
+
+
+def mixed_up(model: Any, x: Any, y: Any) -> Any:
+    """Return the loss of samples that are mixed by the random numbers of this process."""
+    share, others = torch.rand(()).item(), torch.randperm(len(x))
+    found = model(share * x + (1 - share) * x[others])
+    return share * mse(found, y) + (1 - share) * mse(found, y[others])
 
 
 class Gan(nn.Module):

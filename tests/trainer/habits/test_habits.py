@@ -39,6 +39,7 @@ class Script(NamedTuple):
     undisturbed: bool = True  # refused without a change, too
     steps: int = 1  # done at most before the refusal
     ends_early: bool = False  # may do a few steps more or less
+    replicas_only: bool = False
 
 
 SAMPLER = "ElasticBatchSampler(dataset"
@@ -87,6 +88,15 @@ LIVE = [
         undisturbed=False,
         steps=39,
     ),
+    Script("recipes.mixed_samples", replicas_only=True),
+    Script("recipes.spectral_norms"),
+    Script("recipes.fused_adam"),
+    Script("recipes.foreach_amsgrad"),
+    Script("recipes.lazy_layers", "Call the model once with a sample"),
+    Script("recipes.no_sync_by_hand", "exchange"),
+    Script("recipes.plateau_by_hand", "train different models", alone=False, steps=39),
+    Script("recipes.evaluation_in_the_body"),
+    Script("recipes.layer_that_evaluates_from_step_12_on"),
     Script("data.mean_over_counted_tokens"),
     Script("data.loss_without_its_weight", "call `step.backward(loss)`"),
     Script("data.weighted_sampler", SAMPLER),
@@ -120,6 +130,25 @@ SNAPSHOT = [
     Script("recipes.own_optimizer"),
     Script("recipes.normed_weights"),
     Script("recipes.frozen_backbone"),
+    Script("recipes.mixed_samples", replicas_only=True),
+    Script("recipes.spectral_norms"),
+    Script("recipes.fused_adam"),
+    Script("recipes.recomputed_layers"),
+    Script("recipes.plateau_on_a_local_metric", "train different models", alone=False, steps=39),
+    Script("recipes.no_sync_by_hand", "train different models", alone=False, steps=39),
+    Script(
+        "recipes.layers_unfrozen_after_the_wrapping",
+        "train different models",
+        alone=False,
+        steps=39,
+    ),
+    Script(
+        "recipes.group_added_later",
+        "its optimizer had 4 parameters, the script's has 2",
+        undisturbed=False,
+        steps=39,
+    ),
+    Script("recipes.optimizer_in_shards", "ZeroRedundancyOptimizer"),
     Script("recipes.forgotten_wrapper", "train different models", alone=False, steps=39),
 ]
 
@@ -185,7 +214,10 @@ def runner(forks: Forks) -> Iterator[Runner]:
 def check(script: Script, runner: Runner, mode: str) -> None:
     runs = runner.run(mode, script)
     found = {
-        way: verdict(run, runs["alone"], ends_early=script.ends_early) for way, run in runs.items()
+        way: verdict(
+            run, None if script.replicas_only else runs["alone"], ends_early=script.ends_early
+        )
+        for way, run in runs.items()
     }
     told = "\n".join(f"{way}: {each}" for way, each in found.items())
     for way, run in runs.items():

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
 from ddpjob_trainer.snapshots.replicas import PARAMETERS, sample
+from support.forked import Forks, environment
+
+SCRIPT = Path(__file__).with_name("two_replicas.py")
+CASES = {  # what `two_replicas.py` trains, and the words of the error on rank 0
+    "plain": "",
+    "no wrapper": "differs on rank 1 of 2",
+    "no wrapper, one save": "differs on rank 1 of 2",
+    "a part wrapped": "the parameter 0.",
+    "frozen and drawn apart": "the parameter 0.",
+    "batch norm": "",
+    "unused parameters": "",
+    "average on rank 0": "",
+    "low rank": "",
+    "two types": "",
+    "dropout": "",
+}
 
 
 def model(seed: int, layers: int = 2) -> torch.nn.Module:
@@ -39,3 +58,27 @@ def test_the_layout_in_memory_and_the_buffers_make_no_difference() -> None:
     before = sample(layers, 1)
     layers[1].running_mean.add_(1)  # type: ignore[operator]
     assert sample(layers.to(memory_format=torch.channels_last), 1) == before
+
+
+@pytest.fixture(scope="module")
+def told(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """Run all cases in two processes; return the errors of each rank in each case."""
+    folder = tmp_path_factory.mktemp("replicas")
+    with (folder / "errors").open("wb") as errors:
+        ranks = [
+            forks.start(SCRIPT, rank, folder, *CASES, env=environment(), errors=errors)
+            for rank in range(2)
+        ]
+        assert [rank.wait() for rank in ranks] == [0, 0], (folder / "errors").read_text()
+    seen = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+    return {case: [rank[case] for rank in seen] for case in CASES}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ranks_that_differ_are_found_and_right_scripts_are_left_alone(
+    told: dict[str, list[str]], case: str
+) -> None:
+    on_first, on_second = told[case]
+    assert CASES[case] in on_first
+    assert bool(CASES[case]) == bool(on_first), on_first
+    assert not on_second

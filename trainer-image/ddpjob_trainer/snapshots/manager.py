@@ -129,6 +129,8 @@ class Snapshots:
         if self._duties.participates:
             try:
                 done = self._save(step, model, extra, parts, wait=wait or is_last)
+                if wait:  # the others had the time of the write
+                    self._check.replicas.compare()
             except StorageUnavailableError as error:
                 if wait:
                     raise
@@ -184,6 +186,7 @@ class Snapshots:
     def wait(self) -> None:
         """Wait until all snapshots are durable. Raise SnapshotError if one cannot be saved."""
         self._writer.wait(self._owner)
+        self._check.replicas.compare()
 
     def wait_for_copy(self) -> None:
         """Wait until code other than the optimizer may change the model and optimizer."""
@@ -231,8 +234,8 @@ class Snapshots:
         `model`, `optimizer`, `scheduler`, `scaler` and `data` are those that save() gets, with the same
         shapes. Rank 0 continues with the saved random state; the other ranks derive theirs from that state.
         Raise SnapshotError if no snapshot is usable, if the snapshot does not fit the script, if a
-        snapshot cannot hold the script's state, or before init_process_group. Every rank raises. From then on,
-        save() and due() raise until a load() succeeds: the model may hold a part of a snapshot.
+        snapshot cannot hold the script's state, or before init_process_group. Every rank raises, and
+        from then on save() and due() raise until a load() succeeds.
         """
         parts = {"optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, "data": data}
         own = OwnMemory(model, parts)
@@ -270,12 +273,11 @@ class Snapshots:
             self._writer.finish()
             self._storage.make_room(training_state.is_on_all(model, optimizer), None)
         self._duties.discover()
-        self._duties.is_sharded, read_part = is_sharded(model), None
+        self._duties.is_sharded, read = is_sharded(model), None
         if self._duties.is_sharded:
-            read_part = prepare_read(self._storage, self._duties.group, model, optimizer, own)
-        return SnapshotLoader(
-            self._storage, collectives.rank(), self._duties.group, self._owner, read_part, own
-        )
+            read = prepare_read(self._storage, self._duties.group, model, optimizer, own)
+        rank, group = collectives.rank(), self._duties.group
+        return SnapshotLoader(self._storage, rank, group, self._owner, read, own)
 
     def _check_writer(self, writer: Owner | None) -> None:
         if self._is_exclusive:

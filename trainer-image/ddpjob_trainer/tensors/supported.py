@@ -21,7 +21,13 @@ _WITH_FILES = (
 
 
 def check_supported(model: torch.nn.Module, optimizer: Any) -> None:
-    """Raise SnapshotError if the state of the model or the optimizer is spread over the ranks."""
+    """Raise SnapshotError if the state is spread over the ranks, or if a parameter has no shape yet."""
+    for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
+        if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+            raise SnapshotError(
+                f"{name} has no shape yet: its module is lazy. Call the model once with a sample, before "
+                "the optimizer is made."
+            )
     for name, module in model.named_modules():
         if _is_a(module, "torch.distributed.fsdp", "FullyShardedDataParallel"):
             raise SnapshotError(

@@ -98,6 +98,24 @@ def test_a_step_that_the_optimizer_has_done_is_not_lost(tmp_path: Path) -> None:
     assert follower.own.value == 4
 
 
+def test_an_evaluation_that_is_cut_off_does_not_last() -> None:
+    """And a part of the model that evaluates in each step continues to do so."""
+    trained = Trained(steps=1)
+    model, first = trained.run.model, trained.run.first
+    trained.training.begin()
+    model.eval()
+    trained.training.rollback()
+    assert model.training
+    assert first.training
+    trained.training.begin()
+    first.eval()
+    trained.run.train(1)
+    model.eval()
+    trained.training.count(is_cut_off=True)
+    assert model.training
+    assert not first.training
+
+
 def test_nothing_is_left_amid_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_module, "CHANGE_SECONDS", 0.01)
     stuck = Trained(steps=1)

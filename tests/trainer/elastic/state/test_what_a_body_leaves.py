@@ -178,7 +178,9 @@ def test_what_state_dict_leaves_out_reaches_who_joins() -> None:
     assert not torch.equal(giver.frozen, taker.frozen)
     giver.frozen.requires_grad_(True)
     giver.weight.requires_grad_(False)
+    giver.eval()
     taken.restore(given.collect())
     for name in ("frozen", "noise", "cache"):
         assert torch.equal(getattr(giver, name), getattr(taker, name)), name
     assert (taker.frozen.requires_grad, taker.weight.requires_grad) == (True, False)
+    assert not taker.training

@@ -2,20 +2,47 @@
 
 from __future__ import annotations
 
-from torch import nn
-from torch.nn.utils.parametrizations import weight_norm
-from torch.optim import SGD
-from torch.optim.lr_scheduler import OneCycleLR
-from torch.utils.checkpoint import checkpoint
+import contextlib
+
+import torch
+from torch import distributed, nn
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
+from torch.optim import SGD, Adam
+from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
 from ddpjob_trainer import ElasticBatchSampler, Loop
-from trainer.habits.lesson import BATCH, EPOCHS, STEPS, Lion, mlp, mse, regression
+from trainer.habits.lesson import (
+    BATCH,
+    EPOCHS,
+    STEPS,
+    Halving,
+    Lion,
+    Recomputing,
+    mixed_up,
+    mlp,
+    mse,
+    regression,
+)
 from trainer.habits.tracker import log, watch
 
 
-def train(model, optimizer, finish=None, *, before=None, **options):
-    """Train as the plain script does; `before` and `finish` are the habit."""
+def plain_loss(model, x, y):
+    return mse(model(x), y)
+
+
+def train(
+    model,
+    optimizer,
+    finish=None,
+    *,
+    before=None,
+    after=None,
+    loss_of=plain_loss,
+    within=None,
+    **options,
+):
+    """Train as the plain script does; the functions are the habit."""
     data = regression()
     loader = DataLoader(data, batch_sampler=ElasticBatchSampler(data, BATCH))
     watch(model)
@@ -26,10 +53,14 @@ def train(model, optimizer, finish=None, *, before=None, **options):
         with step:
             optimizer.zero_grad()
             for x, y in step.parts():
-                step.backward(mse(loop.model(x), y))
+                with within(loop.model) if within else contextlib.nullcontext():
+                    loss = loss_of(loop.model, x, y)
+                    step.backward(loss)
             if finish:
                 finish()
             optimizer.step()
+            if after:
+                after(loss)
         if step.done:
             log(step.number + 1)
 
@@ -64,17 +95,6 @@ def normed_weights():
     train(model, sgd(model))
 
 
-class Recomputing(nn.Module):
-    """Computes its inner layers again in the backward."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = mlp()
-
-    def forward(self, x):
-        return checkpoint(self.layers, x, use_reentrant=False)
-
-
 def recomputed_layers():
     model = Recomputing()
     train(model, sgd(model))
@@ -89,3 +109,65 @@ def group_added_later():
             optimizer.add_param_group({"params": model[2].parameters(), "lr": 0.01})
 
     train(model, optimizer, before=before)
+
+
+def mixed_samples():
+    model = mlp()
+    train(model, sgd(model), loss_of=mixed_up)
+
+
+def spectral_norms():
+    model = mlp()
+    spectral_norm(model[0])
+    train(model, sgd(model))
+
+
+def fused_adam():
+    model = mlp()
+    train(model, Adam(model.parameters(), lr=0.01, fused=True))
+
+
+def foreach_amsgrad():
+    model = mlp()
+    train(model, Adam(model.parameters(), lr=0.01, foreach=True, amsgrad=True))
+
+
+def lazy_layers():
+    model = nn.Sequential(nn.LazyLinear(8), nn.Tanh(), nn.LazyLinear(1))
+    train(model, sgd(model))
+
+
+def no_sync_by_hand():
+    model = mlp()
+    train(model, sgd(model), within=lambda wrapped: wrapped.no_sync())
+
+
+def plateau_by_hand():
+    model = mlp()
+    optimizer = sgd(model)
+    scheduler = ReduceLROnPlateau(optimizer, patience=0, factor=0.5)
+    train(model, optimizer, after=lambda loss: scheduler.step(loss.item()))
+
+
+def evaluation_in_the_body():
+    model = mlp(nn.Tanh(), Halving())
+    x, y = regression().tensors
+
+    def evaluate(_):
+        model.eval()
+        with torch.no_grad():
+            total = mse(model(x), y)
+        distributed.all_reduce(total)
+        model.train()
+
+    train(model, sgd(model), after=evaluate)
+
+
+def layer_that_evaluates_from_step_12_on():
+    model = mlp(nn.Tanh(), Halving())
+
+    def before(number):
+        if number == 12:
+            model[2].eval()
+
+    train(model, sgd(model), before=before)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ddpjob_trainer.elastic.state.buffer_copy import BufferCopy
+from ddpjob_trainer.elastic.state.left_out import TrainingFlags
 from ddpjob_trainer.elastic.state.scaler_copy import ScalerCopy
 from ddpjob_trainer.tensors import rng_state
 
@@ -42,6 +43,7 @@ class StepRollback:
         self._extra = extra
         self.changes = changes
         self._buffers = BufferCopy(model)
+        self.flags = TrainingFlags(model)
         self._groups = [[*map(_hyperparameters, each.param_groups)] for each in optimizers]
         self.scaler = ScalerCopy(scaler) if scaler is not None and scaler.is_enabled() else None
         if extra is not None:
@@ -69,6 +71,7 @@ class StepRollback:
         if self._copy is not None:
             self._copy.restore()
         self._buffers.restore()
+        self.flags.restore(applied=False)
         if self.scaler is not None:
             self.scaler.restore()
         if self._extra is not None:

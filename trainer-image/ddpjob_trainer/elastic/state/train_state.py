@@ -139,6 +139,8 @@ class TrainState:
         with self.changing:
             if self._attempt is not None:
                 self._settle(self.done, self._attempt)
+                if is_cut_off:
+                    self._attempt.flags.restore(applied=True)
             if self._feed is not None:
                 self._feed.commit()
             self.schedule.step(self.metric)
@@ -232,6 +234,7 @@ class TrainState:
         self._changed = StreamMarks(self._one_of_each_device)
         if self._attempt is not None:
             self._attempt.changes.after_step(optimizer)
+            self._attempt.flags.note_applied()
         self._holds -= 1
         self.changing.release()
 
@@ -245,16 +248,14 @@ class TrainState:
             "random": torch.get_rng_state(),
             "is_known": self._is_known,
             "changes_weights": self.changes_weights,
-            "left_out": left_out.left_out_of_state_dict(self.model),
-            "trained": left_out.trained_parameters(self.model),
+            "left_out": left_out.collect(self.model),
         }
         return training_state.collect(self.model, extra, **self.parts)
 
     def restore(self, found: dict[str, Any]) -> None:
         """Restore the state of collect(), except random states. Raise StateMismatchError."""
         training_state.restore(found, self.model, **self.parts)
-        left_out.restore_left_out(self.model, found["extra"]["left_out"])
-        left_out.restore_trained(self.model, found["extra"]["trained"])
+        left_out.restore(self.model, found["extra"]["left_out"])
         self.changes_weights |= found["extra"]["changes_weights"]
         self._is_known |= found["extra"]["is_known"]
         training_state.restore_extra(found["extra"]["own"], self.extra)
