@@ -56,19 +56,20 @@ def model_of(case: str) -> tuple[nn.Module, nn.Module]:
         "batch norm": [nn.BatchNorm1d(4)],
         "dropout": [nn.Dropout(0.5)],
     }
-    net: nn.Module = nn.Sequential(nn.Linear(4, 4), *middle.get(case, []), nn.Linear(4, 1))
+    layers = nn.Sequential(nn.Linear(4, 4), *middle.get(case, []), nn.Linear(4, 1))
+    net: nn.Module = layers
     if case == "unused parameters":
         net = Unused()
     elif case == "low rank":
         net = LowRank()
     elif case == "two types":
-        net[0].bfloat16()
-        net = nn.Sequential(Cast(torch.bfloat16), net[0], Cast(torch.float32), net[1])
+        layers[0].bfloat16()
+        net = nn.Sequential(Cast(torch.bfloat16), layers[0], Cast(torch.float32), layers[1])
     if case.startswith("no wrapper"):
         return net, net
     if case in ("a part wrapped", "frozen and drawn apart"):
-        net[0].requires_grad_(case == "a part wrapped")
-        return net, nn.Sequential(net[0], DistributedDataParallel(net[1]))
+        layers[0].requires_grad_(case == "a part wrapped")
+        return net, nn.Sequential(layers[0], DistributedDataParallel(layers[1]))
     return net, DistributedDataParallel(
         net, broadcast_buffers=False, find_unused_parameters=case == "unused parameters"
     )
@@ -101,7 +102,7 @@ def train(case: str, rank: int, directory: Path) -> str:
         except SnapshotError as error:
             problems.append(str(error))
 
-    parts = {"model": net, "optimizer": optimizer}
+    parts: dict[str, Any] = {"model": net, "optimizer": optimizer}
     snapshots.load(**parts)
     for step in range(1, STEPS + 1):
         optimizer.zero_grad()

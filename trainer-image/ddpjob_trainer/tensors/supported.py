@@ -23,7 +23,7 @@ _WITH_FILES = (
 def check_supported(model: torch.nn.Module, optimizer: Any) -> None:
     """Raise SnapshotError if the state is spread over the ranks, or if a parameter has no shape yet."""
     for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
-        if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+        if torch.nn.parameter.is_lazy(tensor):
             raise SnapshotError(
                 f"{name} has no shape yet: its module is lazy. Call the model once with a sample, before "
                 "the optimizer is made."
