@@ -29,6 +29,7 @@ test: setup ## Everything: lint and all tiers, then one table; fails if a tier c
 test-unit: setup ## Decisions, simulation, agent, trainer library; no cluster
 	@$(PYTEST) $(or $(ONLY),--tier=unit tests/operator tests/protocol tests/agent tests/trainer \
 	  tests/mutations tests/test_repository.py tests/test_run_tiers.py tests/test_flaky.py \
+	  tests/test_beside.py \
 	  tests/test_docs_site.py tests/test_prose.py tests/test_docs_blocks.py tests/test_wheel.py tests/test_release.py)
 
 test-local: setup ## Whole jobs with real processes on this machine; snapshots in a real S3 server

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from support.driving import Run, in_background, job_text, running
+from support.beside import two_at_once
+from support.driving import Run, job_text, running
 from support.ledger import SCRIPT as LIVE
 from support.ledger import Ledger
 from support.networks import networks
@@ -82,13 +83,13 @@ async def cut_off(folder: Path, script: str, told: str) -> None:
             assert run.report.failures == 0, "that it was overtaken is nobody's failure"
 
 
-@in_background
+@two_at_once
 async def test_a_cut_off_worker_adds_nothing(tmp_path: Path) -> None:
     """At L1. Nothing stops it before it saves; then its script ends with the error."""
     await cut_off(tmp_path, SCRIPT, told="FencedError")
 
 
-@in_background
+@two_at_once
 async def test_one_whose_processes_stay_adds_nothing_either(tmp_path: Path) -> None:
     """At L2. It waits, and goes on with the others from their state once it can hear them."""
     ledger = Ledger(tmp_path)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from support.driving import Run, in_background, job_text, running
+from support.beside import two_at_once
+from support.driving import Run, job_text, running
 from support.ledger import Ledger, Row
 
 SAMPLES = 403
@@ -141,7 +142,7 @@ def check_each_epoch(ledger: Ledger, epochs: int = EPOCHS) -> None:
         assert seen == collections.Counter(range(SAMPLES))
 
 
-@in_background
+@two_at_once
 async def test_each_sample_once_at_l2(tmp_path: Path) -> None:
     """A node is killed, another one comes; a training process dies, while its loaders live."""
     async with reading(tmp_path, PREAMBLE + LIVE) as (run, ledger):
@@ -160,7 +161,7 @@ async def test_each_sample_once_at_l2(tmp_path: Path) -> None:
         check_each_epoch(ledger)
 
 
-@in_background
+@two_at_once
 async def test_each_sample_once_at_l1_while_changes_are_planned(tmp_path: Path) -> None:
     """No snapshot is due but those of the agreed steps."""
     snapshot = "{everySteps: 1000000}"
@@ -176,7 +177,7 @@ async def test_each_sample_once_at_l1_while_changes_are_planned(tmp_path: Path) 
         check_each_epoch(ledger)
 
 
-@in_background
+@two_at_once
 async def test_a_loss_at_l1_repeats_as_many_steps_as_are_told(tmp_path: Path) -> None:
     """Also where the lost one is rank 0, and nobody reports steps: all know how far they were."""
     snapshot = "{everySteps: 10}"

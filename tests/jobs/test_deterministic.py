@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
-from support.driving import in_background, job_text, running
+from support.driving import Run, in_background, job_text, running
 
 SCRIPT = """
     import hashlib, os, pathlib, sys, time
@@ -54,10 +55,18 @@ async def test_the_same_bits_whoever_comes_and_goes(tmp_path: Path) -> None:
     for folder in (alone, elastic):
         folder.mkdir()
     text = job_text("[torchrun, train.py, end]", replicas=1, processesPerWorker=1, **SPEC)
-    async with running(alone, text, nodes=1, script=SCRIPT) as run:
-        assert await run.finish() == "Complete", run.story()
+    async with running(alone, text, nodes=1, script=SCRIPT) as undisturbed:
+        await asyncio.gather(finish(undisturbed), change(elastic))
+    assert finals(alone) == finals(elastic)
+
+
+async def finish(run: Run) -> None:
+    assert await run.finish() == "Complete", run.story()
+
+
+async def change(folder: Path) -> None:
     text = job_text("[torchrun, train.py, end]", processesPerWorker=2, minReplicas=1, **SPEC)
-    async with running(elastic, text, nodes=3, script=SCRIPT) as run:
+    async with running(folder, text, nodes=3, script=SCRIPT) as run:
         await run.until_stepping(1)
         run.backend.nodes.kill("node-0")
         await run.until_stepping(2)
@@ -66,5 +75,4 @@ async def test_the_same_bits_whoever_comes_and_goes(tmp_path: Path) -> None:
         run.backend.nodes.drain("node-1")
         await run.until_stepping(4)
         assert run.history() == [("started", 6), ("lost", 4), ("joined", 6), ("left", 4)]
-        assert await run.finish() == "Complete", run.story()
-    assert finals(alone) == finals(elastic)
+        await finish(run)

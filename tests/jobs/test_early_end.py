@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.driving import in_background, job_text, running
+from support.beside import two_at_once
+from support.driving import job_text, running
 
 SCRIPT = """
     import os, torch
@@ -22,7 +23,7 @@ SCRIPT = """
 """
 
 
-@in_background
+@two_at_once
 async def test_a_process_of_several_ends_in_the_middle(tmp_path: Path) -> None:
     """torchrun waits for the others of its worker, which wait for the one that ended."""
     spec = {

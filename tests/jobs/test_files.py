@@ -7,7 +7,8 @@ from pathlib import Path
 import psutil
 import torch
 
-from support.driving import Run, in_background, job_text, running
+from support.beside import two_at_once
+from support.driving import Run, job_text, running
 from support.ledger import Ledger, Row
 from support.own_disks import OwnDisks
 
@@ -83,7 +84,7 @@ def node_of_rank_0(run: Run, ledger: Ledger, n: int) -> str:
     return next(p.node for p in pods if p.node and p.process and p.process.pid in above)
 
 
-@in_background
+@two_at_once
 async def test_node_with_the_file_is_killed_and_a_new_one_joins(tmp_path: Path) -> None:
     """Nobody else's script ever saved; still all go on from the last whole file, and together."""
     text, disks = job_text("[torchrun, ../train.py, ../end]", **SPEC), OwnDisks(tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -15,7 +16,8 @@ from ddpjob_operator.api.spec.failure_policy import FailurePolicy
 from ddpjob_operator.local.simulated.processes import marked
 from ddpjob_protocol.environment import ENV_WORKER
 from ddpjob_protocol.messages.control import Policy
-from support.driving import Run, in_background, job_text, running
+from support.beside import two_at_once
+from support.driving import Run, job_text, running
 from support.ledger import SCRIPT, Ledger
 from support.planning import DOES_NOT_HOLD, told
 
@@ -42,15 +44,17 @@ SLEEPER = """
 """
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def _impatient() -> Iterator[None]:
     """Jobs whose service waits for seconds where it would wait for a minute."""
     usual = DDPJob.policy
 
     def policy(job: DDPJob) -> Policy:
         return dataclasses.replace(usual(job), stall_seconds=SECONDS)
 
-    monkeypatch.setattr(DDPJob, "policy", policy)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(DDPJob, "policy", policy)
+        yield
 
 
 def last_worker(run: Run) -> tuple[str, psutil.Process]:
@@ -68,7 +72,7 @@ def stalled(run: Run) -> tuple[str, str, str]:
     return told(run.backend.status, "Stalled")
 
 
-@in_background
+@two_at_once
 async def test_a_process_is_stopped_and_goes_on(tmp_path: Path) -> None:
     """L2: the others wait for it in their collectives. It is restarted alone, or goes on."""
     text = job_text("[torchrun, train.py, end]", replicas=3, **QUICK, **RESTARTS)
@@ -105,7 +109,7 @@ async def test_a_process_is_stopped_and_goes_on(tmp_path: Path) -> None:
             assert "ProgressResumed" in run.console.getvalue()
 
 
-@in_background
+@two_at_once
 async def test_a_process_sleeps_at_a_step(tmp_path: Path) -> None:
     """L0 with `step_done`: each process is named by how far it is, and the line it is at."""
     text = job_text("[torchrun, train.py, end]", replicas=1, **{**QUICK, "processesPerWorker": 2})
@@ -120,7 +124,7 @@ async def test_a_process_sleeps_at_a_step(tmp_path: Path) -> None:
         assert stalled(run) == DOES_NOT_HOLD
 
 
-@in_background
+@two_at_once
 async def test_a_job_that_hangs_is_restarted_after_its_stacks_were_collected(
     tmp_path: Path,
 ) -> None:

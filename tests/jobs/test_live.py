@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
 import signal
@@ -13,10 +12,11 @@ import psutil
 import pytest
 
 from ddpjob_trainer.snapshots.model import manifest
-from support.driving import Run, in_background, job_text, running
+from support.beside import two_at_once
+from support.driving import Run, job_text, running
 from support.ledger import SCRIPT, STEPS, Ledger
 from support.scenes import Job, Scene, play
-from support.stories import stories
+from support.stories import Subtests, stories
 from trainer.snapshots import layout
 
 COMMAND = "[torchrun, train.py, end]"
@@ -341,16 +341,14 @@ def scale(run: Run, replicas: int) -> None:
         the_only_one_left_is_stuck,
     ),
 )
-def test_live(tmp_path: Path, subtests: pytest.Subtests, story: Sequence[Scene[Live]]) -> None:
-    async def body() -> None:
-        async with live(tmp_path) as job:
-            for scene in story:
-                await play(subtests, scene, job)
-
-    asyncio.run(body())
+@two_at_once
+async def test_live(tmp_path: Path, subtests: Subtests, story: Sequence[Scene[Live]]) -> None:
+    async with live(tmp_path) as job:
+        for scene in story:
+            await play(subtests, scene, job)
 
 
-@in_background
+@two_at_once
 async def test_below_the_minimum_it_waits_in_memory(tmp_path: Path) -> None:
     async with live(tmp_path, minReplicas=3) as job:
         one, two, three = job.nodes.busy()
@@ -363,7 +361,7 @@ async def test_below_the_minimum_it_waits_in_memory(tmp_path: Path) -> None:
         assert job.pids(one, three) == stay
 
 
-@in_background
+@two_at_once
 async def test_node_killed_while_all_write_snapshots(tmp_path: Path) -> None:
     """What was being written by all may be lost; no other one, and nobody waits for the dead."""
     async with live(tmp_path, IN_PARTS, snapshot="{everySteps: 2}") as job:

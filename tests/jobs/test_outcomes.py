@@ -19,9 +19,10 @@ import pytest
 
 from ddpjob_operator.local.simulated.processes import marked
 from ddpjob_protocol.environment import ENV_MEMBERSHIP, ENV_WORKER
-from support.driving import SCRIPT, Run, in_background, job_text, running
+from support.beside import two_at_once
+from support.driving import SCRIPT, Run, job_text, running
 from support.scenes import Job, Scene, play
-from support.stories import stories
+from support.stories import Subtests, stories
 
 COMMAND = "[python3, train.py, end]"
 QUICK = {"elastic": "{joinPolicy: Immediate, settleSeconds: 0.2}"}
@@ -188,21 +189,19 @@ async def heavy_load_loses_nobody(job: Job) -> None:
         heavy_load_loses_nobody,
     ),
 )
-def test_outcomes(tmp_path: Path, subtests: pytest.Subtests, story: Sequence[Scene[Job]]) -> None:
-    async def body() -> None:
-        policy = {"failurePolicy": "{backoffSeconds: 0.1}"}
-        async with running(tmp_path, job_text(COMMAND, **QUICK, **policy)) as run:
-            await run.until_stepping(1)
-            assert run.history() == [STARTED]
-            job = Job(run)
-            for scene in story:
-                await play(subtests, scene, job)
-            assert await run.finish() == "Complete"
-
-    asyncio.run(body())
+@two_at_once
+async def test_outcomes(tmp_path: Path, subtests: Subtests, story: Sequence[Scene[Job]]) -> None:
+    policy = {"failurePolicy": "{backoffSeconds: 0.1}"}
+    async with running(tmp_path, job_text(COMMAND, **QUICK, **policy)) as run:
+        await run.until_stepping(1)
+        assert run.history() == [STARTED]
+        job = Job(run)
+        for scene in story:
+            await play(subtests, scene, job)
+        assert await run.finish() == "Complete"
 
 
-@in_background
+@two_at_once
 async def test_orphaned_workers_stop_and_go_on_when_the_service_is_back(tmp_path: Path) -> None:
     """The service is silent for longer than orphanSeconds; nobody must train on unseen."""
     spec = {"elastic": "{joinPolicy: Immediate, settleSeconds: 0.2, orphanSeconds: 5}"}
@@ -220,7 +219,7 @@ async def test_orphaned_workers_stop_and_go_on_when_the_service_is_back(tmp_path
         assert await run.finish() == "Complete"
 
 
-@in_background
+@two_at_once
 async def test_below_the_minimum_it_waits_and_goes_on_with_a_new_node(tmp_path: Path) -> None:
     spec = {"minReplicas": 3, **QUICK}
     async with running(tmp_path, job_text(COMMAND, **spec)) as run:
@@ -243,7 +242,8 @@ async def test_below_the_minimum_it_waits_and_goes_on_with_a_new_node(tmp_path: 
         pytest.param('["python3", "daemons.py", "end"]', id="with a daemonised grandchild"),
     ],
 )
-def test_the_whole_tree_ends_with_its_membership(tmp_path: Path, command: str) -> None:
+@two_at_once
+async def test_the_whole_tree_ends_with_its_membership(tmp_path: Path, command: str) -> None:
     (tmp_path / "daemons.py").write_text(
         "import os, subprocess, sys, time\n"
         "if os.fork() == 0:\n"
@@ -254,21 +254,17 @@ def test_the_whole_tree_ends_with_its_membership(tmp_path: Path, command: str) -
         "    os._exit(0)\n"
         "sys.exit(subprocess.call([sys.executable, 'train.py', *sys.argv[1:]]))\n"
     )
-
-    async def body() -> None:
-        async with running(tmp_path, job_text(command, **QUICK)) as run:
-            await run.until_stepping(1)
-            before = [p for node in ("node-0", "node-1") for p in trainers(run, node)]
-            assert len(before) >= 4
-            run.backend.nodes.kill("node-2")
-            await run.until_stepping(2)
-            assert not [p for p in before if p.is_running()], "of the first membership"
-            assert run.history() == [STARTED, ("lost", 2)]
-
-    asyncio.run(body())
+    async with running(tmp_path, job_text(command, **QUICK)) as run:
+        await run.until_stepping(1)
+        before = [p for node in ("node-0", "node-1") for p in trainers(run, node)]
+        assert len(before) >= 4
+        run.backend.nodes.kill("node-2")
+        await run.until_stepping(2)
+        assert not [p for p in before if p.is_running()], "of the first membership"
+        assert run.history() == [STARTED, ("lost", 2)]
 
 
-@in_background
+@two_at_once
 async def test_result_said_just_before_the_end(tmp_path: Path) -> None:
     """Reports are thinned, but not the last one."""
     script = (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.driving import Run, in_background, job_text, running
+from support.beside import two_at_once
+from support.driving import Run, job_text, running
 
 SCRIPT = """
     import os, pathlib, sys, time
@@ -56,7 +57,7 @@ async def lose(run: Run, node: str) -> None:
     assert resumed >= safe
 
 
-@in_background
+@two_at_once
 async def test_any_node_may_be_lost(tmp_path: Path) -> None:
     """That of rank 0, then another; a newcomer has copies, too, and goes on alone in the end."""
     text = job_text("[torchrun, train.py, end]", **SPEC)

@@ -5,21 +5,20 @@ By a ledger outside of the processes. No snapshot is due but those of the agreed
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import psutil
-import pytest
 
 from ddpjob_agent.worker.settings import LEAVE_SECONDS, RESERVE_SECONDS
 from ddpjob_protocol.environment import GRACE_SECONDS
-from support.driving import Run, in_background, job_text, running
+from support.beside import two_at_once
+from support.driving import Run, job_text, running
 from support.ledger import Ledger
 from support.scenes import Job, Scene, play
-from support.stories import stories
+from support.stories import Subtests, stories
 
 SCRIPT = """
     import json, os, pathlib, socket, sys, time
@@ -174,26 +173,23 @@ async def a_step_outlasts_the_grace_period(job: Saving) -> None:
 
 
 @stories((drained_joined_and_drained_again, steps_take_long, a_snapshot_takes_long))
-def test_planned_changes_cost_no_step(
-    tmp_path: Path, subtests: pytest.Subtests, story: Sequence[Scene[Saving]]
+@two_at_once
+async def test_planned_changes_cost_no_step(
+    tmp_path: Path, subtests: Subtests, story: Sequence[Scene[Saving]]
 ) -> None:
     """In the end all workers are told to go at once, as when a job is suspended or deleted."""
-
-    async def body() -> None:
-        async with saving(tmp_path, 2) as job:
-            for scene in story:
-                await play(subtests, scene, job)
-            memberships = len(job.run.history())
-            job.run.backend.stop()
-            await job.run.task
-            check(job.ledger, memberships)
-            stopped_at = job.ledger.courses()[-1].done
-        async with saving(tmp_path, 2) as job:
-            assert await job.run.finish() == "Complete", job.run.story()
-            (after,) = job.ledger.courses()
-            assert after.first == stopped_at > 0
-
-    asyncio.run(body())
+    async with saving(tmp_path, 2) as job:
+        for scene in story:
+            await play(subtests, scene, job)
+        memberships = len(job.run.history())
+        job.run.backend.stop()
+        await job.run.task
+        check(job.ledger, memberships)
+        stopped_at = job.ledger.courses()[-1].done
+    async with saving(tmp_path, 2) as job:
+        assert await job.run.finish() == "Complete", job.run.story()
+        (after,) = job.ledger.courses()
+        assert after.first == stopped_at > 0
 
 
 @stories(
@@ -202,17 +198,15 @@ def test_planned_changes_cost_no_step(
         a_step_outlasts_the_grace_period,
     )
 )
-def test_an_agreed_step_that_is_not_done(
-    tmp_path: Path, subtests: pytest.Subtests, story: Sequence[Scene[Saving]]
+@two_at_once
+async def test_an_agreed_step_that_is_not_done(
+    tmp_path: Path, subtests: Subtests, story: Sequence[Scene[Saving]]
 ) -> None:
-    async def body() -> None:
-        nodes = 3 if a_node_is_killed_while_the_others_wait_for_the_agreed_step in story else 2
-        async with saving(tmp_path, nodes, grace=RESERVED + 2) as job:
-            for scene in story:
-                await play(subtests, scene, job)
-            assert await job.run.finish() == "Complete", job.run.story()
-
-    asyncio.run(body())
+    nodes = 3 if a_node_is_killed_while_the_others_wait_for_the_agreed_step in story else 2
+    async with saving(tmp_path, nodes, grace=RESERVED + 2) as job:
+        for scene in story:
+            await play(subtests, scene, job)
+        assert await job.run.finish() == "Complete", job.run.story()
 
 
 RANK_0_ONLY = SCRIPT.replace(
@@ -222,7 +216,7 @@ RANK_0_ONLY = SCRIPT.replace(
 )
 
 
-@in_background
+@two_at_once
 async def test_ranks_that_never_ask_are_reported(tmp_path: Path) -> None:
     """As in many tutorials; a planned change then costs the steps since the last snapshot."""
     with contextlib.closing(Ledger(tmp_path)):

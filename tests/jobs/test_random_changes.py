@@ -15,7 +15,7 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ import pytest
 from ddpjob_operator.local.simulated.pods import SimulatedPod
 from ddpjob_protocol.environment import ENV_PROCESSES
 from ddpjob_protocol.messages.control import ServiceState
+from support.beside import two_at_once
 from support.driving import Run, job_text, running
 from support.ledger import SCRIPT, SLOWLY, Ledger
 from support.networks import Networks, networks
@@ -33,7 +34,7 @@ SEEDS = [int(seed) for seed in os.environ.get("DDPJOB_SEEDS", "1 2").split()]
 LONG = 32  # events of a sequence in which everything happens
 EVENTS = int(os.environ.get("DDPJOB_EVENTS", "10"))
 NODES = 4  # at most; each has one worker
-STEPS = 32 * EVENTS
+STEPS = 26 * EVENTS
 
 COMMAND = f"[torchrun, train.py, end, '{STEPS}']"
 GROUPS = ", ".join(
@@ -49,7 +50,7 @@ SPEC = {
 # All processes start alike, so that runs can be compared.
 CHANGES = {
     "torch.manual_seed(os.getpid())": "torch.manual_seed(1)",
-    SLOWLY: f"time.sleep(0.1 * 2 ** (step.number / {8 * EVENTS}))",
+    SLOWLY: f"time.sleep(0.1 * 2 ** (step.number / {6 * EVENTS}))",
 }
 
 HARM = ("kill", "drain", "freeze", "cut", "process", "agent")
@@ -270,14 +271,17 @@ class Undisturbed(NamedTuple):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    """Of 1, 2 and 3 workers."""
+    """Of 1, 2 and 3 workers, at the same time."""
 
     async def one(workers: int) -> list[float]:
         folder = tmp_path_factory.mktemp(f"undisturbed-{workers}")
         (folder / "end").touch()
         return await train(folder, {"replicas": workers}, workers, (), None)
 
-    finals = [asyncio.run(one(workers)) for workers in (1, 2, 3)]
+    async def all_three() -> list[list[float]]:
+        return await asyncio.gather(*map(one, (1, 2, 3)))
+
+    finals = asyncio.run(all_three())
     most = max(difference(a, b) for a, b in itertools.combinations(finals, 2))
     return Undisturbed(finals[0], 2 * most)
 
@@ -287,34 +291,31 @@ def test_undisturbed_runs_agree(undisturbed: Undisturbed) -> None:
     assert 0 < undisturbed.tolerance < 1e-5
 
 
-@pytest.fixture
-def play(tmp_path: Path, undisturbed: Undisturbed) -> Callable[[Sequence[Event]], None]:
+async def play(folder: Path, undisturbed: Undisturbed, events: Sequence[Event]) -> None:
     """Let these events happen to a job on four nodes, and compare what it comes to."""
-
-    def let(events: Sequence[Event]) -> None:
-        spec = {"replicas": 2, "minReplicas": 1, "extraWorkerGroups": f"[{GROUPS}]"}
-        try:
-            with networks() as net:
-                weights = asyncio.run(train(tmp_path, spec, NODES, events, net))
-            assert difference(weights, undisturbed.weights) <= undisturbed.tolerance
-        except BaseException as error:
-            told = "\n".join(f"{number:3} {event}" for number, event in enumerate(events, 1))
-            error.add_note(f"all events:\n{told}")
-            raise
-
-    return let
+    spec = {"replicas": 2, "minReplicas": 1, "extraWorkerGroups": f"[{GROUPS}]"}
+    try:
+        with networks() as net:
+            weights = await train(folder, spec, NODES, events, net)
+        assert difference(weights, undisturbed.weights) <= undisturbed.tolerance
+    except BaseException as error:
+        told = "\n".join(f"{number:3} {event}" for number, event in enumerate(events, 1))
+        error.add_note(f"all events:\n{told}")
+        raise
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_random_changes(play: Callable[[Sequence[Event]], None], seed: int) -> None:
+@two_at_once
+async def test_random_changes(tmp_path: Path, undisturbed: Undisturbed, seed: int) -> None:
     """Again: DDPJOB_SEEDS=<seed> pytest tests/jobs/test_random_changes.py."""
-    play(Fate(seed).events(EVENTS))
+    await play(tmp_path, undisturbed, Fate(seed).events(EVENTS))
 
 
-def test_cut_off_again_while_it_comes_back(play: Callable[[Sequence[Event]], None]) -> None:
+@two_at_once
+async def test_cut_off_again_while_it_comes_back(tmp_path: Path, undisturbed: Undisturbed) -> None:
     """Memberships pass that it never hears of; it must not wait for the end of a dead one."""
     again = (Event("mend", "node-3"), Event("cut", "node-3", "when a membership is formed"))
-    play([Event("cut", "node-3"), *5 * again, Event("mend", "node-3")])
+    await play(tmp_path, undisturbed, [Event("cut", "node-3"), *5 * again, Event("mend", "node-3")])
 
 
 @pytest.mark.parametrize("seed", range(50))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.driving import SCRIPT, Run, in_background, job_text, running
+from support.beside import two_at_once
+from support.driving import SCRIPT, Run, job_text, running
 from support.networks import networks
 
 
@@ -14,7 +15,7 @@ def told(run: Run) -> set[str]:
     return {f"{w.worker} {w.message.split(';')[0]}" for w in warnings if w.reason == "Unreachable"}
 
 
-@in_background
+@two_at_once
 async def test_pair_that_cannot_talk_is_named(tmp_path: Path) -> None:
     text = job_text("[python3, train.py, end]", processesPerWorker=1, launcher="python")
     with networks() as net:
@@ -31,7 +32,7 @@ async def test_pair_that_cannot_talk_is_named(tmp_path: Path) -> None:
             assert await run.finish() == "Complete", run.story()
 
 
-@in_background
+@two_at_once
 async def test_nothing_is_told_where_all_can_talk(tmp_path: Path) -> None:
     text = job_text("[python3, train.py, end]", processesPerWorker=1, launcher="python")
     with networks() as net:

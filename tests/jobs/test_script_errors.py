@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.driving import Run, in_background, job_text, running
+from support.beside import two_at_once
+from support.driving import Run, job_text, running
 
 HEAD = """
     import pathlib, torch
@@ -48,7 +49,7 @@ async def failed(folder: Path, script: str) -> Run:
         return run
 
 
-@in_background
+@two_at_once
 async def test_an_error_that_mentions_gloo_reaches_the_user(tmp_path: Path) -> None:
     run = await failed(tmp_path, WORDS)
     assert "in <module>" in run.output()
@@ -57,7 +58,7 @@ async def test_an_error_that_mentions_gloo_reaches_the_user(tmp_path: Path) -> N
     assert "lost its connection" not in run.report.failure.summary
 
 
-@in_background
+@two_at_once
 async def test_a_misfit_in_a_job_named_after_gloo_reaches_the_user(tmp_path: Path) -> None:
     run = await failed(tmp_path, MISFIT)
     assert "in <module>" in run.output()

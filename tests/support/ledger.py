@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from ddpjob_protocol.messages.membership import MembershipId
 
-STEPS = 420
+STEPS = 300
 BATCH = 12  # samples per step over all processes
 
 # The same samples at each step, however many processes share. Slow until the file `end` appears, and
 # ever slower: on the slowest machine something is left to be disturbed, and elsewhere few steps are.
-SLOWLY = "time.sleep(0.05 * 2 ** (step.number / 60))"
+SLOWLY = "time.sleep(0.05 * 2 ** (step.number / 40))"
 SCRIPT = f"""
     import hashlib, json, os, pathlib, socket, sys, time
     import torch

@@ -10,6 +10,7 @@ Needs root and iproute2, else raises NetworkError. May not: start processes on n
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import secrets
@@ -24,7 +25,8 @@ from ddpjob_protocol.environment import ENV_ADDRESS
 INTERFACE = "eth0"  # of every node
 BRIDGE = "bridge"
 PREFIX = "djt"  # of all names that others see, before the number of the process that made them
-NAME = re.compile(rf"{PREFIX}(\d+)(-switch|-node-\d+)?")
+NAME = re.compile(rf"{PREFIX}(\d+)n\d+(-switch|-node-\d+)?")
+NUMBERS = itertools.count()  # of the parks that this process makes
 INTERFACES, NAMESPACES = Path("/sys/class/net"), Path("/run/netns")
 
 
@@ -38,7 +40,7 @@ class Networks(NodeNetwork):
     def __init__(self) -> None:
         need_networks()
         sweep()
-        self._mark = f"{PREFIX}{os.getpid()}"
+        self._mark = f"{PREFIX}{os.getpid()}n{next(NUMBERS)}"
         self._switch = f"{self._mark}-switch"
         self._subnet = free_subnet()
         self._nodes: list[str] = []
@@ -80,9 +82,12 @@ class Networks(NodeNetwork):
 
     def close(self) -> None:
         """Remove everything, also what is half made."""
-        for path in ours():
-            if owner_of(path) == os.getpid():
-                remove(path)
+        for path in self.left():
+            remove(path)
+
+    def left(self) -> list[Path]:
+        """Return what there is of it."""
+        return [path for path in ours() if path.name.partition("-")[0] == self._mark]
 
     def _make(self, node: str) -> None:
         name = self._name(node)
@@ -114,8 +119,7 @@ def networks() -> Iterator[Networks]:
         yield made
     finally:
         made.close()
-        left = [str(path) for path in ours() if owner_of(path) == os.getpid()]
-        assert not left, f"left behind: {left}"
+        assert not made.left(), f"left behind: {made.left()}"
 
 
 def ours() -> list[Path]:

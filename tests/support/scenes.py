@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-import pytest
-
 from support.driving import Run
-from support.stories import happening
+from support.stories import Subtests, happening
 
 
 class Job:
@@ -50,7 +48,7 @@ AnyJob = TypeVar("AnyJob", bound=Job)
 Scene = Callable[[AnyJob], Awaitable[None]]
 
 
-async def play(subtests: pytest.Subtests, scene: Scene[AnyJob], job: AnyJob) -> None:
+async def play(subtests: Subtests, scene: Scene[AnyJob], job: AnyJob) -> None:
     """Let a scene happen to a job."""
     with happening(subtests, scene):
         job.begin()

@@ -9,13 +9,21 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import pytest
 
 ALONE = os.environ.get("DDPJOB_SCENES") == "alone"
 
 Scene = Callable[..., Any]
+
+
+class Subtests(Protocol):
+    """Takes what becomes of each: pytest, or a test that runs beside another one."""
+
+    def test(self, name: str, /) -> AbstractContextManager[None]:
+        """A subtest."""
 
 
 def stories(*told: Sequence[Scene]) -> pytest.MarkDecorator:
@@ -26,7 +34,7 @@ def stories(*told: Sequence[Scene]) -> pytest.MarkDecorator:
 
 
 @contextlib.contextmanager
-def happening(subtests: pytest.Subtests, scene: Scene) -> Iterator[None]:
+def happening(subtests: Subtests, scene: Scene) -> Iterator[None]:
     """Let a scene happen as a subtest; if it fails, the job is in no state for the next one."""
     done = False
     with subtests.test(scene.__name__):
