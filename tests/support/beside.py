@@ -37,7 +37,7 @@ def two_at_once(body: Body) -> Callable[..., None]:
 
 
 class Told:
-    """What became of the subtests of a test that runs beside another one."""
+    """Subtests of a test that runs beside another one: their names and errors."""
 
     def __init__(self) -> None:
         self._outcomes: list[tuple[str, Exception | None]] = []
@@ -53,7 +53,7 @@ class Told:
         self._outcomes.append((name, failed))
 
     def again(self, subtests: pytest.Subtests) -> None:
-        """Tell pytest."""
+        """Report them to pytest."""
         for name, failed in self._outcomes:
             with subtests.test(name):
                 if failed is not None:
